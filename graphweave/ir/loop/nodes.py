@@ -1,0 +1,231 @@
+"""Loop IR: one kernel, printable as C++ and as Triton.
+
+A kernel walks the rows of one space in parallel; inside a row it may walk, any number of times (phases), the edges
+that a CSR format lists for that row; inside either it runs data-parallel `Lanes` over dense features of static size.
+Everything is scalar per lane, nothing mentions threads, vectors or pointers, so each target is free to map rows,
+edges and lanes to its own hardware.
+
+Sparse access: `Edges` binds a position `k` in `indptr[row] .. indptr[row+1]`; buffers over positions (a CSR's `perm`
+and neighbour columns) are read at `k`, and give the row at which an edge or neighbour buffer is read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from graphweave.core.types import DType, Fold, Op
+
+# ---------------------------------------------------------------- expressions (scalars)
+
+
+@dataclass(frozen=True, slots=True)
+class Var:
+    """A row, position, lane index, or a scalar bound by `Let` or `FoldLanes`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lit:
+    value: float | int | bool
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """buffer[index]. For a parameter with rows the first index is the row (or position); the rest are feature indices."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A row-wise scalar operator; operands have equal dtypes (the condition of `where` is bool)."""
+
+    op: Op
+    args: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CastTo:
+    x: Expr
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSum:
+    """Feature index offset + sum_i coefficient_i * lane_i; optionally (that // div) % mod. Never negative inside its guard."""
+
+    terms: tuple[tuple[str, int], ...]
+    offset: int = 0
+    div: int = 1
+    mod: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Degree:
+    """Number of edges that CSR `csr` lists for `row`, as i64."""
+
+    csr: str
+    row: Expr
+
+
+Expr: TypeAlias = Var | Lit | Load | Call | CastTo | IndexSum | Degree
+
+# ---------------------------------------------------------------- statements
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """name: dtype = value, for the rest of the enclosing block."""
+
+    name: str
+    dtype: DType
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Alloc:
+    """A dense array private to the enclosing row or edge, filled with `fill` (left unset when None)."""
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    fill: float | int | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[index] = value. Each element of an output buffer is stored exactly once per kernel."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Accum:
+    """buffer[index] = fold(buffer[index], value), on an Alloc of the row, or on a `total` parameter (over all rows)."""
+
+    buffer: str
+    index: tuple[Expr, ...]
+    fold: Fold
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class FoldLanes:
+    """name: dtype = fold of value over all lanes; `body` (Lets only) runs per lane before value. Identity if no lanes."""
+
+    name: str
+    dtype: DType
+    fold: Fold
+    lanes: tuple[tuple[str, int], ...]
+    body: tuple[Let, ...]
+    value: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """body for every combination of lane indices, in any order, in parallel; bodies of different lanes never conflict."""
+
+    lanes: tuple[tuple[str, int], ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """Row `buffer[index(k + distance)]` will be needed `distance` positions later; a hint that a target may ignore."""
+
+    buffer: str
+    column: str
+    distance: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """body for every position k with indptr[row] <= k < indptr[row + 1], in increasing order."""
+
+    k: str
+    csr: str
+    row: str
+    prefetch: tuple[Prefetch, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A line for the reader of the generated text (the user's source line)."""
+
+    text: str
+
+
+Stmt: TypeAlias = Let | Alloc | Store | Accum | FoldLanes | Lanes | Edges | Comment
+
+# ---------------------------------------------------------------- parameters
+
+
+class Role(Enum):
+    input = "in"
+    output = "out"  # written, never read
+    total = "total"  # unit-space output reduced over all rows, in a fixed order, by Accum
+    column = "column"  # i32/i64 array over the positions of a CSR: edge ids (perm) or neighbour rows
+    index = "index"  # i32/i64 array over the kernel's rows: where a flat pull reads
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A tensor parameter, contiguous: `[rows, *shape]`; `rows` names a size of the kernel, None for unit-space data.
+
+    `fold` is the reduction of a `total` buffer, None otherwise. The dtype of column and index buffers is that of the
+    kernel (`Kernel.index`).
+    """
+
+    name: str
+    role: Role
+    dtype: DType
+    rows: str | None
+    shape: tuple[int, ...]
+    fold: Fold | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Csr:
+    """Positions grouped by row: `indptr` [rows + 1] of the kernel's index dtype."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stash:
+    """Scratch for one row: an array `[degree(row), *shape]` over the edges of `csr`, kept from one phase to the next.
+
+    Loaded and stored like a buffer with the position k as its row; nothing of it outlives the row.
+    """
+
+    name: str
+    csr: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """for every `row` in 0..rows (a size), in parallel: body.
+
+    `sizes` names the run-time sizes (row counts of spaces), the kernel's own row count first. `index` is i32 or i64:
+    the dtype of every indptr, column and index array. `header` tells in comment lines what made the kernel.
+    """
+
+    name: str
+    row: str
+    sizes: tuple[str, ...]
+    index: DType
+    csrs: tuple[Csr, ...]
+    buffers: tuple[Buffer, ...]
+    stashes: tuple[Stash, ...]
+    body: tuple[Stmt, ...]
+    header: tuple[str, ...] = ()

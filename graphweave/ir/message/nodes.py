@@ -1,0 +1,272 @@
+"""Message IR: one algebra of spaces, maps, pull and push (docs/design.md, section 1).
+
+A program is a list of nodes in which each node names its operands by position (`Ref`), so equal nodes are equal
+values, CSE is a dictionary, and text, hashing and comparison are linear. Types follow from nodes (`infer.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphweave.core.types import DType, Fold, Op, Space
+
+Ref: TypeAlias = int
+"""Position of a node in its program; operands always come earlier."""
+
+
+# ---------------------------------------------------------------- types
+
+
+@dataclass(frozen=True, slots=True)
+class Type:
+    """A value with one row per element of `space`, each row a dense block: tensor `[rows, *shape]`, or `[*shape]` on unit."""
+
+    space: Space
+    shape: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class MapType:
+    """A function from the rows of `dom` to the rows of `cod`."""
+
+    dom: Space
+    cod: Space
+
+
+@dataclass(frozen=True, slots=True)
+class AnyType:
+    """Outside the algebra (edge_index as `i64[2, s43]`, symbolic sizes, tuples); `text` only describes it."""
+
+    text: str
+
+
+ValueType: TypeAlias = Type | MapType | AnyType
+
+
+# ---------------------------------------------------------------- leaves
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A value that arrives from outside."""
+
+    name: str
+    type: Type | AnyType
+
+
+@dataclass(frozen=True, slots=True)
+class Const:
+    """out[r, ...] = value, for every row and feature."""
+
+    value: float | int | bool
+    type: Type
+
+
+# ---------------------------------------------------------------- maps
+
+
+@dataclass(frozen=True, slots=True)
+class MapOf:
+    """The map r -> index[r]. `index: [dom] int`; every value must lie in 0..rows(cod)-1 (checked when the format is built).
+
+    With `wrap`, -rows(cod)..-1 count from the end, as `tensor[index]` allows.
+    """
+
+    index: Ref
+    cod: Space
+    wrap: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ToUnit:
+    """The only map from `dom` to the unit space; pushing along it reduces over all rows."""
+
+    dom: Space
+
+
+# ---------------------------------------------------------------- moving between spaces
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """out[e] = x[m(e)]. `x: cod x F -> dom x F`. (Graphiler: Broadcast; Zhang et al.: Scatter.)"""
+
+    x: Ref
+    map: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """out[v] = fold over e with m(e) = v of x[e]; `empty` where no such e. `x: dom x F -> cod x F`.
+
+    (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value.
+    """
+
+    x: Ref
+    map: Ref
+    fold: Fold
+    empty: float = 0.0
+
+
+# ---------------------------------------------------------------- dense, row by row
+
+
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """out[r, i] = op(args[0][r, i], ...), features broadcast right-aligned, unit operands broadcast to the others' space.
+
+    Operand dtypes are equal (the importer casts), but the condition of `where` is bool.
+    """
+
+    op: Op
+    args: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """out = x converted to dtype as torch converts."""
+
+    x: Ref
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class Reduce:
+    """Fold over feature dims `dims` (0 = first feature dim), kept as size 1 where `keepdim`. An empty sum is 0."""
+
+    x: Ref
+    fold: Fold
+    dims: tuple[int, ...]
+    keepdim: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Row-major reshape of each row's block: F -> shape, same number of elements."""
+
+    x: Ref
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Each row's block broadcast (right-aligned) to `shape`."""
+
+    x: Ref
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """Each row's block with its feature dims permuted: out dim i is x dim perm[i]."""
+
+    x: Ref
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """out[r, ..., j, ...] = x[r, ..., start + j*step, ...] for start + j*step < stop, along feature dim `dim`."""
+
+    x: Ref
+    dim: int
+    start: int
+    stop: int
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """x with `before`/`after` zeros along feature dim `dim` (the gradient of Slice)."""
+
+    x: Ref
+    dim: int
+    before: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Concat:
+    """Blocks laid side by side along feature dim `dim`; all on one space (unit operands broadcast)."""
+
+    xs: tuple[Ref, ...]
+    dim: int
+
+
+# ---------------------------------------------------------------- dense, heavy
+
+
+@dataclass(frozen=True, slots=True)
+class MatMul:
+    """out[r, j] = sum_k x[r, k] w[k, j]. `x: S x [K]`, `w: unit x [K, J]` -> `S x [J]`."""
+
+    x: Ref
+    w: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Gram:
+    """out[i, j] = sum_r x[r, i] y[r, j]. `x: S x [I]`, `y: S x [J]` -> `unit x [I, J]`: the weight gradient of MatMul."""
+
+    x: Ref
+    y: Ref
+
+
+# ---------------------------------------------------------------- outside the algebra
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """A non-numeric argument of an ATen call: a dtype, device, layout or memory format, by its torch name."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A reference to another node inside the (nested) arguments of an ATen call."""
+
+    ref: Ref
+
+
+Arg: TypeAlias = "Operand | Atom | int | float | bool | str | None | tuple[Arg, ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Aten:
+    """An operator the algebra does not know, executed by PyTorch as it stands: slower, never wrong, and counted.
+
+    `target` is the operator's qualified name ("aten.sort.stable"), or "builtin.<name>" for scalar arithmetic and
+    getitem. `serial` tells impure calls (random numbers) apart, 0 for pure ones.
+    """
+
+    target: str
+    args: tuple[Arg, ...]
+    kwargs: tuple[tuple[str, Arg], ...]
+    type: Type | AnyType
+    serial: int = 0
+
+
+Node: TypeAlias = (
+    Input | Const | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
+    | Slice | Pad | Concat | MatMul | Gram | Aten
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`nodes[i]` may use `nodes[:i]`. `types[i]` is what infer() says; `locs[i]` is the user's line ("file:line code").
+
+    `spaces` names the row count of each space as text (a symbol such as "s77", or a number); `outputs` may hold None
+    for results that are not tensors (as FX graphs have them).
+    """
+
+    nodes: tuple[Node, ...]
+    types: tuple[ValueType, ...]
+    locs: tuple[str, ...]
+    outputs: tuple[Ref | None, ...]
+    spaces: tuple[tuple[Space, str], ...]
