@@ -1,0 +1,102 @@
+"""Growing a message program node by node; equal nodes become one (hash-consing), and every node is typed as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import fields, replace
+from typing import Any
+
+from graphweave.core.types import Space
+from graphweave.ir.message.infer import infer
+from graphweave.ir.message.nodes import Arg, Aten, Concat, Node, Operand, Pointwise, Program, Ref, ValueType
+
+
+class Builder:
+    """`add(node, loc)` gives the position of `node`, an earlier one where an equal node exists."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+        self.types: list[ValueType] = []
+        self.locs: list[str] = []
+        self._seen: dict[Node, Ref] = {}
+
+    def add(self, node: Node, loc: str = "") -> Ref:
+        """Position of `node`. Raises IRError where it is ill typed."""
+        key = _exact(node)
+        known = self._seen.get(key)
+        if known is not None:
+            return known
+        ref = len(self.nodes)
+        self.types.append(infer(node, self.types))
+        self.nodes.append(node)
+        self.locs.append(loc)
+        self._seen[key] = ref
+        return ref
+
+    def program(self, outputs: Iterable[Ref | None], spaces: Iterable[tuple[Space, str]]) -> Program:
+        return Program(tuple(self.nodes), tuple(self.types), tuple(self.locs), tuple(outputs), tuple(spaces))
+
+
+def operands(node: Node) -> tuple[Ref, ...]:
+    """The nodes that `node` uses, in order, repeats included."""
+    match node:
+        case Pointwise(_, args):
+            return args
+        case Concat(xs, _):
+            return xs
+        case Aten(_, args, kwargs):
+            return (*_arg_refs(args), *(r for _, a in kwargs for r in _arg_refs(a)))
+        case _:
+            return tuple(getattr(node, f) for f in _REF_FIELDS.get(type(node).__name__, ()))
+
+
+def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
+    """`node` with every operand replaced by rename(operand)."""
+    match node:
+        case Pointwise(op, args):
+            return Pointwise(op, tuple(map(rename, args)))
+        case Concat(xs, dim):
+            return Concat(tuple(map(rename, xs)), dim)
+        case Aten(_, args, kwargs):
+            new_kwargs = tuple((k, _rename_arg(a, rename)) for k, a in kwargs)
+            return replace(node, args=tuple(_rename_arg(a, rename) for a in args), kwargs=new_kwargs)
+        case _:
+            names = _REF_FIELDS.get(type(node).__name__, ())
+            changes: dict[str, Any] = {f: rename(getattr(node, f)) for f in names}
+            return replace(node, **changes) if changes else node
+
+
+_REF_FIELDS: dict[str, tuple[str, ...]] = {
+    "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",), "Reduce": ("x",),
+    "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
+    "MatMul": ("x", "w"), "Gram": ("x", "y"),
+}  # fmt: skip
+
+
+def _arg_refs(arg: Arg) -> tuple[Ref, ...]:
+    if isinstance(arg, Operand):
+        return (arg.ref,)
+    if isinstance(arg, tuple):
+        return tuple(r for a in arg for r in _arg_refs(a))
+    return ()
+
+
+def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
+    if isinstance(arg, Operand):
+        return Operand(rename(arg.ref))
+    if isinstance(arg, tuple):
+        return tuple(_rename_arg(a, rename) for a in arg)
+    return arg
+
+
+def _exact(node: Node) -> Any:
+    """A key under which 1, 1.0, True and -0.0 differ: they are equal in Python and not in tensor programs."""
+    return type(node).__name__, tuple(_exact_value(getattr(node, f.name)) for f in fields(node))
+
+
+def _exact_value(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(map(_exact_value, value))
+    if isinstance(value, bool | int | float):
+        return type(value).__name__, repr(value)
+    return value

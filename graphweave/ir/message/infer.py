@@ -1,0 +1,181 @@
+"""Types of message IR nodes from the types of their operands: the one place that says which programs are well typed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import ARITY, UNIT, DType, Op, Space
+from graphweave.ir.message.nodes import (
+    Aten,
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    MapType,
+    MatMul,
+    Node,
+    Pad,
+    Permute,
+    Pointwise,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+    ValueType,
+)
+
+
+def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
+    """Type of `node` in a program whose earlier nodes have `types`; IRError where it is ill typed."""
+    match node:
+        case Input() | Const() | Aten():
+            return node.type
+        case MapOf(index, cod):
+            t = _value(index, types, node)
+            _expect(t.shape == () and t.dtype in _INDEX, node, "an integer value of one number a row", t)
+            return MapType(t.space, cod)
+        case ToUnit(dom):
+            return MapType(dom, UNIT)
+        case Pull(x, m):
+            t, mt = _value(x, types, node), _map(m, types, node)
+            _expect(t.space == mt.cod, node, f"a value on {mt.cod}", t)
+            return Type(mt.dom, t.shape, t.dtype)
+        case Push(x, m):
+            t, mt = _value(x, types, node), _map(m, types, node)
+            _expect(t.space == mt.dom, node, f"a value on {mt.dom}", t)
+            return Type(mt.cod, t.shape, t.dtype)
+        case MatMul(x, w):
+            t, wt = _value(x, types, node), _value(w, types, node)
+            good = len(t.shape) == 1 and wt.space == UNIT and len(wt.shape) == 2 and wt.shape[0] == t.shape[0]
+            _expect(good and t.dtype == wt.dtype, node, "S x [K] and unit x [K, J] of one dtype", t, wt)
+            return Type(t.space, (wt.shape[1],), t.dtype)
+        case Gram(x, y):
+            t, u = _value(x, types, node), _value(y, types, node)
+            good = len(t.shape) == len(u.shape) == 1 and t.space == u.space and t.dtype == u.dtype
+            _expect(good, node, "S x [I] and S x [J] of one dtype", t, u)
+            return Type(UNIT, (*t.shape, *u.shape), t.dtype)
+        case Pointwise(op, args):
+            return _pointwise(node, op, [_value(a, types, node) for a in args])
+        case Concat(xs, dim):
+            return _concat(node, [_value(x, types, node) for x in xs], dim)
+        case _:
+            return _reshaping(node, _value(node.x, types, node))
+
+
+def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Right-aligned broadcast of feature shapes; None where they do not fit."""
+    rank = max((len(s) for s in shapes), default=0)
+    out = [1] * rank
+    for shape in shapes:
+        for i, n in enumerate(shape, start=rank - len(shape)):
+            if n != 1 and out[i] not in (1, n):
+                return None
+            out[i] = n if n != 1 else out[i]
+    return tuple(out)
+
+
+def common_space(types: Sequence[Type]) -> Space | None:
+    """The one space of the operands, unit operands aside; None where two differ."""
+    spaces = {t.space for t in types} - {UNIT}
+    if len(spaces) > 1:
+        return None
+    return spaces.pop() if spaces else UNIT
+
+
+def numel(shape: Sequence[int]) -> int:
+    """Elements of one row's block."""
+    out = 1
+    for n in shape:
+        out *= n
+    return out
+
+
+_INDEX = (DType.i64, DType.i32)
+
+
+def _reshaping(node: Node, t: Type) -> Type:
+    match node:
+        case Cast(_, dtype):
+            return Type(t.space, t.shape, dtype)
+        case Reshape(_, shape):
+            _expect(numel(shape) == numel(t.shape), node, f"{numel(shape)} elements a row", t)
+            return Type(t.space, shape, t.dtype)
+        case Broadcast(_, shape):
+            _expect(broadcast_shapes([t.shape, shape]) == shape, node, f"features that broadcast to {shape}", t)
+            return Type(t.space, shape, t.dtype)
+        case Permute(_, perm):
+            _expect(sorted(perm) == list(range(len(t.shape))), node, f"{len(perm)} feature dims", t)
+            return Type(t.space, tuple(t.shape[p] for p in perm), t.dtype)
+        case Reduce(_, _, dims, keepdim):
+            _expect(all(0 <= d < len(t.shape) for d in dims), node, f"feature dims {dims}", t)
+            kept = [1 if i in dims else n for i, n in enumerate(t.shape) if keepdim or i not in dims]
+            return Type(t.space, tuple(kept), t.dtype)
+        case Slice(_, dim, start, stop, step):
+            good = 0 <= dim < len(t.shape) and 0 <= start <= stop <= t.shape[dim] and step > 0
+            _expect(good, node, f"feature dim {dim} of at least {stop}", t)
+            return Type(t.space, _with(t.shape, dim, -(-(stop - start) // step)), t.dtype)
+        case Pad(_, dim, before, after):
+            _expect(0 <= dim < len(t.shape) and min(before, after) >= 0, node, f"feature dim {dim}", t)
+            return Type(t.space, _with(t.shape, dim, before + t.shape[dim] + after), t.dtype)
+        case _:
+            raise AssertionError(f"unknown node {node!r}")
+
+
+def _pointwise(node: Node, op: Op, args: list[Type]) -> Type:
+    _expect(len(args) == ARITY[op], node, f"{ARITY[op]} operands", *args)
+    values = args[1:] if op is Op.where else args
+    _expect(len({t.dtype for t in values}) == 1, node, "operands of one dtype", *args)
+    if op is Op.where:
+        _expect(args[0].dtype is DType.bool, node, "a bool condition", *args)
+    shape, space = broadcast_shapes([t.shape for t in args]), common_space(args)
+    if shape is None or space is None:
+        raise IRError(f"{node!r}: expected operands on one space whose features broadcast, got {args}")
+    return Type(space, shape, DType.bool if op.gives_bool else values[0].dtype)
+
+
+def _concat(node: Node, xs: list[Type], dim: int) -> Type:
+    first, space = xs[0], common_space(xs)
+    alike = all(
+        len(t.shape) == len(first.shape) and t.dtype == first.dtype and _with(t.shape, dim, 0) == _with(first.shape, dim, 0)
+        for t in xs
+    )
+    if not alike or space is None:
+        raise IRError(f"{node!r}: expected blocks of one space and dtype that differ in dim {dim} only, got {xs}")
+    return Type(space, _with(first.shape, dim, sum(t.shape[dim] for t in xs)), first.dtype)
+
+
+def _with(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
+    return (*shape[:dim], n, *shape[dim + 1 :])
+
+
+def _value(ref: Ref, types: Sequence[ValueType], node: Node) -> Type:
+    t = _at(ref, types, node)
+    if not isinstance(t, Type):
+        raise IRError(f"{node!r}: operand %{ref} must be a value on a space (got {t})")
+    return t
+
+
+def _map(ref: Ref, types: Sequence[ValueType], node: Node) -> MapType:
+    t = _at(ref, types, node)
+    if not isinstance(t, MapType):
+        raise IRError(f"{node!r}: operand %{ref} must be a map (got {t})")
+    return t
+
+
+def _at(ref: Ref, types: Sequence[ValueType], node: Node) -> ValueType:
+    if not 0 <= ref < len(types):
+        raise IRError(f"{node!r}: operand %{ref} is not an earlier node (there are {len(types)})")
+    return types[ref]
+
+
+def _expect(good: bool, node: Node, wanted: str, *got: Type) -> None:
+    if not good:
+        raise IRError(f"{node!r}: expected {wanted}, got {', '.join(map(str, got))}")
