@@ -1,0 +1,63 @@
+# Two commands do everything on a machine with Python and g++: `make train` and `make test`.
+
+# Installed before the package, so that no second torch is fetched. A CPU-only wheel is smaller:
+#   make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
+TORCH ?= torch==2.13.0
+PYTHON ?= python3
+
+# The main job: `make train MODEL=gcn DATA=cora.npz EPOCHS=50 ARGS="--compare --plot out.png"`.
+MODEL ?= gat
+DATA ?= digits
+EPOCHS ?= 100
+ARGS ?=
+
+# Two workers: most of a test is compilation, which uses one core.
+PYTEST_ARGS ?= -n 2
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup train test slow zoo lint format bench bench-peers clean
+
+setup: $(STAMP)
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install $(TORCH)
+	$(BIN)/python -m pip install -e ".[pyg,plot,test]"
+	touch $@
+
+train: $(STAMP)
+	$(BIN)/graphweave train --model $(MODEL) --data $(DATA) --epochs $(EPOCHS) $(ARGS)
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# A later -m replaces the one in pyproject.toml.
+slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+zoo: $(STAMP)
+	$(BIN)/python -m pytest -m zoo -s
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	$(BIN)/python -m bench.train_step
+
+bench-peers: $(STAMP)
+	$(BIN)/python -m bench.primitives
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find graphweave tests -name __pycache__ -type d -prune -exec rm -rf {} +
