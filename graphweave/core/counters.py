@@ -1,0 +1,36 @@
+"""Process-wide event counts, so that "it was compiled" and "it was cached" are facts a test can read."""
+
+from __future__ import annotations
+
+COUNTERS: dict[str, str] = {
+    "compilations": "graphs handed over by torch.compile and compiled",
+    "kernel_launches": "calls of generated kernels",
+    "fallback_calls": "ATen calls made by compiled programs for what was not fused",
+    "format_builds": "graph formats (CSR, columns, checked indices) built",
+    "format_hits": "graph formats found in the cache",
+    "kernel_builds": "kernel texts compiled by the C++ compiler",
+    "kernel_cache_hits": "kernels loaded from the disk cache",
+    "kernel_damaged": "damaged or truncated files found in the disk cache and rebuilt",
+    "hoist_builds": "graph-only subprograms computed",
+    "hoist_hits": "graph-only subprograms whose results were still valid",
+    "graph_breaks": "graph breaks reported by capture",
+    "eager_fallbacks": "whole functions that ran eagerly instead of compiled",
+}
+"""Name -> meaning of every counter; the set is fixed."""
+
+_counts: dict[str, int] = dict.fromkeys(COUNTERS, 0)
+
+
+def bump(name: str, n: int = 1) -> None:
+    """Adds n to a counter. No lock: the interpreter never switches threads inside this statement."""
+    _counts[name] += n
+
+
+def counters() -> dict[str, int]:
+    """A copy of all counts since start or since `reset_counters`; the keys are those of `COUNTERS`."""
+    return dict(_counts)
+
+
+def reset_counters() -> None:
+    for name in _counts:
+        _counts[name] = 0

@@ -1,0 +1,43 @@
+"""The catalogue of errors. Every message says what was expected, what came (the value), and what to do."""
+
+from __future__ import annotations
+
+
+class GraphweaveError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class SettingsError(GraphweaveError, ValueError):
+    """An environment variable or override has a value that cannot be used; the message names the variable."""
+
+
+class DataError(GraphweaveError, ValueError):
+    """A tensor, graph or file does not have the shape, dtype or content that was asked for."""
+
+
+class IndexRangeError(GraphweaveError, IndexError):
+    """An index tensor points outside its rows. Raised before anything is read or written through the index."""
+
+
+class IRError(GraphweaveError, ValueError):
+    """An ill-formed program of the message IR or the loop IR."""
+
+
+class ParseError(IRError):
+    """Text that is not a program of the IR; the message carries the line."""
+
+
+class VerifyError(GraphweaveError):
+    """A compiled region disagrees with eager execution (`options={"verify": True}`)."""
+
+
+class ToolchainError(GraphweaveError):
+    """No usable C++ compiler or OpenMP runtime. Frontends turn it into one warning and eager execution."""
+
+
+class CompileError(GraphweaveError):
+    """The C++ compiler refused a kernel: a bug of the code generator, never of the user."""
+
+
+class CacheError(GraphweaveError):
+    """The kernel cache could not be used, not even in a private temporary directory."""

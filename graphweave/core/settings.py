@@ -1,0 +1,118 @@
+"""Every switch of the package: one frozen dataclass, read once from the environment."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from graphweave.core.errors import SettingsError
+
+GIB = 1 << 30
+_SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}
+SANITIZERS = ("address", "undefined", "leak", "thread")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Sizes are bytes; in the environment they may carry a suffix K, M, G or T (powers of 1024)."""
+
+    logs: str = ""
+    """GRAPHWEAVE_LOGS: rooms to log, as `passes,+codegen`: a name means INFO, `+name` DEBUG, `-name` ERROR only."""
+
+    dump: Path | None = None
+    """GRAPHWEAVE_DUMP: directory for one numbered file per compilation stage."""
+
+    cache_dir: Path | None = None
+    """GRAPHWEAVE_CACHE_DIR: where compiled kernels are kept; None means the user's cache directory."""
+
+    cxx: str | None = None
+    """GRAPHWEAVE_CXX, else CXX: the C++ compiler command; None means g++, then clang++."""
+
+    cache_bytes: int = GIB
+    """GRAPHWEAVE_CACHE_BYTES: bound of the kernel cache on disk."""
+
+    format_bytes: int = GIB
+    """GRAPHWEAVE_FORMAT_BYTES: bound of cached graph formats, and separately of cached graph-only results."""
+
+    arena_bytes: int = GIB
+    """GRAPHWEAVE_ARENA_BYTES: bound of free buffers that the arena keeps for reuse; 0 keeps none."""
+
+    sanitize: tuple[str, ...] = ()
+    """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, as `address,undefined`. The process must be started with
+    the sanitizer's runtime preloaded (`LD_PRELOAD=$(g++ -print-file-name=libasan.so)`)."""
+
+
+def _parse_text(name: str, text: str) -> str:
+    return text.strip()
+
+
+def _parse_path(name: str, text: str) -> Path | None:
+    if "\0" in text:
+        raise SettingsError(f"{name} must be a directory path (got {text!r}). Remove the NUL character.")
+    return Path(text).expanduser() if text.strip() else None
+
+
+def _parse_bytes(name: str, text: str) -> int:
+    match = re.fullmatch(r"\s*(\d+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
+    if match is None:
+        raise SettingsError(f"{name} must be a number of bytes such as 536870912 or 512M (got {text!r}).")
+    return int(match[1]) * _SUFFIX[match[2].upper()]
+
+
+def _parse_sanitize(name: str, text: str) -> tuple[str, ...]:
+    names = tuple(part.strip() for part in text.split(",") if part.strip())
+    for part in names:
+        if part not in SANITIZERS:
+            raise SettingsError(f"{name} must list sanitizers out of {', '.join(SANITIZERS)} (got {part!r}).")
+    return names
+
+
+_VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
+    ("GRAPHWEAVE_LOGS", "logs", _parse_text),
+    ("GRAPHWEAVE_DUMP", "dump", _parse_path),
+    ("GRAPHWEAVE_CACHE_DIR", "cache_dir", _parse_path),
+    ("CXX", "cxx", _parse_text),
+    ("GRAPHWEAVE_CXX", "cxx", _parse_text),  # after CXX: it wins
+    ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
+    ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
+    ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
+    ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
+)
+
+
+def from_environment(environ: Mapping[str, str]) -> Settings:
+    """Reads every variable; an unset or empty one leaves the default. SettingsError names the variable it refuses."""
+    values = {field: parse(name, environ[name]) for name, field, parse in _VARIABLES if environ.get(name, "").strip()}
+    return Settings(**values)
+
+
+_current: Settings | None = None
+
+
+def settings() -> Settings:
+    """The settings in force: read from the environment at the first call, then fixed (see `override`)."""
+    global _current
+    if _current is None:
+        _current = from_environment(os.environ)
+    return _current
+
+
+@contextmanager
+def override(**fields: Any) -> Iterator[Settings]:
+    """Changes fields of the settings, for all threads, until the block ends. Meant for tests and the command line."""
+    global _current
+    saved = settings()
+    unknown = sorted(set(fields) - set(Settings.__dataclass_fields__))
+    if unknown:
+        known = ", ".join(Settings.__dataclass_fields__)
+        raise SettingsError(f"override: expected fields out of {known} (got {', '.join(unknown)}).")
+    _current = replace(saved, **fields)
+    try:
+        yield _current
+    finally:
+        _current = saved
