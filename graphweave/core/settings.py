@@ -51,10 +51,11 @@ def _parse_text(name: str, text: str) -> str:
     return text.strip()
 
 
-def _parse_path(name: str, text: str) -> Path | None:
-    if "\0" in text:
-        raise SettingsError(f"{name} must be a directory path (got {text!r}). Remove the NUL character.")
-    return Path(text).expanduser() if text.strip() else None
+def _parse_path(name: str, text: str) -> Path:
+    path = Path(text).expanduser()
+    if path.exists() and not path.is_dir():
+        raise SettingsError(f"{name} must be a directory (got the file {text!r}). Name a directory or a new path.")
+    return path
 
 
 def _parse_bytes(name: str, text: str) -> int:

@@ -1,0 +1,179 @@
+"""Compiled kernels on disk, keyed by everything that made them.
+
+A key owns three files: KEY.so, KEY.sha256 (the digest of KEY.so) and KEY.cpp (its text, for the reader). A library is
+loaded only if its digest matches, so a truncated or altered file is rebuilt, never executed. Writers hold KEY.lock and
+move finished files into place, so that any number of processes may share a directory; readers need no lock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from filelock import FileLock
+from platformdirs import user_cache_path
+
+from graphweave.core.counters import bump
+from graphweave.core.errors import CacheError
+from graphweave.core.log import logger, warn_once
+from graphweave.core.settings import settings
+from graphweave.runtime.launch import Kernel
+from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
+
+log = logger(__name__)
+
+ABI_VERSION = 1
+"""Raised whenever the calling convention of `launch.Kernel` changes."""
+
+_libraries: dict[tuple[str, Toolchain], ctypes.CDLL] = {}
+_kernels: dict[tuple[str, str, Toolchain], Kernel] = {}
+_lock = threading.RLock()
+_private: Path | None = None
+
+
+def load(text: str, symbol: str) -> Kernel:
+    """The kernel `symbol` of a C++ text: from this process, else from disk, else compiled. See `launch.Kernel`.
+
+    ToolchainError without a compiler, CompileError when it refuses the text.
+    """
+    key = (text, symbol, toolchain())
+    kernel = _kernels.get(key)
+    if kernel is None:
+        kernel = _kernels[key] = Kernel(library(text), symbol)
+    return kernel
+
+
+def library(text: str) -> ctypes.CDLL:
+    """The shared library of a C++ text; the same text is loaded once per process."""
+    tools = toolchain()
+    with _lock:
+        found = _libraries.get((text, tools))
+        if found is None:
+            found = _libraries[(text, tools)] = ctypes.CDLL(str(_file(text, tools)))
+        return found
+
+
+def forget() -> None:
+    """Drops what this process has loaded, so that the next `load` goes to disk. Kernels in use stay valid."""
+    with _lock:
+        _libraries.clear()
+        _kernels.clear()
+
+
+def directory() -> Path:
+    """The folder of cached kernels; a private temporary one, with one warning, when the user's is not writable."""
+    chosen = settings().cache_dir or user_cache_path("graphweave")
+    folder = chosen / "kernels"
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix="probe-"):
+            return folder
+    except OSError as error:
+        warn_once(
+            log,
+            f"cannot write kernels to {folder} ({error.strerror}): using a temporary directory, so nothing compiled "
+            "is kept. Set GRAPHWEAVE_CACHE_DIR to a writable directory.",
+        )
+        return _private_directory()
+
+
+@lru_cache(maxsize=1)
+def _version() -> str:
+    try:
+        return version("graphweave")
+    except PackageNotFoundError:  # run from a source tree that was never installed
+        return "source"
+
+
+def key_of(text: str, tools: Toolchain) -> str:
+    """SHA-256 of the text and of all that turns it into machine code."""
+    parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, text)
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _private_directory() -> Path:
+    global _private
+    if _private is None:
+        try:
+            _private = Path(tempfile.mkdtemp(prefix="graphweave-"))
+        except OSError as error:
+            raise CacheError(
+                f"expected a writable directory for kernels (got {error}). Set GRAPHWEAVE_CACHE_DIR or TMPDIR."
+            ) from error
+        atexit.register(shutil.rmtree, _private, ignore_errors=True)
+    return _private
+
+
+def _file(text: str, tools: Toolchain) -> Path:
+    """The verified shared library of `text` on disk, built if need be."""
+    folder = directory()
+    target = folder / f"{key_of(text, tools)}.so"
+    if _intact(target):
+        return _used(target)
+    with FileLock(target.with_suffix(".lock")):
+        if _intact(target):  # another process built it while we waited
+            return _used(target)
+        if target.exists():
+            log.warning("%s is damaged: building it again", target)
+            bump("kernel_damaged")
+        _build(text, target)
+    evict(folder, settings().cache_bytes, keep=target)
+    return target
+
+
+def _used(target: Path) -> Path:
+    bump("kernel_cache_hits")
+    os.utime(target)
+    return target
+
+
+def _intact(target: Path) -> bool:
+    try:
+        expected = target.with_suffix(".sha256").read_text(encoding="ascii")
+        return hashlib.sha256(target.read_bytes()).hexdigest() == expected
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _build(text: str, target: Path) -> None:
+    """Compiles in a scratch folder beside the target, then moves the digest and the library into place."""
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
+        built, source = Path(scratch) / target.name, target.with_suffix(".cpp")
+        built.with_suffix(".cpp").write_text(text, encoding="utf-8")
+        os.replace(built.with_suffix(".cpp"), source)
+        compile_shared(source, built)
+        digest = built.with_suffix(".sha256")
+        digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
+        for path in (digest, built):
+            with path.open("rb") as file:
+                os.fsync(file.fileno())
+            os.replace(path, target.with_suffix(path.suffix))
+    bump("kernel_builds")
+
+
+def evict(folder: Path, bound: int, keep: Path | None = None) -> None:
+    """Deletes the least recently used kernels until the folder is within `bound` bytes; `keep` always stays."""
+    entries: list[tuple[float, int, Path]] = []
+    for path in folder.glob("*.so"):
+        try:
+            files = [path.with_suffix(s).stat().st_size for s in (".so", ".cpp") if path.with_suffix(s).exists()]
+            entries.append((path.stat().st_mtime, sum(files), path))
+        except FileNotFoundError:
+            continue  # another process is evicting too
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= bound:
+            return
+        if path == keep:
+            continue
+        for suffix in (".so", ".sha256", ".cpp", ".lock"):
+            path.with_suffix(suffix).unlink(missing_ok=True)
+        total -= size

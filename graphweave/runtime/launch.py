@@ -1,0 +1,83 @@
+"""Calling a generated kernel with as little Python as possible, and the row boundaries that it works in.
+
+Every kernel has one C signature:
+
+    extern "C" int32_t NAME(void* const* ptrs, const int64_t* sizes,
+                            const int64_t* chunks, int64_t num_chunks, int32_t num_threads)
+
+- `ptrs`: the indptr of each CSR, then each buffer in order of declaration;
+- `sizes`: the kernel's sizes in order, then the largest degree of each CSR;
+- `chunks`: `num_chunks + 1` row boundaries. A chunk is the unit of work and of partial reductions, so results do not
+  depend on the number of threads;
+- returns 0, or 1 when scratch memory could not be allocated.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct
+
+import torch
+from torch import Tensor
+
+from graphweave.core.counters import bump
+
+MAX_CHUNKS = 256
+CHUNK_WORK = 1 << 14
+"""Elements of work in a uniform chunk: some microseconds, enough to hide handing it to a thread."""
+
+
+@lru_cache(maxsize=256)
+def _pointers(count: int) -> Struct:
+    return Struct(f"{count}P")
+
+
+@lru_cache(maxsize=256)
+def _integers(count: int) -> Struct:
+    return Struct(f"{count}q")
+
+
+class Kernel:
+    """A compiled kernel. The caller keeps every tensor alive whose address it passes, until the call returns."""
+
+    __slots__ = ("_function", "_library", "symbol")
+
+    def __init__(self, library: ctypes.CDLL, symbol: str) -> None:
+        """AttributeError if the library has no such symbol."""
+        function = library[symbol]
+        # The two small arrays travel as bytes: packing them costs a third of building ctypes arrays.
+        function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
+        function.restype = ctypes.c_int32
+        self.symbol = symbol
+        self._function = function
+        self._library = library
+
+    def __call__(self, ptrs: Sequence[int], sizes: Sequence[int], chunks: Tensor, num_threads: int) -> None:
+        """Runs the kernel on addresses (`Tensor.data_ptr()`), sizes, and int64 row boundaries `[num_chunks + 1]`.
+
+        The GIL is released meanwhile. MemoryError when the kernel could not get its scratch memory.
+        """
+        status = self._function(
+            _pointers(len(ptrs)).pack(*ptrs),
+            _integers(len(sizes)).pack(*sizes),
+            chunks.data_ptr(),
+            chunks.numel() - 1,
+            num_threads,
+        )
+        bump("kernel_launches")
+        if status:
+            raise MemoryError(f"kernel {self.symbol} could not allocate its scratch memory for sizes {list(sizes)}")
+
+
+@lru_cache(maxsize=1024)
+def uniform_chunks(num_rows: int, work_per_row: int) -> Tensor:
+    """Row boundaries, int64 `[num_chunks + 1]`, for rows of equal work (elements touched per row).
+
+    About `CHUNK_WORK` elements a chunk, 1 to `MAX_CHUNKS` chunks; no rows make one empty chunk. Cached: do not write.
+    """
+    wanted = -(-num_rows * max(work_per_row, 1) // CHUNK_WORK)
+    count = max(1, min(wanted, MAX_CHUNKS, num_rows))
+    with torch.inference_mode(False):
+        return torch.tensor([num_rows * i // count for i in range(count + 1)], dtype=torch.int64)

@@ -1,0 +1,186 @@
+"""The C++ compiler of this machine, its flags, and the one OpenMP runtime that torch has already loaded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from graphweave.core.errors import CompileError, ToolchainError
+from graphweave.core.log import logger
+from graphweave.core.settings import settings
+
+log = logger(__name__)
+
+_REQUIRED = ("-std=c++17", "-fPIC", "-O3")
+# No -ffast-math: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
+_WANTED = ("-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
+_OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
+_COMPILE_SECONDS = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A working compiler. `openmp` is the runtime file kernels link against; None: kernels run on one thread."""
+
+    command: tuple[str, ...]
+    version: str
+    flags: tuple[str, ...]
+    openmp: Path | None
+    cpu: str
+
+    @property
+    def identity(self) -> str:
+        """Everything outside the text that shapes the machine code; part of the key of every cached kernel."""
+        executable = shutil.which(self.command[0]) or self.command[0]
+        parts = (executable, *self.command[1:], self.version, *self.flags, str(self.openmp), self.cpu)
+        return "\n".join(parts)
+
+
+def _run(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LC_ALL": "C"}
+    environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
+    return subprocess.run(
+        command, input=text, capture_output=True, text=True, timeout=_COMPILE_SECONDS, env=environment, check=False
+    )
+
+
+def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:
+    if cxx is not None:
+        return (tuple(shlex.split(cxx)),)
+    return (("g++",), ("clang++",))
+
+
+def _accepts(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
+    return _run((*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", "-")).returncode == 0
+
+
+def _supported(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, ...]:
+    if _accepts(command, flags):
+        return flags
+    return tuple(flag for flag in flags if _accepts(command, (flag,)))
+
+
+def _cpu() -> str:
+    """Names the instruction set that -march=native stands for on this machine."""
+    info = Path("/proc/cpuinfo")
+    if not info.exists():
+        return f"{platform.machine()} {platform.processor()}"
+    wanted = ("model name", "flags", "Features", "CPU implementer", "CPU part")
+    lines: dict[str, str] = {}
+    with info.open(encoding="utf-8", errors="replace") as file:
+        for line in file:
+            name, _, value = line.partition(":")
+            if name.strip() in wanted:
+                lines.setdefault(name.strip(), value.strip())
+    digest = hashlib.sha256(repr(sorted(lines.items())).encode()).hexdigest()
+    return f"{platform.machine()} {lines.get('model name', '')} {digest[:16]}"
+
+
+def loaded_openmp() -> tuple[Path, ...]:
+    """OpenMP runtime files mapped into this process (Linux; empty elsewhere)."""
+    maps = Path("/proc/self/maps")
+    if not maps.exists():
+        return ()
+    paths = {line.split(maxsplit=5)[5] for line in maps.read_text().splitlines() if len(line.split(maxsplit=5)) == 6}
+    return tuple(sorted(Path(p) for p in paths if Path(p).name.startswith(_OPENMP_NAMES)))
+
+
+@lru_cache(maxsize=1)
+def _torch_openmp() -> Path | None:
+    """The file torch took its OpenMP from. Linking that very file keeps one thread pool in the process, not two."""
+    loaded = loaded_openmp()
+    if loaded:
+        return loaded[0]
+    package = Path(torch.__file__).parent
+    folders = (package / "lib", package.parent / "torch.libs")
+    found = (p for folder in folders for name in _OPENMP_NAMES for p in sorted(folder.glob(f"{name}*")))
+    return next(found, None)
+
+
+def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
+    """GCC's calls are served by libgomp, and by LLVM's runtimes too; clang's calls are served by LLVM's only."""
+    if openmp is None:
+        return ()
+    clang = "clang" in version
+    if clang and openmp.name.startswith("libgomp"):
+        log.info("clang cannot use torch's %s: kernels run on one thread. Set GRAPHWEAVE_CXX=g++.", openmp.name)
+        return ()
+    return ("-Xclang", "-fopenmp") if clang and platform.system() == "Darwin" else ("-fopenmp",)
+
+
+def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
+    if not names:
+        return ()
+    return (f"-fsanitize={','.join(names)}", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g")
+
+
+@lru_cache(maxsize=8)
+def _find(cxx: str | None, sanitize: tuple[str, ...]) -> Toolchain:
+    tried: list[str] = []
+    for command in _candidates(cxx):
+        shown = shlex.join(command)
+        if not command or shutil.which(command[0]) is None:
+            tried.append(f"{shown or '(empty)'}: not found")
+            continue
+        banner = _run((*command, "--version"))
+        if banner.returncode != 0 or not _accepts(command, _REQUIRED):
+            tried.append(f"{shown}: does not accept {' '.join(_REQUIRED)}")
+            continue
+        version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
+        openmp_flags = _openmp_flags(version, _torch_openmp())
+        flags = (*_REQUIRED, *_supported(command, _WANTED), *openmp_flags, *_sanitizer_flags(sanitize))
+        return Toolchain(command, version, flags, _torch_openmp() if openmp_flags else None, _cpu())
+    raise ToolchainError(
+        f"expected a C++17 compiler (got {'; '.join(tried)}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
+    )
+
+
+def toolchain() -> Toolchain:
+    """The compiler in force, probed once per process and setting. ToolchainError when there is none."""
+    current = settings()
+    return _find(current.cxx, current.sanitize)
+
+
+def available() -> str | None:
+    """The version line of the compiler, or None when there is no compiler that works."""
+    try:
+        return toolchain().version
+    except ToolchainError as error:
+        log.debug("%s", error)
+        return None
+
+
+def compile_shared(source: Path, out: Path) -> None:
+    """Compiles one C++ file to the shared library `out`. CompileError carries the compiler's words.
+
+    Compiling and linking are two steps: with -fopenmp the linking step would add the compiler's own OpenMP runtime.
+    """
+    tools = toolchain()
+    unlinked = out.with_suffix(".o")
+    steps = (
+        (*tools.command, *tools.flags, "-c", str(source), "-o", str(unlinked)),
+        (*tools.command, "-shared", *_link_flags(tools), str(unlinked), "-o", str(out)),
+    )
+    for step in steps:
+        log.debug("%s", shlex.join(step))
+        try:
+            done = _run(step)
+        except subprocess.TimeoutExpired as error:
+            raise CompileError(f"{shlex.join(step)} took over {_COMPILE_SECONDS} s. Report {source}.") from error
+        if done.returncode != 0:
+            raise CompileError(f"{shlex.join(step)} failed. Report the text, kept at {source}:\n{done.stderr[-4000:]}")
+    unlinked.unlink()
+
+
+def _link_flags(tools: Toolchain) -> tuple[str, ...]:
+    sanitize = tuple(flag for flag in tools.flags if flag.startswith("-fsanitize"))
+    return sanitize if tools.openmp is None else (*sanitize, str(tools.openmp))
