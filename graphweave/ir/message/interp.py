@@ -1,0 +1,361 @@
+"""The meaning of a message program, slowly: each node as ATen calls, checked against its type as it goes.
+
+`apply` is one node's meaning. It only makes ATen calls, never looks at values or sizes, and so also runs on fake
+tensors and FX proxies: that is how nodes of the algebra become ATen calls again.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+from graphweave.core.errors import DataError, IndexRangeError, IRError
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    MapType,
+    MatMul,
+    Node,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+    ValueType,
+)
+
+Values: TypeAlias = Mapping[Ref, Any] | Sequence[Any]
+Types: TypeAlias = Mapping[Ref, ValueType] | Sequence[ValueType]
+RowsOf: TypeAlias = Callable[[Space], Any]
+
+aten = torch.ops.aten
+_FOLD = {Fold.sum: "sum", Fold.mul: "prod", Fold.max: "amax", Fold.min: "amin"}
+_OVERLOAD = {
+    **{op: "Tensor" for op in (Op.add, Op.sub, Op.mul, Op.div, Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge)},
+    Op.pow: "Tensor_Tensor",
+    Op.where: "self",
+}
+_ATEN_OP = {op: getattr(getattr(aten, op.value), _OVERLOAD.get(op, "default")) for op in Op}
+
+
+# ---------------------------------------------------------------- one node
+
+
+def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: torch.device | str = "cpu") -> Any:
+    """The value of `node`, its operands being `values[ref]` of type `types[ref]`; `rows_of(space)` counts rows.
+
+    A map's value is its int64 index tensor [rows of dom], counted from 0, and None for `ToUnit`. Indices must be in
+    range: nothing is checked here. `device` is where constants are made. Inputs have no meaning: IRError.
+    """
+    match node:
+        case Const(value, t):
+            return _full(_sizes(t, rows_of), value, t.dtype, device)
+        case MapOf(index, cod, wrap):
+            return _index(values[index], _type(types, index), rows_of(cod) if wrap else None)
+        case ToUnit():
+            return None
+        case Pull(x, m):
+            return _pull(values[x], _type(types, x), values[m], _map(types, m), rows_of)
+        case Push(x, m):
+            return _push(node, values[x], _type(types, x), values[m], _map(types, m), rows_of)
+        case Pointwise(op, args):
+            ts = [_type(types, a) for a in args]
+            rank = max(len(t.shape) for t in ts)
+            return _ATEN_OP[op](*(_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True)))
+        case Concat(xs, dim):
+            return _concat([values[x] for x in xs], [_type(types, x) for x in xs], dim, rows_of)
+        case MatMul(x, w):
+            return _matmul(values[x], _type(types, x), values[w])
+        case Gram(x, y):
+            rows = [_with_row(values[r], _type(types, r)) for r in (x, y)]
+            return aten.mm.default(aten.permute.default(rows[0], [1, 0]), rows[1])
+        case Aten(target, args, kwargs):
+            keywords = {name: materialise(a, values) for name, a in kwargs}
+            return resolve(target)(*(materialise(a, values) for a in args), **keywords)
+        case Input(name):
+            raise IRError(f"input {name!r} has no value of its own: it is given")
+        case _:
+            return _reshaping(node, values[node.x], _type(types, node.x), rows_of)
+
+
+def _reshaping(node: Node, x: Any, t: Type, rows_of: RowsOf) -> Any:
+    lead = _lead(t.space)
+    match node:
+        case Cast(_, dtype):
+            return aten._to_copy.default(x, dtype=TORCH_DTYPE[dtype])
+        case Reduce(_, fold, dims, keepdim):
+            return _reduce(x, t, fold, [d + lead for d in dims], keepdim)
+        case Reshape(_, shape):
+            return aten.reshape.default(x, _sizes(Type(t.space, shape, t.dtype), rows_of))
+        case Broadcast(_, shape):
+            wide = _with_rank(x, t, len(shape))
+            return aten.expand.default(wide, _sizes(Type(t.space, shape, t.dtype), rows_of))
+        case Permute(_, perm):
+            return aten.permute.default(x, [*range(lead), *(p + lead for p in perm)])
+        case Slice(_, dim, start, stop, step):
+            return aten.slice.Tensor(x, dim + lead, start, stop, step)
+        case Pad(_, dim, before, after):
+            # constant_pad_nd lists pairs from the last dim backwards
+            return aten.constant_pad_nd.default(x, [0, 0] * (len(t.shape) - 1 - dim) + [before, after])
+        case _:
+            raise AssertionError(f"unknown node {node!r}")
+
+
+def _index(index: Any, t: Type, wrap_at: Any) -> Any:
+    if t.dtype is not DType.i64:
+        index = aten._to_copy.default(index, dtype=torch.int64)
+    if wrap_at is None:
+        return index
+    return aten.where.self(aten.lt.Scalar(index, 0), aten.add.Tensor(index, wrap_at), index)
+
+
+def _pull(x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
+    if m.cod == UNIT:
+        return x if m.dom == UNIT else aten.expand.default(x, [rows_of(m.dom), *t.shape])
+    if m.dom == UNIT:
+        return aten.squeeze.dims(aten.index_select.default(x, 0, aten.unsqueeze.default(index, 0)), [0])
+    return aten.index_select.default(x, 0, index)
+
+
+def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
+    if m.dom == m.cod == UNIT:
+        return x
+    if m.cod == UNIT and node.fold is Fold.sum and node.empty == 0:
+        return aten.sum.dim_IntList(x, [0], False, dtype=TORCH_DTYPE[t.dtype])
+    rows = _with_row(x, t)
+    if m.cod == UNIT:
+        # scattered to row 0 of one row, since amax has no answer for no rows
+        index = aten.new_zeros.default(x, [rows_of(m.dom)], dtype=torch.int64)
+    elif m.dom == UNIT:
+        index = aten.unsqueeze.default(index, 0)
+    size = [1 if m.cod == UNIT else rows_of(m.cod), *t.shape]
+    base = aten.new_full.default(rows, size, _as(t.dtype, node.empty))
+    if node.fold is Fold.sum and node.empty == 0:
+        return aten.index_add.default(base, 0, index, rows)
+    # include_self=False leaves rows that nothing reaches at `base`
+    places = index
+    for _ in t.shape:
+        places = aten.unsqueeze.default(places, -1)
+    places = aten.expand.default(places, [1 if m.dom == UNIT else rows_of(m.dom), *t.shape])
+    out = aten.scatter_reduce.two(base, 0, places, rows, _FOLD[node.fold], include_self=False)
+    return aten.squeeze.dims(out, [0]) if m.cod == UNIT else out
+
+
+def _reduce(x: Any, t: Type, fold: Fold, dims: list[int], keepdim: bool) -> Any:
+    if not dims:  # to torch, no dims means all of them
+        return x
+    match fold:
+        case Fold.sum:
+            return aten.sum.dim_IntList(x, dims, keepdim, dtype=TORCH_DTYPE[t.dtype])
+        case Fold.max:
+            return aten.amax.default(x, dims, keepdim)
+        case Fold.min:
+            return aten.amin.default(x, dims, keepdim)
+        case Fold.mul:
+            for d in sorted(dims, reverse=True):
+                x = aten.prod.dim_int(x, d, keepdim, dtype=TORCH_DTYPE[t.dtype])
+            return x
+
+
+def _concat(xs: list[Any], ts: list[Type], dim: int, rows_of: RowsOf) -> Any:
+    space = next((t.space for t in ts if t.space != UNIT), UNIT)
+    wide = [
+        x if t.space == space else aten.expand.default(x, [rows_of(space), *t.shape])
+        for x, t in zip(xs, ts, strict=True)
+    ]
+    return aten.cat.default(wide, dim + _lead(space))
+
+
+def _matmul(x: Any, t: Type, w: Any) -> Any:
+    out = aten.mm.default(_with_row(x, t), w)
+    return aten.squeeze.dims(out, [0]) if t.space == UNIT else out
+
+
+def _full(sizes: list[Any], value: float, dtype: DType, device: torch.device | str) -> Any:
+    return aten.full.default(sizes, _as(dtype, value), dtype=TORCH_DTYPE[dtype], device=torch.device(device))
+
+
+def _as(dtype: DType, value: float) -> float | int | bool:
+    if dtype is DType.bool:
+        return bool(value)
+    return value if dtype.is_float else int(value)
+
+
+def _sizes(t: Type, rows_of: RowsOf) -> list[Any]:
+    return [*t.shape] if t.space == UNIT else [rows_of(t.space), *t.shape]
+
+
+def _lead(space: Space) -> int:
+    """Tensor dims before the feature dims."""
+    return 0 if space == UNIT else 1
+
+
+def _with_row(x: Any, t: Type) -> Any:
+    return aten.unsqueeze.default(x, 0) if t.space == UNIT else x
+
+
+def _with_rank(x: Any, t: Type, rank: int) -> Any:
+    """Size-1 feature dims put before the first one, so that tensors of rows align from the right like their features."""
+    for _ in range(rank - len(t.shape) if t.space != UNIT else 0):
+        x = aten.unsqueeze.default(x, 1)
+    return x
+
+
+def _type(types: Types, ref: Ref) -> Type:
+    t = types[ref]
+    assert isinstance(t, Type), f"%{ref}: {t}"
+    return t
+
+
+def _map(types: Types, ref: Ref) -> MapType:
+    t = types[ref]
+    assert isinstance(t, MapType), f"%{ref}: {t}"
+    return t
+
+
+# ---------------------------------------------------------------- a program
+
+
+def interp(
+    program: Program,
+    inputs: Mapping[str, Any],
+    rows: Mapping[Space, int] | None = None,
+) -> list[Any]:
+    """The outputs of `program` on `inputs` by name (tensors `[rows, *shape]`, None where the output is None).
+
+    Row counts come from the inputs, from `program.spaces` and from `rows`; only a space of which none of these
+    speaks must be in `rows`. Raises DataError for an input that is missing or does not fit its type, IndexRangeError
+    for a map value out of range, IRError where a node's value is not of its type or a row count stays unknown.
+    """
+    counts = RowCounts(program, inputs, rows or {})
+    device = next((v.device for v in inputs.values() if isinstance(v, torch.Tensor)), torch.device("cpu"))
+    values: list[Any] = []
+    for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
+        if isinstance(node, Input):
+            values.append(_given(node, inputs))
+            continue
+        if isinstance(node, MapOf):
+            _check_range(ref, node, values[node.index], counts(node.cod))
+        value = apply(node, values, program.types, counts, device=device)
+        if isinstance(t, Type):
+            if isinstance(node, Aten) and isinstance(value, torch.Tensor) and value.ndim:
+                counts.learn(t.space, value.shape[0])
+            _check_type(ref, node, value, _sizes(t, counts), t.dtype)
+        values.append(value)
+    return [None if ref is None else values[ref] for ref in program.outputs]
+
+
+class RowCounts:
+    """Row counts by space, `counts(space)`: given, seen on tensors, or computed from the text in `Program.spaces`."""
+
+    def __init__(self, program: Program, inputs: Mapping[str, Any], rows: Mapping[Space, int]) -> None:
+        self._text = dict(program.spaces)
+        self._known: dict[Space, int] = {UNIT: 1}
+        self._symbols: dict[str, int] = {}
+        for space, n in rows.items():
+            self.learn(space, n)
+        for node in program.nodes:
+            value = inputs.get(node.name) if isinstance(node, Input) else None
+            match getattr(node, "type", None), value:
+                case Type(space, shape), torch.Tensor() if value.ndim == len(shape) + _lead(space) and space != UNIT:
+                    self.learn(space, value.shape[0])
+                case AnyType(text), int():
+                    self._symbols.setdefault(text, value)
+
+    def __call__(self, space: Space) -> int:
+        if space not in self._known:
+            n = _evaluate(self._text.get(space, ""), self._symbols)
+            if n is None:
+                raise IRError(f"rows of space {space} are unknown: no input lies on it. Give them as rows={{...}}.")
+            self.learn(space, n)
+        return self._known[space]
+
+    def learn(self, space: Space, n: int) -> None:
+        """Take note that `space` has `n` rows; DataError where it is known to have another number."""
+        if space == UNIT:
+            return
+        known = self._known.setdefault(space, n)
+        if known != n:
+            raise DataError(f"space {space} has {known} rows by one tensor and {n} by another")
+        text = self._text.get(space, "")
+        if text.isidentifier():
+            self._symbols.setdefault(text, n)
+
+
+_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
+    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+
+
+def _evaluate(text: str, symbols: Mapping[str, int]) -> int | None:
+    """The number that `text` means, in sizes as torch prints them (`2*s0 + s1`); None where a symbol is unknown."""
+
+    def number(node: ast.expr) -> int | None:
+        match node:
+            case ast.Constant(value=int(value)):
+                return value
+            case ast.Name(id=name):
+                return symbols.get(name)
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                a, b = number(left), number(right)
+                return None if a is None or b is None else _BINARY[type(op)](a, b)
+            case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=args):
+                return _extreme(max if name == "Max" else min, map(number, args))
+            case _:
+                return None
+
+    try:
+        return number(ast.parse(text, mode="eval").body)
+    except SyntaxError:
+        return None
+
+
+def _extreme(pick: Callable[[list[int]], int], numbers: Iterable[int | None]) -> int | None:
+    known = list(numbers)
+    return None if None in known or not known else pick([n for n in known if n is not None])
+
+
+def _given(node: Input, inputs: Mapping[str, Any]) -> Any:
+    if node.name not in inputs:
+        raise DataError(f"input {node.name!r} is missing (got {', '.join(inputs) or 'none'})")
+    value, t = inputs[node.name], node.type
+    if isinstance(t, Type):
+        lead = _lead(t.space)
+        fits = isinstance(value, torch.Tensor) and value.dtype is TORCH_DTYPE[t.dtype]
+        if not fits or value.ndim < lead or tuple(value.shape[lead:]) != t.shape:
+            got = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+            raise DataError(f"input {node.name!r} must be {t.dtype.value} of rows {list(t.shape)} on {t.space} (got {got})")
+    return value
+
+
+def _check_range(ref: Ref, node: MapOf, index: torch.Tensor, rows: int) -> None:
+    first = -rows if node.wrap else 0
+    bad = index[(index < first) | (index >= rows)]
+    if bad.numel():
+        raise IndexRangeError(f"map %{ref}: index {int(bad.flatten()[0])} is out of range {first}..{rows - 1} of {node.cod}")
+
+
+def _check_type(ref: Ref, node: Node, value: Any, sizes: list[int], dtype: DType) -> None:
+    if not isinstance(value, torch.Tensor) or list(value.shape) != sizes or value.dtype is not TORCH_DTYPE[dtype]:
+        got = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+        raise IRError(f"%{ref} {node!r}: its type says {TORCH_DTYPE[dtype]} {sizes}, its value is {got}")
