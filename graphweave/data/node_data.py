@@ -1,0 +1,95 @@
+"""One graph with node features, labels and a split: what every loader of this room gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+
+NO_LABEL = -1
+"""Label of a node that has none; such a node may not be in a mask."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeData:
+    """A node-classification problem, validated when it is made; anything wrong raises `DataError`.
+
+    `x` [N, F] floating, finite. `edge_index` [2, E] int64, row 0 the sources, row 1 the destinations, both in 0..N-1.
+    `y` [N] int64, in -1..num_classes-1. The masks are [N] bool. `name` is for messages.
+    """
+
+    x: Tensor
+    edge_index: Tensor
+    y: Tensor
+    train_mask: Tensor
+    val_mask: Tensor
+    test_mask: Tensor
+    num_classes: int
+    name: str
+
+    @property
+    def num_nodes(self) -> int:
+        return self.x.size(0)
+
+    @property
+    def num_edges(self) -> int:
+        return self.edge_index.size(1)
+
+    def __post_init__(self) -> None:
+        _check_features(self.name, self.x)
+        _check_edges(self.name, self.edge_index, self.num_nodes)
+        _check_labels(self.name, self.y, self.num_nodes, self.num_classes)
+        for part, mask in (("train", self.train_mask), ("val", self.val_mask), ("test", self.test_mask)):
+            _check_mask(self.name, part, mask, self.y)
+
+
+def _check_features(name: str, x: Tensor) -> None:
+    if x.dim() != 2:
+        raise DataError(f"{name}: node features must have shape [nodes, features] (got {list(x.shape)}).")
+    if not x.is_floating_point():
+        raise DataError(f"{name}: node features must be floating-point (got {x.dtype}).")
+    finite = torch.isfinite(x).all(dim=1)
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0])
+        raise DataError(f"{name}: node features must be finite (row {row} has NaN or infinity).")
+
+
+def _check_edges(name: str, edge_index: Tensor, num_nodes: int) -> None:
+    if edge_index.dim() != 2 or edge_index.size(0) != 2:
+        raise DataError(f"{name}: edge_index must have shape [2, edges] (got {list(edge_index.shape)}).")
+    if edge_index.dtype != torch.int64:
+        raise DataError(f"{name}: edge_index must be int64 (got {edge_index.dtype}).")
+    bad = (edge_index < 0) | (edge_index >= num_nodes)
+    if bool(bad.any()):
+        row, edge = bad.nonzero()[0].tolist()
+        raise DataError(
+            f"{name}: node {int(edge_index[row, edge])} at edge {edge} ({('src', 'dst')[row]}) is out of range: "
+            f"the graph has {num_nodes} nodes."
+        )
+
+
+def _check_labels(name: str, y: Tensor, num_nodes: int, num_classes: int) -> None:
+    if list(y.shape) != [num_nodes]:
+        raise DataError(f"{name}: labels must have shape [{num_nodes}], one for each node (got {list(y.shape)}).")
+    if y.dtype != torch.int64:
+        raise DataError(f"{name}: labels must be int64 (got {y.dtype}).")
+    bad = (y < NO_LABEL) | (y >= num_classes)
+    if bool(bad.any()):
+        node = int(bad.nonzero()[0])
+        raise DataError(
+            f"{name}: label {int(y[node])} of node {node} is out of range: there are {num_classes} classes."
+        )
+
+
+def _check_mask(name: str, part: str, mask: Tensor, y: Tensor) -> None:
+    if mask.shape != y.shape or mask.dtype != torch.bool:
+        raise DataError(
+            f"{name}: {part}_mask must be bool of shape {list(y.shape)} (got {mask.dtype}, {list(mask.shape)})."
+        )
+    unlabelled = mask & (y == NO_LABEL)
+    if bool(unlabelled.any()):
+        node = int(unlabelled.nonzero()[0])
+        raise DataError(f"{name}: node {node} is in the {part} split but has no label.")
