@@ -1,0 +1,1 @@
+"""Facts about message programs; nothing here changes one."""

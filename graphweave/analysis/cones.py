@@ -1,0 +1,130 @@
+"""What a node needs, as kernels see it: values of its own row, and values of other rows.
+
+Row-wise light nodes below a push are not kernels of their own: they are recomputed for every edge inside the push (its
+*cone*), whose leaves are pulls, materialised values of the edge's own row, and shared data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Input,
+    MapOf,
+    MapType,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+
+KERNEL_DTYPES = frozenset({DType.f32, DType.f64, DType.bool, DType.i32, DType.i64})
+_INLINE_UNIT = 4096  # elements; larger shared values are computed once by PyTorch and read
+
+
+def is_light(program: Program, ref: Ref) -> bool:
+    """A node that a kernel may compute: O(1) work an element, sizes known, element type that kernels have."""
+    node, t = program.nodes[ref], program.types[ref]
+    if not isinstance(t, Type) or t.dtype not in KERNEL_DTYPES or numel(t.shape) == 0:
+        return False
+    if isinstance(node, Push):
+        source = program.types[node.x]
+        return isinstance(source, Type) and t.dtype.is_float and numel(source.shape) > 0
+    if t.space == UNIT:
+        good = isinstance(node, Pointwise | Cast | Reshape | Permute | Broadcast | Slice) and numel(t.shape) <= _INLINE_UNIT
+    else:
+        good = isinstance(node, Pointwise | Cast | Reduce | Reshape | Broadcast | Permute | Slice | Pad | Concat | Pull)
+    return good and all(_readable(program, r) for r in operands(node))
+
+
+def _readable(program: Program, ref: Ref) -> bool:
+    t = program.types[ref]
+    return isinstance(t, MapType) or (isinstance(t, Type) and t.dtype in KERNEL_DTYPES and numel(t.shape) > 0)
+
+
+def space_of(program: Program, ref: Ref) -> Space | None:
+    t = program.types[ref]
+    return t.space if isinstance(t, Type) else None
+
+
+def map_type(program: Program, ref: Ref) -> MapType:
+    t = program.types[ref]
+    assert isinstance(t, MapType)
+    return t
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Leaves of a node: `pulls` are (value, map) read at another row, `same` are values of the node's own row.
+
+    `shared` are unit values that must exist before the kernel starts; `inner` the nodes recomputed on the way.
+    """
+
+    pulls: tuple[tuple[Ref, Ref], ...]
+    same: tuple[Ref, ...]
+    shared: tuple[Ref, ...]
+    inner: tuple[Ref, ...]
+
+
+def needs(program: Program, ref: Ref, stored: frozenset[Ref], *, through: bool) -> Needs:
+    """Leaves of the operands of `ref`; `stored` are nodes that exist as values.
+
+    With `through` (a push), light nodes that are not stored are walked through; without, operands are the leaves.
+    """
+    pulls: dict[tuple[Ref, Ref], None] = {}
+    same: dict[Ref, None] = {}
+    shared: dict[Ref, None] = {}
+    inner: dict[Ref, None] = {}
+
+    def visit(r: Ref) -> None:
+        node = program.nodes[r]
+        if isinstance(node, Const) or r in inner:
+            return
+        if space_of(program, r) == UNIT:
+            if r in stored or not is_light(program, r) or isinstance(node, Push | Input):
+                shared[r] = None
+            else:
+                walk(r)
+        elif r in stored or not is_light(program, r) or isinstance(node, Push | Input) or not through:
+            same[r] = None
+        else:
+            walk(r)
+
+    def walk(r: Ref) -> None:
+        inner[r] = None
+        node = program.nodes[r]
+        if isinstance(node, Pull):
+            pull(node)
+            return
+        for operand in operands(node):
+            visit(operand)
+
+    def pull(node: Pull) -> None:
+        if isinstance(program.nodes[node.map], MapOf):
+            pulls[(node.x, node.map)] = None
+        else:
+            visit(node.x)  # a pull of shared data
+
+    node = program.nodes[ref]
+    if isinstance(node, Push):
+        visit(node.x)
+    elif isinstance(node, Pull):
+        pull(node)
+    else:
+        for operand in operands(node):
+            visit(operand)
+    return Needs(tuple(pulls), tuple(same), tuple(shared), tuple(sorted(inner)))

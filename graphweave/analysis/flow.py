@@ -1,0 +1,120 @@
+"""Who uses what: users, ancestors, and the part of a program that some outputs need."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+
+from graphweave.core.types import DType, Space
+from graphweave.ir.message.aten import resolve
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Const,
+    Input,
+    MapOf,
+    MapType,
+    Node,
+    Program,
+    Ref,
+    ToUnit,
+    Type,
+)
+
+
+def users(program: Program) -> list[list[Ref]]:
+    """For every node, the nodes that use it, in order, each once."""
+    out: list[list[Ref]] = [[] for _ in program.nodes]
+    for ref, node in enumerate(program.nodes):
+        for operand in dict.fromkeys(operands(node)):
+            out[operand].append(ref)
+    return out
+
+
+def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
+    """Every node that `roots` need, themselves included; what lies behind `stop` is not followed."""
+    seen: set[Ref] = set()
+    todo = list(roots)
+    while todo:
+        ref = todo.pop()
+        if ref in seen:
+            continue
+        seen.add(ref)
+        if ref not in stop:
+            todo.extend(operands(program.nodes[ref]))
+    return seen
+
+
+def edge_spaces(program: Program) -> frozenset[Space]:
+    """The domains of the program's maps: the spaces that can be much larger than the nodes'."""
+    return frozenset(
+        t.dom for t, n in zip(program.types, program.nodes, strict=True) if isinstance(n, MapOf) and isinstance(t, MapType)
+    )
+
+
+def is_view(node: Node) -> bool:
+    """An ATen call whose result shares its operand's memory: free to repeat."""
+    if not isinstance(node, Aten) or node.target.startswith("builtin."):
+        return False
+    overload = resolve(node.target)
+    if not isinstance(overload, torch._ops.OpOverload):
+        return False
+    returns = overload._schema.returns
+    alias = returns[0].alias_info if len(returns) == 1 else None
+    return alias is not None and not alias.is_write
+
+
+def is_scalar(program: Program, ref: Ref) -> bool:
+    """A symbolic size or other Python number: costs nothing, is never a tensor."""
+    t = program.types[ref]
+    return isinstance(t, AnyType) and t.text.startswith("Sym")
+
+
+def is_integral(program: Program, ref: Ref) -> bool:
+    """An integer or bool tensor: an index, a mask or a type, which carries no gradient."""
+    t = program.types[ref]
+    match t:
+        case Type():
+            return not t.dtype.is_float
+        case AnyType(text):
+            return text.split("[")[0] in _INTEGRAL
+        case _:
+            return False
+
+
+_INTEGRAL = frozenset(d.value for d in DType if not d.is_float)
+
+
+def is_structure(node: Node) -> bool:
+    """Nodes that hold no data of their own."""
+    return isinstance(node, MapOf | ToUnit | Const)
+
+
+@dataclass(frozen=True, slots=True)
+class Extract:
+    """`program` computes `outputs` of another program from some of its values; `where[old] = new` position."""
+
+    program: Program
+    where: dict[Ref, Ref]
+
+
+def extract(program: Program, inputs: Iterable[Ref], outputs: Iterable[Ref | None]) -> Extract:
+    """The part of `program` that computes `outputs` from `inputs`, which become Input nodes in the given order."""
+    build = Builder()
+    where: dict[Ref, Ref] = {}
+    inputs, outputs = list(inputs), list(outputs)
+    for ref in inputs:
+        node, t = program.nodes[ref], program.types[ref]
+        if not isinstance(node, Input):
+            assert not isinstance(t, MapType)
+            node = Input(f"saved_{ref}", t)
+        where[ref] = build.add(node, program.locs[ref])
+    needed = ancestors(program, (r for r in outputs if r is not None), frozenset(inputs))
+    for ref in sorted(needed):
+        if ref not in where:
+            where[ref] = build.add(with_operands(program.nodes[ref], where.__getitem__), program.locs[ref])
+    new_outputs = [None if r is None else where[r] for r in outputs]
+    return Extract(build.program(new_outputs, program.spaces), where)

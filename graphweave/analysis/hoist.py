@@ -1,0 +1,76 @@
+"""Which values depend on the graph alone, so that one computation a graph serves every call."""
+
+from __future__ import annotations
+
+from graphweave.analysis.flow import ancestors, is_integral, is_scalar, is_structure, is_view, users
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Pull, Push, Ref, Type
+
+
+def graph_only(program: Program) -> frozenset[Ref]:
+    """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number behind them."""
+    found: set[Ref] = set()
+    for ref, node in enumerate(program.nodes):
+        match node:
+            case Input():
+                good = is_integral(program, ref) or is_scalar(program, ref)
+            case Aten(target, _, _, _, serial):
+                good = serial == 0 and not _has_effect(target) and all(r in found for r in operands(node))
+            case _:
+                good = all(r in found for r in operands(node))
+        if good:
+            found.add(ref)
+    return frozenset(found)
+
+
+def hoisted(program: Program) -> tuple[Ref, ...]:
+    """The graph-only values worth keeping from one call to the next, in program order.
+
+    Those are the graph-only tensors that the rest of the program uses and behind which lies real work on maps (a pull,
+    a push, or a computed index), and the index of every graph-only map, so that equal graphs give the same tensor
+    object and the formats built from it are found again.
+    """
+    only = graph_only(program)
+    used_by = users(program)
+    outputs = {r for r in program.outputs if r is not None}
+    indices = {n.index for n in program.nodes if isinstance(n, MapOf)}
+    worked = _worked(program, only, indices)
+    keep = []
+    for ref in sorted(only):
+        node = program.nodes[ref]
+        if isinstance(node, Input) or is_structure(node) or is_scalar(program, ref):
+            continue
+        crosses = ref in outputs or any(u not in only for u in used_by[ref])
+        is_index = ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m])
+        if is_index or (crosses and ref in worked and _is_tensor(program, ref)):
+            keep.append(ref)
+    return tuple(keep)
+
+
+def _worked(program: Program, only: frozenset[Ref], indices: set[Ref]) -> set[Ref]:
+    """Graph-only nodes with a pull, a push or a computed map index behind them."""
+    computed = {i for i in indices if i in only and not _only_views(program, i)}
+    behind_index = ancestors(program, computed)
+    found: set[Ref] = set()
+    for ref in sorted(only):
+        node = program.nodes[ref]
+        if isinstance(node, Pull | Push) or ref in computed or any(r in found for r in operands(node)):
+            found.add(ref)
+        elif ref in behind_index and isinstance(node, Aten) and not is_view(node) and _is_tensor(program, ref):
+            found.add(ref)
+    return found
+
+
+def _only_views(program: Program, ref: Ref) -> bool:
+    while is_view(program.nodes[ref]):
+        ref = operands(program.nodes[ref])[0]
+    return isinstance(program.nodes[ref], Input)
+
+
+def _is_tensor(program: Program, ref: Ref) -> bool:
+    t = program.types[ref]
+    return isinstance(t, Type) or ("[" in getattr(t, "text", "") and not is_scalar(program, ref))
+
+
+def _has_effect(target: str) -> bool:
+    return "_assert" in target

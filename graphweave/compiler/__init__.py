@@ -1,0 +1,1 @@
+"""The only room that knows all stages: from a message program to one callable."""

@@ -1,0 +1,1 @@
+"""Message IR + schedule -> loop IR."""

@@ -1,0 +1,1 @@
+"""Message IR -> message IR, one idea a file."""

@@ -1,0 +1,105 @@
+"""joint program -> forward program + backward program, and what the one saves for the other.
+
+Nothing on an edge space is saved when it can be recomputed at O(1) work an element from what lives on nodes (Zhang et
+al., section 6): the backward program starts from node-space values, heavy results, random masks and graph-only tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from graphweave.analysis.flow import Extract, ancestors, edge_spaces, extract, is_structure, is_view
+from graphweave.analysis.hoist import hoisted
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Concat,
+    Input,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+
+_SMALL_UNIT = 4096  # elements of shared data cheaper to recompute than to keep
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`forward` gives the forward outputs and then the saved values; `backward` takes saved values, then tangents.
+
+    `saved` and `tangents` are positions in the joint program.
+    """
+
+    forward: Extract
+    backward: Extract
+    saved: tuple[Ref, ...]
+    tangents: tuple[Ref, ...]
+
+
+def split(joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = ()) -> Split:
+    """Cut `joint`, whose first `num_forward` outputs are the forward's; `effects` must run in the forward."""
+    tangents = tuple(tangents)
+    forward_outputs = joint.outputs[:num_forward]
+    backward_outputs = joint.outputs[num_forward:]
+    forward = ancestors(joint, [r for r in forward_outputs if r is not None])
+    saved = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents)
+    primals = [r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents]
+    fwd = extract(joint, primals, [*forward_outputs, *saved, *effects])
+    bwd = extract(joint, [*saved, *tangents], backward_outputs)
+    return Split(fwd, bwd, saved, tangents)
+
+
+def saved_values(joint: Program, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...]) -> tuple[Ref, ...]:
+    """What the backward needs of the forward: the first values met that recomputing is not allowed to cross."""
+    after_tangent = _depends(joint, tangents)
+    kept_anyway = frozenset(hoisted(joint))
+    edges = edge_spaces(joint)
+    saved: set[Ref] = set()
+    seen: set[Ref] = set()
+    todo = list(roots)
+    while todo:
+        ref = todo.pop()
+        if ref in seen or ref in tangents:
+            continue
+        seen.add(ref)
+        node = joint.nodes[ref]
+        if isinstance(node, Input) or (ref in kept_anyway and ref in forward):
+            saved.add(ref)
+        elif ref in after_tangent or ref not in forward or _cheap(joint, ref, edges):
+            todo.extend(operands(node))
+        else:
+            saved.add(ref)
+    return tuple(sorted(saved))
+
+
+def _cheap(joint: Program, ref: Ref, edges: frozenset[Space]) -> bool:
+    """Recomputed rather than saved: views and structure always, O(1)-work nodes on edge spaces, small shared data."""
+    node, t = joint.nodes[ref], joint.types[ref]
+    if is_structure(node) or is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
+        return True
+    if not isinstance(t, Type) or not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
+        return False
+    if t.space == UNIT:
+        return numel(t.shape) <= _SMALL_UNIT
+    return t.space in edges or isinstance(node, Pull)
+
+
+def _depends(joint: Program, roots: tuple[Ref, ...]) -> set[Ref]:
+    found = set(roots)
+    for ref, node in enumerate(joint.nodes):
+        if any(r in found for r in operands(node)):
+            found.add(ref)
+    return found
+
+

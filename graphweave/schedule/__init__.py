@@ -1,0 +1,1 @@
+"""Which nodes run in which kernel, as data."""
