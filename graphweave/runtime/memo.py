@@ -1,0 +1,74 @@
+"""Graph-only work (self loops, degrees, norms) done once per graph instead of once per call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphweave.core.counters import bump
+from graphweave.core.settings import settings
+from graphweave.runtime.tracked import TrackedCache, nbytes, ordinary, place, versions_of
+
+Results: TypeAlias = tuple[Tensor | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Remembered:
+    results: Results
+    tensors: tuple[Tensor, ...]  # aliases of the results that are tensors
+    versions: tuple[int, ...]
+
+
+class Memo:
+    """Remembers results of pure functions of index tensors and integers: `memo(fn, edge_index, num_nodes)`.
+
+    A result is returned again while its inputs hold what they held (see `tracked`) and nobody has edited the result
+    itself. Within GRAPHWEAVE_FORMAT_BYTES, least recently used first. Inference tensors, and tensors that require a
+    gradient, make a call that is not remembered. Functions are told apart by identity; a closure is a function of its
+    own. All methods may be called from any thread.
+    """
+
+    def __init__(self) -> None:
+        self._cache: TrackedCache[_Remembered] = TrackedCache(lambda: settings().format_bytes)
+
+    def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
+        """`fn(*inputs)`, a tuple of tensors and integers, possibly from an earlier call."""
+        tensors = tuple(x for x in inputs if isinstance(x, Tensor))
+        key = (fn, *[place(x) if isinstance(x, Tensor) else (type(x), x) for x in inputs])
+        found = self._cache.get(key, tensors)
+        if found is not None and tuple([t._version for t in found.tensors]) == found.versions:
+            bump("hoist_hits")
+            return found.results
+        bump("hoist_builds")
+        versions = versions_of(tensors)
+        if versions is None or any(t.requires_grad for t in tensors):
+            return fn(*inputs)
+        with ordinary(), torch.no_grad():
+            results = fn(*inputs)
+        self._remember(key, tensors, versions, results)
+        return results
+
+    def _remember(
+        self, key: tuple[object, ...], tensors: tuple[Tensor, ...], versions: tuple[int, ...], results: Results
+    ) -> None:
+        made = tuple(r.detach() for r in results if isinstance(r, Tensor))
+        made_versions = versions_of(made)
+        if made_versions is None:  # made under an inference mode of its own: edits could not be noticed
+            return
+        value = _Remembered(results, made, made_versions)
+        self._cache.put(key, tensors, versions, value, sum(nbytes(t) for t in made))
+
+    def clear(self) -> None:
+        self._cache.clear()
+
+    def stats(self) -> dict[str, int]:
+        """`entries` and `bytes` held now."""
+        return self._cache.stats()
+
+
+memo = Memo()
+"""The memo that compiled programs share."""
