@@ -71,7 +71,7 @@ def target_name(op: Any) -> str:
 
 
 def to_arg(value: Any, ref_of: Callable[[fx.Node], Ref]) -> Arg:
-    """An FX argument as data, lists and sizes as tuples; IRError for what the IR has no word for (a slice, a module)."""
+    """An FX argument as data, lists and sizes as tuples; IRError for what the IR cannot say (a slice, a module)."""
     match value:
         case fx.Node():
             return Operand(ref_of(value))

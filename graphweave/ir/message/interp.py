@@ -215,7 +215,7 @@ def _with_row(x: Any, t: Type) -> Any:
 
 
 def _with_rank(x: Any, t: Type, rank: int) -> Any:
-    """Size-1 feature dims put before the first one, so that tensors of rows align from the right like their features."""
+    """Size-1 feature dims before the first one, so that tensors of rows align from the right like their features."""
     for _ in range(rank - len(t.shape) if t.space != UNIT else 0):
         x = aten.unsqueeze.default(x, 1)
     return x
@@ -344,7 +344,9 @@ def _given(node: Input, inputs: Mapping[str, Any]) -> Any:
         fits = isinstance(value, torch.Tensor) and value.dtype is TORCH_DTYPE[t.dtype]
         if not fits or value.ndim < lead or tuple(value.shape[lead:]) != t.shape:
             got = f"{value.dtype} {list(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-            raise DataError(f"input {node.name!r} must be {t.dtype.value} of rows {list(t.shape)} on {t.space} (got {got})")
+            raise DataError(
+                f"input {node.name!r} must be {t.dtype.value} of rows {list(t.shape)} on {t.space} (got {got})"
+            )
     return value
 
 
@@ -352,7 +354,9 @@ def _check_range(ref: Ref, node: MapOf, index: torch.Tensor, rows: int) -> None:
     first = -rows if node.wrap else 0
     bad = index[(index < first) | (index >= rows)]
     if bad.numel():
-        raise IndexRangeError(f"map %{ref}: index {int(bad.flatten()[0])} is out of range {first}..{rows - 1} of {node.cod}")
+        raise IndexRangeError(
+            f"map %{ref}: index {int(bad.flatten()[0])} is out of range {first}..{rows - 1} of {node.cod}"
+        )
 
 
 def _check_type(ref: Ref, node: Node, value: Any, sizes: list[int], dtype: DType) -> None:

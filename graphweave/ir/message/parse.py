@@ -1,0 +1,366 @@
+"""Message programs from text: `parse(show(program)) == program`, exactly. The grammar is in GRAMMAR.md."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NoReturn, TypeVar
+
+from graphweave.core.errors import ParseError
+from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Arg,
+    Aten,
+    Atom,
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    MapType,
+    MatMul,
+    Node,
+    Operand,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+    ValueType,
+)
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<string>"(?:[^"\\]|\\.)*")
+    | (?P<ref>%\d+)
+    | (?P<arrow>->)
+    | (?P<number>-inf\b|-?\d+(?:\.\d*)?(?:e[+-]?\d+)?)
+    | (?P<word>[A-Za-z_][\w.]*)
+    | (?P<mark>[\[\](),=:@])
+    )""",
+    re.VERBOSE | re.ASCII,
+)
+_E = TypeVar("_E", bound=Enum)
+_T = TypeVar("_T")
+_CONSTANTS: dict[str, float] = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
+
+
+def parse(text: str) -> Program:
+    """The program that `text` shows. Raises ParseError with the line and what was expected; checks no types."""
+    nodes: list[Node] = []
+    types: list[ValueType] = []
+    locs: list[str] = []
+    spaces: list[tuple[Space, str]] = []
+    outputs: tuple[Ref | None, ...] | None = None
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        read = _Line(line, number)
+        if outputs is not None:
+            read.fail("nothing after the outputs")
+        match read.peek():
+            case "space":
+                spaces.append(read.space_line())
+            case "return":
+                outputs = read.return_line()
+            case _:
+                node, t, loc = read.node_line(len(nodes))
+                nodes.append(node)
+                types.append(t)
+                locs.append(loc)
+    if outputs is None:
+        raise ParseError(f"line {text.count(chr(10)) + 1}: expected 'return' with the outputs at the end")
+    return Program(tuple(nodes), tuple(types), tuple(locs), outputs, tuple(spaces))
+
+
+class _Line:
+    """One line, read token by token from the left."""
+
+    def __init__(self, line: str, number: int) -> None:
+        self.line = line
+        self.number = number
+        self.at = 0
+
+    # ------------------------------------------------------------ lines
+
+    def space_line(self) -> tuple[Space, str]:
+        self.take("space")
+        name = self.name()
+        self.take("=")
+        return Space(name), self.rest()
+
+    def return_line(self) -> tuple[Ref | None, ...]:
+        self.take("return")
+        outputs = self.several(self.output) if self.peek() else ()
+        self.end()
+        return outputs
+
+    def output(self) -> Ref | None:
+        return None if self.flag("none") else self.ref()
+
+    def node_line(self, ref: Ref) -> tuple[Node, ValueType, str]:
+        self.take(f"%{ref}")
+        self.take(":")
+        t = self.value_type()
+        self.take("=")
+        node = self.node(t)
+        return node, t, self.loc()
+
+    def loc(self) -> str:
+        if not self.line[self.at :].lstrip().startswith("#"):
+            self.end()
+            return ""
+        self.at = self.line.index("#", self.at) + 1
+        return self.rest()
+
+    # ------------------------------------------------------------ types and nodes
+
+    def value_type(self) -> ValueType:
+        if self.peek() == "any":
+            start = self.at
+            self.take("any")
+            if self.peek().startswith('"'):
+                return AnyType(self.name())
+            self.at = start
+        space = Space(self.name())
+        if self.peek() == "->":
+            self.take("->")
+            return MapType(space, Space(self.name()))
+        return Type(space, self.ints(), self.member(DType, self.word("an element type")))
+
+    def node(self, t: ValueType) -> Node:
+        word = self.word("an operation")
+        head, _, fold = word.partition(".")
+        match head:
+            case "input":
+                return Input(self.name(), self.plain(t))
+            case "const":
+                return Const(self.value(), self.row_type(t))
+            case "map":
+                index = self.ref()
+                self.take("to")
+                return MapOf(index, Space(self.name()), self.flag("wrap"))
+            case "tounit":
+                return ToUnit(Space(self.name()))
+            case "pull":
+                return Pull(*self.pair())
+            case "push":
+                x, m = self.pair()
+                return Push(x, m, self.member(Fold, fold), self.empty())
+            case "matmul":
+                return MatMul(*self.pair())
+            case "gram":
+                return Gram(*self.pair())
+            case "concat":
+                dim = self.keyword_int("dim")
+                return Concat(self.several(self.ref) if self.peek().startswith("%") else (), dim)
+            case "call":
+                return self.call(t)
+            case "cast" | "reduce" | "reshape" | "broadcast" | "permute" | "slice" | "pad":
+                return self.reshaping(head, fold)
+            case _:
+                return Pointwise(self.member(Op, word), self.several(self.ref) if self.peek().startswith("%") else ())
+
+    def reshaping(self, head: str, fold: str) -> Node:
+        x = self.ref()
+        match head:
+            case "cast":
+                return Cast(x, self.member(DType, self.word("an element type")))
+            case "reduce":
+                return Reduce(x, self.member(Fold, fold), self.ints(), self.flag("keepdim"))
+            case "reshape":
+                return Reshape(x, self.ints())
+            case "broadcast":
+                return Broadcast(x, self.ints())
+            case "permute":
+                return Permute(x, self.ints())
+            case "slice":
+                dim, start = self.keyword_int("dim"), self.integer()
+                self.take(":")
+                stop = self.integer()
+                self.take(":")
+                return Slice(x, dim, start, stop, self.integer())
+            case _:
+                dim, before = self.keyword_int("dim"), self.integer()
+                self.take(",")
+                return Pad(x, dim, before, self.integer())
+
+    def call(self, t: ValueType) -> Aten:
+        target = self.name()
+        self.take("(")
+        args: list[Arg] = []
+        kwargs: list[tuple[str, Arg]] = []
+        while self.peek() != ")":
+            if args or kwargs:
+                self.take(",")
+            start = self.at
+            name = self.peek()
+            self.skip()
+            if self.peek() == "=":
+                self.take("=")
+                kwargs.append((json.loads(name) if name.startswith('"') else name, self.arg()))
+                continue
+            self.at = start
+            args.append(self.arg())
+        self.take(")")
+        serial = self.keyword_int("serial") if self.peek() == "serial" else 0
+        return Aten(target, tuple(args), tuple(kwargs), self.plain(t), serial)
+
+    def arg(self) -> Arg:
+        token = self.peek()
+        if token.startswith("%"):
+            return Operand(self.ref())
+        if token.startswith('"'):
+            return self.name()
+        if token == "@":
+            self.skip()
+            return Atom(self.name())
+        if self.flag("none"):
+            return None
+        if token != "[":
+            return self.value()
+        return self.block(self.arg)
+
+    # ------------------------------------------------------------ pieces
+
+    def plain(self, t: ValueType) -> Type | AnyType:
+        if isinstance(t, MapType):
+            self.fail("no map type for an input or a call")
+        return t
+
+    def row_type(self, t: ValueType) -> Type:
+        if not isinstance(t, Type):
+            self.fail("a constant to have a value type")
+        return t
+
+    def pair(self) -> tuple[Ref, Ref]:
+        first = self.ref()
+        self.take(",")
+        return first, self.ref()
+
+    def several(self, item: Callable[[], _T]) -> tuple[_T, ...]:
+        items = [item()]
+        while self.peek() == ",":
+            self.skip()
+            items.append(item())
+        return tuple(items)
+
+    def block(self, item: Callable[[], _T]) -> tuple[_T, ...]:
+        self.take("[")
+        items = () if self.peek() == "]" else self.several(item)
+        self.take("]")
+        return items
+
+    def ints(self) -> tuple[int, ...]:
+        return self.block(self.integer)
+
+    def keyword_int(self, name: str) -> int:
+        self.take(name)
+        self.take("=")
+        return self.integer()
+
+    def flag(self, word: str) -> bool:
+        present = self.peek() == word
+        if present:
+            self.skip()
+        return present
+
+    def empty(self) -> float:
+        if self.peek() != "empty":
+            return 0.0
+        self.take("empty")
+        self.take("=")
+        return self.value()
+
+    def member(self, kind: type[_E], text: str) -> _E:
+        try:
+            return kind(text)
+        except ValueError:
+            self.fail(f"one of {', '.join(str(k.value) for k in kind)} instead of {text!r}")
+
+    def value(self) -> Any:
+        token = self.peek()
+        if token not in _CONSTANTS and not re.match(r"-?\d|-inf$", token):
+            self.fail("a number, true or false")
+        self.skip()
+        if token in _CONSTANTS:
+            return _CONSTANTS[token]
+        return int(token) if re.fullmatch(r"-?\d+", token) else float(token)
+
+    def integer(self) -> int:
+        token = self.peek()
+        if not re.fullmatch(r"-?\d+", token):
+            self.fail("an integer")
+        self.skip()
+        return int(token)
+
+    def ref(self) -> Ref:
+        token = self.peek()
+        if not token.startswith("%"):
+            self.fail("an operand such as %3")
+        self.skip()
+        return int(token[1:])
+
+    def name(self) -> str:
+        token = self.peek()
+        if token.startswith('"'):
+            self.skip()
+            return self.unquote(token)
+        return self.word("a name")
+
+    def word(self, wanted: str) -> str:
+        token = self.peek()
+        if not re.match(r"[A-Za-z_]", token):
+            self.fail(wanted)
+        self.skip()
+        return token
+
+    def unquote(self, quoted: str) -> str:
+        try:
+            return str(json.loads(quoted))
+        except json.JSONDecodeError:
+            self.fail("a string with JSON's escapes")
+
+    # ------------------------------------------------------------ tokens
+
+    def peek(self) -> str:
+        """The next token, '' where there is none."""
+        found = _TOKEN.match(self.line, self.at)
+        return found[0].lstrip() if found else ""
+
+    def skip(self) -> None:
+        found = _TOKEN.match(self.line, self.at)
+        if found is None:
+            self.fail("more")
+        self.at = found.end()
+
+    def take(self, token: str) -> None:
+        if self.peek() != token:
+            self.fail(repr(token))
+        self.skip()
+
+    def rest(self) -> str:
+        text = self.line[self.at :].strip()
+        self.at = len(self.line)
+        return self.unquote(text) if text.startswith('"') else text
+
+    def end(self) -> None:
+        if self.line[self.at :].strip():
+            self.fail("the end of the line")
+
+    def fail(self, wanted: str) -> NoReturn:
+        got = self.line[self.at :].strip() or "the end of the line"
+        raise ParseError(f"line {self.number}, column {self.at + 1}: expected {wanted}, got {got[:60]!r}")

@@ -1,0 +1,142 @@
+"""Message programs as text; `parse.py` reads it back to the same value. The grammar is in GRAMMAR.md."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+
+from graphweave.core.types import Space
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Arg,
+    Aten,
+    Atom,
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    MapType,
+    MatMul,
+    Node,
+    Operand,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+    ValueType,
+)
+
+_NAME = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
+
+
+def show(program: Program) -> str:
+    """One line a space, one a node, one for the outputs. The types of inputs, constants and calls are shown once."""
+    lines = [f"space {_name(space.name)} = {_rest(size)}" for space, size in program.spaces]
+    for ref, (node, t, loc) in enumerate(zip(program.nodes, program.types, program.locs, strict=True)):
+        comment = f"  # {_rest(loc)}" if loc else ""
+        lines.append(f"%{ref}: {show_type(t)} = {show_node(node)}{comment}")
+    outputs = ", ".join("none" if ref is None else f"%{ref}" for ref in program.outputs)
+    lines.append(f"return {outputs}".rstrip())
+    return "\n".join(lines) + "\n"
+
+
+def show_type(t: ValueType) -> str:
+    match t:
+        case Type(space, shape, dtype):
+            return f"{_name(space.name)}{list(shape)} {dtype.value}"
+        case MapType(dom, cod):
+            return f"{_name(dom.name)} -> {_name(cod.name)}"
+        case AnyType(text):
+            return f"any {json.dumps(text)}"
+
+
+def show_node(node: Node) -> str:
+    match node:
+        case Input(name):
+            return f"input {_name(name)}"
+        case Const(value):
+            return f"const {_literal(value)}"
+        case MapOf(index, cod, wrap):
+            return f"map %{index} to {_space(cod)}" + (" wrap" if wrap else "")
+        case ToUnit(dom):
+            return f"tounit {_space(dom)}"
+        case Pull(x, m):
+            return f"pull %{x}, %{m}"
+        case Push(x, m, fold, empty):
+            return f"push.{fold.value} %{x}, %{m}" + ("" if repr(empty) == "0.0" else f" empty={_literal(empty)}")
+        case Pointwise(op, args):
+            return f"{op.value} {_refs(args)}".rstrip()
+        case Cast(x, dtype):
+            return f"cast %{x} {dtype.value}"
+        case Reduce(x, fold, dims, keepdim):
+            return f"reduce.{fold.value} %{x} {list(dims)}" + (" keepdim" if keepdim else "")
+        case Reshape(x, shape):
+            return f"reshape %{x} {list(shape)}"
+        case Broadcast(x, shape):
+            return f"broadcast %{x} {list(shape)}"
+        case Permute(x, perm):
+            return f"permute %{x} {list(perm)}"
+        case Slice(x, dim, start, stop, step):
+            return f"slice %{x} dim={dim} {start}:{stop}:{step}"
+        case Pad(x, dim, before, after):
+            return f"pad %{x} dim={dim} {before}, {after}"
+        case Concat(xs, dim):
+            return f"concat dim={dim} {_refs(xs)}".rstrip()
+        case MatMul(x, w):
+            return f"matmul %{x}, %{w}"
+        case Gram(x, y):
+            return f"gram %{x}, %{y}"
+        case Aten(target, args, kwargs, _, serial):
+            given = [*map(_arg, args), *(f"{_name(k)}={_arg(a)}" for k, a in kwargs)]
+            return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")
+
+
+def _arg(arg: Arg) -> str:
+    match arg:
+        case Operand(ref):
+            return f"%{ref}"
+        case Atom(text):
+            return f"@{_name(text)}"
+        case tuple():
+            return f"[{', '.join(map(_arg, arg))}]"
+        case str():
+            return json.dumps(arg)
+        case None:
+            return "none"
+        case _:
+            return _literal(arg)
+
+
+def _literal(value: float | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def _refs(refs: Iterable[Ref]) -> str:
+    return ", ".join(f"%{r}" for r in refs)
+
+
+def _space(space: Space) -> str:
+    return _name(space.name)
+
+
+def _name(text: str) -> str:
+    """Bare where the tokenizer takes it as one word, else quoted."""
+    return text if _NAME.fullmatch(text) else json.dumps(text)
+
+
+def _rest(text: str) -> str:
+    """Text that ends its line: bare where a reader that strips blanks gets it back, else quoted."""
+    plain = text.isprintable() and text == text.strip() and text != "" and text[0] != '"'
+    return text if plain else json.dumps(text)

@@ -1,0 +1,128 @@
+"""Is a message program well formed? Run between passes, and on anything that was written by hand."""
+
+from __future__ import annotations
+
+import math
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import infer
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Concat,
+    Const,
+    Input,
+    MapOf,
+    MapType,
+    Node,
+    Pointwise,
+    Program,
+    Push,
+    Reduce,
+    ToUnit,
+    Type,
+    ValueType,
+)
+
+_REAL_ONLY = frozenset(
+    {Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos}
+    | {Op.div, Op.atan2}
+)  # of integers torch makes floats, which Pointwise, whose result has its operands' dtype, cannot say
+_NEVER_BOOL = frozenset({Op.neg, Op.sub, Op.relu, Op.floor, Op.ceil, Op.pow})
+
+
+def verify(program: Program) -> None:
+    """Raises IRError at the first node that is out of order, ill typed or on an undeclared space.
+
+    Also: input names are distinct, fills and constants fit their dtype, no operator is used on a dtype it lacks.
+    """
+    count = len(program.nodes)
+    if not len(program.types) == len(program.locs) == count:
+        raise IRError(
+            f"expected a type and a location for each of {count} nodes"
+            f" (got {len(program.types)} types, {len(program.locs)} locations)"
+        )
+    spaces = _declared(program)
+    names: set[str] = set()
+    for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
+        _node(ref, node, t, program)
+        for space in _spaces_of(node, t):
+            if space not in spaces:
+                raise IRError(f"%{ref}: space {space} is not declared (declared: {', '.join(map(str, spaces))})")
+        if isinstance(node, Input):
+            if node.name in names:
+                raise IRError(f"%{ref}: expected distinct names of inputs, {node.name!r} comes twice")
+            names.add(node.name)
+    for ref_out in program.outputs:
+        if ref_out is not None and not 0 <= ref_out < count:
+            raise IRError(f"output %{ref_out} is no node (there are {count})")
+
+
+def _declared(program: Program) -> dict[Space, str]:
+    spaces: dict[Space, str] = {UNIT: "1"}
+    for space, size in program.spaces:
+        if space in spaces:
+            why = "is always there" if space == UNIT else "is declared twice"
+            raise IRError(f"space {space} {why}: expected each space of rows once")
+        spaces[space] = size
+    return spaces
+
+
+def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
+    for r in operands(node):
+        if not 0 <= r < ref:
+            raise IRError(f"%{ref}: operand %{r} of {node!r} must come earlier")
+    if isinstance(node, Concat) and not node.xs:
+        raise IRError(f"%{ref}: expected blocks to concatenate, got none")
+    wanted = infer(node, program.types)
+    if wanted != t:
+        raise IRError(f"%{ref}: type of {node!r} must be {wanted} (got {t})")
+    match node, t:
+        case Const(value, Type(dtype=dtype)):
+            _fits(ref, value, dtype)
+        case Push(fold=fold, empty=empty), Type(dtype=dtype):
+            _fits(ref, empty, dtype)
+            _foldable(ref, fold, dtype)
+        case Reduce(dims=dims, fold=fold), Type(dtype=dtype):
+            _foldable(ref, fold, dtype)
+            if len(set(dims)) != len(dims):
+                raise IRError(f"%{ref}: expected distinct dims (got {dims})")
+            _not_empty(ref, fold, dims, program.types[node.x])
+        case Pointwise(op, args), _:
+            _computes(ref, op, program.types[args[-1]])
+
+
+def _fits(ref: int, value: float | int | bool, dtype: DType) -> None:
+    """Torch refuses to fill integers with what is no integer."""
+    if not dtype.is_float and (not math.isfinite(value) or value != int(value)):
+        raise IRError(f"%{ref}: {value!r} cannot be a value of {dtype.value}")
+
+
+def _foldable(ref: int, fold: Fold, dtype: DType) -> None:
+    if dtype is DType.bool and fold in (Fold.sum, Fold.mul):
+        raise IRError(f"%{ref}: bool has no {fold.value}: cast it, or fold by max or min")
+
+
+def _not_empty(ref: int, fold: Fold, dims: tuple[int, ...], t: ValueType) -> None:
+    if fold in (Fold.max, Fold.min) and isinstance(t, Type) and any(t.shape[d] == 0 for d in dims):
+        raise IRError(f"%{ref}: no features have no {fold.value} (dims {dims} of {t})")
+
+
+def _computes(ref: int, op: Op, t: ValueType) -> None:
+    if not isinstance(t, Type):
+        return
+    if op in _REAL_ONLY and not t.dtype.is_float:
+        raise IRError(f"%{ref}: {op.value} needs floating point operands (got {t.dtype.value}): cast them")
+    if op in _NEVER_BOOL and t.dtype is DType.bool:
+        raise IRError(f"%{ref}: {op.value} is not defined on bool: cast the operands")
+
+
+def _spaces_of(node: Node, t: ValueType) -> tuple[Space, ...]:
+    match node, t:
+        case (_, Type(space)):
+            return (space,)
+        case (MapOf() | ToUnit(), MapType(dom, cod)):
+            return (dom, cod)
+        case (_, MapType() | AnyType()):
+            return ()
