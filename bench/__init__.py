@@ -1,0 +1,1 @@
+"""Benchmarks and the operator zoo. Run one as `python -m bench.<name>` from the repository root."""

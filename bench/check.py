@@ -1,0 +1,151 @@
+"""Is a compiled model right: outputs and every gradient against eager, on the same seed."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+FLOAT_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
+"""Largest relative error accepted: sums in another order differ by a few ulp per addition."""
+
+NOISE_FLOOR = 1e-2
+"""A gradient this much smaller than the largest one of its model is measured against that fraction of it.
+
+Gradients that are zero in exact arithmetic (a bias before batch norm, a softmax shift) hold rounding noise only.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one step gave: `outputs` in tree order, `grads` by name of the parameter or input (`input[i]`)."""
+
+    outputs: tuple[Tensor, ...]
+    grads: dict[str, Tensor | None]
+
+
+def detached(tree: Any) -> Any:
+    """A copy of nested inputs whose floating tensors are fresh leaves that ask for a gradient; strides are kept."""
+
+    def leaf(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return copy.copy(value)
+        if not value.is_floating_point() or value.layout is not torch.strided:
+            return value.clone()
+        fresh = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
+        with torch.no_grad():
+            fresh.copy_(value)
+        return fresh.requires_grad_()
+
+    return pytree.tree_map(leaf, tree)
+
+
+def step(
+    fn: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    module: nn.Module | None = None,
+    seed: int = 7,
+    backward: bool = True,
+) -> Result:
+    """Run `fn` on leaf copies of its inputs and pull a fixed random cotangent through every float output.
+
+    `module` owns the parameters whose gradients are reported; they are cleared before. The seed is set right before
+    the call, so that two systems that draw from torch's generator in the same order see the same dropout masks.
+    """
+    args, kwargs = detached((tuple(args), dict(kwargs or {})))
+    if module is not None:
+        module.zero_grad(set_to_none=True)
+    torch.manual_seed(seed)
+    out = fn(*args, **kwargs)
+    outputs = [value for value in pytree.tree_leaves(out) if isinstance(value, Tensor)]
+    live = [value for value in outputs if value.is_floating_point() and value.requires_grad]
+    if backward and live:
+        noise = torch.Generator().manual_seed(seed + 1)
+        cotangents = [torch.randn(value.shape, generator=noise, dtype=value.dtype) for value in live]
+        torch.autograd.backward(live, cotangents)
+    grads: dict[str, Tensor | None] = {}
+    if module is not None:
+        grads.update((name, _grad(value)) for name, value in module.named_parameters())
+    leaves = [value for value in pytree.tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+    grads.update((f"input[{i}]", _grad(value)) for i, value in enumerate(leaves) if value.requires_grad)
+    return Result(tuple(value.detach().clone() for value in outputs), grads)
+
+
+def _grad(value: Tensor) -> Tensor | None:
+    grad = value.grad
+    return None if grad is None else grad.detach().to_dense().clone() if grad.is_sparse else grad.detach().clone()
+
+
+def relative_error(got: Tensor, want: Tensor, scale: float = 0.0) -> float:
+    """Largest absolute difference over the largest finite magnitude of `want` (at least `scale`).
+
+    NaN and infinity must stand in the same places, else the error is infinite.
+    """
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return float("inf")
+    if want.numel() == 0:
+        return 0.0
+    if not want.is_floating_point():
+        return 0.0 if torch.equal(got, want) else float("inf")
+    finite = want.isfinite()
+    same = torch.equal(got[~finite].nan_to_num(nan=0.5), want[~finite].nan_to_num(nan=0.5))
+    if not same or not got[finite].isfinite().all():
+        return float("inf")
+    got, want = got[finite].double(), want[finite].double()
+    if want.numel() == 0:
+        return 0.0
+    worst = (got - want).abs().max().item()
+    return 0.0 if worst == 0.0 else worst / max(want.abs().max().item(), scale, torch.finfo(torch.float32).tiny)
+
+
+def worst_error(got: Result, want: Result) -> tuple[float, str]:
+    """The largest relative error over outputs and gradients, and the name of the value that has it.
+
+    A missing gradient counts as zeros: a compiled backward may return zeros for an input that does not matter.
+    """
+    if len(got.outputs) != len(want.outputs):
+        return float("inf"), f"{len(got.outputs)} outputs instead of {len(want.outputs)}"
+    worst, where = 0.0, "output[0]"
+    for i, (one, other) in enumerate(zip(got.outputs, want.outputs, strict=True)):
+        error = relative_error(one, other)
+        worst, where = max((worst, where), (error, f"output[{i}]"))
+    largest = max((_magnitude(value) for value in want.grads.values() if value is not None), default=0.0)
+    for name, other in want.grads.items():
+        one = got.grads[name]
+        if one is None and other is None:
+            continue
+        shape_of = other if other is not None else one
+        assert shape_of is not None
+        zero = torch.zeros_like(shape_of)
+        error = relative_error(zero if one is None else one, zero if other is None else other, largest * NOISE_FLOOR)
+        worst, where = max((worst, where), (error, f"grad of {name}"))
+    return worst, where
+
+
+def _magnitude(value: Tensor) -> float:
+    finite = value[value.isfinite()]
+    return finite.abs().max().item() if finite.numel() else 0.0
+
+
+def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
+    """True when `got` is within 4 times eager's own float32 error of the float64 result `exact`.
+
+    For programs that lose digits in float32 by themselves (a variance by difference of squares, say), where two
+    correct evaluations differ by more than the tolerance.
+    """
+    return worst_error(_widen(got), exact)[0] <= 4 * worst_error(_widen(eager), exact)[0]
+
+
+def _widen(result: Result) -> Result:
+    def wide(value: Tensor) -> Tensor:
+        return value.double() if value.is_floating_point() else value
+
+    grads = {name: None if grad is None else wide(grad) for name, grad in result.grads.items()}
+    return Result(tuple(map(wide, result.outputs)), grads)

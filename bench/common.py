@@ -1,0 +1,194 @@
+"""Measuring: interleaved medians, peak memory of a step, the memory bandwidth bound, and the record of a run."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds. `first` is the first call (capture and compilation included); median and quartiles are of warm calls."""
+
+    first: float
+    median: float
+    q1: float
+    q3: float
+    repeats: int
+
+
+def seconds_of(call: Callable[[], Any]) -> float:
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def interleaved(
+    calls: Mapping[str, Callable[[], Any]],
+    *,
+    repeats: int,
+    warmup: int = 2,
+    first: Mapping[str, float] | None = None,
+) -> dict[str, Timing]:
+    """Time the calls round-robin, so that a slow minute of the machine falls on all of them alike.
+
+    Each round runs every call once. `first` holds first-call times already taken; without it they are taken here.
+    The garbage collector is off while a call is timed and runs between rounds.
+    """
+    first = first or {name: seconds_of(call) for name, call in calls.items()}
+    for call in calls.values():
+        for _ in range(warmup):
+            call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        gc.collect()
+        gc.disable()
+        for name, call in calls.items():
+            times[name].append(seconds_of(call))
+        gc.enable()
+    return {name: _summary(first[name], taken) for name, taken in times.items()}
+
+
+def _summary(first: float, taken: list[float]) -> Timing:
+    if len(taken) < 2:
+        return Timing(first, taken[0], taken[0], taken[0], len(taken))
+    q1, _, q3 = quantiles(taken, n=4, method="inclusive")
+    return Timing(first, median(taken), q1, q3, len(taken))
+
+
+def _status_kib(field: str) -> int:
+    text = Path("/proc/self/status").read_text()
+    found = re.search(rf"^{field}:\s+(\d+) kB", text, re.MULTILINE)
+    assert found is not None, f"/proc/self/status has no {field}"
+    return int(found[1])
+
+
+def peak_extra_bytes(call: Callable[[], Any]) -> int:
+    """Peak resident bytes while `call` runs, beyond those resident when it starts.
+
+    Linux only: writing 5 to /proc/self/clear_refs sets the high-water mark VmHWM back to the resident size. Run it in
+    a fresh process: buffers an allocator still holds from earlier work would hide what the call takes.
+    """
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _status_kib("VmRSS")
+    call()
+    return max(_status_kib("VmHWM") - before, 0) * 1024
+
+
+def triad_bandwidth(megabytes: int = 256, repeats: int = 7) -> float:
+    """Best bytes per second of `a = b + 3 c` over three float32 arrays, 12 bytes an element counted (no fill of `a`).
+
+    The measured bound that traffic of kernels is compared with, at the current thread count.
+    """
+    size = megabytes * 2**20 // 4
+    a, b, c = torch.zeros(size), torch.rand(size), torch.rand(size)
+    best = min(seconds_of(lambda: torch.add(b, c, alpha=3.0, out=a)) for _ in range(repeats))
+    return 12 * size / best
+
+
+def machine() -> dict[str, Any]:
+    """Processor, thread count and versions: what a number cannot be read without."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        fields = {
+            key.strip(): value.strip() for key, _, value in (line.partition(":") for line in info.read_text().splitlines())
+        }
+        parts = ("model name", "cpu family", "model", "stepping")
+        model = ", ".join(f"{part} {fields[part]}" for part in parts if part in fields)
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "transparent_hugepage": _first_line("/sys/kernel/mm/transparent_hugepage/enabled"),
+        "system": platform.platform(),
+        "python": platform.python_version(),
+        "versions": {name: _version(name) for name in ("torch", "torch_geometric", "graphweave", "numpy")},
+        "compiler": _compiler(),
+        "date": time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()),
+    }
+
+
+def _first_line(path: str) -> str | None:
+    file = Path(path)
+    return file.read_text().splitlines()[0] if file.exists() else None
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def _compiler() -> str | None:
+    command = os.environ.get("CXX", "g++")
+    try:
+        answer = subprocess.run([*command.split(), "--version"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return answer.stdout.splitlines()[0]
+
+
+def in_fresh_process(module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Any:
+    """Run `python -m module *arguments --worker FILE` and return the JSON it writes to FILE.
+
+    A child that is killed or fails gives {"status": reason} instead: a benchmark reports a crash, it does not end.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder) / "answer.json"
+        command = [sys.executable, "-m", module, *arguments, "--worker", str(answer)]
+        done = subprocess.run(
+            command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, text=True
+        )
+        if answer.exists():
+            return json.loads(answer.read_text())
+    last = done.stderr.strip().splitlines()[-1:] or [""]
+    reason = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}: {last[0]}"
+    return {"status": reason[:300]}
+
+
+def ratio_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(title=title)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """Options every benchmark has; `--worker FILE` is how a benchmark calls itself in a fresh process."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, help="write every number, the machine and the versions here as JSON")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def save(path: Path | None, record: Mapping[str, Any]) -> None:
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"machine": machine(), **record}, indent=1) + "\n")

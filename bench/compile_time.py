@@ -1,0 +1,59 @@
+"""Time to the first training step of a 2-layer GAT: with nothing compiled before, and with a warm disk cache.
+
+    python -m bench.compile_time [--out FILE]
+
+Three fresh processes share one new GRAPHWEAVE_CACHE_DIR. Counted is the first step less a warm one, from
+`graphweave.compile` on (imports are not counted); the graph is small, so that all of it is compilation.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import graphweave
+from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
+from bench.workloads import FEATURES, HIDDEN, MODELS, Workload, training_step
+from graphweave.data import rmat
+
+
+def worker(options: argparse.Namespace) -> None:
+    torch.set_num_threads(options.threads)
+    torch.manual_seed(0)
+    work = Workload(torch.randn(1000, FEATURES), rmat(1000, 6000), torch.randint(HIDDEN, (1000,)))
+    model = MODELS["gat"](FEATURES)
+    parameters = list(model.parameters())
+    compiled = graphweave.compile(model)
+    first = seconds_of(lambda: training_step(compiled, parameters, work))
+    warm = seconds_of(lambda: training_step(compiled, parameters, work))
+    answer = {"status": "ok", "first": first, "warm_step": warm, "counters": graphweave.counters()}
+    options.worker.write_text(json.dumps(answer))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    options = parser.parse_args(argv)
+    if options.worker is not None:
+        worker(options)
+        return 0
+    results: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {"GRAPHWEAVE_CACHE_DIR": cache, "OMP_NUM_THREADS": str(options.threads)}
+        for run in ("cold", "warm disk cache", "warm disk cache again"):
+            results[run] = in_fresh_process("bench.compile_time", ["--threads", str(options.threads)], environment)
+    rows = [
+        [run, f"{one['first'] - one['warm_step']:.2f}" if one["status"] == "ok" else one["status"]]
+        for run, one in results.items()
+    ]
+    ratio_table("2-layer GAT, forward and backward", ["process", "compile s"], rows)
+    save(options.out, {"benchmark": "compile_time", "results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,130 @@
+"""SpMM sum and SDDMM dot at 64 features, from plain gather and scatter, against torch's own forms.
+
+    python -m bench.kernels [--graph rmat] [--repeats 20] [--threads 2] [--out FILE]
+
+`csr` is the product of a torch CSR matrix (of ones, in row order, made before) with the features, in its SDDMM row
+`torch.sparse.sampled_addmm` where this build has it. `ratio` is csr's time over the system's. GB/s counts what the
+kernel cannot avoid moving: one row of features for every edge end that is gathered, the index, and the result;
+`of triad` compares it with the measured bandwidth of a = b + 3 c, which caches let a good gather exceed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import graphweave
+from bench.check import relative_error
+from bench.common import arguments, interleaved, ratio_table, save, seconds_of, triad_bandwidth
+from bench.workloads import FEATURES, GRAPHS, Workload, data_dir, load, missing
+
+TOLERANCE = 1e-5
+"""Relative to the largest result: sums of up to some thousand float32 terms in another order."""
+
+
+def spmm(x: Tensor, edge_index: Tensor) -> Tensor:
+    """out[v] = sum of x[u] over edges u -> v. [N, F] -> [N, F]."""
+    return torch.zeros_like(x).index_add(0, edge_index[1], x.index_select(0, edge_index[0]))
+
+
+def sddmm(x: Tensor, edge_index: Tensor) -> Tensor:
+    """out[e] = <x[src[e]], x[dst[e]]>. [N, F] -> [E]."""
+    return (x.index_select(0, edge_index[0]) * x.index_select(0, edge_index[1])).sum(-1)
+
+
+def spmm_bytes(nodes: int, edges: int) -> int:
+    """A gathered row and a 4-byte index an edge, an 8-byte pointer and a written row a node."""
+    return edges * (4 * FEATURES + 4) + nodes * (4 * FEATURES + 8)
+
+
+def sddmm_bytes(nodes: int, edges: int) -> int:
+    """A gathered row, a 4-byte index and a 4-byte result an edge; a row and an 8-byte pointer a node."""
+    return edges * (4 * FEATURES + 8) + nodes * (4 * FEATURES + 8)
+
+
+def csr_forms(work: Workload) -> dict[str, Callable[[], Tensor]]:
+    """torch's CSR kernels on the same graph; values come in row order, so SDDMM is checked for its sum only."""
+    rows, columns = work.edge_index[1], work.edge_index[0]
+    order = torch.argsort(rows, stable=True)
+    pointer = torch.zeros(work.x.size(0) + 1, dtype=torch.int64)
+    pointer[1:] = torch.bincount(rows, minlength=work.x.size(0)).cumsum(0)
+    size = (work.x.size(0), work.x.size(0))
+    matrix = torch.sparse_csr_tensor(pointer, columns[order], torch.ones(rows.numel()), size, check_invariants=False)
+    transposed = work.x.t()
+    return {
+        "spmm": lambda: matrix @ work.x,
+        "sddmm": lambda: torch.sparse.sampled_addmm(matrix, work.x, transposed, beta=0.0).values(),
+    }
+
+
+def measure(name: str, fn: Callable[[Tensor, Tensor], Tensor], work: Workload, repeats: int) -> dict[str, Any]:
+    """Check graphweave and CSR against eager, then time the three in turn."""
+    compiled, csr = graphweave.compile(fn), csr_forms(work)[name]
+    calls: dict[str, Callable[[], Tensor]] = {
+        "eager": lambda: fn(work.x, work.edge_index),
+        "graphweave": lambda: compiled(work.x, work.edge_index),
+        "csr": csr,
+    }
+    answer: dict[str, Any] = {}
+    first: dict[str, float] = {}
+    want = calls["eager"]()
+    with torch.no_grad():
+        for system in tuple(calls):
+            try:
+                first[system] = seconds_of(calls[system])
+                got = calls[system]()
+            except RuntimeError as problem:
+                answer[system] = {"status": str(problem).splitlines()[0][:200]}
+                del calls[system]
+                continue
+            ordered = system != "csr" or name == "spmm"
+            one, other = (got, want) if ordered else (got.double().sort()[0], want.double().sort()[0])
+            error = relative_error(one, other)
+            answer[system] = {"status": "ok" if error < TOLERANCE else f"wrong by {error:.1e}", "error": error}
+            if error >= TOLERANCE:
+                del calls[system]
+        for system, timing in interleaved(calls, repeats=repeats, first=first).items():
+            answer[system].update(asdict(timing))
+    return answer
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--graph", choices=GRAPHS, default="rmat")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--data-dir", type=Path, default=data_dir())
+    options = parser.parse_args(argv)
+    reason = missing(options.graph, options.data_dir)
+    if reason:
+        parser.error(reason)
+    torch.set_num_threads(options.threads)
+    work = load(options.graph, options.data_dir)
+    bandwidth = triad_bandwidth()
+    results: dict[str, Any] = {}
+    rows = []
+    for name, fn, count in (("spmm", spmm, spmm_bytes), ("sddmm", sddmm, sddmm_bytes)):
+        results[name] = measure(name, fn, work, options.repeats)
+        moved = count(work.x.size(0), work.edge_index.size(1))
+        reference = results[name]["csr"].get("median") or results["spmm"]["csr"].get("median")
+        for system, one in results[name].items():
+            if "median" not in one:
+                rows.append([f"{name} {system}", one["status"]])
+                continue
+            one["bytes_per_second"] = moved / one["median"]
+            one["of_triad"] = one["bytes_per_second"] / bandwidth
+            ratio = f"{reference / one['median']:.2f}x" if reference else "-"
+            speed = f"{one['bytes_per_second'] / 1e9:.1f}"
+            rows.append([f"{name} {system}", f"{1e3 * one['median']:.2f}", ratio, speed, f"{one['of_triad']:.2f}"])
+    title = f"{options.graph}, {FEATURES} features, {options.threads} threads, triad {bandwidth / 1e9:.1f} GB/s"
+    ratio_table(title, ["kernel system", "ms", "ratio", "GB/s", "of triad"], rows)
+    save(options.out, {"benchmark": "kernels", "triad_bytes_per_second": bandwidth, "results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

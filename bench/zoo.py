@@ -1,0 +1,150 @@
+"""The operator zoo: every PyG convolution and model, forward and gradients, compiled against eager.
+
+    python -m bench.zoo [--only NAME ...] [--json FILE]
+
+Exit code 1 when a number is wrong or a case crashes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.progress import track
+from rich.table import Table
+from torch import nn
+from torch.utils import _pytree as pytree
+
+import graphweave
+from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
+from bench.common import machine
+from bench.zoo_cases import CASES, NOT_HERE, build
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table. `status` is ok, ill-conditioned (float64 judged), wrong or crash; `seconds` is cold."""
+
+    case: str
+    status: str
+    graphs: int = 0
+    graph_breaks: int = 0
+    kernel_launches: int = 0
+    fallback_calls: int = 0
+    fallbacks: tuple[str, ...] = ()
+    error: float = float("nan")
+    where: str = ""
+    seconds: float = 0.0
+
+
+def run_case(name: str, *, explain: bool = False) -> Row:
+    """Eager and compiled on identical copies of one case; `explain` also asks for the reasons of fallbacks."""
+    built = build(name)
+    eager, compiled_module = built.module, build(name).module
+    want = step(eager, built.args, built.kwargs, module=eager)
+    torch._dynamo.reset()
+    graphweave.reset_counters()
+    start = time.perf_counter()
+    try:
+        compiled = graphweave.compile(compiled_module)
+        got = step(compiled, built.args, built.kwargs, module=compiled_module)
+    except Exception as problem:  # the table reports every crash, whatever its kind
+        seconds = time.perf_counter() - start
+        where = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
+        return Row(name, "crash", error=float("inf"), where=where[:200], seconds=seconds)
+    counts = graphweave.counters()
+    row = Row(
+        name, "ok", counts["compilations"], counts["graph_breaks"], counts["kernel_launches"],
+        counts["fallback_calls"], seconds=time.perf_counter() - start,
+    )  # fmt: skip
+    row = judge(row, name, got, want)
+    return replace(row, fallbacks=reasons(name)) if explain else row
+
+
+def judge(row: Row, name: str, got: Result, want: Result) -> Row:
+    error, where = worst_error(got, want)
+    row = replace(row, error=error, where=where)
+    if error < FLOAT_TOLERANCE[torch.float32]:
+        return row
+    exact = in_float64(name)
+    if exact is not None and no_worse_than_eager(got, want, exact):
+        return replace(row, status="ill-conditioned")
+    return replace(row, status="wrong")
+
+
+def in_float64(name: str) -> Result | None:
+    """The eager result in double precision, None where the operator is written for float32 only."""
+    built = build(name)
+    module: nn.Module = built.module.double()
+    args, kwargs = pytree.tree_map_only(
+        torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, (built.args, built.kwargs)
+    )
+    try:
+        return step(module, args, kwargs, module=module)
+    except RuntimeError:
+        return None
+
+
+def reasons(name: str) -> tuple[str, ...]:
+    """What did not become a kernel, and why, as `graphweave.explain` tells it."""
+    built = build(name)
+    report: Any = graphweave.explain(built.module, *built.args, **built.kwargs)
+    return tuple(dict.fromkeys(str(fallback) for fallback in getattr(report, "fallbacks", ())))
+
+
+def show(rows: Sequence[Row]) -> Table:
+    table = Table(title="PyG operators through graphweave.compile, forward and gradients against eager")
+    for heading in ("case", "status", "graphs", "breaks", "launches", "ATen calls", "max error", "cold s", "fallbacks"):
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        style = {"ok": "", "ill-conditioned": "yellow"}.get(row.status, "bold red")
+        notes = "; ".join(row.fallbacks) if row.status == "ok" else row.where
+        numbers = (row.graphs, row.graph_breaks, row.kernel_launches, row.fallback_calls)
+        cells = (row.case, row.status, *map(str, numbers), f"{row.error:.1e}", f"{row.seconds:.1f}", notes)
+        table.add_row(*cells, style=style)
+    for name, reason in NOT_HERE.items():
+        table.add_row(name, "no eager", "", "", "", "", "", "", reason, style="dim")
+    return table
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases to run; a name ending in * is a prefix")
+    parser.add_argument("--json", type=Path, help="also write the rows, the machine and the versions here")
+    parser.add_argument("--no-explain", action="store_true", help="skip the reasons of fallbacks (faster)")
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    names = [name for name in CASES if options.only is None or any(matches(name, want) for want in options.only)]
+    if not names:
+        parser.error(f"no case is named {options.only}; the names are {', '.join(CASES)}")
+    rows = []
+    for name in track(names, "cases"):
+        try:
+            rows.append(run_case(name, explain=not options.no_explain))
+        except Exception as problem:  # a case that breaks the harness must not hide the cases after it
+            traceback.print_exc()
+            rows.append(Row(name, "crash", error=float("inf"), where=f"harness: {problem}"[:200]))
+    Console().print(show(rows))
+    good = sum(row.status in ("ok", "ill-conditioned") for row in rows)
+    Console().print(f"{good} of {len(rows)} right, {sum(row.graphs == 1 for row in rows)} captured as one graph")
+    if options.json:
+        record = {"machine": machine(), "rows": [asdict(row) for row in rows], "not_here": NOT_HERE}
+        options.json.write_text(json.dumps(record, indent=1))
+    return 0 if good == len(rows) else 1
+
+
+def matches(name: str, pattern: str) -> bool:
+    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

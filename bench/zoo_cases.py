@@ -1,0 +1,26 @@
+"""Every zoo case by name, and how to build one."""
+
+from __future__ import annotations
+
+import torch
+
+from bench.zoo_convs import CONVS
+from bench.zoo_graphs import Built, Make
+from bench.zoo_models import MODELS, NOT_HERE
+
+CASES: dict[str, Make] = {**CONVS, **{f"models.{name}": make for name, make in MODELS.items()}}
+"""Case name -> builder; models of `torch_geometric.nn.models` have the prefix `models.`."""
+
+SMALL = (
+    "GCNConv", "SAGEConv-max", "GATConv-heads", "GATv2Conv-edge", "GINConv", "EdgeConv", "RGCNConv", "HeteroConv",
+    "models.GraphSAGE", "models.GAE",
+)  # fmt: skip
+"""The cases of the everyday test run; all of them run under the `zoo` marker."""
+
+__all__ = ["CASES", "NOT_HERE", "SMALL", "build"]
+
+
+def build(name: str, seed: int = 0) -> Built:
+    """The module and inputs of a case: the same for the same seed, whatever was drawn before."""
+    torch.manual_seed(seed)
+    return CASES[name]()

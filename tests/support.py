@@ -1,0 +1,76 @@
+"""Seeded graphs, the awkward zoo, and comparing a compiled model with eager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bench.check import FLOAT_TOLERANCE, step, worst_error
+
+
+def random_graph(num_src: int, num_dst: int, num_edges: int, seed: int = 0) -> Tensor:
+    """Edge index [2, num_edges] of random edges, int64; duplicates and self-loops happen."""
+    generator = torch.Generator().manual_seed(seed)
+    src = torch.randint(max(num_src, 1), (num_edges,), generator=generator)
+    dst = torch.randint(max(num_dst, 1), (num_edges,), generator=generator)
+    return torch.stack([src, dst])
+
+
+def features(rows: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> Tensor:
+    """Signed values of size about 1, [rows, width]."""
+    return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One member of the awkward zoo: `edge_index` [2, E] over `num_nodes` rows."""
+
+    name: str
+    num_nodes: int
+    edge_index: Tensor
+
+
+def awkward_graphs() -> Iterator[Graph]:
+    """No edges, one edge, one node, isolated nodes, self-loops, duplicates, a hub; unsorted and sorted."""
+    yield Graph("one_node_no_edges", 1, torch.zeros(2, 0, dtype=torch.int64))
+    yield Graph("one_node_self_loop", 1, torch.zeros(2, 1, dtype=torch.int64))
+    yield Graph("no_edges", 5, torch.zeros(2, 0, dtype=torch.int64))
+    yield Graph("one_edge", 4, torch.tensor([[2], [0]]))
+    yield Graph("isolated", 12, random_graph(6, 6, 20, seed=3))
+    yield Graph("self_loops", 6, torch.cat([torch.arange(6).expand(2, 6), random_graph(6, 6, 8, seed=4)], 1))
+    yield Graph("duplicates", 7, random_graph(7, 7, 9, seed=5).repeat(1, 3))
+    hub = random_graph(16, 16, 40, seed=6)
+    hub[1, ::2] = 3
+    yield Graph("hub", 16, hub)
+    unsorted = random_graph(11, 11, 37, seed=7)
+    yield Graph("unsorted", 11, unsorted)
+    yield Graph("sorted", 11, unsorted[:, torch.argsort(unsorted[1], stable=True)])
+
+
+AWKWARD = tuple(awkward_graphs())
+
+
+def assert_matches(
+    compiled: Callable[..., Any],
+    eager: Callable[..., Any],
+    *args: Any,
+    module: nn.Module | None = None,
+    compiled_module: nn.Module | None = None,
+    tolerance: float | None = None,
+    **kwargs: Any,
+) -> None:
+    """Outputs and every gradient of `compiled` equal those of `eager` within the tolerance of the dtype.
+
+    `module` owns the eager parameters; `compiled_module` those the compiled side trains (the same module if None).
+    """
+    want = step(eager, args, kwargs, module=module)
+    got = step(compiled, args, kwargs, module=compiled_module if compiled_module is not None else module)
+    error, where = worst_error(got, want)
+    if tolerance is None:
+        double = any(value.dtype == torch.float64 for value in want.outputs)
+        tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
+    assert error < tolerance, f"{where}: relative error {error:.3g}, allowed {tolerance:g}"
