@@ -1,0 +1,49 @@
+"""The command `graphweave`: parses, runs one subcommand, turns errors into one line and a status."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from graphweave.cli import train
+from graphweave.core.errors import GraphweaveError
+
+BAD_INPUT = 2
+_INTERRUPTED = 130
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse with its errors in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    top = _Parser(prog="graphweave", description="A compiler for graph neural networks.", allow_abbrev=False)
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    train.add_parser(commands)
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line; 0, or 2 for input that cannot be used, or 130 when interrupted.
+
+    argparse itself raises SystemExit (status 0 for --help, 2 for unknown or malformed arguments).
+    """
+    args = parser().parse_args(argv)
+    try:
+        return args.run(args)
+    except GraphweaveError as error:
+        line = " ".join(str(error).split())
+        sys.stderr.write(f"graphweave {args.command}: error: {line}\n")
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return _INTERRUPTED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

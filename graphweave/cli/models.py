@@ -1,0 +1,64 @@
+"""Two-layer models out of PyG's own convolutions, unmodified."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphweave.core.errors import DataError, GraphweaveError
+
+Conv: TypeAlias = Callable[[int, int, int], nn.Module]
+"""in features, out features, heads -> a module called as conv(x, edge_index)."""
+
+
+class TwoLayer(nn.Module):
+    """`x` [N, F], `edge_index` [2, E] -> logits [N, classes]: convolution, ReLU, dropout, convolution."""
+
+    def __init__(self, first: nn.Module, second: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        hidden = F.relu(self.first(x, edge_index))
+        hidden = F.dropout(hidden, self.dropout, self.training)
+        return self.second(hidden, edge_index)
+
+
+def _mlp(features: int, width: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width))
+
+
+def convolutions() -> dict[str, Conv]:
+    """The models by name. GraphweaveError where PyG is not installed."""
+    try:
+        # Imported here: PyG is an optional dependency and takes seconds to load.
+        import torch_geometric.nn as pyg
+    except ImportError as error:
+        raise GraphweaveError("torch_geometric is missing. Run: pip install 'graphweave[pyg]'") from error
+
+    return {
+        "gcn": lambda i, o, heads: pyg.GCNConv(i, o),
+        "sage": lambda i, o, heads: pyg.SAGEConv(i, o),
+        "gat": lambda i, o, heads: pyg.GATConv(i, o // heads, heads),
+        "gatv2": lambda i, o, heads: pyg.GATv2Conv(i, o // heads, heads),
+        "gin": lambda i, o, heads: pyg.GINConv(_mlp(i, o)),
+        "edgeconv": lambda i, o, heads: pyg.EdgeConv(_mlp(2 * i, o)),
+    }
+
+
+MODELS = ("gcn", "sage", "gat", "gatv2", "gin", "edgeconv")
+_WITH_HEADS = frozenset({"gat", "gatv2"})
+
+
+def build(name: str, features: int, hidden: int, classes: int, heads: int, dropout: float) -> TwoLayer:
+    """Model `name`; `hidden` is the width of all heads together. Parameters come from torch's global generator."""
+    if name in _WITH_HEADS and hidden % heads:
+        raise DataError(f"--hidden must be a multiple of --heads for {name} (got {hidden} and {heads}).")
+    conv = convolutions()[name]
+    last = conv(hidden, classes, 1)
+    return TwoLayer(conv(features, hidden, heads), last, dropout)
