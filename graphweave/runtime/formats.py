@@ -101,9 +101,7 @@ def stats() -> dict[str, int]:
     return _cache.stats()
 
 
-def _cached(
-    key: Key, tensors: tuple[Tensor, ...], build: Callable[[], CsrFormat | Tensor]
-) -> CsrFormat | Tensor:
+def _cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], CsrFormat | Tensor]) -> CsrFormat | Tensor:
     found = _cache.get(key, tensors)
     if found is not None:
         bump("format_hits")
@@ -170,8 +168,7 @@ def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
     if bad >= 0:
         low = f"-{num}" if wrap else "0"
         raise IndexRangeError(
-            f"index {int(index[bad])} at position {bad} is out of range for {num} rows; "
-            f"expected {low} <= index < {num}"
+            f"index {int(index[bad])} at position {bad} is out of range for {num} rows; expected {low} <= index < {num}"
         )
     return out
 

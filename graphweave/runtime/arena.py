@@ -1,0 +1,176 @@
+"""Buffers for intermediates and saved values, reused so that their pages are faulted in once, on huge pages.
+
+A fresh tensor of many megabytes costs a page fault every 4 KiB, and half of eager's time on large graphs goes there.
+Here a buffer comes from a free list of its size class; the tensor made on it owns the buffer, and when the tensor's
+storage dies (the last view, the last autograd node that saved it) the buffer goes back to the free list. Tensors may
+outlive the arena. Contents are undefined, as those of `torch.empty`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphweave.core.settings import settings
+
+SMALLEST = 1 << 20
+"""Bytes from which a tensor gets a buffer; smaller ones are plain `torch.empty`, which reuses memory well."""
+
+HUGE_PAGE = 2 << 20
+
+_HUGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """An anonymous mapping; `offset` makes the usable part start on a huge page."""
+
+    memory: mmap.mmap
+    size: int
+    offset: int
+
+
+def size_class(nbytes: int) -> int:
+    """The smallest class that holds `nbytes`: eighths between powers of two, so at most 12.5% is wasted."""
+    step = 1 << max(nbytes.bit_length() - 4, 12)
+    return -(-nbytes // step) * step
+
+
+def _map(size: int) -> _Block:
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return _Block(mmap.mmap(-1, size + HUGE_PAGE), size, 0)
+    # Shared mappings, the module's default, live in shmem, which has no transparent huge pages by default.
+    memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    offset = -address % HUGE_PAGE
+    whole = size // HUGE_PAGE * HUGE_PAGE  # the tail stays on small pages: a huge one would be mostly waste
+    if _HUGE_ADVICE is not None and whole:
+        memory.madvise(_HUGE_ADVICE, offset, whole)
+    return _Block(memory, size, offset)
+
+
+class Arena:
+    """Size-class free lists of mapped buffers. All methods may be called from any thread."""
+
+    def __init__(self, bound: Callable[[], int]) -> None:
+        """`bound`: bytes of free buffers to keep, asked whenever buffers are freed."""
+        self._bound = bound
+        self._lock = threading.Lock()
+        self._free: dict[int, list[_Block]] = {}
+        # Storages die anywhere, even inside this class when the collector runs; so a death only appends here, which
+        # needs no lock, and the block is put away by whoever holds the lock next.
+        self._returned: deque[_Block] = deque()
+        self._leases: dict[int, tuple[weakref.ref[ctypes.Array[ctypes.c_char]], _Block]] = {}
+        self._retained = 0
+        self._hits = 0
+        self._misses = 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        """A contiguous CPU tensor with undefined contents; from 1 MiB on its data starts on a page."""
+        count = math.prod(shape)
+        nbytes = count * dtype.itemsize
+        if nbytes < SMALLEST:
+            return torch.empty(shape, dtype=dtype)
+        block = self._take(size_class(nbytes))
+        holder = (ctypes.c_char * nbytes).from_buffer(block.memory, block.offset)
+        self._lease(holder, block)
+        # The storage keeps `holder` alive. resize_ gives the shape without making the tensor a view of another.
+        return torch.frombuffer(holder, dtype=dtype, count=count).resize_(shape)
+
+    def empty_like(self, t: Tensor) -> Tensor:
+        """`empty` of the same shape and dtype; the result is contiguous whatever the strides of `t`."""
+        return self.empty(t.shape, t.dtype)
+
+    def _lease(self, holder: ctypes.Array[ctypes.c_char], block: _Block) -> None:
+        key = id(block)
+        leases, returned, settle = self._leases, self._returned, self._settle_if_free
+
+        def give_back(_: object) -> None:
+            leases.pop(key, None)
+            returned.append(block)
+            settle()
+
+        leases[key] = (weakref.ref(holder, give_back), block)
+
+    def _take(self, size: int) -> _Block:
+        with self._lock:
+            dropped = self._settle()
+            blocks = self._free.get(size)
+            block = blocks.pop() if blocks else None
+            if block is not None:
+                self._hits += 1
+                self._retained -= size
+            else:
+                self._misses += 1
+        del dropped
+        return block if block is not None else _map(size)
+
+    def _settle_if_free(self) -> None:
+        if self._lock.acquire(blocking=False):
+            try:
+                dropped = self._settle()
+            finally:
+                self._lock.release()
+            del dropped
+
+    def _settle(self) -> list[_Block]:
+        """Puts returned blocks on their free lists; gives those beyond the bound, for the caller to let go of."""
+        while self._returned:
+            block = self._returned.popleft()
+            self._free.setdefault(block.size, []).append(block)
+            self._retained += block.size
+        return self._shrink(self._bound())
+
+    def _shrink(self, bound: int) -> list[_Block]:
+        """Takes out the largest buffers first, the longest unused first among equals, until `bound` is met."""
+        dropped: list[_Block] = []
+        while self._retained > bound:
+            size = max(self._free)
+            blocks = self._free[size]
+            if blocks:
+                dropped.append(blocks.pop(0))  # lists grow at the end: the first is the longest unused
+                self._retained -= size
+            if not blocks:
+                del self._free[size]
+        return dropped
+
+    def trim(self) -> int:
+        """Gives all free buffers back to the system; the bytes given back."""
+        with self._lock:
+            dropped = [*self._settle(), *self._shrink(0)]
+        return sum(block.size for block in dropped)
+
+    def stats(self) -> dict[str, int]:
+        """`in_use` and `retained` (free) bytes, rounded up to size classes; `hits` and `misses` of the free lists."""
+        with self._lock:
+            dropped = self._settle()
+            in_use = sum(block.size for _, block in list(self._leases.values()))
+            answer = {"in_use": in_use, "retained": self._retained, "hits": self._hits, "misses": self._misses}
+        del dropped
+        return answer
+
+
+arena = Arena(lambda: settings().arena_bytes)
+"""The arena that compiled programs share."""
+
+
+def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """`arena.empty`: a contiguous CPU tensor, contents undefined, on a reused buffer from 1 MiB on."""
+    return arena.empty(shape, dtype)
+
+
+def stats() -> dict[str, int]:
+    return arena.stats()
+
+
+def trim() -> int:
+    return arena.trim()
