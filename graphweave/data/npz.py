@@ -33,8 +33,8 @@ def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData
     Edges: `src`, `dst`, or `indptr`, `dst` grouped by source; `num_nodes`. Features: dense `feat` [N, F], or CSR in
     `feat_indptr`, `feat_indices`, `feat_data` (length 1 = that value everywhere), `feat_shape`; absent: 64 drawn from
     a normal distribution. Labels: `y` (-1 = none) and `num_classes`; absent: every node unlabelled. Split:
-    `train_idx`, `val_idx`, `test_idx` (ignored without labels); absent: random 60/20/20 of the labelled nodes. `symmetric` adds reverse edges
-    and drops duplicates and self-loops. `seed` serves whatever is drawn.
+    `train_idx`, `val_idx`, `test_idx` (ignored without labels); absent: random 60/20/20 of the labelled nodes.
+    `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` serves whatever is drawn.
     """
     name = Path(path).name
     arrays = _read(Path(path), name)
@@ -57,7 +57,9 @@ def _read(path: Path, name: str) -> Arrays:
     if not path.is_file():
         raise DataError(f"{path}: no such file.")
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: np.load leaves a file that is no archive open.
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
                 raise DataError(f"{name}: expected an .npz archive of named arrays (got a single array).")
             return {key: file[key] for key in _WANTED if key in file.files}
