@@ -57,7 +57,7 @@ def library(text: str) -> ctypes.CDLL:
     with _lock:
         found = _libraries.get((text, tools))
         if found is None:
-            found = _libraries[(text, tools)] = ctypes.CDLL(str(_file(text, tools)))
+            found = _libraries[(text, tools)] = ctypes.CDLL(str(shared_object(text, tools)))
         return found
 
 
@@ -112,7 +112,7 @@ def _private_directory() -> Path:
     return _private
 
 
-def _file(text: str, tools: Toolchain) -> Path:
+def shared_object(text: str, tools: Toolchain) -> Path:
     """The verified shared library of `text` on disk, built if need be."""
     folder = directory()
     target = folder / f"{key_of(text, tools)}.so"

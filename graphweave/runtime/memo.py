@@ -18,9 +18,13 @@ Results: TypeAlias = tuple[Tensor | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    results: Results
-    tensors: tuple[Tensor, ...]  # aliases of the results that are tensors
+    results: Results  # never handed out, only aliases: whoever rebinds or flags a result does it to his own
+    tensors: tuple[Tensor, ...]  # those of the results that are tensors
     versions: tuple[int, ...]
+
+
+def _aliases(results: Results) -> Results:
+    return tuple([r.detach() if isinstance(r, Tensor) else r for r in results])
 
 
 class Memo:
@@ -42,25 +46,20 @@ class Memo:
         found = self._cache.get(key, tensors)
         if found is not None and tuple([t._version for t in found.tensors]) == found.versions:
             bump("hoist_hits")
-            return found.results
+            return _aliases(found.results)
         bump("hoist_builds")
         versions = versions_of(tensors)
         if versions is None or any(t.requires_grad for t in tensors):
             return fn(*inputs)
         with ordinary(), torch.no_grad():
             results = fn(*inputs)
-        self._remember(key, tensors, versions, results)
-        return results
-
-    def _remember(
-        self, key: tuple[object, ...], tensors: tuple[Tensor, ...], versions: tuple[int, ...], results: Results
-    ) -> None:
-        made = tuple(r.detach() for r in results if isinstance(r, Tensor))
+            made = tuple(r for r in results if isinstance(r, Tensor))
         made_versions = versions_of(made)
         if made_versions is None:  # made under an inference mode of its own: edits could not be noticed
-            return
+            return results
         value = _Remembered(results, made, made_versions)
         self._cache.put(key, tensors, versions, value, sum(nbytes(t) for t in made))
+        return _aliases(results)
 
     def clear(self) -> None:
         self._cache.clear()

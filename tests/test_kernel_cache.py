@@ -1,0 +1,174 @@
+"""The disk cache of kernels under damage, concurrency, bad directories and a byte bound."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphweave.core.counters import counters, reset_counters
+from graphweave.core.errors import CompileError
+from graphweave.core.settings import override
+from graphweave.runtime import kernel_cache
+from graphweave.runtime.launch import uniform_chunks
+from graphweave.runtime.toolchain import toolchain
+
+
+def text_adding(n: int) -> str:
+    return (
+        "#include <cstdint>\n"
+        'extern "C" int32_t add(void* const* ptrs, const int64_t* sizes, const int64_t*, int64_t, int32_t) {\n'
+        f"    static_cast<int64_t*>(ptrs[0])[0] = sizes[0] + {n};\n"
+        "    return 0;\n"
+        "}\n"
+    )
+
+
+def run(n: int) -> int:
+    out = torch.zeros(1, dtype=torch.int64)
+    kernel_cache.load(text_adding(n), "add")([out.data_ptr()], [1000], uniform_chunks(1, 1), 1)
+    return int(out)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Iterator[Path]:
+    with override(cache_dir=tmp_path):
+        kernel_cache.forget()
+        reset_counters()
+        yield tmp_path / "kernels"
+        kernel_cache.forget()
+
+
+def built(folder: Path, n: int) -> Path:
+    return folder / f"{kernel_cache.key_of(text_adding(n), toolchain())}.so"
+
+
+def test_built_once_then_found_in_memory_then_on_disk(cache: Path) -> None:
+    assert run(1) == 1001
+    assert run(1) == 1001
+    assert (counters()["kernel_builds"], counters()["kernel_cache_hits"]) == (1, 0)
+    kernel_cache.forget()
+    assert run(1) == 1001
+    assert (counters()["kernel_builds"], counters()["kernel_cache_hits"]) == (1, 1)
+    assert counters()["kernel_launches"] == 3
+    assert built(cache, 1).with_suffix(".cpp").read_text() == text_adding(1)
+    assert not list(cache.glob("build-*"))
+
+
+def test_another_text_or_flag_is_another_key(cache: Path) -> None:
+    keys = {kernel_cache.key_of(text_adding(n), toolchain()) for n in (1, 2)}
+    with override(sanitize=("undefined",)):
+        keys.add(kernel_cache.key_of(text_adding(1), toolchain()))
+    assert len(keys) == 3
+
+
+@pytest.mark.parametrize("damage", ["truncate", "empty", "flip", "digest", "no digest", "garbage digest"])
+def test_damage_is_found_before_loading(cache: Path, damage: str, caplog: pytest.LogCaptureFixture) -> None:
+    # Built but not yet loaded: dlopen would recognise a path that it has loaded before.
+    library = kernel_cache.shared_object(text_adding(100 + len(damage)), toolchain())
+    data = bytearray(library.read_bytes())
+    match damage:
+        case "truncate":
+            library.write_bytes(data[: len(data) // 2])
+        case "empty":
+            library.write_bytes(b"")
+        case "flip":
+            data[len(data) // 3] ^= 0x10
+            library.write_bytes(data)
+        case "digest":
+            library.with_suffix(".sha256").write_text("0" * 64)
+        case "no digest":
+            library.with_suffix(".sha256").unlink()
+        case "garbage digest":
+            library.with_suffix(".sha256").write_bytes(b"\xff\xfe\x00")
+    with caplog.at_level(logging.WARNING):
+        assert run(100 + len(damage)) == 1100 + len(damage)
+    assert (counters()["kernel_builds"], counters()["kernel_damaged"]) == (2, 1)
+    assert "damaged" in caplog.text
+    assert kernel_cache.shared_object(text_adding(100 + len(damage)), toolchain()) == library
+    assert counters()["kernel_cache_hits"] == 1
+
+
+def environment(cache: Path) -> dict[str, str]:
+    root = str(Path(__file__).parent.parent)
+    path = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH"))))
+    return {**os.environ, "GRAPHWEAVE_CACHE_DIR": str(cache.parent), "PYTHONPATH": path}
+
+
+def test_processes_racing_for_one_kernel_build_it_once(cache: Path) -> None:
+    program = (
+        "import sys, tests.test_kernel_cache as t; from graphweave.core.counters import counters\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        "assert t.run(7) == 1007\n"
+        "print(counters()['kernel_builds'])\n"
+    )
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program],
+            env=environment(cache), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("\n")
+        racer.stdin.flush()
+    answers = [racer.communicate(timeout=120)[0].strip() for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0, 0]
+    assert sorted(answers) == ["0", "0", "1"]
+
+
+def test_an_unusable_directory_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("not a directory")  # refuses even root, whom permission bits do not stop
+    kernel_cache.forget()
+    with override(cache_dir=blocker), caplog.at_level(logging.WARNING):
+        assert run(11) == 1011
+        assert run(12) == 1012
+    kernel_cache.forget()
+    assert caplog.text.count("cannot write kernels to") == 1
+    assert blocker.read_text() == "not a directory"
+
+
+def test_least_recently_used_kernels_are_evicted(cache: Path) -> None:
+    for n in (21, 22, 23):
+        run(n)
+        os.utime(built(cache, n), (n, n))
+    kernel_cache.forget()
+    run(21)  # used again: 22 is now the oldest
+    sizes = sum(built(cache, n).with_suffix(s).stat().st_size for n in (21, 23) for s in (".so", ".cpp"))
+    kernel_cache.evict(cache, sizes)
+    assert [built(cache, n).exists() for n in (21, 22, 23)] == [True, False, True]
+    assert not list(cache.glob(f"{built(cache, 22).stem}*"))
+    kernel_cache.evict(cache, 0, keep=built(cache, 21))
+    assert [path.stem for path in cache.glob("*.so")] == [built(cache, 21).stem]
+
+
+def test_a_bound_smaller_than_one_kernel_still_runs(cache: Path) -> None:
+    with override(cache_bytes=0):
+        assert run(31) == 1031
+        assert run(32) == 1032
+    assert len(list(cache.glob("*.so"))) == 1
+
+
+def test_text_that_does_not_compile_keeps_its_source(cache: Path) -> None:
+    with pytest.raises(CompileError) as caught:
+        kernel_cache.load("not C++\n", "nothing")
+    (source,) = cache.glob("*.cpp")
+    assert str(source) in str(caught.value)
+    assert source.read_text() == "not C++\n"
+    assert not list(cache.glob("*.so"))
+
+
+def test_a_missing_symbol_is_an_error(cache: Path) -> None:
+    with pytest.raises(AttributeError, match="subtract"):
+        kernel_cache.load(text_adding(1), "subtract")

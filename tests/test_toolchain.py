@@ -1,0 +1,132 @@
+"""Finding a compiler, its flags, and sharing torch's OpenMP runtime."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from graphweave.core.errors import CompileError, ToolchainError
+from graphweave.core.settings import override
+from graphweave.runtime import kernel_cache, toolchain
+from graphweave.runtime.launch import CHUNK_WORK, MAX_CHUNKS, uniform_chunks
+
+THREADS = """
+#include <cstdint>
+#include <omp.h>
+extern "C" int32_t threads(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
+                           int32_t num_threads) {
+    int64_t* used = static_cast<int64_t*>(ptrs[0]);
+#pragma omp parallel num_threads(num_threads)
+    {
+#pragma omp single
+        used[0] = omp_get_num_threads();
+    }
+    used[1] = sizes[0] + chunks[num_chunks];
+    return static_cast<int32_t>(sizes[1]);
+}
+"""
+
+
+def test_kernels_use_the_one_openmp_runtime_that_torch_loaded() -> None:
+    torch.rand(100_000).exp()  # OpenMP at work in torch
+    before = toolchain.loaded_openmp()
+    kernel = kernel_cache.load(THREADS, "threads")
+    used = torch.zeros(2, dtype=torch.int64)
+    kernel([used.data_ptr()], [40, 0], uniform_chunks(2, 1), 2)
+    assert used.tolist() == [2 if toolchain.toolchain().openmp else 1, 42]
+    assert toolchain.loaded_openmp() == before
+    if sys.platform == "linux":
+        assert len(before) == 1
+
+
+def test_scratch_failure_is_a_memory_error() -> None:
+    kernel = kernel_cache.load(THREADS, "threads")
+    used = torch.zeros(2, dtype=torch.int64)
+    with pytest.raises(MemoryError, match="threads"):
+        kernel([used.data_ptr()], [40, 1], uniform_chunks(2, 1), 1)
+
+
+def test_flags_keep_floating_point_honest() -> None:
+    flags = toolchain.toolchain().flags
+    assert "-ffast-math" not in flags
+    assert {"-O3", "-std=c++17", "-fPIC"} <= set(flags)
+    assert toolchain.available() == toolchain.toolchain().version
+
+
+def test_no_compiler_is_reported_with_what_was_tried() -> None:
+    with override(cxx="/nonexistent/c++"):
+        assert toolchain.available() is None
+        with pytest.raises(ToolchainError, match=r"/nonexistent/c\+\+: not found.*GRAPHWEAVE_CXX"):
+            toolchain.toolchain()
+    with override(cxx="false"), pytest.raises(ToolchainError, match="false: does not accept"):
+        toolchain.toolchain()
+
+
+def test_flags_the_compiler_refuses_are_left_out(tmp_path: Path) -> None:
+    picky = tmp_path / "picky"
+    picky.write_text('#!/bin/sh\ncase "$*" in *-march=native*) exit 1;; esac\nexec g++ "$@"\n')
+    picky.chmod(0o755)
+    with override(cxx=str(picky)):
+        tools = toolchain.toolchain()
+    assert "-march=native" not in tools.flags
+    assert "-fno-math-errno" in tools.flags
+
+
+def test_the_compilers_words_reach_the_error(tmp_path: Path) -> None:
+    source = tmp_path / "bad.cpp"
+    source.write_text("int f() { return undeclared_thing; }\n")
+    with pytest.raises(CompileError, match="undeclared_thing") as caught:
+        toolchain.compile_shared(source, tmp_path / "bad.so")
+    assert str(source) in str(caught.value)
+
+
+@pytest.mark.sanitize
+def test_sanitized_kernels_stop_at_a_bad_access(tmp_path: Path) -> None:
+    runtime = subprocess.run(
+        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not os.path.isabs(runtime):
+        pytest.skip("the compiler has no AddressSanitizer runtime")
+    program = (
+        "import ctypes\n"
+        "from pathlib import Path\n"
+        "from graphweave.runtime.toolchain import compile_shared\n"
+        f"source = Path({str(tmp_path)!r}) / 'k.cpp'\n"
+        'source.write_text(\'#include <cstdlib>\\nextern "C" int peek(int i) {'
+        " int* p = (int*)malloc(8); p[0] = i; int v = p[i]; free(p); return v; }')\n"
+        "compile_shared(source, source.with_suffix('.so'))\n"
+        "peek = ctypes.CDLL(str(source.with_suffix('.so'))).peek\n"
+        "assert peek(0) == 0\n"
+        "peek(2)\n"
+    )
+    environment = {
+        **os.environ,
+        "LD_PRELOAD": runtime,
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "GRAPHWEAVE_SANITIZE": "address",
+    }
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 31, 1000, 169_343, 50_000_000])
+@pytest.mark.parametrize("work", [0, 1, 33, 64, 100_000])
+def test_uniform_chunks_cover_the_rows(rows: int, work: int) -> None:
+    chunks = uniform_chunks(rows, work)
+    assert chunks.dtype == torch.int64
+    assert chunks[0] == 0
+    assert chunks[-1] == rows
+    sizes = chunks.diff()
+    assert 1 <= sizes.numel() <= MAX_CHUNKS
+    assert sizes.max() - sizes.min() <= 1
+    if rows > 0:
+        assert sizes.min() >= 1
+    if 1 < sizes.numel() < min(MAX_CHUNKS, rows):
+        assert CHUNK_WORK // 2 < int(sizes.max()) * max(work, 1) <= CHUNK_WORK + work + 1
+    assert uniform_chunks(rows, work) is chunks
