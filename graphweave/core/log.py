@@ -32,7 +32,9 @@ def parse_logs(text: str) -> dict[str, int]:
 
 def configure(text: str) -> None:
     """Sets the level of each room's logger; rooms not named keep reporting warnings only."""
+    global _configured
     levels = parse_logs(text)
+    _configured = True
     root = logging.getLogger("graphweave")
     if levels and not root.handlers:
         handler = logging.StreamHandler()
@@ -45,11 +47,9 @@ def configure(text: str) -> None:
 
 def logger(name: str) -> logging.Logger:
     """The logger of a module: `log = logger(__name__)`. The first call applies GRAPHWEAVE_LOGS."""
-    global _configured
     with _lock:
         if not _configured:
             configure(settings().logs)
-            _configured = True
     return logging.getLogger(name)
 
 

@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -96,14 +97,17 @@ def loaded_openmp() -> tuple[Path, ...]:
 
 @lru_cache(maxsize=1)
 def _torch_openmp() -> Path | None:
-    """The file torch took its OpenMP from. Linking that very file keeps one thread pool in the process, not two."""
-    loaded = loaded_openmp()
-    if loaded:
-        return loaded[0]
+    """The file torch took its OpenMP from. Linking that very file keeps one thread pool in the process, not two.
+
+    Other packages (scikit-learn) may have loaded a runtime of their own, which is not the one that we want.
+    """
     package = Path(torch.__file__).parent
     folders = (package / "lib", package.parent / "torch.libs")
-    found = (p for folder in folders for name in _OPENMP_NAMES for p in sorted(folder.glob(f"{name}*")))
-    return next(found, None)
+    loaded = loaded_openmp()
+    bundled = [path for path in loaded if path.parent in folders]
+    system = [path for path in loaded if not path.parent.name.endswith(".libs")]
+    on_disk = (p for folder in folders for name in _OPENMP_NAMES for p in sorted(folder.glob(f"{name}*")))
+    return next(chain(bundled, system, on_disk), None)
 
 
 def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
