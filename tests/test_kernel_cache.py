@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from graphweave.core.counters import counters, reset_counters
-from graphweave.core.errors import CompileError
+from graphweave.core.errors import CacheError, CompileError
 from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache
 from graphweave.runtime.launch import uniform_chunks
@@ -135,8 +135,16 @@ def test_an_unusable_directory_costs_one_warning(tmp_path: Path, caplog: pytest.
         assert run(11) == 1011
         assert run(12) == 1012
     kernel_cache.forget()
-    assert caplog.text.count("cannot write kernels to") == 1
+    assert caplog.text.count("cannot keep kernels in") == 1
     assert blocker.read_text() == "not a directory"
+
+
+def test_no_directory_at_all_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setattr(kernel_cache, "_private", blocker)
+    with override(cache_dir=blocker), pytest.raises(CacheError, match=r"writable directory.*GRAPHWEAVE_CACHE_DIR"):
+        run(13)
 
 
 def test_least_recently_used_kernels_are_evicted(cache: Path) -> None:

@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import threading
+from contextlib import suppress
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -69,20 +70,8 @@ def forget() -> None:
 
 
 def directory() -> Path:
-    """The folder of cached kernels; a private temporary one, with one warning, when the user's is not writable."""
-    chosen = settings().cache_dir or user_cache_path("graphweave")
-    folder = chosen / "kernels"
-    try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix="probe-"):
-            return folder
-    except OSError as error:
-        warn_once(
-            log,
-            f"cannot write kernels to {folder} ({error.strerror}): using a temporary directory, so nothing compiled "
-            "is kept. Set GRAPHWEAVE_CACHE_DIR to a writable directory.",
-        )
-        return _private_directory()
+    """The folder of cached kernels; it exists once a kernel has been built there."""
+    return (settings().cache_dir or user_cache_path("graphweave")) / "kernels"
 
 
 @lru_cache(maxsize=1)
@@ -102,22 +91,39 @@ def key_of(text: str, tools: Toolchain) -> str:
 def _private_directory() -> Path:
     global _private
     if _private is None:
-        try:
-            _private = Path(tempfile.mkdtemp(prefix="graphweave-"))
-        except OSError as error:
-            raise CacheError(
-                f"expected a writable directory for kernels (got {error}). Set GRAPHWEAVE_CACHE_DIR or TMPDIR."
-            ) from error
+        _private = Path(tempfile.mkdtemp(prefix="graphweave-"))
         atexit.register(shutil.rmtree, _private, ignore_errors=True)
     return _private
 
 
 def shared_object(text: str, tools: Toolchain) -> Path:
-    """The verified shared library of `text` on disk, built if need be."""
+    """The verified shared library of `text` on disk, built if need be.
+
+    Where the cache folder cannot be written, a private temporary one takes its place, with one warning. CacheError if
+    that cannot be written either.
+    """
     folder = directory()
+    try:
+        return _find_or_build(text, tools, folder)
+    except OSError as error:
+        warn_once(
+            log,
+            f"cannot keep kernels in {folder} ({error.strerror or error}): using a temporary directory, so they are "
+            "compiled again next time. Set GRAPHWEAVE_CACHE_DIR to a writable directory.",
+        )
+    try:
+        return _find_or_build(text, tools, _private_directory())
+    except OSError as error:
+        raise CacheError(
+            f"expected a writable directory for kernels (got {error}). Set GRAPHWEAVE_CACHE_DIR or TMPDIR."
+        ) from error
+
+
+def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
     target = folder / f"{key_of(text, tools)}.so"
     if _intact(target):
         return _used(target)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with FileLock(target.with_suffix(".lock")):
         if _intact(target):  # another process built it while we waited
             return _used(target)
@@ -131,7 +137,8 @@ def shared_object(text: str, tools: Toolchain) -> Path:
 
 def _used(target: Path) -> Path:
     bump("kernel_cache_hits")
-    os.utime(target)
+    with suppress(OSError):  # a cache that may only be read is as good
+        os.utime(target)
     return target
 
 
