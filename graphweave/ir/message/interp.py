@@ -65,7 +65,8 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
     """The value of `node`, its operands being `values[ref]` of type `types[ref]`; `rows_of(space)` counts rows.
 
     A map's value is its int64 index tensor [rows of dom], counted from 0, and None for `ToUnit`. Indices must be in
-    range: nothing is checked here. `device` is where constants are made. Inputs have no meaning: IRError.
+    range: nothing is checked here. `device` is where constants are made; on proxies a constant of the unit space, which
+    has no operand, comes out as a real tensor. Inputs have no meaning: IRError.
     """
     match node:
         case Const(value, t):

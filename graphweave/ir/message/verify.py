@@ -79,7 +79,7 @@ def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
     if wanted != t:
         raise IRError(f"%{ref}: type of {node!r} must be {wanted} (got {t})")
     match node, t:
-        case Const(value, Type(dtype=dtype)):
+        case Const(value), Type(dtype=dtype):
             _fits(ref, value, dtype)
         case Push(fold=fold, empty=empty), Type(dtype=dtype):
             _fits(ref, empty, dtype)
