@@ -1,0 +1,145 @@
+"""The torch.compile backend named `graphweave`: AOTAutograd hands over ATen graphs, compiled programs go back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from functorch.compile import default_partition, make_boxed_func
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+
+from graphweave.compiler.build import build_inference, build_training
+from graphweave.compiler.report import record_eager
+from graphweave.core.counters import bump
+from graphweave.core.errors import SettingsError
+from graphweave.core.log import logger
+from graphweave.frontends.dynamo.decompositions import decompositions
+from graphweave.frontends.dynamo.handover import boxed, split_modules
+from graphweave.frontends.dynamo.importer import import_graph
+from graphweave.runtime import toolchain
+from graphweave.schedule.options import Options
+
+_log = logger("frontends")
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class CompileOptions:
+    """`verify`: run the interpreter beside every region at every call and raise VerifyError where they differ."""
+
+    verify: bool = False
+
+
+def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
+    """SettingsError names an option that does not exist."""
+    unknown = set(options or {}) - {f for f in CompileOptions.__slots__}
+    if unknown:
+        raise SettingsError(
+            f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {', '.join(CompileOptions.__slots__)}"
+        )
+    return CompileOptions(**(options or {}))
+
+
+def graphweave(
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
+) -> Callable[..., Any]:
+    """`torch.compile(model, backend="graphweave")`. `options` as in `graphweave.compile`."""
+    side = _Side(parse_options(options))
+    compiled = aot_autograd(
+        fw_compiler=side.finish,
+        bw_compiler=side.finish,
+        inference_compiler=side.inference,
+        partition_fn=side.partition,
+        decompositions=decompositions(),
+        keep_inference_input_mutations=False,
+    )(module, example_inputs)
+    return compiled
+
+
+class _Side:
+    """One graph's compilation."""
+
+    def __init__(self, options: CompileOptions) -> None:
+        self.options = options
+
+    def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        if not _possible(module):
+            return make_boxed_func(module.forward)
+        bump("compilations")
+        try:
+            imported = import_graph(module)
+            made = build_inference(
+                imported.program, imported.effects, imported.refused, Options(), verify=self.options.verify
+            )
+        except Exception as error:
+            _fall_back(error)
+            return make_boxed_func(module.forward)
+
+        def run(args: list[Any]) -> list[Any]:
+            given = args[:]
+            args.clear()
+            return made(given)
+
+        run._boxed_call = True  # type: ignore[attr-defined]
+        return run
+
+    def partition(
+        self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
+    ) -> tuple[fx.GraphModule, fx.GraphModule]:
+        if not _possible(joint):
+            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        bump("compilations")
+        try:
+            imported = import_graph(joint)
+            placeholders = joint.graph.find_nodes(op="placeholder")
+            tangents = [
+                r for r, n in zip(imported.inputs, placeholders, strict=True) if "tangents" in str(n.target)
+            ]
+            training = build_training(
+                imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, Options(),
+                verify=self.options.verify,
+            )  # fmt: skip
+            return split_modules(joint, imported, training, num_fwd_outputs)
+        except Exception as error:
+            _fall_back(error)
+            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+
+    def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
+        return boxed(module) or make_boxed_func(module.forward)
+
+
+def _possible(module: fx.GraphModule) -> bool:
+    """Whether this machine can compile this graph at all; otherwise it runs as ATen calls, with one warning."""
+    vals = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
+    devices = {v.device.type for v in vals if isinstance(v, torch.Tensor)} - {"cpu"}
+    why = None
+    if devices:
+        why = f"graphweave compiles CPU tensors (got {', '.join(sorted(devices))}); the model runs eagerly."
+    elif toolchain.available() is None:
+        why = "graphweave found no C++ compiler (looked for $GRAPHWEAVE_CXX, $CXX, g++, clang++); the model runs eagerly."
+    if why is None:
+        return True
+    bump("eager_fallbacks")
+    record_eager(why)
+    warn_once(why)
+    return False
+
+
+def warn_once(why: str) -> None:
+    if why not in _warned:
+        _warned.add(why)
+        warnings.warn(why, stacklevel=2)
+
+
+def _fall_back(error: Exception) -> None:
+    """A graph that could not be compiled runs as ATen calls: never wrong, said aloud, counted."""
+    bump("eager_fallbacks")
+    why = f"a graph could not be compiled and runs eagerly: {type(error).__name__}: {error}"
+    record_eager(why)
+    _log.error(why, exc_info=error)
+    warnings.warn(f"graphweave: {why}", stacklevel=3)

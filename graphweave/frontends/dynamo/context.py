@@ -1,0 +1,300 @@
+"""What handlers of ATen calls build with: typed operands, constants, casts, alignment of rows, moves along maps."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.frontends.dynamo.sizes import fixed, is_tensor, rank, shape, text, val
+from graphweave.frontends.dynamo.spaces import Spaces
+from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Arg,
+    Aten,
+    Atom,
+    Broadcast,
+    Cast,
+    Const,
+    MapOf,
+    Node,
+    Operand,
+    Permute,
+    Pointwise,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    ToUnit,
+    Type,
+)
+
+Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
+"""Translates one call. None or IRError (the reason) where the algebra cannot say it: the call stays ATen's."""
+
+
+class Context:
+    """The program as it grows. `refs[node]` is the translation of an FX node; `loc` the user's line of the present one."""
+
+    def __init__(self, spaces: Spaces) -> None:
+        self.builder = Builder()
+        self.spaces = spaces
+        self.refs: dict[fx.Node, Ref] = {}
+        self.sizes: dict[Any, Ref] = {}
+        self.loc = ""
+
+    # ------------------------------------------------------------ values
+
+    def emit(self, node: Node) -> Ref:
+        return self.builder.add(node, self.loc)
+
+    def type(self, ref: Ref) -> Type:
+        t = self.builder.types[ref]
+        if not isinstance(t, Type):
+            raise IRError(f"operand is {t}, not a value on a space")
+        return t
+
+    def value(self, arg: Any) -> Ref:
+        """The translation of a tensor operand; IRError where it is outside the algebra."""
+        if not is_tensor(arg):
+            raise IRError(f"operand {arg!r} is no tensor")
+        ref = self.refs[self.spaces.rep(arg)]
+        self.type(ref)
+        return ref
+
+    def wanted(self, node: fx.Node) -> Type | AnyType:
+        """The type that the translation of `node` must have."""
+        value = val(node)
+        if not isinstance(value, torch.Tensor):
+            return AnyType(_describe(value))
+        space, dtype = self.spaces.space_of(node), DTYPE_OF.get(value.dtype)
+        sizes = [fixed(n) for n in (value.shape if space == UNIT else value.shape[1:])]
+        features = tuple(n for n in sizes if n is not None)
+        if dtype is None or len(features) < len(sizes) or value.layout is not torch.strided:
+            return AnyType(_describe(value))
+        return Type(space, features, dtype)
+
+    def result(self, node: fx.Node) -> Type:
+        t = self.wanted(node)
+        if not isinstance(t, Type):
+            raise IRError(f"the result {t.text} is no value on a space")
+        return t
+
+    # ------------------------------------------------------------ constants and casts
+
+    def const(self, value: float, dtype: DType, space: Space = UNIT, features: tuple[int, ...] = ()) -> Ref:
+        number: float | int | bool = bool(value) if dtype is DType.bool else float(value) if dtype.is_float else int(value)
+        return self.emit(Const(number, Type(space, features, dtype)))
+
+    def number_of(self, ref: Ref) -> float | int | bool | None:
+        """The number that a value is in every place, where that is known."""
+        node = self.builder.nodes[ref]
+        match node:
+            case Const(value):
+                return value
+            case Broadcast(x) | Reshape(x) | Permute(x) | Pull(x):
+                return self.number_of(x)
+            case Cast(x, dtype):
+                number = self.number_of(x)
+                exact = number is not None and (dtype.is_float or float(number).is_integer())
+                return number if exact and dtype not in (DType.bool, DType.u8) else None
+            case _:
+                return None
+
+    def cast(self, ref: Ref, dtype: DType) -> Ref:
+        t = self.type(ref)
+        if t.dtype is dtype:
+            return ref
+        node = self.builder.nodes[ref]
+        if isinstance(node, Const) and (dtype.is_float or dtype is DType.bool):
+            return self.const(node.value, dtype, t.space, t.shape)
+        return self.emit(Cast(ref, dtype))
+
+    def scalar(self, arg: Any, dtype: DType) -> Ref:
+        """A Python number, or a number that is only known during a call, as a unit value."""
+        if isinstance(arg, bool | int | float):
+            if not dtype.is_float and float(arg) != int(arg):
+                raise IRError(f"{arg!r} is no {dtype.value}")
+            return self.const(arg, dtype)
+        known = fixed(val(arg)) if isinstance(val(arg), torch.SymInt | int) else None
+        if known is not None:
+            return self.const(known, dtype)
+        if not isinstance(val(arg), torch.SymInt | torch.SymFloat):
+            raise IRError(f"{arg!r} is no number")
+        return self.measured(self.refs[self.spaces.rep(arg)], dtype)
+
+    def measured(self, size: Ref, dtype: DType) -> Ref:
+        """A unit value from a symbolic number."""
+        kwargs: tuple[tuple[str, Arg], ...] = (("dtype", Atom(str(TORCH_DTYPE[dtype]))),)
+        return self.emit(Aten("aten.scalar_tensor.default", (Operand(size),), kwargs, Type(UNIT, (), dtype)))
+
+    def rows(self, node: fx.Node, dtype: DType) -> Ref:
+        """The number of rows of `node` as a unit value."""
+        size = shape(node)[0]
+        known = fixed(size)
+        if known is not None:
+            return self.const(known, dtype)
+        assert isinstance(size, torch.SymInt)
+        found = self.size(size)
+        return self.measured(found if found is not None else self.size_of(node, 0), dtype)
+
+    def size(self, size: torch.SymInt) -> Ref | None:
+        """A symbolic size computed from those at hand, so that no tensor must exist only to be measured."""
+        return self._sum(size.node.expr)
+
+    def size_of(self, node: fx.Node, dim: int) -> Ref:
+        ref = self.refs[self.spaces.rep(node)]
+        described = AnyType(f"Sym({text(shape(node)[dim])})")
+        return self.emit(Aten("aten.sym_size.int", (Operand(ref), dim), (), described))
+
+    def _sum(self, expr: Any) -> Ref | None:
+        if expr in self.sizes:
+            return self.sizes[expr]
+        name = {"Add": operator.add, "Mul": operator.mul}.get(type(expr).__name__)
+        if name is None:
+            return None
+        terms: list[Arg] = []
+        for term in expr.args:
+            ref = None if term.is_Integer else self._sum(term)
+            if ref is None and not term.is_Integer:
+                return None
+            terms.append(int(term) if ref is None else Operand(ref))
+        terms.sort(key=lambda t: isinstance(t, int))
+        total = terms[0]
+        described = AnyType(f"Sym({expr})")
+        for term in terms[1:]:
+            total = Operand(self.emit(Aten(f"builtin.{name.__name__}", (total, term), (), described)))
+        assert isinstance(total, Operand)
+        self.sizes[expr] = total.ref
+        return total.ref
+
+    # ------------------------------------------------------------ row by row
+
+    def aligned(self, arg: Any, node: fx.Node, dtype: DType | None) -> Ref:
+        """Operand `arg` of a broadcasting call `node`, ready to be used row by row; cast to `dtype` unless None.
+
+        Broadcasting aligns dims from the right, so a value on the space of the result must have all of its dims; a
+        unit value with all of them has one row, and that row is what it gives.
+        """
+        if not is_tensor(arg):
+            if dtype is None:
+                raise IRError(f"operand {arg!r} is no tensor")
+            return self.scalar(arg, dtype)
+        ref, space = self.value(arg), self.result(node).space
+        t = self.type(ref)
+        if t.space == UNIT and space != UNIT and len(t.shape) == rank(node):
+            if t.shape[0] != 1:
+                raise IRError(f"shared data of {t.shape[0]} rows against rows of {space}")
+            ref = self.emit(Reshape(ref, t.shape[1:]))
+        elif t.space != UNIT and (t.space != space or rank(arg) != rank(node)):
+            raise IRError(f"a value of rows of {t.space} against rows of {space}")
+        return ref if dtype is None else self.cast(ref, dtype)
+
+    def map(self, op: Op, *args: Ref) -> Ref:
+        """op(args), row by row. Shared data that was spread over rows is used as it was before."""
+        types = [self.type(a) for a in args]
+        space = next((t.space for t in types if t.space != UNIT), UNIT)
+        before = [self._before_spread(a) for a in args]
+        if space != UNIT and all(b is not None for b in before):
+            if all(isinstance(self.builder.nodes[a], Const) or t.space == UNIT for a, t in zip(args, types, strict=True)):
+                return self.emit(Pointwise(op, args))
+            return self.spread(self.emit(Pointwise(op, tuple(b for b in before if b is not None))), space)
+        return self.emit(Pointwise(op, tuple(a if b is None else b for a, b in zip(args, before, strict=True))))
+
+    def _before_spread(self, ref: Ref) -> Ref | None:
+        """The unit value that `ref` repeats for each row; itself if unit; None where rows may differ."""
+        t, node = self.type(ref), self.builder.nodes[ref]
+        if t.space == UNIT:
+            return ref
+        if isinstance(node, Const):
+            return self.const(node.value, t.dtype, UNIT, t.shape)
+        if isinstance(node, Pull) and isinstance(self.builder.nodes[node.map], ToUnit):
+            return node.x
+        return None
+
+    def spread(self, ref: Ref, space: Space) -> Ref:
+        """A unit value repeated for every row of `space`."""
+        t, node = self.type(ref), self.builder.nodes[ref]
+        if space == UNIT or t.space == space:
+            return ref
+        if isinstance(node, Const):
+            return self.const(node.value, t.dtype, space, t.shape)
+        return self.emit(Pull(ref, self.emit(ToUnit(space))))
+
+    def reshape(self, ref: Ref, features: tuple[int, ...]) -> Ref:
+        t, node = self.type(ref), self.builder.nodes[ref]
+        if t.shape == features:
+            return ref
+        if numel(t.shape) != numel(features):
+            raise IRError(f"features {t.shape} as {features}")
+        if isinstance(node, Const):
+            return self.const(node.value, t.dtype, t.space, features)
+        if isinstance(node, Reshape):
+            return self.reshape(node.x, features)
+        return self.emit(Reshape(ref, features))
+
+    def permute(self, ref: Ref, perm: tuple[int, ...]) -> Ref:
+        t, node = self.type(ref), self.builder.nodes[ref]
+        if isinstance(node, Permute):
+            return self.permute(node.x, tuple(node.perm[p] for p in perm))
+        if perm == tuple(range(len(perm))):
+            return ref
+        if isinstance(node, Const):
+            return self.const(node.value, t.dtype, t.space, tuple(t.shape[p] for p in perm))
+        return self.emit(Permute(ref, perm))
+
+    def broadcast(self, ref: Ref, features: tuple[int, ...]) -> Ref:
+        t, node = self.type(ref), self.builder.nodes[ref]
+        if t.shape == features:
+            return ref
+        if isinstance(node, Const):
+            return self.const(node.value, t.dtype, t.space, features)
+        return self.emit(Broadcast(ref, features))
+
+    def reduce(self, ref: Ref, fold: Fold, dims: tuple[int, ...], keepdim: bool) -> Ref:
+        return self.emit(Reduce(ref, fold, dims, keepdim)) if dims else ref
+
+    # ------------------------------------------------------------ along maps
+
+    def map_of(self, index: fx.Node, x: fx.Node, wrap: bool) -> Ref:
+        """The map r -> index[r] into the rows of `x`; `index` holds one number a row."""
+        ref = self.value(index)
+        features = self.type(ref).shape
+        if numel(features) != 1:
+            raise IRError(f"an index of features {features}")
+        cod = self.spaces.space_of(x)
+        if self.type(ref).space == UNIT or cod == UNIT:
+            raise IRError("an index whose rows, or what it counts, is shared data")
+        return self.emit(MapOf(self.reshape(ref, ()), cod, wrap and self.spaces.wraps(index, x)))
+
+    def push(self, x: Ref, map_: Ref, fold: Fold, empty: float = 0.0) -> Ref:
+        return self.emit(Push(x, map_, fold, empty))
+
+
+def lowest(dtype: DType) -> float:
+    """What every number of `dtype` is at least."""
+    return -float("inf") if dtype.is_float else 0.0 if dtype is DType.bool else float(torch.iinfo(TORCH_DTYPE[dtype]).min)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        name = DTYPE_OF[value.dtype].value if value.dtype in DTYPE_OF else str(value.dtype).removeprefix("torch.")
+        layout = "" if value.layout is torch.strided else f"{value.layout} ".removeprefix("torch.")
+        return f"{layout}{name}[{', '.join(map(text, value.shape))}]"
+    if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
+        return f"Sym({value.node.expr})"
+    if isinstance(value, list | tuple):
+        return f"({', '.join(map(_describe, value))})"
+    return "none" if value is None else type(value).__name__
+
+
+Table: TypeAlias = Mapping[Any, Handler]

@@ -1,0 +1,127 @@
+"""Giving compiled programs back to AOTAutograd, whose language is FX.
+
+The joint graph handed back is a skeleton: its inputs, one opaque call for the forward and one for the backward, and
+their results with fake-tensor metadata. PyTorch's own extraction then orders saved values as its version wants them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch.partitioners import _extract_fwd_bwd_modules
+from torch.utils._pytree import tree_flatten
+
+from graphweave.compiler.build import Training
+from graphweave.compiler.executable import Executable
+from graphweave.core.types import UNIT
+from graphweave.frontends.dynamo.importer import Imported
+from graphweave.ir.message.aten import TORCH_DTYPE
+from graphweave.ir.message.nodes import Input, Ref, Type
+
+Boxed = Callable[[list[Any]], list[Any]]
+
+
+def split_modules(
+    joint: fx.GraphModule, imported: Imported, training: Training, num_fwd_outputs: int
+) -> tuple[fx.GraphModule, fx.GraphModule]:
+    """Forward and backward modules of one opaque call each, for AOTAutograd."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in joint.graph.find_nodes(op="placeholder"):
+        env[node] = graph.node_copy(node, lambda n: env[n])
+    place = dict(zip(imported.inputs, env.values(), strict=True))
+    outputs = joint.graph.output_node()
+    flat, spec = tree_flatten(outputs.args[0])
+    del spec
+    cut = training.cut
+
+    primals = [place[r] for r in _input_refs(training.forward, cut.forward.where)]
+    forward = _call(graph, training.forward, primals)
+    results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
+    saved: dict[Ref, fx.Node] = {}
+    for i, ref in enumerate(cut.saved):
+        known = place.get(ref)
+        saved[ref] = known if known is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
+    tangents = {r: place[r] for r in cut.tangents}
+    takes = [(saved | tangents)[r] for r in _input_refs(training.backward, cut.backward.where)]
+    backward = _call(graph, training.backward, takes)
+    results += [_item(graph, backward, i, _val(n)) for i, n in enumerate(flat[num_fwd_outputs:])]
+    graph.output([None if n is None else r for n, r in zip(flat, results, strict=True)]).meta.update(outputs.meta)
+    symbols = [n for n in saved.values() if isinstance(n.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)]
+    values = [n for n in saved.values() if n not in symbols]
+    skeleton = fx.GraphModule(joint, graph)
+    return _extract_fwd_bwd_modules(
+        skeleton, values, symbols, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_nodes=None
+    )
+
+
+def boxed(module: fx.GraphModule) -> Boxed | None:
+    """The function of a module that is one opaque call; None for any other module.
+
+    It takes a list of arguments, which it empties, and gives a list.
+    """
+    calls = [n for n in module.graph.nodes if n.op == "call_function" and hasattr(n.target, "executable")]
+    if len(calls) != 1:
+        return None
+    call = calls[0]
+    executable = call.target.executable
+    position = {n: i for i, n in enumerate(module.graph.find_nodes(op="placeholder"))}
+    takes = [position[n] for n in call.args]
+    gives: list[tuple[bool, int]] = []
+    for out in tree_flatten(module.graph.output_node().args[0])[0]:
+        if out is None:
+            gives.append((True, -1))
+        elif out in position:
+            gives.append((False, position[out]))
+        else:
+            gives.append((True, out.args[1]))
+
+    def run(args: list[Any]) -> list[Any]:
+        given = args[:]
+        args.clear()
+        results = executable([given[i] for i in takes])
+        results.append(None)
+        return [results[i] if made else given[i] for made, i in gives]
+
+    run._boxed_call = True  # type: ignore[attr-defined]
+    return run
+
+
+def fake_of(imported: Imported, ref: Ref) -> Any:
+    """The fake tensor of a value that is saved for the backward."""
+    if ref in imported.vals:
+        return imported.vals[ref]
+    t = imported.program.types[ref]
+    assert isinstance(t, Type), f"%{ref} has no fake value"
+    example = next(v for v in imported.vals.values() if isinstance(v, torch.Tensor))
+    sizes = t.shape if t.space == UNIT else (imported.space_rows[t.space], *t.shape)
+    return example.new_empty(sizes, dtype=TORCH_DTYPE[t.dtype])
+
+
+def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
+    """Inputs of an executable, in its order, as positions of the joint program."""
+    back = {new: old for old, new in where.items()}
+    return [back[i] for i, n in enumerate(executable.plan.program.nodes) if isinstance(n, Input)]
+
+
+def _call(graph: fx.Graph, executable: Executable, args: Sequence[fx.Node]) -> fx.Node:
+    def opaque(*values: Any) -> list[Any]:
+        return executable(values)
+
+    opaque.__name__ = opaque.__qualname__ = executable.plan.name
+    opaque.executable = executable  # type: ignore[attr-defined]
+    return graph.call_function(opaque, tuple(args))
+
+
+def _item(graph: fx.Graph, call: fx.Node, i: int, val: Any) -> fx.Node:
+    node = graph.call_function(operator.getitem, (call, i))
+    node.meta["val"] = val
+    return node
+
+
+def _val(node: Any) -> Any:
+    return node.meta.get("val") if isinstance(node, fx.Node) else node

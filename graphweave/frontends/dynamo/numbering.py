@@ -1,0 +1,128 @@
+"""Which FX nodes have equal values: one representative each, identities skipped, spellings of one thing made one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, rank, same, shape, text, unbacked, val
+
+aten = torch.ops.aten
+
+IDENTITY = frozenset({
+    aten.detach.default, aten.alias.default, aten.clone.default, aten.contiguous.default, aten.lift_fresh.default,
+    aten.lift_fresh_copy.default, aten.lift.default, aten.detach_copy.default, aten.alias_copy.default,
+    aten._conj.default, aten.resolve_conj.default, aten.resolve_neg.default,
+})  # fmt: skip
+"""Calls whose result has the values of their first operand (of real numbers: conjugates are refused by dtype)."""
+
+RESHAPES = frozenset({
+    aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default, aten.view_copy.default,
+    aten._reshape_alias.default, aten._reshape_copy.default, aten.unsqueeze.default, aten.squeeze.default,
+    aten.squeeze.dim, aten.squeeze.dims,
+})  # fmt: skip
+"""Calls that the shape of their result says everything about."""
+
+
+def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
+    """node -> the first node that has its value. Random, in-place and size-making calls are only equal to themselves."""
+    same_as: dict[fx.Node, fx.Node] = {}
+    seen: dict[Any, fx.Node] = {}
+    for node in graph.nodes:
+        same_as[node] = node
+        if node.op != "call_function":
+            if isinstance(val(node), torch.SymInt):
+                seen.setdefault(_symbolic(node), node)
+            continue
+        behind = identity(node, same_as)
+        if behind is not None:
+            same_as[node] = behind
+            continue
+        if pure(node):
+            same_as[node] = seen.setdefault(_key(node, same_as), node)
+    return same_as
+
+
+def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
+    """The operand that `node` merely repeats."""
+    if not node.args or not isinstance(node.args[0], fx.Node):
+        return None
+    x = node.args[0]
+    here, before = val(node), val(x)
+    if not isinstance(here, torch.Tensor) or not isinstance(before, torch.Tensor):
+        return None
+    alike = here.dtype == before.dtype and here.device == before.device and here.layout == before.layout
+    if not alike or here.dtype.is_complex or unbacked(here) - unbacked(before):
+        return None
+    repeats = node.target in IDENTITY or node.target is aten._to_copy.default
+    reshapes = node.target in RESHAPES or (node.target is aten.slice.Tensor and argument(node, "step", 1) == 1)
+    if not repeats and not (reshapes and _same_shape(node, x)):
+        return None
+    return same_as[x]
+
+
+def pure(node: fx.Node) -> bool:
+    """May two equal calls be one? Not where they draw random numbers, write, or make a size that data decides."""
+    op = node.target
+    if isinstance(op, torch._ops.OpOverload):
+        if op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
+            return False
+    elif not callable(op) or isinstance(op, torch._ops.HigherOrderOperator):
+        return False
+    operands = frozenset(s for a in node.all_input_nodes for s in unbacked(val(a)))
+    return not unbacked(val(node)) - operands
+
+
+def _same_shape(a: fx.Node, b: fx.Node) -> bool:
+    return rank(a) == rank(b) and all(same(m, n) for m, n in zip(shape(a), shape(b), strict=True))
+
+
+def _symbolic(node: fx.Node) -> Any:
+    return ("size", str(val(node).node.expr))
+
+
+def _key(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> Any:
+    value = val(node)
+    if isinstance(value, torch.SymInt):
+        return _symbolic(node)
+    if node.target in RESHAPES:
+        return ("reshape", node.target is aten.expand.default, same_as[node.args[0]], tuple(map(text, value.shape)))  # type: ignore[index]
+    row = _row(node)
+    if row is not None:
+        return ("select", same_as[row[0]], *row[1:])
+    return (node.target, _frozen(node.args, same_as), _frozen(node.kwargs, same_as))
+
+
+def _row(node: fx.Node) -> tuple[fx.Node, int, int] | None:
+    """x, dim and index where `node` is x.select(dim, index): as select or as an item of unbind."""
+    if node.target is aten.select.int:
+        x, index = node.args[0], node.args[2]
+        assert isinstance(x, fx.Node)
+        dim = dim_of(node.args[1], rank(x))  # type: ignore[arg-type]
+    elif _is_item(node) and node.args[0].target is aten.unbind.int:  # type: ignore[union-attr]
+        x, index = node.args[0].args[0], node.args[1]  # type: ignore[union-attr]
+        dim = dim_of(argument(node.args[0], "dim", 0), rank(x))  # type: ignore[arg-type]
+    else:
+        return None
+    size = fixed(shape(x)[dim])
+    if not isinstance(index, int) or (index < 0 and size is None):
+        return None
+    return x, dim, index + size if index < 0 and size is not None else index
+
+
+def _is_item(node: fx.Node) -> bool:
+    return getattr(node.target, "__name__", "") == "getitem" and isinstance(node.args[0], fx.Node)
+
+
+def _frozen(arg: Any, same_as: dict[fx.Node, fx.Node]) -> Any:
+    if isinstance(arg, fx.Node):
+        return same_as[arg]
+    if isinstance(arg, list | tuple):
+        return tuple(_frozen(a, same_as) for a in arg)
+    if isinstance(arg, dict):
+        return tuple((k, _frozen(v, same_as)) for k, v in arg.items())
+    if isinstance(arg, slice):
+        return ("slice", _frozen((arg.start, arg.stop, arg.step), same_as))
+    return type(arg).__name__, repr(arg)

@@ -1,0 +1,128 @@
+"""ATen calls that multiply matrices or fold dims -> MatMul, Gram, Reduce, and Push along ToUnit for the rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.frontends.dynamo.context import Context, Handler, Table, lowest
+from graphweave.frontends.dynamo.row_rules import transposed
+from graphweave.frontends.dynamo.sizes import argument, dim_of, is_tensor, rank, shape
+from graphweave.ir.message.aten import DTYPE_OF
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Gram, MatMul, Ref, ToUnit
+
+aten = torch.ops.aten
+
+
+def _product(cx: Context, a: Any, b: Any) -> Ref:
+    """a @ b: rows times shared weights, or the sum over rows of outer products."""
+    x = transposed(a)
+    if x is not None and cx.spaces.space_of(x) != UNIT:
+        return cx.emit(Gram(cx.value(x), cx.value(b)))
+    left = cx.value(a)
+    if cx.type(left).space == UNIT:
+        raise IRError("a product of shared data")
+    return cx.emit(MatMul(left, cx.value(b)))
+
+
+def _mm(cx: Context, node: fx.Node) -> Ref:
+    return _product(cx, *node.args[:2])
+
+
+def _addmm(cx: Context, node: fx.Node) -> Ref:
+    if argument(node, "beta", 1) != 1 or argument(node, "alpha", 1) != 1:
+        raise IRError("addmm with factors")
+    product = _product(cx, *node.args[1:3])
+    return cx.map(Op.add, product, cx.aligned(node.args[0], node, None))
+
+
+def _mv(cx: Context, node: fx.Node) -> Ref:
+    """A matrix of rows times a shared vector."""
+    x, w = (cx.value(a) for a in node.args[:2])
+    features = cx.type(w).shape
+    if cx.type(x).space == UNIT or len(features) != 1:
+        raise IRError("a product of shared data")
+    return cx.reshape(cx.emit(MatMul(x, cx.reshape(w, (features[0], 1)))), ())
+
+
+def _dims(node: fx.Node) -> list[int]:
+    x = node.args[0]
+    assert isinstance(x, fx.Node)
+    dims = argument(node, "dim", None)
+    n = rank(x)
+    if dims is None or dims == []:
+        return list(range(n))
+    return sorted(dim_of(d, n) for d in (dims if isinstance(dims, list | tuple) else [dims]))
+
+
+def _folded(cx: Context, node: fx.Node, x: Ref, fold: Fold) -> Ref:
+    """`x` folded over the dims of the call: features first, then rows."""
+    arg, dims, keepdim = node.args[0], _dims(node), bool(argument(node, "keepdim", False))
+    t = cx.type(x)
+    empty = {Fold.sum: 0.0, Fold.mul: 1.0, Fold.max: lowest(t.dtype), Fold.min: float("inf")}[fold]
+    if t.dtype is DType.bool or (fold is Fold.min and not t.dtype.is_float):
+        raise IRError(f"{fold.value} of {t.dtype.value}")
+    if t.space == UNIT:
+        _not_empty(fold, [t.shape[d] for d in dims])
+        return cx.reduce(x, fold, tuple(dims), keepdim)
+    _not_empty(fold, [t.shape[d - 1] for d in dims if d > 0])
+    out = cx.reduce(x, fold, tuple(d - 1 for d in dims if d > 0), keepdim)
+    if 0 not in dims:
+        return out
+    assert isinstance(arg, fx.Node)
+    out = cx.push(out, cx.emit(ToUnit(t.space)), fold, empty)
+    return cx.reshape(out, (1, *cx.type(out).shape)) if keepdim else out
+
+
+def _not_empty(fold: Fold, sizes: list[int]) -> None:
+    if fold in (Fold.max, Fold.min) and 0 in sizes:
+        raise IRError("the extreme of no numbers")
+
+
+def _fold(fold: Fold) -> Handler:
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        dtype = cx.result(node).dtype
+        return _folded(cx, node, cx.cast(cx.value(node.args[0]), dtype), fold)
+
+    return handler
+
+
+def _mean(cx: Context, node: fx.Node) -> Ref:
+    """The sum, divided by how many."""
+    arg, t = node.args[0], cx.result(node)
+    assert isinstance(arg, fx.Node)
+    x = cx.cast(cx.value(arg), t.dtype)
+    total, dims, own = _folded(cx, node, x, Fold.sum), _dims(node), cx.type(x)
+    if own.space == UNIT:
+        return cx.map(Op.div, total, cx.const(numel([own.shape[d] for d in dims]), t.dtype))
+    features = cx.const(numel([own.shape[d - 1] for d in dims if d > 0]), t.dtype)
+    if 0 not in dims:
+        return cx.map(Op.div, total, features)
+    return cx.map(Op.div, total, cx.map(Op.mul, cx.rows(arg, t.dtype), features))
+
+
+def _dot(cx: Context, node: fx.Node) -> Ref:
+    """The sum over rows of products of two vectors."""
+    x, y = (cx.value(a) for a in node.args[:2])
+    space = cx.type(x).space
+    if space == UNIT or cx.type(y).space != space:
+        raise IRError("a product of shared data")
+    return cx.push(cx.map(Op.mul, x, y), cx.emit(ToUnit(space)), Fold.sum)
+
+
+DENSE: Table = {
+    aten.mm.default: _mm,
+    aten.addmm.default: _addmm,
+    aten.mv.default: _mv,
+    aten.dot.default: _dot,
+    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default), _fold(Fold.sum)),
+    **dict.fromkeys((aten.prod.dim_int, aten.prod.default), _fold(Fold.mul)),
+    **dict.fromkeys((aten.amax.default, aten.max.default), _fold(Fold.max)),
+    **dict.fromkeys((aten.amin.default, aten.min.default), _fold(Fold.min)),
+    **dict.fromkeys((aten.mean.dim, aten.mean.default), _mean),
+}

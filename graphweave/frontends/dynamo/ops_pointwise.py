@@ -1,0 +1,243 @@
+"""ATen calls that work number by number -> Pointwise and Cast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Op
+from graphweave.frontends.dynamo.context import Context, Handler, Table
+from graphweave.frontends.dynamo.sizes import argument, is_tensor, val
+from graphweave.ir.message.aten import DTYPE_OF
+from graphweave.ir.message.nodes import Ref
+
+aten = torch.ops.aten
+prims = torch.ops.prims
+
+_OF_BOOL = {
+    Op.mul: Op.logical_and, Op.minimum: Op.logical_and, Op.add: Op.logical_or, Op.maximum: Op.logical_or,
+}  # fmt: skip
+_REAL_OR_SAME = frozenset({Op.floor, Op.ceil, Op.abs, Op.neg, Op.sign, Op.relu})
+
+
+def _unary(op: Op) -> Handler:
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        t = cx.result(node)
+        if op in _REAL_OR_SAME and not t.dtype.is_float and (t.dtype is DType.bool or op in (Op.floor, Op.ceil)):
+            raise IRError(f"{op.value} of {t.dtype.value}")
+        dtype = None if op.gives_bool else t.dtype
+        x = cx.aligned(node.args[0], node, DType.bool if op is Op.logical_not else dtype)
+        if op is Op.isnan and not cx.type(x).dtype.is_float:
+            raise IRError("isnan of integers")
+        return cx.map(op, x)
+
+    return handler
+
+
+def compute_type(*args: Any) -> DType:
+    """The dtype in which torch computes with these operands."""
+    values = [val(a) for a in args]
+    numbers = [v if isinstance(v, torch.Tensor) else _like(v) for v in values]
+    out = numbers[0]
+    dtype = torch.result_type(out, numbers[1]) if len(numbers) > 1 else out.dtype
+    if dtype not in DTYPE_OF:
+        raise IRError(f"numbers of {dtype}")
+    return DTYPE_OF[dtype]
+
+
+def _like(value: Any) -> Any:
+    """A Python number of the kind of a symbolic one: kinds are what promotion looks at."""
+    return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
+
+
+def _binary(op: Op, alpha: bool = False, reverse: bool = False) -> Handler:
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        a, b = node.args[:2]
+        scale = argument(node, "alpha", 1) if alpha else 1
+        if op in (Op.logical_and, Op.logical_or):
+            dtype = DType.bool
+        elif op.gives_bool:
+            dtype = compute_type(a, b)
+        else:
+            dtype = cx.result(node).dtype
+        x, y = (cx.aligned(v, node, dtype) for v in (a, b))
+        if reverse:
+            x, y = y, x
+        if not (isinstance(scale, int | float) and scale == 1):
+            scaled = cx.map(Op.mul, x if reverse else y, cx.scalar(scale, dtype))
+            # torch scales what is subtracted, the first argument of rsub
+            x, y = (x, scaled) if not reverse else (x, cx.map(Op.mul, y, cx.scalar(scale, dtype)))
+        real = _OF_BOOL.get(op, op) if dtype is DType.bool else op
+        return cx.map(real, x, y)
+
+    return handler
+
+
+def _bitwise(op: Op) -> Handler:
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        if cx.result(node).dtype is not DType.bool:
+            raise IRError("bitwise operators of integers")
+        args = node.args[: 1 if op is Op.logical_not else 2]
+        return cx.map(op, *(cx.aligned(a, node, DType.bool) for a in args))
+
+    return handler
+
+
+def _divide(cx: Context, node: fx.Node) -> Ref | None:
+    """Without rounding; torch's rounding divisions are not a division rounded."""
+    if argument(node, "rounding_mode") is not None:
+        return None
+    return _binary(Op.div)(cx, node)
+
+
+def _pow(cx: Context, node: fx.Node) -> Ref:
+    """x ** number, by the special cases that torch has, which are faster and not rounded as pow is."""
+    t, exponent = cx.result(node), node.args[1]
+    if t.dtype is DType.bool or not isinstance(exponent, int | float):
+        raise IRError("powers of bool, or to a symbolic number")
+    x = cx.aligned(node.args[0], node, t.dtype)
+    if exponent == 1:
+        return x
+    if exponent in (2, 3):
+        square = cx.map(Op.mul, x, x)
+        return square if exponent == 2 else cx.map(Op.mul, square, x)
+    if t.dtype.is_float:
+        match exponent:
+            case 0.5:
+                return cx.map(Op.sqrt, x)
+            case -0.5:
+                return cx.map(Op.rsqrt, x)
+            case -1:
+                return cx.map(Op.reciprocal, x)
+            case -2:
+                return cx.map(Op.reciprocal, cx.map(Op.mul, x, x))
+    elif exponent < 0:
+        raise IRError("negative powers of integers")
+    return cx.map(Op.pow, x, cx.scalar(exponent, t.dtype))
+
+
+def _clamp(cx: Context, node: fx.Node) -> Ref:
+    dtype = cx.result(node).dtype
+    out = cx.aligned(node.args[0], node, dtype)
+    for name, op in (("min", Op.maximum), ("min_val", Op.maximum), ("max", Op.minimum), ("max_val", Op.minimum)):
+        bound = argument(node, name)
+        if bound is not None:
+            out = cx.map(op, out, cx.aligned(bound, node, dtype))
+    return out
+
+
+def _where(cx: Context, node: fx.Node) -> Ref:
+    cond, a, b = node.args[:3]
+    dtype = cx.result(node).dtype
+    return cx.map(Op.where, cx.aligned(cond, node, DType.bool), *(cx.aligned(v, node, dtype) for v in (a, b)))
+
+
+def _masked_fill(cx: Context, node: fx.Node) -> Ref:
+    x, mask, value = node.args[:3]
+    dtype = cx.result(node).dtype
+    return cx.map(Op.where, cx.aligned(mask, node, DType.bool), *(cx.aligned(v, node, dtype) for v in (value, x)))
+
+
+def _square(cx: Context, node: fx.Node) -> Ref:
+    x = cx.aligned(node.args[0], node, cx.result(node).dtype)
+    return cx.map(Op.mul, x, x)
+
+
+def _sigmoid_backward(cx: Context, node: fx.Node) -> Ref:
+    """g * (1 - y) * y"""
+    dtype = cx.result(node).dtype
+    g, y = (cx.aligned(v, node, dtype) for v in node.args[:2])
+    return cx.map(Op.mul, g, cx.map(Op.mul, cx.map(Op.sub, cx.const(1, dtype), y), y))
+
+
+def _tanh_backward(cx: Context, node: fx.Node) -> Ref:
+    """g * (1 - y * y)"""
+    dtype = cx.result(node).dtype
+    g, y = (cx.aligned(v, node, dtype) for v in node.args[:2])
+    return cx.map(Op.mul, g, cx.map(Op.sub, cx.const(1, dtype), cx.map(Op.mul, y, y)))
+
+
+def _threshold_backward(cx: Context, node: fx.Node) -> Ref:
+    """0 where x <= threshold, else g."""
+    dtype = cx.result(node).dtype
+    g, x = (cx.aligned(v, node, dtype) for v in node.args[:2])
+    low = cx.map(Op.le, x, cx.scalar(node.args[2], dtype))
+    return cx.map(Op.where, low, cx.const(0, dtype), g)
+
+
+def _leaky_relu(cx: Context, node: fx.Node) -> Ref:
+    dtype = cx.result(node).dtype
+    x = cx.aligned(node.args[0], node, dtype)
+    slope = cx.scalar(argument(node, "negative_slope", 0.01), dtype)
+    return cx.map(Op.where, cx.map(Op.gt, x, cx.const(0, dtype)), x, cx.map(Op.mul, x, slope))
+
+
+def _leaky_relu_backward(cx: Context, node: fx.Node) -> Ref:
+    """g where x > 0, else slope * g; of the result instead of x the sign is the same."""
+    dtype = cx.result(node).dtype
+    g, x = (cx.aligned(v, node, dtype) for v in node.args[:2])
+    slope = cx.scalar(node.args[2], dtype)
+    return cx.map(Op.where, cx.map(Op.gt, x, cx.const(0, dtype)), g, cx.map(Op.mul, g, slope))
+
+
+def _cast(cx: Context, node: fx.Node) -> Ref | None:
+    x = node.args[0]
+    if not is_tensor(x) or val(x).device != val(node).device:
+        return None
+    return cx.cast(cx.value(x), cx.result(node).dtype)
+
+
+_UNARY: dict[Any, Op] = {
+    aten.neg.default: Op.neg, aten.exp.default: Op.exp, aten.log.default: Op.log, aten.log1p.default: Op.log1p,
+    aten.expm1.default: Op.expm1, aten.sqrt.default: Op.sqrt, aten.rsqrt.default: Op.rsqrt,
+    aten.reciprocal.default: Op.reciprocal, aten.abs.default: Op.abs, aten.sign.default: Op.sign,
+    aten.sgn.default: Op.sign, aten.tanh.default: Op.tanh, aten.sigmoid.default: Op.sigmoid, aten.erf.default: Op.erf,
+    aten.sin.default: Op.sin, aten.cos.default: Op.cos, aten.floor.default: Op.floor, aten.ceil.default: Op.ceil,
+    aten.relu.default: Op.relu, aten.logical_not.default: Op.logical_not, aten.isnan.default: Op.isnan,
+}  # fmt: skip
+_PAIRS: dict[Op, tuple[Any, ...]] = {
+    Op.mul: (aten.mul.Tensor, aten.mul.Scalar),
+    Op.pow: (aten.pow.Tensor_Tensor, aten.pow.Scalar),
+    Op.maximum: (aten.maximum.default,),
+    Op.minimum: (aten.minimum.default,),
+    Op.atan2: (aten.atan2.default,),
+    Op.eq: (aten.eq.Tensor, aten.eq.Scalar),
+    Op.ne: (aten.ne.Tensor, aten.ne.Scalar),
+    Op.lt: (aten.lt.Tensor, aten.lt.Scalar),
+    Op.le: (aten.le.Tensor, aten.le.Scalar),
+    Op.gt: (aten.gt.Tensor, aten.gt.Scalar),
+    Op.ge: (aten.ge.Tensor, aten.ge.Scalar),
+    Op.logical_and: (aten.logical_and.default,),
+    Op.logical_or: (aten.logical_or.default,),
+}
+_CLAMPS: tuple[Any, ...] = (
+    aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor, aten.clamp_max.default,
+    aten.clamp_max.Tensor, aten.hardtanh.default,
+)  # fmt: skip
+
+_special: dict[Any, Callable[[Context, fx.Node], Ref | None]] = {
+    aten.div.Tensor: _divide, aten.div.Scalar: _divide, aten.true_divide.Tensor: _divide,
+    aten.div.Tensor_mode: _divide, aten.div.Scalar_mode: _divide,
+    aten.pow.Tensor_Scalar: _pow, aten.where.self: _where, aten.square.default: _square,
+    aten.masked_fill.Scalar: _masked_fill, aten.masked_fill.Tensor: _masked_fill,
+    aten.sigmoid_backward.default: _sigmoid_backward, aten.tanh_backward.default: _tanh_backward,
+    aten.threshold_backward.default: _threshold_backward, aten.leaky_relu.default: _leaky_relu,
+    aten.leaky_relu_backward.default: _leaky_relu_backward,
+    aten._to_copy.default: _cast, prims.convert_element_type.default: _cast,
+    aten.bitwise_and.Tensor: _bitwise(Op.logical_and), aten.bitwise_or.Tensor: _bitwise(Op.logical_or),
+    aten.bitwise_not.default: _bitwise(Op.logical_not),
+}  # fmt: skip
+
+POINTWISE: Table = {
+    **{target: _unary(op) for target, op in _UNARY.items()},
+    **{target: _binary(op) for op, targets in _PAIRS.items() for target in targets},
+    **{target: _binary(Op.add, alpha=True) for target in (aten.add.Tensor, aten.add.Scalar)},
+    **{target: _binary(Op.sub, alpha=True) for target in (aten.sub.Tensor, aten.sub.Scalar)},
+    **{target: _binary(Op.sub, alpha=True, reverse=True) for target in (aten.rsub.Tensor, aten.rsub.Scalar)},
+    **dict.fromkeys(_CLAMPS, _clamp),
+    **_special,
+}

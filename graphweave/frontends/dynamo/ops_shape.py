@@ -1,0 +1,285 @@
+"""ATen calls that rearrange the numbers of a row, and those that make constants."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT
+from graphweave.frontends.dynamo.context import Context, Table
+from graphweave.frontends.dynamo.row_rules import permutation
+from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, is_tensor, rank, shape, val
+from graphweave.ir.message.nodes import Concat, Pad, Ref, Slice
+
+aten = torch.ops.aten
+
+
+def _feature_dim(cx: Context, ref: Ref, dim: int, ndim: int) -> int:
+    """Which feature dim of `ref` is dim `dim` of its tensor; IRError where it is the rows."""
+    d = dim_of(dim, ndim)
+    if cx.type(ref).space == UNIT:
+        return d
+    if d == 0:
+        raise IRError("works across rows")
+    return d - 1
+
+
+def _view(cx: Context, node: fx.Node) -> Ref:
+    x, t = cx.value(node.args[0]), cx.result(node)
+    if cx.type(x).space != t.space:
+        raise IRError(f"a view of rows of {cx.type(x).space} as rows of {t.space}")
+    return cx.reshape(x, t.shape)
+
+
+def _expand(cx: Context, node: fx.Node) -> Ref:
+    x, t = cx.aligned(node.args[0], node, None), cx.result(node)
+    return cx.spread(cx.broadcast(x, t.shape), t.space)
+
+
+def _repeat(cx: Context, node: fx.Node) -> Ref:
+    """repeat as far as it is an expand."""
+    x = node.args[0]
+    if not isinstance(x, fx.Node):
+        raise IRError("no tensor")
+    times = node.args[1]
+    own = list(times)[len(times) - rank(x) :]  # type: ignore[arg-type]
+    if any(fixed(n) != 1 and fixed(val(k)) != 1 for n, k in zip(shape(x), own, strict=True)):
+        raise IRError("repeats more than one number")
+    return _expand(cx, node)
+
+
+def _permute(cx: Context, node: fx.Node) -> Ref:
+    x, perm = cx.value(node.args[0]), permutation(node)
+    if cx.type(x).space != UNIT:
+        if perm[0] != 0:
+            raise IRError("moves the rows to another dim")
+        perm = tuple(p - 1 for p in perm[1:])
+    return cx.permute(x, perm)
+
+
+def _cut(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1) -> Ref:
+    size = cx.type(x).shape[dim]
+    return x if (start, stop, step) == (0, size, 1) else cx.emit(Slice(x, dim, start, stop, step))
+
+
+def _slice(cx: Context, node: fx.Node) -> Ref:
+    x, (dim, start, stop, step) = cx.value(node.args[0]), _slice_arguments(node)
+    d = _feature_dim(cx, x, dim, rank(node))
+    start, stop = _clip(start, stop, cx.type(x).shape[d])
+    return _cut(cx, x, d, start, stop, step)
+
+
+def _slice_arguments(node: fx.Node) -> tuple[Any, Any, Any, Any]:
+    dim, start, stop, step = (argument(node, name) for name in ("dim", "start", "end", "step"))
+    numbers = [v if v is None else fixed(val(v)) for v in (start, stop, step)]
+    if any(v is not None and n is None for v, n in zip((start, stop, step), numbers, strict=True)):
+        raise IRError("a slice whose bounds vary")
+    return dim, *numbers  # type: ignore[return-value]
+
+
+def _clip(start: int | None, stop: int | None, size: int) -> tuple[int, int]:
+    first, last, _ = slice(start, stop).indices(size)
+    return first, max(first, last)
+
+
+def _select(cx: Context, node: fx.Node) -> Ref:
+    x, index = cx.value(node.args[0]), fixed(val(node.args[2]))
+    if index is None:
+        raise IRError("selects at a place that varies")
+    d = _feature_dim(cx, x, node.args[1], rank(node.args[0]))  # type: ignore[arg-type]
+    features = cx.type(x).shape
+    index = dim_of(index, features[d])
+    return cx.reshape(_cut(cx, x, d, index, index + 1), (*features[:d], *features[d + 1 :]))
+
+
+def _item(cx: Context, node: fx.Node) -> Ref | None:
+    """An item of split or unbind is a slice; other items stay with the call whose results they are."""
+    source, item = node.args
+    if not isinstance(source, fx.Node) or source.target not in _SPLITS or not isinstance(item, int):
+        return None
+    arg = source.args[0]
+    x, dim = cx.value(arg), argument(source, "dim", 0)
+    d = _feature_dim(cx, x, dim, rank(arg))  # type: ignore[arg-type]
+    pieces = [fixed(p.shape[dim_of(dim, p.dim())]) for p in val(source)] if source.target is not aten.unbind.int else None
+    if pieces is None:
+        features = cx.type(x).shape
+        return cx.reshape(_cut(cx, x, d, item, item + 1), (*features[:d], *features[d + 1 :]))
+    if any(p is None for p in pieces):
+        raise IRError("pieces whose sizes vary")
+    sizes = [int(p) for p in pieces if p is not None]
+    item = dim_of(item, len(sizes))
+    start = sum(sizes[:item])
+    return _cut(cx, x, d, start, start + sizes[item])
+
+
+_SPLITS = frozenset({
+    aten.split.Tensor, aten.split_with_sizes.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
+    aten.unbind.int, aten.chunk.default, aten.unsafe_chunk.default,
+})  # fmt: skip
+
+
+def _concat(cx: Context, node: fx.Node) -> Ref:
+    t = cx.result(node)
+    args: Any = node.args[0]
+    xs = [cx.cast(cx.value(x), t.dtype) for x in args if rank(x) == rank(node)]
+    if len(xs) < len(args):
+        raise IRError("concatenates tensors of different ranks")
+    dim = dim_of(argument(node, "dim", 0), rank(node)) - (t.space != UNIT)
+    if dim < 0 or any(cx.type(x).space != t.space for x in xs):
+        raise IRError("concatenates rows, or rows of several spaces")
+    return xs[0] if len(xs) == 1 else cx.emit(Concat(tuple(xs), dim))
+
+
+def _stack(cx: Context, node: fx.Node) -> Ref:
+    t = cx.result(node)
+    dim = dim_of(argument(node, "dim", 0), rank(node)) - (t.space != UNIT)
+    xs = [cx.cast(cx.value(x), t.dtype) for x in node.args[0]]  # type: ignore[union-attr]
+    if dim < 0 or any(cx.type(x).space != t.space for x in xs):
+        raise IRError("stacks along rows, or rows of several spaces")
+    one = (*t.shape[:dim], 1, *t.shape[dim + 1 :])
+    blocks = tuple(cx.reshape(x, one) for x in xs)
+    return blocks[0] if len(blocks) == 1 else cx.emit(Concat(blocks, dim))
+
+
+def _padded(cx: Context, x: Ref, dim: int, before: int, after: int) -> Ref:
+    return x if before == after == 0 else cx.emit(Pad(x, dim, before, after))
+
+
+def _slice_backward(cx: Context, node: fx.Node) -> Ref:
+    """slice_backward(g, sizes, dim, start, end, step)"""
+    g, t = cx.value(node.args[0]), cx.result(node)
+    dim, start, stop, step = (fixed(val(a)) for a in node.args[2:6])
+    if step != 1 or dim is None or start is None or stop is None or cx.type(g).space != t.space:
+        raise IRError("the gradient of a slice of rows, with steps, or at places that vary")
+    d = _feature_dim(cx, g, dim, rank(node))
+    start, stop = _clip(start, stop, t.shape[d])
+    return _padded(cx, g, d, start, t.shape[d] - stop)
+
+
+def _select_backward(cx: Context, node: fx.Node) -> Ref:
+    """select_backward(g, sizes, dim, index)"""
+    g, t = cx.value(node.args[0]), cx.result(node)
+    dim, index = fixed(val(node.args[2])), fixed(val(node.args[3]))
+    if dim is None or index is None or cx.type(g).space != t.space:
+        raise IRError("the gradient of one row, or of a place that varies")
+    d = dim_of(dim, rank(node)) - (t.space != UNIT)
+    if d < 0:
+        raise IRError("the gradient of one row")
+    index = dim_of(index, t.shape[d])
+    column = cx.reshape(g, (*t.shape[:d], 1, *t.shape[d + 1 :]))
+    return _padded(cx, column, d, index, t.shape[d] - index - 1)
+
+
+def _replaced(cx: Context, base: Ref, block: Ref, d: int, start: int, stop: int) -> Ref:
+    """base with `block` at start..stop of feature dim `d`."""
+    size = cx.type(base).shape[d]
+    if cx.number_of(base) == 0:
+        return _padded(cx, block, d, start, size - stop)
+    parts = [_cut(cx, base, d, 0, start)] if start else []
+    parts.append(block)
+    if stop < size:
+        parts.append(_cut(cx, base, d, stop, size))
+    return parts[0] if len(parts) == 1 else cx.emit(Concat(tuple(parts), d))
+
+
+def _slice_scatter(cx: Context, node: fx.Node) -> Ref:
+    base, block = (cx.value(a) for a in node.args[:2])
+    dim, start, stop, step = _slice_arguments(node)
+    if step != 1:
+        raise IRError("replaces every so many numbers")
+    t = cx.result(node)
+    d = _feature_dim(cx, base, dim, rank(node))
+    start, stop = _clip(start, stop, t.shape[d])
+    return _replaced(cx, base, cx.cast(block, t.dtype), d, start, stop)
+
+
+def _select_scatter(cx: Context, node: fx.Node) -> Ref:
+    base, block = (cx.value(a) for a in node.args[:2])
+    index, t = fixed(val(node.args[3])), cx.result(node)
+    if index is None or cx.type(block).space != t.space:
+        raise IRError("replaces a row, or at a place that varies")
+    d = _feature_dim(cx, base, node.args[2], rank(node))  # type: ignore[arg-type]
+    index = dim_of(index, t.shape[d])
+    column = cx.reshape(cx.cast(block, t.dtype), (*t.shape[:d], 1, *t.shape[d + 1 :]))
+    return _replaced(cx, base, column, d, index, index + 1)
+
+
+def _pad(cx: Context, node: fx.Node) -> Ref:
+    x, pads = cx.value(node.args[0]), [fixed(val(p)) for p in node.args[1]]  # type: ignore[union-attr]
+    if argument(node, "value", 0) != 0 or any(p is None or p < 0 for p in pads):
+        raise IRError("pads with what is not zero, or cuts")
+    for k in range(0, len(pads), 2):
+        before, after = pads[k], pads[k + 1]
+        if before or after:
+            dim = _feature_dim(cx, x, rank(node) - 1 - k // 2, rank(node))
+            x = _padded(cx, x, dim, before or 0, after or 0)
+    return x
+
+
+# ---------------------------------------------------------------- constants
+
+
+def _filled(cx: Context, node: fx.Node, value: Any) -> Ref:
+    t = cx.result(node)
+    if is_tensor(value):
+        return cx.spread(cx.broadcast(cx.cast(cx.value(value), t.dtype), t.shape), t.space)
+    if not isinstance(value, bool | int | float):
+        return cx.spread(cx.broadcast(cx.scalar(value, t.dtype), t.shape), t.space)
+    if not t.dtype.is_float and not math.isfinite(value):
+        raise IRError(f"{value} as {t.dtype.value}")
+    return cx.const(value, t.dtype, t.space, t.shape)
+
+
+def _fill_of(name: str) -> Any:
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        return _filled(cx, node, argument(node, name))
+
+    return handler
+
+
+def _fill_with(value: float) -> Any:
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        return _filled(cx, node, value)
+
+    return handler
+
+
+def _copy(cx: Context, node: fx.Node) -> Ref:
+    """copy(x, source) has the shape and dtype of x and the numbers of source."""
+    t = cx.result(node)
+    source = cx.aligned(node.args[1], node, t.dtype)
+    return cx.spread(cx.broadcast(source, t.shape), t.space)
+
+
+SHAPE: Table = {
+    operator.getitem: _item,
+    **dict.fromkeys((aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.view_copy.default,
+                     aten._reshape_alias.default, aten._reshape_copy.default, aten.unsqueeze.default,
+                     aten.squeeze.default, aten.squeeze.dim, aten.squeeze.dims), _view),
+    **dict.fromkeys((aten.expand.default, aten.expand_copy.default), _expand),
+    aten.repeat.default: _repeat,
+    **dict.fromkeys((aten.permute.default, aten.permute_copy.default, aten.t.default, aten.transpose.int), _permute),
+    aten.slice.Tensor: _slice,
+    aten.select.int: _select,
+    **dict.fromkeys((aten.cat.default,), _concat),
+    aten.stack.default: _stack,
+    aten.slice_backward.default: _slice_backward,
+    aten.select_backward.default: _select_backward,
+    aten.slice_scatter.default: _slice_scatter,
+    aten.select_scatter.default: _select_scatter,
+    aten.constant_pad_nd.default: _pad,
+    aten.copy.default: _copy,
+    **dict.fromkeys((aten.full.default, aten.new_full.default, aten.full_like.default), _fill_of("fill_value")),
+    **dict.fromkeys((aten.fill.Scalar, aten.fill.Tensor), _fill_of("value")),
+    aten.scalar_tensor.default: _fill_of("s"),
+    **dict.fromkeys((aten.zeros.default, aten.new_zeros.default, aten.zeros_like.default, aten.zero.default,
+                     aten.empty.memory_format, aten.new_empty.default, aten.empty_like.default,
+                     aten.new_empty_strided.default, aten.empty_strided.default, aten.empty_permuted.default),
+                    _fill_with(0)),
+    **dict.fromkeys((aten.ones.default, aten.new_ones.default, aten.ones_like.default), _fill_with(1)),
+}  # fmt: skip

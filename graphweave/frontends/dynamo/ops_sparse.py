@@ -1,0 +1,230 @@
+"""ATen calls that move rows along an index -> Pull and Push, in every spelling that PyTorch has, forward and backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.frontends.dynamo.context import Context, Table, lowest
+from graphweave.frontends.dynamo.row_rules import pulled, pushed
+from graphweave.frontends.dynamo.sizes import argument, rank
+from graphweave.ir.message.infer import broadcast_shapes
+from graphweave.ir.message.nodes import Pull, Ref
+
+aten = torch.ops.aten
+
+
+def _pull(cx: Context, node: fx.Node) -> Ref:
+    """index_select, gather, index, embedding -> x pulled along the map."""
+    found = pulled(node)
+    if found is None:
+        raise IRError("the index is not one number for each row, or does not count rows")
+    index, x, wrap = found
+    rows, t = cx.value(x), cx.result(node)
+    features = cx.type(rows).shape
+    if node.target is aten.gather.default and t.shape != features:
+        raise IRError("gathers some of the features")
+    out = cx.emit(Pull(rows, cx.map_of(index, x, wrap)))
+    return cx.reshape(out, t.shape) if node.target is aten.embedding.default else out
+
+
+def _map(cx: Context, node: fx.Node) -> Ref:
+    """The map of a pushing call: from the rows of its index to the rows of its result."""
+    found = pushed(node)
+    if found is None:
+        raise IRError("the index is not one number for each row, or does not count rows")
+    index, out, wrap = found
+    return cx.map_of(index, out, wrap)
+
+
+def _source(cx: Context, node: fx.Node, arg: Any, map_: Ref, *, wide: bool = False) -> Ref:
+    """What is pushed: rows of the map's domain with the features of the result (broadcast to them if `wide`)."""
+    dom, features, ref = cx.spaces.space_of(_index(node)), cx.result(node).shape, cx.value(arg)
+    t = cx.type(ref)
+    if wide and t.space == UNIT:
+        # values of index_put broadcast from the right against [rows of the index, features]
+        if len(t.shape) == 1 + len(features):
+            if t.shape[0] != 1:
+                raise IRError("values of as many rows as the index that are shared data")
+            ref = cx.reshape(ref, t.shape[1:])
+        ref = cx.spread(cx.broadcast(ref, features), dom)
+    elif wide and rank(arg) == 1 + len(features) and broadcast_shapes([t.shape, features]) == features:
+        ref = cx.broadcast(ref, features)
+    t = cx.type(ref)
+    if t.space != dom or t.shape != features:
+        raise IRError(f"pushes {list(t.shape)} on {t.space} where {list(features)} on {dom} would be all of it")
+    return ref
+
+
+def _index(node: fx.Node) -> fx.Node:
+    found = pushed(node)
+    assert found is not None
+    return found[0]
+
+
+def _base(cx: Context, node: fx.Node) -> Ref:
+    base, t = cx.value(node.args[0]), cx.result(node)
+    if cx.type(base) != t:
+        raise IRError(f"a base of {cx.type(base)} for a result of {t}")
+    return base
+
+
+def _added(cx: Context, node: fx.Node, base: Ref, pushed_: Ref) -> Ref:
+    if cx.number_of(base) == 0 and cx.number_of(base) is not None:
+        return pushed_
+    return cx.map(Op.add, base, pushed_)
+
+
+def _no_bool(cx: Context, node: fx.Node) -> None:
+    if cx.result(node).dtype is DType.bool:
+        raise IRError("accumulates bools")
+
+
+def _scatter_add(cx: Context, node: fx.Node) -> Ref:
+    """base + push(source)"""
+    _no_bool(cx, node)
+    map_ = _map(cx, node)
+    source = _source(cx, node, node.args[3], map_)
+    return _added(cx, node, _base(cx, node), cx.push(source, map_, Fold.sum))
+
+
+def _index_add(cx: Context, node: fx.Node) -> Ref:
+    """base + alpha * push(source)"""
+    _no_bool(cx, node)
+    map_, alpha = _map(cx, node), argument(node, "alpha", 1)
+    source = _source(cx, node, node.args[3], map_)
+    if not (isinstance(alpha, int | float) and alpha == 1):
+        source = cx.map(Op.mul, source, cx.scalar(alpha, cx.result(node).dtype))
+    return _added(cx, node, _base(cx, node), cx.push(source, map_, Fold.sum))
+
+
+def _index_put(cx: Context, node: fx.Node) -> Ref:
+    """base + push(values) if accumulating; else a number written where some row points."""
+    if len(node.args) > 3 and node.args[3]:
+        _no_bool(cx, node)
+        map_ = _map(cx, node)
+        source = _source(cx, node, node.args[2], map_, wide=True)
+        return _added(cx, node, _base(cx, node), cx.push(source, map_, Fold.sum))
+    value = cx.value(node.args[2])
+    if cx.type(value).space != UNIT or cx.type(value).shape not in ((), (1,)):
+        raise IRError("writes rows without accumulating: which of two wins is not defined")
+    return _written(cx, node, cx.reshape(value, ()))
+
+
+def _scatter_value(cx: Context, node: fx.Node) -> Ref:
+    """A number written where some row points."""
+    return _written(cx, node, cx.scalar(node.args[3], cx.result(node).dtype))
+
+
+def _written(cx: Context, node: fx.Node, value: Ref) -> Ref:
+    map_, base = _map(cx, node), _base(cx, node)
+    _whole_index(cx, node)
+    reached = _reached(cx, node, map_)
+    return cx.map(Op.where, reached, value, base)
+
+
+def _whole_index(cx: Context, node: fx.Node) -> None:
+    """A scatter writes as many features as its index has."""
+    if node.target is aten.scatter.value:
+        index = node.args[2]
+        assert isinstance(index, fx.Node)
+        if cx.type(cx.value(index)).shape != cx.result(node).shape:
+            raise IRError("writes some of the features")
+
+
+def _count(cx: Context, node: fx.Node, map_: Ref, dtype: DType) -> Ref:
+    """How many rows point to each row, with feature dims of size 1."""
+    t = cx.result(node)
+    ones = cx.const(1, dtype, cx.spaces.space_of(_index(node)))
+    return cx.reshape(cx.push(ones, map_, Fold.sum), (1,) * len(t.shape))
+
+
+def _reached(cx: Context, node: fx.Node, map_: Ref) -> Ref:
+    return cx.map(Op.gt, _count(cx, node, map_, DType.i64), cx.const(0, DType.i64))
+
+
+_FOLD = {
+    "sum": Fold.sum, "add": Fold.sum, "prod": Fold.mul, "multiply": Fold.mul, "amax": Fold.max, "amin": Fold.min,
+    "mean": Fold.sum,
+}  # fmt: skip
+_COMBINE = {Fold.sum: Op.add, Fold.mul: Op.mul, Fold.max: Op.maximum, Fold.min: Op.minimum}
+
+
+def _scatter_reduce(cx: Context, node: fx.Node) -> Ref:
+    """scatter_reduce and index_reduce -> push, then the base: combined (include_self) or where no row points."""
+    _no_bool(cx, node)
+    kind, own = node.args[4], argument(node, "include_self", True)
+    assert isinstance(kind, str)
+    fold, t = _FOLD[kind], cx.result(node)
+    map_, base = _map(cx, node), _base(cx, node)
+    source = _source(cx, node, node.args[3], map_)
+    if kind == "mean":
+        return _mean(cx, node, source, map_, base, bool(own))
+    number = cx.number_of(base)
+    if not own:
+        if number is not None:
+            return cx.push(source, map_, fold, float(number))
+        return cx.map(Op.where, _reached(cx, node, map_), cx.push(source, map_, fold), base)
+    neutral = {Fold.sum: 0.0, Fold.mul: 1.0, Fold.max: lowest(t.dtype), Fold.min: float("inf")}[fold]
+    if number is not None and fold in (Fold.max, Fold.min):
+        neutral = float(number)
+    elif fold is Fold.min and not t.dtype.is_float:
+        raise IRError("the least of integers and a base that is not one number")
+    out = cx.push(source, map_, fold, neutral)
+    if number == neutral and fold in (Fold.sum, Fold.mul):
+        return out
+    return cx.map(_COMBINE[fold], out, base)
+
+
+def _mean(cx: Context, node: fx.Node, source: Ref, map_: Ref, base: Ref, own: bool) -> Ref:
+    """(base + sum) / (1 + count) if include_self; else sum / count, and the base where the count is 0."""
+    dtype = cx.result(node).dtype
+    if not dtype.is_float:
+        raise IRError("the mean of integers")
+    total, count = cx.push(source, map_, Fold.sum), _count(cx, node, map_, dtype)
+    one = cx.const(1, dtype)
+    if own:
+        return cx.map(Op.div, _added(cx, node, base, total), cx.map(Op.add, count, one))
+    mean = cx.map(Op.div, total, cx.map(Op.maximum, count, one))
+    if cx.number_of(base) == 0:
+        return mean
+    return cx.map(Op.where, cx.map(Op.gt, count, cx.const(0, dtype)), mean, base)
+
+
+def _embedding_backward(cx: Context, node: fx.Node) -> Ref:
+    """embedding_dense_backward(g, index, rows, padding_idx, scale_grad_by_freq) -> push(g)"""
+    g, _, _, padding, scaled = node.args
+    if scaled or not isinstance(padding, int) or padding >= 0:
+        raise IRError("an embedding with padding_idx, or gradients scaled by frequency")
+    map_ = _map(cx, node)
+    source = cx.reshape(cx.value(g), cx.result(node).shape)
+    return cx.push(source, map_, Fold.sum)
+
+
+_pushes: dict[Any, Callable[[Context, fx.Node], Ref]] = {
+    aten.scatter_add.default: _scatter_add,
+    aten.index_add.default: _index_add,
+    aten.index_put.default: _index_put,
+    aten._unsafe_index_put.default: _index_put,
+    aten.scatter.value: _scatter_value,
+    aten.scatter_reduce.two: _scatter_reduce,
+    aten.index_reduce.default: _scatter_reduce,
+    aten.embedding_dense_backward.default: _embedding_backward,
+}
+_PULLS = (
+    aten.index_select.default, aten.gather.default, aten.index.Tensor, aten._unsafe_index.Tensor,
+    aten.embedding.default,
+)  # fmt: skip
+
+SPARSE: Table = {**dict.fromkeys(_PULLS, _pull), **_pushes}
+
+MOVES_ROWS = frozenset(SPARSE) | {
+    aten.scatter.src, aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default, aten.segment_reduce.default,
+    aten.index_copy.default, aten.index_fill.int_Scalar, aten.masked_select.default, aten.masked_scatter.default,
+}  # fmt: skip
+"""Calls that gather or scatter: each one that stays outside the algebra is reported with its reason."""

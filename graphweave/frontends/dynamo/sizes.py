@@ -1,0 +1,84 @@
+"""Sizes of captured tensors: plain numbers, symbols known before a call, symbols only known during one."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import torch
+from torch import fx
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+
+Size: TypeAlias = "int | torch.SymInt"
+
+
+def fixed(size: Any) -> int | None:
+    """The number that `size` is for every call of the graph, None where it varies. Adds no guard."""
+    if isinstance(size, torch.SymInt):
+        expr = size.node.expr
+        return int(expr) if expr.is_number else None
+    return int(size)
+
+
+def same(a: Size, b: Size) -> bool:
+    """True where the two sizes are equal in every call, provably. Adds no guard."""
+    m, n = fixed(a), fixed(b)
+    if m is not None and n is not None:
+        return m == n
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and a.node.expr == b.node.expr:
+        return True
+    return statically_known_true(a == b)
+
+
+def unbacked(value: Any) -> frozenset[Any]:
+    """The symbols in `value` (tensor, size, or list of them) that no guard can speak of: sizes that data decides."""
+    if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
+        return frozenset(free_unbacked_symbols(value))
+    if isinstance(value, list | tuple):
+        return frozenset(s for v in value for s in unbacked(v))
+    return frozenset()
+
+
+def symbols(size: Size) -> frozenset[Any]:
+    """Every symbol in the expression of `size`."""
+    return frozenset(size.node.expr.free_symbols) if isinstance(size, torch.SymInt) else frozenset()
+
+
+def text(size: Size) -> str:
+    """`size` as torch prints it: "s77 + u0", "50"."""
+    return str(size.node.expr) if isinstance(size, torch.SymInt) else str(size)
+
+
+def val(arg: Any) -> Any:
+    """The fake value of an FX argument; what is no node is its own value."""
+    return arg.meta.get("val") if isinstance(arg, fx.Node) else arg
+
+
+def is_tensor(arg: Any) -> bool:
+    """Is `arg` an FX node with one tensor for a value?"""
+    return isinstance(val(arg), torch.Tensor)
+
+
+def shape(arg: fx.Node) -> tuple[Size, ...]:
+    """The sizes of a tensor node."""
+    return tuple(val(arg).shape)
+
+
+def rank(arg: fx.Node) -> int:
+    return val(arg).dim()
+
+
+def dim_of(dim: int, ndim: int) -> int:
+    """`dim` counted from the front."""
+    return dim + ndim if dim < 0 else dim
+
+
+def argument(node: fx.Node, name: str, default: Any = None) -> Any:
+    """The argument of an ATen call by its name in the schema, wherever it was put; `default` where it was not given."""
+    if name in node.kwargs:
+        return node.kwargs[name]
+    for position, a in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+        if a.name == name:
+            if position < len(node.args) and not a.kwarg_only:
+                return node.args[position]
+            return a.default_value if a.has_default_value() else default
+    return default

@@ -1,0 +1,116 @@
+"""Which tensors have their rows in common: the leading dims of a captured graph, joined along what the calls do.
+
+Provenance decides, not names and not sizes: two leading dims become one class only where a call relates row r of the
+one to row r of the other, and only if their sizes are provably equal. A class becomes a `Space` where some map starts
+or ends in it or its size varies from call to call; every other tensor is shared data on the unit space.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.core.types import UNIT, Space
+from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwise
+from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, rank, same, shape, symbols, unbacked
+
+
+class Spaces:
+    """The answer for one graph: `space_of(node)`, `rows[space]`, `wrap_of(index, x)`."""
+
+    def __init__(self, graph: fx.Graph, same_as: Mapping[fx.Node, fx.Node]) -> None:
+        self._same_as = same_as
+        self._parent: dict[fx.Node, fx.Node] = {}
+        self._maps: list[tuple[fx.Node, fx.Node, bool]] = []
+        self._nodes = [n for n in graph.nodes if same_as.get(n) is n and is_tensor(n) and rank(n) > 0]
+        for node in self._nodes:
+            for a, b in self._related(node):
+                self._join(a, b)
+            for index, x, wrap in index_uses(node, self.rep):
+                self._maps.append((index, x, wrap))
+        self._join_codomains()
+        self.mapped = {self._find(n) for index, x, _ in self._maps for n in (index, x)}
+        self._fix_features()
+        self.rows: dict[Space, Size] = {}
+        self._space = self._name()
+
+    def space_of(self, node: fx.Node) -> Space:
+        """Where the rows of `node` lie; the unit space for shared data."""
+        if rank(node) == 0:
+            return UNIT
+        return self._space.get(self._find(self.rep(node)), UNIT)
+
+    def wraps(self, index: fx.Node, x: fx.Node) -> bool:
+        """May `index` count rows of `x` from the end? Not where the graph also uses it in a way that refuses this."""
+        key = (self.rep(index), self._find(self.rep(x)))
+        return all(wrap for i, y, wrap in self._maps if (self.rep(i), self._find(y)) == key)
+
+    def on_map(self, node: fx.Node) -> bool:
+        """Do maps of this graph start or end in the rows of `node`?"""
+        return is_tensor(node) and rank(node) > 0 and self._find(self.rep(node)) in self.mapped
+
+    def rep(self, node: fx.Node) -> fx.Node:
+        return self._same_as[node]
+
+    def _related(self, node: fx.Node) -> Iterator[tuple[fx.Node, fx.Node]]:
+        rule: Callable[[fx.Node], Iterator[tuple[Any, Any]]] | None = RULES.get(node.target)
+        if rule is not None:
+            yield from rule(node)
+        elif is_pointwise(node):
+            for x in node.all_input_nodes:
+                if is_tensor(x) and rank(x) == rank(node):
+                    yield x, node
+
+    def _join(self, a: Any, b: Any) -> None:
+        if not (is_tensor(a) and is_tensor(b)) or rank(a) == 0 or rank(b) == 0:
+            return
+        a, b = self._find(self.rep(a)), self._find(self.rep(b))
+        if a is not b and same(shape(a)[0], shape(b)[0]):
+            self._parent[b] = a
+
+    def _find(self, node: fx.Node) -> fx.Node:
+        while node in self._parent:
+            node = self._parent[node]
+        return node
+
+    def _join_codomains(self) -> None:
+        """One index into two tensors of provably as many rows is one map: their rows correspond through it."""
+        first: dict[fx.Node, list[fx.Node]] = {}
+        for index, x, _ in self._maps:
+            known = first.setdefault(self.rep(index), [])
+            for y in known:
+                self._join(y, x)
+            known.append(x)
+
+    def _fix_features(self) -> None:
+        """Feature sizes of values that move along maps become numbers (a guard each): they do not vary from call to call.
+
+        A size in which the number of rows of some map appears does vary and stays as it is.
+        """
+        varying = {s for root in self.mapped for s in symbols(shape(root)[0])}
+        for node in self._nodes:
+            if self._find(node) not in self.mapped or node.meta["val"].dtype not in _MOVED:
+                continue
+            for size in shape(node)[1:]:
+                if fixed(size) is None and not unbacked(size) and not symbols(size) & varying:
+                    int(size)
+
+    def _name(self) -> dict[fx.Node, Space]:
+        domains = {self._find(index) for index, _, _ in self._maps}
+        out: dict[fx.Node, Space] = {}
+        count = {"E": 0, "V": 0}
+        for node in self._nodes:
+            root = self._find(node)
+            if root in out or (root not in self.mapped and fixed(shape(root)[0]) is not None):
+                continue
+            letter = "E" if root in domains else "V"
+            out[root] = Space(f"{letter}{count[letter]}")
+            count[letter] += 1
+            self.rows[out[root]] = shape(root)[0]
+        return out
+
+
+_MOVED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool})

@@ -1,0 +1,149 @@
+"""Captured graphs for tests: the joint graph that a partition function receives, with the real values it ran on."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from functorch.compile import default_partition, make_boxed_func
+from torch import Tensor, fx
+from torch._dynamo.backends.common import aot_autograd
+
+from graphweave.core.types import Space
+from graphweave.frontends.dynamo.decompositions import decompositions
+from graphweave.frontends.dynamo.importer import Imported, import_graph
+from graphweave.ir.message.interp import interp
+from graphweave.ir.message.parse import parse
+from graphweave.ir.message.show import show
+from graphweave.ir.message.verify import verify
+
+
+@dataclass
+class Capture:
+    """One graph of a call: joint (forward and backward) or inference; `inputs` by placeholder name."""
+
+    gm: fx.GraphModule
+    imported: Imported
+    inputs: dict[str, Any] = field(default_factory=dict)
+
+    def targets(self) -> list[str]:
+        """ATen calls that stayed, symbolic arithmetic and clones of results aside, sorted."""
+        nodes = self.imported.program.nodes
+        kept = [n.target for n in nodes if type(n).__name__ == "Aten"]
+        return sorted(t for t in kept if not t.startswith("builtin.") and t not in _HARMLESS)
+
+    def kinds(self) -> list[str]:
+        return [type(n).__name__ for n in self.imported.program.nodes]
+
+
+_HARMLESS = frozenset({"aten.sym_size.int", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
+
+
+def capture(f: Callable[..., Any], *args: Any, dynamic: bool = True, decompose: bool = True) -> list[Capture]:
+    """Run f(*args) forward, and backward where it has gradients, and give every graph that was captured."""
+    captures: list[Capture] = []
+
+    def partition(gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
+        captures.append(Capture(copy.deepcopy(gm), import_graph(gm)))
+        return default_partition(gm, joint_inputs, **kwargs)
+
+    def compiler(is_backward: bool, inference: bool) -> Callable[..., Any]:
+        def compile_graph(gm: fx.GraphModule, example_inputs: Any) -> Any:
+            if inference:
+                captures.append(Capture(copy.deepcopy(gm), import_graph(gm)))
+            mine = captures[-1]
+            names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+
+            def run(*values: Any) -> Any:
+                seen = {n: v for n, v in zip(names, values, strict=True) if not is_backward or n.startswith("tangents")}
+                mine.inputs.update({n: _own(v) for n, v in seen.items()})
+                return gm(*values)
+
+            return make_boxed_func(run)
+
+        return compile_graph
+
+    backend = aot_autograd(
+        fw_compiler=compiler(False, False),
+        bw_compiler=compiler(True, False),
+        inference_compiler=compiler(False, True),
+        partition_fn=partition,
+        decompositions=decompositions() if decompose else None,
+    )
+    torch._dynamo.reset()
+    patch = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+    if not dynamic:
+        patch["automatic_dynamic_shapes"] = False
+    with torch._dynamo.config.patch(patch):
+        out = torch.compile(f, backend=backend, dynamic=dynamic, fullgraph=True)(*args)
+        outs = [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, Tensor) and o.requires_grad]
+        if outs:
+            generator = torch.Generator().manual_seed(7)
+            weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.dtype) for o in outs]
+            torch.autograd.backward(outs, weights)
+    return captures
+
+
+def _own(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+class _Recorder(fx.Interpreter):
+    """Runs a graph and learns what its symbols stood for."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        super().__init__(gm)
+        self.symbols: dict[Any, int] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value, fake = super().run_node(n), n.meta.get("val")
+        if isinstance(value, Tensor) and isinstance(fake, Tensor):
+            assert value.dim() == fake.dim(), n
+            for real, size in zip(value.shape, fake.shape, strict=True):
+                self._learn(size, real)
+        elif isinstance(fake, torch.SymInt):
+            self._learn(fake, value)
+        return value
+
+    def _learn(self, size: Any, real: int) -> None:
+        if isinstance(size, torch.SymInt) and size.node._expr.is_Symbol:
+            self.symbols[size.node._expr] = real
+
+
+def check(captured: Capture, tolerance: float = 1e-12) -> None:
+    """The program gives what the graph gives, on the values that the graph ran on; it prints, parses and verifies."""
+    program = captured.imported.program
+    verify(program)
+    assert parse(show(program)).nodes == program.nodes
+    names = [n.name for n in captured.gm.graph.nodes if n.op == "placeholder"]
+    recorder = _Recorder(captured.gm)
+    torch.manual_seed(11)
+    want = recorder.run(*(_own(captured.inputs[n]) for n in names), enable_io_processing=False)
+    rows: dict[Space, int] = {}
+    for space, size in captured.imported.space_rows.items():
+        rows[space] = int(size.node._expr.subs(recorder.symbols)) if isinstance(size, torch.SymInt) else size
+    given = {n: _own(captured.inputs[n]) for n in names}
+    for ref, value in captured.imported.attributes.items():
+        given[program.nodes[ref].name] = value  # type: ignore[union-attr]
+    torch.manual_seed(11)
+    got = interp(program, given, rows)
+    flat = torch.utils._pytree.tree_leaves(want, is_leaf=lambda v: v is None)
+    assert len(flat) == len(got)
+    for i, (w, g) in enumerate(zip(flat, got, strict=True)):
+        _same(f"output {i}", w, g, tolerance)
+
+
+def _same(where: str, want: Any, got: Any, tolerance: float) -> None:
+    if not isinstance(want, Tensor):
+        assert want == got, f"{where}: {want} expected, got {got}"
+        return
+    assert isinstance(got, Tensor) and got.shape == want.shape and got.dtype == want.dtype, f"{where}: {want} {got}"
+    if want.dtype.is_floating_point:
+        finite = want[want.isfinite()].abs()
+        scale = finite.max().item() if finite.numel() else 1.0
+        torch.testing.assert_close(got, want, rtol=0, atol=tolerance * max(scale, 1e-30), equal_nan=True, msg=lambda m: f"{where}: {m}")
+    else:
+        assert torch.equal(got, want), f"{where}: {want} expected, got {got}"
