@@ -1,0 +1,1 @@
+"""Loop IR to text: pure functions, no files, no subprocess, no clock."""

@@ -1,0 +1,307 @@
+"""Scalar expressions of the loop IR as C++ expressions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from graphweave.codegen.cpp.names import Names, ctype, literal
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Var
+from graphweave.ir.loop.types import dtype_of
+
+
+@dataclass(slots=True)
+class Array:
+    """How one buffer, stash or alloc is addressed.
+
+    `has_rows`: the first index selects a row of `shape`. `is_scalar`: a plain variable, not an array.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int, ...]
+    has_rows: bool
+    is_scalar: bool = False
+
+    @property
+    def numel(self) -> int:
+        total = 1
+        for extent in self.shape:
+            total *= extent
+        return total
+
+
+@dataclass(slots=True)
+class Scope:
+    """What the printer knows at one point of the kernel."""
+
+    names: Names
+    arrays: dict[str, Array]
+    types: dict[str, DType]
+    row_pointers: dict[tuple[str, str], str] = field(default_factory=dict)  # (array, row variable) -> pointer
+    fused: set[str] = field(default_factory=set)  # lanes that another lane's loop also covers
+    helpers: set[str] = field(default_factory=set)  # preamble functions used so far
+
+
+@dataclass(slots=True)
+class Affine:
+    """offset + sum of coefficient * lane."""
+
+    terms: dict[str, int]
+    offset: int = 0
+
+
+def linear(index: Expr) -> Affine | None:
+    """`index` as a sum over lanes, None where it is something else (a division, a loaded value)."""
+    match index:
+        case Var(name):
+            return Affine({name: 1})
+        case Lit(value, _):
+            return Affine({}, int(value))
+        case IndexSum(terms, offset, 1, None):
+            total: dict[str, int] = {}
+            for name, coefficient in terms:
+                total[name] = total.get(name, 0) + coefficient
+            return Affine(total, offset)
+    return None
+
+
+def strides(shape: tuple[int, ...]) -> list[int]:
+    """Elements between neighbours along each dimension of a contiguous block."""
+    out = [1] * len(shape)
+    for i in range(len(shape) - 2, -1, -1):
+        out[i] = out[i + 1] * shape[i + 1]
+    return out
+
+
+def flatten(features: tuple[Expr, ...], shape: tuple[int, ...]) -> tuple[Affine, list[tuple[Expr, int]]]:
+    """Feature indices as one element offset: an affine part and (expression, stride) pairs for the rest."""
+    affine, rest = Affine({}), []
+    for index, extent, stride in zip(features, shape, strides(shape), strict=True):
+        part = linear(index)
+        if extent == 1 and part is not None:
+            continue  # the only legal value is zero
+        if part is None:
+            rest.append((index, stride))
+            continue
+        affine.offset += part.offset * stride
+        for name, coefficient in part.terms.items():
+            affine.terms[name] = affine.terms.get(name, 0) + coefficient * stride
+    return affine, rest
+
+
+# ---------------------------------------------------------------- addresses
+
+
+def element(array: str, index: tuple[Expr, ...], scope: Scope) -> str:
+    """The C++ lvalue of `array[index]`."""
+    info = scope.arrays[array]
+    row = index[0] if info.has_rows else None
+    features = index[1:] if info.has_rows else index
+    base = scope.names.of(info.name)
+    if len(features) != len(info.shape):
+        raise IRError(f"'{array}' has {len(info.shape)} feature dimensions, indexed with {len(features)}.")
+    offset = _offset_text(features, info.shape, scope)
+    if row is None:
+        return base if info.is_scalar else f"{base}[{offset}]"
+    if isinstance(row, Var) and (array, row.name) in scope.row_pointers:
+        return f"{scope.row_pointers[array, row.name]}[{offset}]"
+    row_text = row_offset(row, info.numel, scope)
+    return f"{base}[{row_text}]" if offset == "0" else f"{base}[{row_text} + {offset}]"
+
+
+def row_offset(row: Expr, numel: int, scope: Scope) -> str:
+    """Elements before row `row`, in 64 bits before the multiplication."""
+    text = expression(row, scope)
+    wide = text if dtype_of(row, scope.types) is DType.i64 else f"(int64_t){_atom(text)}"
+    return wide if numel == 1 else f"{_atom(wide) if ' ' in wide else wide} * {numel}"
+
+
+def _offset_text(features: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> str:
+    affine, rest = flatten(features, shape)
+    parts = []
+    for name, coefficient in affine.terms.items():
+        if coefficient and name not in scope.fused:
+            variable = scope.names.of(name)
+            parts.append(variable if coefficient == 1 else f"{variable} * {_signed(coefficient)}")
+    for expr, stride in rest:
+        text = _atom(expression(expr, scope))
+        parts.append(text if stride == 1 else f"(int64_t){text} * {stride}")
+    if affine.offset or not parts:
+        parts.append(_signed(affine.offset))
+    return " + ".join(parts)
+
+
+def _signed(number: int) -> str:
+    return str(number) if number >= 0 else f"({number})"
+
+
+def _atom(text: str) -> str:
+    simple = text.replace("_", "").replace(".", "").isalnum() or (text.startswith("(") and text.endswith(")"))
+    return text if simple and text.count("(") <= 1 else f"({text})"
+
+
+# ---------------------------------------------------------------- values
+
+
+def expression(expr: Expr, scope: Scope) -> str:
+    """`expr` as a C++ expression, parenthesised so that it may stand as an operand."""
+    match expr:
+        case Var(name):
+            return scope.names.of(name)
+        case Lit(value, dtype):
+            return literal(value, dtype)
+        case Load(array, index):
+            return element(array, index, scope)
+        case CastTo(x, dtype):
+            return _cast(x, dtype, scope)
+        case IndexSum():
+            return _index_sum(expr, scope)
+        case Degree(csr, row):
+            indptr, r = scope.names.derived(csr, "indptr"), expression(row, scope)
+            return f"((int64_t){indptr}[{r} + 1] - (int64_t){indptr}[{r}])"
+        case Call(op, args):
+            return _call(op, args, scope)
+
+
+def _cast(x: Expr, dtype: DType, scope: Scope) -> str:
+    text, source = expression(x, scope), dtype_of(x, scope.types)
+    if source is dtype:
+        return text
+    if dtype is DType.bool:
+        return f"({text} != 0)"
+    if source.is_float and dtype in (DType.u8, DType.i8, DType.i16):
+        return f"({ctype(dtype)})(int64_t){_atom(text)}"  # wraps, where the direct conversion is undefined
+    return f"({ctype(dtype)}){_atom(text)}"
+
+
+def _index_sum(index: IndexSum, scope: Scope) -> str:
+    parts = []
+    for name, coefficient in index.terms:
+        variable = scope.names.of(name)
+        parts.append(variable if coefficient == 1 else f"{variable} * {_signed(coefficient)}")
+    if index.offset or not parts:
+        parts.append(_signed(index.offset))
+    text = " + ".join(parts)
+    if index.div != 1:
+        text = f"({text}) / {index.div}"
+    if index.mod is not None:
+        text = f"({text}) % {index.mod}"
+    return text if len(parts) == 1 and index.div == 1 and index.mod is None and " " not in text else f"({text})"
+
+
+_INFIX = {
+    Op.add: "+", Op.sub: "-", Op.mul: "*", Op.div: "/", Op.eq: "==", Op.ne: "!=", Op.lt: "<", Op.le: "<=",
+    Op.gt: ">", Op.ge: ">=",
+}  # fmt: skip
+_STANDARD = {
+    Op.log1p: "log1p", Op.expm1: "expm1", Op.sqrt: "sqrt", Op.tanh: "tanh", Op.erf: "erf", Op.sin: "sin",
+    Op.cos: "cos", Op.floor: "floor", Op.ceil: "ceil", Op.atan2: "atan2", Op.pow: "pow", Op.abs: "fabs", Op.log: "log",
+}  # fmt: skip
+_OWN_F32 = {Op.exp: "gw_exp", Op.log: "gw_log", Op.log1p: "gw_log1p", Op.tanh: "gw_tanh", Op.sigmoid: "gw_sigmoid"}
+_OWN_F64 = {Op.exp: "gw_exp", Op.sigmoid: "gw_sigmoid"}
+_GENERIC = {Op.maximum: "gw_max", Op.minimum: "gw_min", Op.relu: "gw_relu", Op.sign: "gw_sign", Op.abs: "gw_abs"}
+_UNSIGNED = {DType.i64: "uint64_t", DType.i32: "uint32_t"}
+_POWERS = {0.0: "{one}", 1.0: "{x}", 2.0: "({x} * {x})", 3.0: "({x} * {x} * {x})", 0.5: "std::sqrt({x})",
+           -0.5: "({one} / std::sqrt({x}))", -1.0: "({one} / {x})", -2.0: "({one} / ({x} * {x}))"}  # fmt: skip
+
+
+def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
+    dtype = dtype_of(args[-1], scope.types)
+    texts = [expression(arg, scope) for arg in args]
+    x = texts[0]
+    match op:
+        case Op.where:
+            return f"({x} ? {texts[1]} : {texts[2]})"
+        case Op.logical_and | Op.logical_or:  # not && and ||: branches would keep the loop from vectorising
+            left, right = (_truth(text, dtype) for text in texts)
+            return f"({left} {'&' if op is Op.logical_and else '|'} {right})"
+        case Op.logical_not:
+            return f"(!{_truth(x, dtype)})"
+        case Op.isnan:
+            return f"({x} != {x})" if dtype.is_float else "false"
+        case Op.pow if isinstance(args[1], Lit) and float(args[1].value) in _POWERS and _is_name(x):
+            return _POWERS[float(args[1].value)].format(x=x, one=literal(1, dtype))
+    if dtype.is_float:
+        return _float_call(op, dtype, texts, scope)
+    return _bool_call(op, texts) if dtype is DType.bool else _int_call(op, dtype, texts, scope)
+
+
+def _is_name(text: str) -> bool:
+    """Whether `text` may be repeated: a variable or an element, not a computation."""
+    return text.isidentifier() or (text.endswith("]") and "(" not in text)
+
+
+def _truth(text: str, dtype: DType) -> str:
+    return _atom(text) if dtype is DType.bool else f"({text} != 0)"
+
+
+def _float_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
+    x, joined, one = texts[0], ", ".join(texts), literal(1, dtype)
+    own = (_OWN_F32 if dtype is DType.f32 else _OWN_F64).get(op)
+    if own is not None:
+        scope.helpers.add(f"{own}_{dtype.value}")
+        return f"{own}({joined})"
+    if op in _INFIX:
+        return f"({x} {_INFIX[op]} {texts[1]})"
+    if op in _STANDARD:
+        return f"std::{_STANDARD[op]}({joined})"
+    match op:
+        case Op.neg:
+            return f"(-{_atom(x)})"
+        case Op.rsqrt:
+            return f"({one} / std::sqrt({x}))"
+        case Op.reciprocal:
+            return f"({one} / {_atom(x)})"
+    scope.helpers.add(_GENERIC[op])
+    return f"{_GENERIC[op]}({joined})"
+
+
+def _int_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
+    x = texts[0]
+    if op.gives_bool:
+        return f"({x} {_INFIX[op]} {texts[1]})"
+    if op in (Op.floor, Op.ceil):
+        return x
+    if op in (Op.add, Op.sub, Op.mul, Op.neg):
+        return _wrapping(op, dtype, texts)
+    if op not in _GENERIC:
+        raise IRError(f"'{op.value}' has no {dtype.value} form; cast its operand to a float first.")
+    scope.helpers.add(_GENERIC[op])
+    return f"{_GENERIC[op]}<{ctype(dtype)}>({', '.join(texts)})"
+
+
+def _wrapping(op: Op, dtype: DType, texts: list[str]) -> str:
+    """Integer arithmetic that wraps at the ends, as torch's does; in C++ only unsigned arithmetic may."""
+    wide = _UNSIGNED.get(dtype, "uint32_t")
+    operands = [f"({wide}){_atom(text)}" for text in texts]
+    body = f"0 - {operands[0]}" if op is Op.neg else f" {_INFIX[op]} ".join(operands)
+    return f"({ctype(dtype)})({body})"
+
+
+def _bool_call(op: Op, texts: list[str]) -> str:
+    symbols = {Op.add: "|", Op.maximum: "|", Op.mul: "&", Op.minimum: "&"} | _INFIX_COMPARE
+    if op not in symbols:
+        raise IRError(f"'{op.value}' has no bool form; cast its operand first.")
+    return f"({texts[0]} {symbols[op]} {texts[1]})"
+
+
+_INFIX_COMPARE = {op: text for op, text in _INFIX.items() if op.gives_bool}
+
+
+def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> str:
+    """The statement `target = fold(target, value)` without its semicolon."""
+    match fold:
+        case Fold.sum | Fold.mul:
+            op = Op.add if fold is Fold.sum else Op.mul
+            if dtype.is_float:
+                return f"{target} {_INFIX[op]}= {value}"
+            text = _bool_call(op, [target, value]) if dtype is DType.bool else _wrapping(op, dtype, [target, value])
+            return f"{target} = {text}"
+        case Fold.max | Fold.min:
+            op = Op.maximum if fold is Fold.max else Op.minimum
+            if dtype is DType.bool:
+                return f"{target} = {_bool_call(op, [target, value])}"
+            scope.helpers.add(_GENERIC[op])
+            return f"{target} = {_GENERIC[op]}<{ctype(dtype)}>({target}, {value})"

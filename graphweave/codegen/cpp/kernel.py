@@ -1,0 +1,207 @@
+"""A whole kernel as one C++ translation unit.
+
+The entry point has the same C signature for every kernel:
+
+    int32_t NAME(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
+                 int32_t num_threads)
+
+`ptrs`: the indptr of each CSR, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then the largest
+degree of each CSR. `chunks`: `num_chunks + 1` row boundaries. Threads take whole chunks; totals are kept per chunk and
+folded in chunk order, so results do not depend on the number of threads. Returns 0, or 1 if scratch could not be
+allocated. Outputs may not overlap inputs.
+"""
+
+from __future__ import annotations
+
+from graphweave.codegen.cpp.expr import Array, Scope, folded
+from graphweave.codegen.cpp.names import Names, ctype, literal
+from graphweave.codegen.cpp.preamble import preamble
+from graphweave.codegen.cpp.stmt import Printer
+from graphweave.codegen.cpp.walk import binders, local_arrays, statements
+from graphweave.codegen.writer import Writer
+from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role
+from graphweave.ir.loop.types import identity, parameter_types
+
+_STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
+_ALIGN = 64
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The C++ text of a well-formed kernel; equal kernels give equal text.
+
+    Raises:
+        IRError: where C++ cannot say it (half precision).
+    """
+    unit = _Unit(kernel)
+    body, entry = unit.row_function(), unit.entry()  # printing them collects the helpers they need
+    parts = [
+        "".join(f"// {line}\n" for line in kernel.header),
+        "#include <cmath>\n#include <cstdint>\n#include <cstdlib>\n#include <cstring>\n",
+        "#ifdef _OPENMP\n#include <omp.h>\n#endif\n" if unit.scratch else "",
+        preamble(unit.scope.helpers),
+        body,
+        entry,
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+class _Unit:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
+        arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
+        arrays |= local_arrays(kernel.body)
+        self.names = Names(
+            [kernel.name, kernel.row, *arrays, *kernel.sizes, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
+        )
+        self.scope = Scope(self.names, arrays, parameter_types(kernel))
+        self.heap = [
+            stmt
+            for stmt in statements(kernel.body)
+            if isinstance(stmt, Alloc) and arrays[stmt.name].numel * stmt.dtype.itemsize > _STACK_LIMIT
+        ]
+        self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
+        self.scratch = bool(kernel.stashes or self.heap)
+        self.rows_name = self.names.derived(kernel.name, "rows")
+        edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges)]
+        self.prefetching = {stmt.csr for stmt in edges if stmt.prefetch}
+        self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
+
+    # ------------------------------------------------------------ the rows of one chunk
+
+    def row_function(self) -> str:
+        w, kernel, names = Writer(), self.kernel, self.names
+        index = ctype(kernel.index)
+        params = [f"const {index}* __restrict__ {indptr}" for indptr in self.indptrs]
+        params += [f"{_pointee(buffer)}* __restrict__ {names.of(buffer.name)}" for buffer in kernel.buffers]
+        params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in (*kernel.stashes, *self.heap)]
+        params += ["int64_t num_rows"] if self.prefetching else []
+        w.line("// the rows first .. last - 1, in order")
+        w.line(f"static __attribute__((noinline)) void {self.rows_name}(")
+        for param in params:
+            w.line(f"    {param},")
+        row = names.of(kernel.row)
+        printer = Printer(w, self.scope, {s.name: s for s in kernel.stashes}, frozenset(a.name for a in self.heap))
+        with w.block("    int64_t first, int64_t last)"):
+            for csr in kernel.csrs:
+                if csr.name in self.prefetching:
+                    indptr = names.derived(csr.name, "indptr")
+                    w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
+            with w.block(f"for (int64_t {row} = first; {row} < last; ++{row})"):
+                printer.row_pointers(kernel.row, kernel.body)
+                printer.body(kernel.body)
+        return w.text()
+
+    # ------------------------------------------------------------ the entry point
+
+    def entry(self) -> str:
+        w, kernel, names = Writer(), self.kernel, self.names
+        w.line(f'extern "C" int32_t {kernel.name}(')
+        w.line("    void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,")
+        with w.block("    int32_t num_threads)"):
+            index = ctype(kernel.index)
+            types = [f"const {index}" for _ in kernel.csrs] + [_pointee(buffer) for buffer in kernel.buffers]
+            locals_ = self.indptrs + [names.of(buffer.name) for buffer in kernel.buffers]
+            for i, (type_, name) in enumerate(zip(types, locals_, strict=True)):
+                w.line(f"{type_}* const {name} = static_cast<{type_}*>(ptrs[{i}]);")
+            w.line("if (num_threads < 1) num_threads = 1;")
+            if self.scratch:
+                self._allocate_scratch(w)
+            if self.totals:
+                self._allocate_parts(w)
+            w.flush_left(
+                "#pragma omp parallel for num_threads(num_threads) if (num_chunks > 1 && num_threads > 1) "
+                "schedule(dynamic, 1)"
+            )
+            with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
+                self._chunk(w)
+            if self.totals:
+                self._fold_parts(w)
+            if self.scratch:
+                w.line("free(scratch);")
+            w.line("return 0;")
+        return w.text()
+
+    def _allocate_scratch(self, w: Writer) -> None:
+        """One block for all threads: each holds its stashes (largest degree x elements), then its large allocs."""
+        kernel = self.kernel
+        degree = {csr.name: f"sizes[{len(kernel.sizes) + i}]" for i, csr in enumerate(kernel.csrs)}
+        w.line("int64_t gw_bytes = 0;")
+        for stash in kernel.stashes:
+            size = self.scope.arrays[stash.name].numel * stash.dtype.itemsize
+            w.line(f"const int64_t {self.names.derived('at', stash.name)} = gw_bytes;")
+            w.line(f"gw_bytes += ({degree[stash.csr]} * {size} + {_ALIGN - 1}) / {_ALIGN} * {_ALIGN};")
+        for alloc in self.heap:
+            size = _padded(self.scope.arrays[alloc.name].numel * alloc.dtype.itemsize)
+            w.line(f"const int64_t {self.names.derived('at', alloc.name)} = gw_bytes;")
+            w.line(f"gw_bytes += {size};")
+        w.line("char* scratch = nullptr;")
+        with w.block("if (gw_bytes > 0)"):
+            w.line(f"scratch = static_cast<char*>(aligned_alloc({_ALIGN}, gw_bytes * num_threads));")
+            w.line("if (scratch == nullptr) return 1;")
+
+    def _allocate_parts(self, w: Writer) -> None:
+        """One block for all chunks: each holds its own copy of every total."""
+        size = sum(self._part_bytes(buffer) for buffer in self.totals)
+        w.line(f"char* const parts = static_cast<char*>(aligned_alloc({_ALIGN}, {size} * (num_chunks + 1)));")
+        failed = "free(scratch); return 1;" if self.scratch else "return 1;"
+        w.line(f"if (parts == nullptr) {{ {failed} }}")
+
+    def _part_bytes(self, buffer: Buffer) -> int:
+        return _padded(self.scope.arrays[buffer.name].numel * buffer.dtype.itemsize)
+
+    def _parts(self, w: Writer, suffix: str) -> dict[str, str]:
+        """Declares a pointer to this chunk's copy of each total; returns their names."""
+        stride = sum(self._part_bytes(buffer) for buffer in self.totals)
+        at, pointers = 0, {}
+        for buffer in self.totals:
+            type_, pointer = ctype(buffer.dtype), self.names.derived(buffer.name, suffix)
+            w.line(f"{type_}* const {pointer} = reinterpret_cast<{type_}*>(parts + chunk * {stride} + {at});")
+            pointers[buffer.name] = pointer
+            at += self._part_bytes(buffer)
+        return pointers
+
+    def _fill(self, w: Writer, buffer: Buffer, pointer: str) -> None:
+        assert buffer.fold is not None
+        neutral = literal(identity(buffer.fold, buffer.dtype).value, buffer.dtype)
+        numel = self.scope.arrays[buffer.name].numel
+        w.line(f"for (int64_t gw_i = 0; gw_i < {numel}; ++gw_i) {pointer}[gw_i] = {neutral};")
+
+    def _chunk(self, w: Writer) -> None:
+        pointers = self._parts(w, "part")
+        for buffer in self.totals:
+            self._fill(w, buffer, pointers[buffer.name])
+        args = self.indptrs + [pointers.get(b.name, self.names.of(b.name)) for b in self.kernel.buffers]
+        if self.scratch:
+            w.flush_left("#ifdef _OPENMP")
+            w.line("char* const gw_mine = scratch + gw_bytes * omp_get_thread_num();")
+            w.flush_left("#else")
+            w.line("char* const gw_mine = scratch;")
+            w.flush_left("#endif")
+            for array in (*self.kernel.stashes, *self.heap):
+                at = self.names.derived("at", array.name)
+                args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")
+        args += ["sizes[0]"] if self.prefetching else []
+        w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'chunks[chunk + 1]'])});")
+
+    def _fold_parts(self, w: Writer) -> None:
+        for buffer in self.totals:
+            self._fill(w, buffer, self.names.of(buffer.name))
+        with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
+            pointers = self._parts(w, "part")
+            for buffer in self.totals:
+                assert buffer.fold is not None
+                target, part = f"{self.names.of(buffer.name)}[gw_i]", f"{pointers[buffer.name]}[gw_i]"
+                numel = self.scope.arrays[buffer.name].numel
+                text = folded(buffer.fold, buffer.dtype, target, part, self.scope)
+                w.line(f"for (int64_t gw_i = 0; gw_i < {numel}; ++gw_i) {text};")
+        w.line("free(parts);")
+
+
+def _pointee(buffer: Buffer) -> str:
+    const = buffer.role not in (Role.output, Role.total)
+    return f"const {ctype(buffer.dtype)}" if const else ctype(buffer.dtype)
+
+
+def _padded(size: int) -> int:
+    return max(_ALIGN, -(-size // _ALIGN) * _ALIGN)

@@ -1,0 +1,112 @@
+"""C++ spellings of names, element types and literals."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+from collections.abc import Iterable
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType
+
+_CTYPES = {
+    DType.f64: "double", DType.f32: "float", DType.i64: "int64_t", DType.i32: "int32_t", DType.i16: "int16_t",
+    DType.i8: "int8_t", DType.u8: "uint8_t", DType.bool: "bool",
+}  # fmt: skip
+_BITS = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}
+
+_WORDS = """
+    alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t class compl
+    concept const const_cast consteval constexpr constinit continue co_await co_return co_yield decltype default
+    delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long
+    mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+    reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template this
+    thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
+    xor_eq asm typeof linux unix errno NAN INFINITY NULL HUGE_VAL I std main ptrs sizes chunks num_chunks num_threads
+    num_rows first last chunk thread parts scratch
+"""  # of the language, of the headers a kernel includes, and of the printer's own entry point
+_RESERVED = frozenset(_WORDS.split())
+_RESERVED_SHAPE = re.compile(r"_.*|gw_.*|u?int\w*_t|U?INT\w+|M_\w+")
+
+
+class Names:
+    """C++ identifiers for IR names: the name itself, underscores appended where C++ or the printer has taken it."""
+
+    def __init__(self, ir_names: Iterable[str]) -> None:
+        self._known: dict[str, str] = {}
+        self._derived: dict[tuple[str, ...], str] = {}
+        ordered = list(dict.fromkeys(ir_names))
+        self._taken = set(ordered)
+        for name in ordered:
+            self._known[name] = self._fresh(name) if _clashes(name) else name
+
+    def of(self, name: str) -> str:
+        return self._known[name]
+
+    def derived(self, *parts: str) -> str:
+        """One fresh name for each distinct `parts`, built from them."""
+        if parts not in self._derived:
+            hint = "_".join(parts)
+            self._derived[parts] = self._fresh(hint) if hint in self._taken or _clashes(hint) else hint
+            self._taken.add(self._derived[parts])
+        return self._derived[parts]
+
+    def _fresh(self, name: str) -> str:
+        candidate = f"x_{name}" if _RESERVED_SHAPE.fullmatch(name) else name
+        while candidate in self._taken or _clashes(candidate):
+            candidate += "_"
+        self._taken.add(candidate)
+        return candidate
+
+
+def _clashes(name: str) -> bool:
+    return name in _RESERVED or _RESERVED_SHAPE.fullmatch(name) is not None
+
+
+def ctype(dtype: DType) -> str:
+    """The C++ type of `dtype`.
+
+    Raises:
+        IRError: for half precision, which C++17 has no arithmetic for.
+    """
+    if dtype not in _CTYPES:
+        raise IRError(f"C++ kernels have no arithmetic on {dtype.value}. Run this region in float32 or in eager mode.")
+    return _CTYPES[dtype]
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """`value` converted to `dtype`, as C++ text that reads back to the same bits."""
+    if dtype is DType.bool:
+        return "true" if value else "false"
+    if dtype.is_float:
+        return _float_literal(float(value), dtype)
+    number = int(value)
+    if dtype in _BITS and number == -(2 ** _BITS[dtype]):
+        return f"({number + 1} - 1)" if dtype is not DType.i64 else "INT64_MIN"
+    text = f"INT64_C({number})" if dtype is DType.i64 else str(number)
+    return f"({text})" if number < 0 else text
+
+
+def _float_literal(value: float, dtype: DType) -> str:
+    single = dtype is DType.f32
+    if single:
+        value = ctypes.c_float(value).value
+    if math.isnan(value):
+        return "NAN" if single else "(double)NAN"
+    if math.isinf(value):
+        text = "INFINITY" if single else "(double)INFINITY"
+        return text if value > 0 else f"(-{text})"
+    text = _shortest_single(value) if single else repr(value)
+    if "e" not in text and "." not in text:
+        text += ".0"
+    text += "f" if single else ""
+    return f"({text})" if text.startswith("-") else text
+
+
+def _shortest_single(value: float) -> str:
+    for digits in range(1, 9):
+        text = f"{value:.{digits}g}"
+        if ctypes.c_float(float(text)).value == value:
+            return text
+    return f"{value:.9g}"

@@ -1,0 +1,211 @@
+"""Statements of the loop IR as C++ statements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+from graphweave.codegen.cpp.expr import Scope, element, expression, folded, row_offset
+from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used, statements
+from graphweave.codegen.writer import Writer
+from graphweave.core.types import DType, Fold
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Alloc,
+    Comment,
+    Edges,
+    Expr,
+    FoldLanes,
+    Lanes,
+    Let,
+    Prefetch,
+    Stash,
+    Stmt,
+    Store,
+    Var,
+)
+from graphweave.ir.loop.types import POSITION, identity
+
+_LINE = 64  # bytes fetched by one prefetch
+_MAX_LINES = 8  # more would crowd out the loads of the current edge
+
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """Prints statements of one kernel. `stashes` by name; `heap` names allocs that live in per-thread scratch."""
+
+    w: Writer
+    scope: Scope
+    stashes: dict[str, Stash]
+    heap: frozenset[str]
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        for i, stmt in enumerate(body):
+            self._statement(stmt, body[i + 1 :])
+
+    def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
+        """A pointer to row `variable` of each array that `rest` reads or writes there, kept out of the lane loops."""
+        for array, index in dict.fromkeys(accesses(rest)):
+            info = self.scope.arrays[array]
+            key = (array, variable)
+            if not info.has_rows or index[0] != Var(variable) or info.numel == 1 or key in self.scope.row_pointers:
+                continue
+            if array in self.stashes:
+                continue
+            base, pointer = self.scope.names.of(array), self.scope.names.derived(array, variable)
+            offset = row_offset(Var(variable), info.numel, self.scope)
+            self.w.line(f"auto* const {pointer} = {base} + {offset};")
+            self.scope.row_pointers[key] = pointer
+
+    def _statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
+        match stmt:
+            case Comment(text):
+                self.w.line(f"// {text}")
+            case Let():
+                self._let(stmt, rest)
+            case Alloc():
+                self._alloc(stmt)
+            case Store(buffer, index, value):
+                self.w.line(f"{element(buffer, index, self.scope)} = {expression(value, self.scope)};")
+            case Accum(buffer, index, fold, value):
+                target, text = element(buffer, index, self.scope), expression(value, self.scope)
+                self.w.line(f"{folded(fold, self.scope.types[buffer], target, text, self.scope)};")
+            case FoldLanes():
+                self._fold_lanes(stmt)
+            case Lanes():
+                self._lanes(stmt)
+            case Edges():
+                self._edges(stmt)
+
+    def _let(self, stmt: Let, rest: tuple[Stmt, ...]) -> None:
+        value = expression(stmt.value, self.scope)
+        self.w.line(f"const {ctype(stmt.dtype)} {self._bind(stmt.name, stmt.dtype)} = {value};")
+        if stmt.dtype in (DType.i32, DType.i64):
+            self.row_pointers(stmt.name, rest)
+
+    def _bind(self, name: str, dtype: DType) -> str:
+        """Forget what an earlier block knew of `name`, whose scope has ended."""
+        self.scope.types[name] = dtype
+        for key in [key for key in self.scope.row_pointers if key[1] == name]:
+            del self.scope.row_pointers[key]
+        self.scope.fused.discard(name)
+        return self.scope.names.of(name)
+
+    def _alloc(self, stmt: Alloc) -> None:
+        name = self._bind(stmt.name, stmt.dtype)
+        info = self.scope.arrays[stmt.name]
+        fill = None if stmt.fill is None else literal(stmt.fill, stmt.dtype)
+        if info.is_scalar:
+            self.w.line(f"{ctype(stmt.dtype)} {name}{'' if fill is None else f' = {fill}'};")
+            return
+        if stmt.name not in self.heap:
+            self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{max(1, info.numel)}];")
+        if fill is not None and info.numel:
+            self.w.flush_left("#pragma omp simd")
+            self.w.line(f"for (int64_t gw_i = 0; gw_i < {info.numel}; ++gw_i) {name}[gw_i] = {fill};")
+
+    # ------------------------------------------------------------ lanes
+
+    def _lanes(self, stmt: Lanes) -> None:
+        simple = not any(isinstance(inner, Lanes | FoldLanes | Edges) for inner in statements(stmt.body))
+        pragma = "#pragma omp simd" if simple else None
+        with self._loops(stmt.lanes, stmt.body, (), pragma):
+            self.body(stmt.body)
+
+    def _fold_lanes(self, stmt: FoldLanes) -> None:
+        name, text = self._bind(stmt.name, stmt.dtype), ctype(stmt.dtype)
+        start = identity(stmt.fold, stmt.dtype)
+        self.w.line(f"{text} {name} = {literal(start.value, stmt.dtype)};")
+        clause = self._reduction(stmt.fold, stmt.dtype)
+        pragma = None if clause is None else f"#pragma omp simd reduction({clause} : {name})"
+        with self._loops(stmt.lanes, stmt.body, (stmt.value,), pragma):
+            self.body(stmt.body)
+            value = expression(stmt.value, self.scope)
+            self.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, self.scope)};")
+
+    def _reduction(self, fold: Fold, dtype: DType) -> str | None:
+        if dtype is DType.bool:
+            return None
+        if fold in (Fold.sum, Fold.mul):
+            return "+" if fold is Fold.sum else "*"
+        if not dtype.is_float:
+            return fold.value
+        self.scope.helpers.add(f"gw_fold_{fold.value}_{dtype.value}")
+        return f"gw_{fold.value}"
+
+    @contextmanager
+    def _loops(
+        self, lanes: tuple[tuple[str, int], ...], body: tuple[Stmt, ...], values: tuple[Expr, ...], pragma: str | None
+    ) -> Iterator[None]:
+        """The loop nest over `lanes`, lanes of one iteration dropped and linear neighbours fused into one loop."""
+        for name, _ in lanes:
+            self._bind(name, POSITION)
+        loops: list[tuple[str, int]] = []
+        for name, extent in reversed([lane for lane in lanes if lane[1] != 1]):
+            if loops and can_fuse(name, *loops[0], body, values, self.scope.arrays):
+                self.scope.fused.add(name)
+                loops[0] = (loops[0][0], loops[0][1] * extent)
+            else:
+                loops.insert(0, (name, extent))
+        with ExitStack() as stack:
+            if not loops:
+                stack.enter_context(self.w.block(""))
+            for i, (name, extent) in enumerate(loops):
+                if i == len(loops) - 1 and pragma is not None:
+                    self.w.flush_left(pragma)
+                lane = self.scope.names.of(name)
+                stack.enter_context(self.w.block(f"for (int64_t {lane} = 0; {lane} < {extent}; ++{lane})"))
+            used = lanes_used(body, values)
+            for name, extent in lanes:
+                if extent == 1 and name in used:
+                    self.w.line(f"const int64_t {self.scope.names.of(name)} = 0;")
+            yield
+
+    # ------------------------------------------------------------ edges
+
+    def _edges(self, stmt: Edges) -> None:
+        k, names = self._bind(stmt.k, POSITION), self.scope.names
+        indptr, row = names.derived(stmt.csr, "indptr"), names.of(stmt.row)
+        begin, end = names.derived(stmt.k, "begin"), names.derived(stmt.k, "end")
+        self.w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
+        with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
+            for distance in sorted({prefetch.distance for prefetch in stmt.prefetch}):
+                self._prefetch(stmt, distance)
+            for array, index in dict.fromkeys(accesses(stmt.body)):
+                if array in self.stashes and index[0] == Var(stmt.k):
+                    self._stash_pointer(array, stmt.k, begin)
+            self.row_pointers(stmt.k, stmt.body)
+            self.body(stmt.body)
+
+    def _stash_pointer(self, stash: str, k: str, begin: str) -> None:
+        if (stash, k) in self.scope.row_pointers:
+            return
+        pointer = self.scope.names.derived(stash, k)
+        edge = f"({self.scope.names.of(k)} - {begin})"
+        numel = self.scope.arrays[stash].numel
+        self.w.line(f"auto* const {pointer} = {self.scope.names.of(stash)} + {edge} * {numel};")
+        self.scope.row_pointers[stash, k] = pointer
+
+    def _prefetch(self, stmt: Edges, distance: int) -> None:
+        """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row."""
+        names = self.scope.names
+        ahead = f"{names.of(stmt.k)} + {distance}"
+        with self.w.block(f"if ({ahead} < {names.derived(stmt.csr, 'positions')})"):
+            for prefetch in stmt.prefetch:
+                if prefetch.distance == distance:
+                    self._prefetch_row(prefetch, ahead)
+
+    def _prefetch_row(self, prefetch: Prefetch, ahead: str) -> None:
+        array, names = self.scope.arrays[prefetch.buffer], self.scope.names
+        size = array.numel * array.dtype.itemsize
+        lines = list(range(0, size, _LINE))[:_MAX_LINES]
+        if size > _LINE and size % _LINE and len(lines) < _MAX_LINES:
+            lines.append(size - 1)  # rows that are not whole lines may straddle one more
+        column = f"{names.of(prefetch.column)}[{ahead}]"
+        row = f"(const char*)({names.of(array.name)} + (int64_t){column} * {array.numel})"
+        pointer = names.derived(prefetch.buffer, "ahead")
+        self.w.line(f"const char* const {pointer} = {row};")
+        for line in lines:
+            self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")

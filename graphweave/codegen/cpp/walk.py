@@ -1,0 +1,157 @@
+"""Questions about a kernel's statements that the printer asks before it prints them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphweave.codegen.cpp.expr import Array, flatten
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Alloc,
+    Call,
+    CastTo,
+    Degree,
+    Edges,
+    Expr,
+    FoldLanes,
+    IndexSum,
+    Lanes,
+    Let,
+    Load,
+    Stmt,
+    Store,
+    Var,
+)
+
+Access = tuple[str, tuple[Expr, ...]]
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement of `body`, outer before inner."""
+    for stmt in body:
+        yield stmt
+        if isinstance(stmt, FoldLanes | Lanes | Edges):
+            yield from statements(stmt.body)
+
+
+def expressions(stmt: Stmt) -> tuple[Expr, ...]:
+    """The expressions a statement itself evaluates (not those of its body)."""
+    match stmt:
+        case Let(_, _, value) | FoldLanes(value=value):
+            return (value,)
+        case Store(_, index, value) | Accum(_, index, _, value):
+            return (*index, value)
+    return ()
+
+
+def subexpressions(expr: Expr) -> Iterator[Expr]:
+    yield expr
+    match expr:
+        case Load(_, parts) | Call(_, parts):
+            for part in parts:
+                yield from subexpressions(part)
+        case CastTo(x, _) | Degree(_, x):
+            yield from subexpressions(x)
+
+
+def accesses(body: tuple[Stmt, ...]) -> Iterator[Access]:
+    """Every `array[index]` in `body`, read or written."""
+    for stmt in statements(body):
+        if isinstance(stmt, Store | Accum):
+            yield stmt.buffer, stmt.index
+        for top in expressions(stmt):
+            for expr in subexpressions(top):
+                if isinstance(expr, Load):
+                    yield expr.buffer, expr.index
+
+
+def local_arrays(body: tuple[Stmt, ...]) -> dict[str, Array]:
+    return {
+        stmt.name: Array(stmt.name, stmt.dtype, stmt.shape, has_rows=False, is_scalar=not stmt.shape)
+        for stmt in statements(body)
+        if isinstance(stmt, Alloc)
+    }
+
+
+def binders(body: tuple[Stmt, ...]) -> Iterator[str]:
+    """Every name that `body` defines."""
+    for stmt in statements(body):
+        match stmt:
+            case Let(name) | Alloc(name):
+                yield name
+            case FoldLanes(name, _, _, lanes):
+                yield name
+                yield from (lane for lane, _ in lanes)
+            case Lanes(lanes):
+                yield from (lane for lane, _ in lanes)
+            case Edges(k):
+                yield k
+
+
+def lanes_used(body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> set[str]:
+    """Every variable that `body` or `values` mention."""
+    tops = list(values)
+    for stmt in statements(body):
+        tops.extend(expressions(stmt))
+    used = set()
+    for top in tops:
+        for expr in subexpressions(top):
+            if isinstance(expr, Var):
+                used.add(expr.name)
+            if isinstance(expr, IndexSum):
+                used.update(name for name, _ in expr.terms)
+    return used
+
+
+def can_fuse(
+    outer: str,
+    inner: str,
+    extent: int,
+    body: tuple[Stmt, ...],
+    values: tuple[Expr, ...],
+    arrays: dict[str, Array],
+) -> bool:
+    """Whether every use of the two lanes in `body` and `values` has the form `outer * extent + inner`.
+
+    Then one loop over both walks memory linearly. Any other use (a value, a division, one lane alone) refuses.
+    """
+    if not all(_value_fuses(value, outer, inner, extent, arrays) for value in values):
+        return False
+    for stmt in statements(body):
+        if isinstance(stmt, Lanes | FoldLanes | Edges):
+            return False
+        indexed = [(stmt.buffer, stmt.index)] if isinstance(stmt, Store | Accum) else []
+        own = [stmt.value] if isinstance(stmt, Store | Accum | Let) else []
+        if not all(_fuses(array, index, outer, inner, extent, arrays) for array, index in indexed):
+            return False
+        if not all(_value_fuses(value, outer, inner, extent, arrays) for value in own):
+            return False
+    return True
+
+
+def _value_fuses(value: Expr, outer: str, inner: str, extent: int, arrays: dict[str, Array]) -> bool:
+    match value:
+        case Var(name):
+            return name not in (outer, inner)
+        case IndexSum(terms):
+            return not {name for name, _ in terms} & {outer, inner}
+        case Load(array, index):
+            return _fuses(array, index, outer, inner, extent, arrays)
+        case Call(_, args):
+            return all(_value_fuses(arg, outer, inner, extent, arrays) for arg in args)
+        case CastTo(x, _) | Degree(_, x):
+            return _value_fuses(x, outer, inner, extent, arrays)
+    return True
+
+
+def _fuses(
+    array: str, index: tuple[Expr, ...], outer: str, inner: str, extent: int, arrays: dict[str, Array]
+) -> bool:
+    info = arrays[array]
+    features = index[1:] if info.has_rows else index
+    if info.has_rows and not _value_fuses(index[0], outer, inner, extent, arrays):
+        return False
+    affine, rest = flatten(features, info.shape)
+    if not all(_value_fuses(expr, outer, inner, extent, arrays) for expr, _ in rest):
+        return False
+    return affine.terms.get(outer, 0) == affine.terms.get(inner, 0) * extent

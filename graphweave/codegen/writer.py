@@ -1,0 +1,32 @@
+"""Collects generated text line by line, indented by blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Writer:
+    def __init__(self, indent: str = "  ") -> None:
+        self._indent = indent
+        self._depth = 0
+        self._lines: list[str] = []
+
+    def line(self, text: str = "") -> None:
+        self._lines.append(self._indent * self._depth + text if text else "")
+
+    def flush_left(self, text: str) -> None:
+        """A line at column zero whatever the depth (preprocessor lines)."""
+        self._lines.append(text)
+
+    @contextmanager
+    def block(self, head: str, tail: str = "}") -> Iterator[None]:
+        """`head {`, the lines written inside, one level deeper, then `tail`."""
+        self.line(f"{head} {{" if head else "{")
+        self._depth += 1
+        yield
+        self._depth -= 1
+        self.line(tail)
+
+    def text(self) -> str:
+        return "\n".join(self._lines) + "\n"

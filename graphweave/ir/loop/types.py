@@ -1,0 +1,72 @@
+"""Element types of loop-IR expressions, and which operators exist on which types."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Kernel, Lit, Load, Var
+
+POSITION = DType.i64
+"""Type of rows, positions, lane indices, index sums and degrees in an expression."""
+
+_SIGN_BIT = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}
+_ANY = frozenset(
+    {Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge, Op.logical_not, Op.logical_and, Op.logical_or, Op.isnan, Op.where}
+) | {Op.maximum, Op.minimum, Op.add, Op.mul}
+_NUMBER = _ANY | {Op.neg, Op.sub, Op.abs, Op.sign, Op.floor, Op.ceil, Op.relu}
+
+
+def supports(op: Op, dtype: DType) -> bool:
+    """Whether `op` takes operands of `dtype`: all of them on floats; on integers what stays an integer; little on bool.
+
+    Torch's implicit promotions (exp of an integer, true division) are written as casts before the operator.
+    """
+    if dtype.is_float:
+        return True
+    return op in (_ANY if dtype is DType.bool else _NUMBER)
+
+
+def result_type(op: Op, operand: DType) -> DType:
+    """Type of `op` on operands of type `operand` (for `where`: the type of its branches)."""
+    return DType.bool if op.gives_bool else operand
+
+
+def parameter_types(kernel: Kernel) -> dict[str, DType]:
+    """Types of everything a kernel's body may name from its first statement on."""
+    types = {buffer.name: buffer.dtype for buffer in kernel.buffers}
+    types |= {stash.name: stash.dtype for stash in kernel.stashes}
+    return types | {kernel.row: POSITION}
+
+
+def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:
+    """Type of `expr`; `scope` gives that of each variable and of the elements of each buffer, alloc and stash."""
+    match expr:
+        case Var(name) | Load(name, _):
+            if name not in scope:
+                raise IRError(f"'{name}' is not defined here.")
+            return scope[name]
+        case Lit(_, dtype) | CastTo(_, dtype):
+            return dtype
+        case Call(Op.where, args):
+            return dtype_of(args[1], scope)
+        case Call(op, args):
+            return DType.bool if op.gives_bool else dtype_of(args[0], scope)
+        case IndexSum() | Degree():
+            return POSITION
+
+
+def identity(fold: Fold, dtype: DType) -> Lit:
+    """The neutral element of `fold` on `dtype`: what a reduction over nothing gives."""
+    if fold in (Fold.sum, Fold.mul):
+        return Lit(int(fold is Fold.mul), dtype)
+    low = fold is Fold.max
+    if dtype.is_float:
+        return Lit(-math.inf if low else math.inf, dtype)
+    if dtype is DType.bool:
+        return Lit(not low, dtype)
+    if dtype is DType.u8:
+        return Lit(0 if low else 255, dtype)
+    return Lit(-(2 ** _SIGN_BIT[dtype]) if low else 2 ** _SIGN_BIT[dtype] - 1, dtype)
