@@ -64,6 +64,7 @@ class _Unit:
         self.scratch = bool(kernel.stashes or self.heap)
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges)]
+        self.walked = {stmt.csr for stmt in edges}
         self.prefetching = {stmt.csr for stmt in edges if stmt.prefetch}
         self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
 
@@ -88,6 +89,11 @@ class _Unit:
                     indptr = names.derived(csr.name, "indptr")
                     w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
             with w.block(f"for (int64_t {row} = first; {row} < last; ++{row})"):
+                for csr in kernel.csrs:
+                    if csr.name in self.walked:
+                        indptr = names.derived(csr.name, "indptr")
+                        begin, end = names.derived(csr.name, "begin"), names.derived(csr.name, "end")
+                        w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
                 printer.row_pointers(kernel.row, kernel.body)
                 printer.body(kernel.body)
         return w.text()

@@ -167,9 +167,7 @@ class Printer:
 
     def _edges(self, stmt: Edges) -> None:
         k, names = self._bind(stmt.k, POSITION), self.scope.names
-        indptr, row = names.derived(stmt.csr, "indptr"), names.of(stmt.row)
-        begin, end = names.derived(stmt.k, "begin"), names.derived(stmt.k, "end")
-        self.w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
+        begin, end = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance in sorted({prefetch.distance for prefetch in stmt.prefetch}):
                 self._prefetch(stmt, distance)
