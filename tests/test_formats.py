@@ -16,7 +16,7 @@ from torch import Tensor
 from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import override
-from graphweave.runtime import formats
+from graphweave.runtime import formats, tracked
 from graphweave.runtime.launch import MAX_CHUNKS
 
 
@@ -122,7 +122,7 @@ def test_chunks_balance_rows_and_edges(graph: tuple[int, list[int]]) -> None:
     found = formats.csr(torch.tensor(values, dtype=torch.int64), rows)
     chunks = found.chunks
     assert chunks.dtype == torch.int64
-    assert (chunks[0], chunks[-1]) == (0, rows)
+    assert chunks[[0, -1]].tolist() == [0, rows]
     assert 1 <= chunks.numel() - 1 <= MAX_CHUNKS
     if rows:
         assert (chunks.diff() > 0).all()
@@ -306,7 +306,7 @@ def test_rebinding_a_tensor_to_other_memory_is_noticed() -> None:
     formats.csr(index, 3)
     index.data = torch.tensor([2, 2, 2])
     assert_groups(formats.csr(index, 3), index, 3, wide=False)
-    index.set_(torch.tensor([1, 2, 1]))  # type: ignore[no-untyped-call]
+    index.set_(torch.tensor([1, 2, 1]))  # type: ignore[call-overload]
     assert_groups(formats.csr(index, 3), index, 3, wide=False)
 
 
@@ -355,6 +355,24 @@ def test_the_cache_is_bounded_in_bytes_and_drops_the_least_recently_used() -> No
     with override(format_bytes=0):
         assert_groups(formats.csr(tensors[3], 50), tensors[3], 50, wide=False)
         assert formats.stats() == {"entries": 0, "bytes": 0}
+
+
+def test_formats_of_dead_tensors_do_not_fill_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tracked, "SWEEP_BYTES", 1_000_000)
+    formats.clear()  # starts over with the smaller threshold
+    kept = torch.randint(0, 50, (2, 1000))
+    first = formats.csr(kept[1], 50)
+    peak = 0
+    for _ in range(100):
+        batch = torch.randint(0, 50, (2, 5000))
+        formats.csr(batch[1], 50)
+        formats.column(batch[1], 50, False, batch[0], 50, False)
+        peak = max(peak, formats.stats()["bytes"])
+    assert peak < 1_500_000
+    assert formats.csr(kept[1], 50) is first
+    living = [torch.randint(0, 50, (5000,), dtype=torch.int32) for _ in range(40)]
+    found = [formats.flat(index, 50) for index in living]  # formats that share the storage of their index
+    assert all(formats.flat(index, 50) is one for index, one in zip(living, found, strict=True))
 
 
 def test_edits_do_not_pile_up_entries() -> None:

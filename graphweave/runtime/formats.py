@@ -24,7 +24,7 @@ from graphweave.core.settings import settings
 from graphweave.runtime import kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
 from graphweave.runtime.toolchain import toolchain
-from graphweave.runtime.tracked import Key, TrackedCache, nbytes, ordinary, place, versions_of
+from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
 
 CHUNK_SHARE = 1 << 10
 """Rows plus edges in a chunk of a CSR, at least; there are at most `MAX_CHUNKS` of them."""
@@ -52,8 +52,8 @@ class CsrFormat:
     num_edges: int
 
     @property
-    def nbytes(self) -> int:
-        return sum(nbytes(t) for t in (self.indptr, self.perm, self.chunks) if t is not None)
+    def tensors(self) -> tuple[Tensor, ...]:
+        return tuple(t for t in (self.indptr, self.perm, self.chunks) if t is not None)
 
 
 _cache: TrackedCache[CsrFormat | Tensor] = TrackedCache(lambda: settings().format_bytes)
@@ -111,7 +111,7 @@ def _cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], CsrFormat
         value = build()
     bump("format_builds")
     if versions is not None:
-        _cache.put(key, tensors, versions, value, value.nbytes)
+        _cache.put(key, tensors, versions, value, (value,) if isinstance(value, Tensor) else value.tensors)
     return value
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.settings import settings
-from graphweave.runtime.tracked import TrackedCache, nbytes, ordinary, place, versions_of
+from graphweave.runtime.tracked import TrackedCache, ordinary, place, versions_of
 
 Results: TypeAlias = tuple[Tensor | int, ...]
 
@@ -58,7 +58,7 @@ class Memo:
         if made_versions is None:  # made under an inference mode of its own: edits could not be noticed
             return results
         value = _Remembered(results, made, made_versions)
-        self._cache.put(key, tensors, versions, value, sum(nbytes(t) for t in made))
+        self._cache.put(key, tensors, versions, value, made)
         return _aliases(results)
 
     def clear(self) -> None:

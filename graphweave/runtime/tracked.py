@@ -10,7 +10,7 @@ NumPy or a foreign pointer.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,22 +32,38 @@ def nbytes(t: Tensor) -> int:
     return t.numel() * t.element_size()
 
 
+def _references(t: Tensor) -> int:
+    """How many tensors, and other owners, share the storage of `t`, up to a constant."""
+    return torch._C._storage_Use_Count(t.untyped_storage()._cdata)
+
+
+_COUNT_OF_ONE = _references(torch.empty(1))
+SWEEP_BYTES = 64 << 20
+"""Bytes from which a cache looks for entries of dead tensors; then again whenever it has doubled."""
+
+
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     value: T
     versions: tuple[int, ...]
     aliases: tuple[Tensor, ...]
+    made: tuple[Tensor, ...]
     nbytes: int
 
 
 class TrackedCache(Generic[T]):
-    """Least-recently-used entries within a bound in bytes. All methods may be called from any thread."""
+    """Least-recently-used entries within a bound in bytes. All methods may be called from any thread.
+
+    An entry whose tensor only the cache still holds can never be asked for again (a mini-batch that is over). Such
+    entries are looked for now and then, so that they do not fill the cache up to its bound.
+    """
 
     def __init__(self, bound: Callable[[], int]) -> None:
         """`bound` is asked at every insertion, in bytes of values and of the tensors they were computed from."""
         self._bound = bound
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
         self._bytes = 0
+        self._sweep_at = SWEEP_BYTES
         self._lock = threading.Lock()
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
@@ -62,29 +78,46 @@ class TrackedCache(Generic[T]):
             self._entries.move_to_end(key)
         return entry.value
 
-    def put(self, key: Key, tensors: tuple[Tensor, ...], versions: tuple[int, ...], value: T, size: int) -> None:
-        """Stores a value of `size` bytes. `versions` were read before the value was computed from `tensors`.
+    def put(
+        self, key: Key, tensors: tuple[Tensor, ...], versions: tuple[int, ...], value: T, made: tuple[Tensor, ...]
+    ) -> None:
+        """Stores a value that owns the tensors `made`. `versions` were read before it was computed from `tensors`.
 
         A value that alone exceeds the bound is not kept.
         """
-        size += sum(nbytes(t) for t in tensors)
+        size = sum(nbytes(t) for t in (*tensors, *made))
         bound = self._bound()
         # detach() shares storage and version counter, yet stays put when the caller rebinds his tensor with set_().
-        entry = _Entry(value, versions, tuple(t.detach() for t in tensors), size)
+        entry = _Entry(value, versions, tuple(t.detach() for t in tensors), made, size)
         dropped: list[_Entry[T] | None] = []  # freed after the lock is released
         with self._lock:
             dropped.append(self._pop(key))
             if size <= bound:
                 self._entries[key] = entry
                 self._bytes += size
+            if self._bytes > min(self._sweep_at, bound):
+                dropped += [self._pop(dead) for dead in self._dead()]
+                self._sweep_at = max(SWEEP_BYTES, 2 * self._bytes)
             while self._bytes > bound:
                 dropped.append(self._pop(next(iter(self._entries))))
         del dropped
 
-    def discard(self, key: Key) -> None:
-        with self._lock:
-            dropped = self._pop(key)
-        del dropped
+    def _dead(self) -> list[Key]:
+        """Keys of entries with an input whose storage nobody else refers to."""
+        ours: Counter[int] = Counter()
+        for entry in self._entries.values():
+            ours.update(t.untyped_storage()._cdata for t in (*entry.aliases, *entry.made))
+        others = {
+            t.untyped_storage()._cdata: _references(t) - _COUNT_OF_ONE + 1
+            for entry in self._entries.values()
+            for t in entry.aliases
+        }
+        dead = {storage for storage, references in others.items() if references <= ours[storage]}
+        return [
+            key
+            for key, entry in self._entries.items()
+            if any(t.untyped_storage()._cdata in dead for t in entry.aliases)
+        ]
 
     def _pop(self, key: Key) -> _Entry[T] | None:
         entry = self._entries.pop(key, None)
@@ -95,6 +128,7 @@ class TrackedCache(Generic[T]):
     def clear(self) -> None:
         with self._lock:
             dropped, self._entries, self._bytes = self._entries, OrderedDict(), 0
+            self._sweep_at = SWEEP_BYTES
         dropped.clear()
 
     def stats(self) -> dict[str, int]:
