@@ -47,14 +47,21 @@ class Split:
     tangents: tuple[Ref, ...]
 
 
-def split(joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = ()) -> Split:
-    """Cut `joint`, whose first `num_forward` outputs are the forward's; `effects` must run in the forward."""
+def split(
+    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = (),
+    constants: frozenset[Ref] = frozenset(),
+) -> Split:  # fmt: skip
+    """Cut `joint`, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
+
+    `constants` are inputs whose value is part of the program: both halves have them without handing them over.
+    """
     tangents = tuple(tangents)
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = ancestors(joint, [r for r in forward_outputs if r is not None])
-    saved = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents)
-    primals = [r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents]
+    found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents)
+    saved = tuple(r for r in found if r not in constants)
+    primals = [r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants]
     fwd = extract(joint, primals, [*forward_outputs, *saved, *effects])
     bwd = extract(joint, [*saved, *tangents], backward_outputs)
     return Split(fwd, bwd, saved, tangents)

@@ -73,8 +73,9 @@ class _Side:
         try:
             imported = import_graph(module)
             made = build_inference(
-                imported.program, imported.effects, imported.refused, Options(), verify=self.options.verify
-            )
+                imported.program, imported.effects, imported.refused, Options(), imported.attributes,
+                verify=self.options.verify,
+            )  # fmt: skip
         except Exception as error:
             _fall_back(error)
             return make_boxed_func(module.forward)
@@ -101,7 +102,7 @@ class _Side:
             ]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, Options(),
-                verify=self.options.verify,
+                imported.attributes, verify=self.options.verify,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:

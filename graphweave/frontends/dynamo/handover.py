@@ -105,7 +105,9 @@ def fake_of(imported: Imported, ref: Ref) -> Any:
 def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
     """Inputs of an executable, in its order, as positions of the joint program."""
     back = {new: old for old, new in where.items()}
-    return [back[i] for i, n in enumerate(executable.plan.program.nodes) if isinstance(n, Input)]
+    plan = executable.plan
+    named = ((i, n) for i, n in enumerate(plan.program.nodes) if isinstance(n, Input))
+    return [back[i] for i, n in named if n.name not in plan.constants]
 
 
 def _call(graph: fx.Graph, executable: Executable, args: Sequence[fx.Node]) -> fx.Node:

@@ -1,0 +1,80 @@
+"""Message programs -> executables, for inference and for training; kernels compile in parallel."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from graphweave.analysis.flow import extract
+from graphweave.compiler.dump import dump_plan, dump_program
+from graphweave.compiler.executable import Executable
+from graphweave.compiler.plan import make_plan
+from graphweave.compiler.report import record
+from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.passes.partition import Split, split
+from graphweave.schedule.options import Options
+
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """`forward` gives the forward outputs, then the values of `cut.saved`; `backward` takes those, then tangents."""
+
+    forward: Executable
+    backward: Executable
+    cut: Split
+
+
+def build_inference(
+    program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
+    constants: Mapping[Ref, Any], *, verify: bool,
+) -> Executable:  # fmt: skip
+    """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them."""
+    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
+    part = extract(program, inputs, [*program.outputs, *effects])
+    name = f"graph{next(_serial)}"
+    made = _executable(f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify)
+    record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where})
+    _build([made])
+    return made
+
+
+def build_training(
+    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
+    options: Options, constants: Mapping[Ref, Any], *, verify: bool,
+) -> Training:  # fmt: skip
+    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's."""
+    name = f"graph{next(_serial)}"
+    dump_program(f"{name}_joint", joint)
+    cut = split(joint, num_forward, tangents, effects, frozenset(constants))
+    named = _named(joint, constants)
+    forward = _executable(f"{name}_forward", cut.forward.program, num_forward + len(cut.saved), options, named, verify)
+    backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify)
+    for made, part in ((forward, cut.forward), (backward, cut.backward)):
+        saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
+        record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, saved)
+    _build([forward, backward])
+    return Training(forward, backward, cut)
+
+
+def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
+    return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], Input)}
+
+
+def _executable(
+    name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool
+) -> Executable:
+    made = Executable(make_plan(name, program, options, constants), num_outputs, verify=verify)
+    dump_plan(made.plan, made.text)
+    return made
+
+
+def _build(executables: Iterable[Executable]) -> None:
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        for future in [f for e in executables for f in e.build(pool)]:
+            future.result()

@@ -1,0 +1,45 @@
+"""`options={"verify": True}`: every region beside the interpreter, at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from graphweave.analysis.flow import extract
+from graphweave.core.errors import VerifyError
+from graphweave.core.types import Space
+from graphweave.ir.message.interp import interp
+from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.schedule.regions import Region
+
+if TYPE_CHECKING:
+    from graphweave.compiler.steps import KernelStep
+
+_TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the largest element: sums run in another order
+
+
+def check_step(
+    program: Program, kernel: KernelStep, region: Region, given: Sequence[Ref]
+) -> Callable[[Mapping[str, int], Sequence[Any], Sequence[Any]], None]:
+    """A function of row counts, the values of `given` and the kernel's outputs that raises VerifyError on a difference."""
+    part = extract(program, given, kernel.writes)
+    names = [n.name for n in part.program.nodes if isinstance(n, Input)]
+    lines = sorted({program.locs[r] for r in region.members if program.locs[r]})
+
+    def check(rows: Mapping[str, int], values: Sequence[Any], outputs: Sequence[Any]) -> None:
+        expected = interp(
+            part.program, dict(zip(names, values, strict=True)), {Space(name): n for name, n in rows.items()}
+        )
+        for ref, got, want in zip(kernel.writes, outputs, expected, strict=True):
+            scale = float(want.abs().max()) if want.numel() else 0.0
+            atol = _TOLERANCE.get(want.dtype, 0.0) * max(scale if scale == scale and scale != float("inf") else 1.0, 1.0)
+            if not torch.allclose(got, want, rtol=_TOLERANCE.get(want.dtype, 0.0), atol=atol, equal_nan=True):
+                worst = float((got.double() - want.double()).abs().max())
+                raise VerifyError(
+                    f"region {kernel.name} computes %{ref} differently from eager: expected at most {atol:.2g} of "
+                    f"difference, got {worst:.3g}. It was written at {'; '.join(lines) or 'an unknown line'}."
+                )
+
+    return check

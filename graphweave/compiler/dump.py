@@ -1,0 +1,38 @@
+"""GRAPHWEAVE_DUMP: one numbered file for every stage of every compilation."""
+
+from __future__ import annotations
+
+import itertools
+
+from graphweave.compiler.plan import Plan
+from graphweave.core.settings import settings
+from graphweave.ir.loop.show import show as show_kernel
+from graphweave.ir.message.show import show as show_program
+from graphweave.ir.message.nodes import Program
+
+_number = itertools.count()
+
+
+def dump_text(name: str, text: str) -> None:
+    """Write `text` as the next file of the dump directory; nothing where none is set."""
+    folder = settings().dump
+    if folder is None:
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / f"{next(_number):04d}_{name}").write_text(text)
+
+
+def dump_program(name: str, program: Program) -> None:
+    if settings().dump is not None:
+        dump_text(f"{name}.message.txt", show_program(program))
+
+
+def dump_plan(plan: Plan, wrapper: str) -> None:
+    """The program, each kernel as loop IR and C++, and the Python that calls them."""
+    if settings().dump is None:
+        return
+    dump_program(plan.name, plan.program)
+    for k in plan.kernels.values():
+        dump_text(f"{k.lowered.kernel.name}.loop.txt", show_kernel(k.lowered.kernel))
+        dump_text(f"{k.lowered.kernel.name}.cpp", k.text)
+    dump_text(f"{plan.name}.py", wrapper)

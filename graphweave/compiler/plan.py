@@ -1,0 +1,84 @@
+"""Message program -> what will run: graph-only prelude, kernels, and calls left to PyTorch, with the reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from graphweave.analysis.flow import Extract, ancestors, extract, is_scalar
+from graphweave.analysis.hoist import hoisted
+from graphweave.codegen.cpp import print_kernel
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType
+from graphweave.ir.loop.verify import verify as verify_kernel
+from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.ir.message.verify import verify as verify_program
+from graphweave.lower.region import Lowered, lower
+from graphweave.schedule.options import Options
+from graphweave.schedule.regions import Region, Schedule, schedule
+
+
+@dataclass(frozen=True, slots=True)
+class KernelPlan:
+    """A region, its loop IR and its C++ text."""
+
+    region: Region
+    lowered: Lowered
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`steps` in order; a Region step has an entry in `kernels`, or was `refused` (region position -> reason).
+
+    `prelude` computes the `hoisted` values from the graph-only inputs `prelude_inputs`.
+    """
+
+    name: str
+    program: Program
+    hoisted: tuple[Ref, ...]
+    prelude_inputs: tuple[Ref, ...]
+    prelude: Extract | None
+    schedule: Schedule
+    kernels: Mapping[int, KernelPlan]
+    refused: Mapping[int, str]
+    options: Options
+    constants: Mapping[str, Any]
+
+
+def make_plan(name: str, program: Program, options: Options, constants: Mapping[str, Any]) -> Plan:
+    """Schedule and lower `program`; `constants` are the inputs that come with it. What cannot be lowered stays with PyTorch and is listed in `refused`."""
+    verify_program(program)
+    kept = hoisted(program)
+    inputs, prelude = _prelude(program, kept)
+    order = schedule(program, kept)
+    kernels: dict[int, KernelPlan] = {}
+    refused: dict[int, str] = {}
+    for i, step in enumerate(order.steps):
+        if isinstance(step, Region):
+            try:
+                kernels[i] = lower_region(program, step, order, f"{name}_{i}", options, DType.i32)
+            except IRError as error:
+                refused[i] = str(error)
+    return Plan(name, program, kept, inputs, prelude, order, kernels, refused, options, constants)
+
+
+def lower_region(
+    program: Program, region: Region, order: Schedule, name: str, options: Options, index: DType
+) -> KernelPlan:
+    """The kernel of one region, verified and printed; IRError says why there is none."""
+    lowered = lower(program, region, order.stored, name, options, index)
+    verify_kernel(lowered.kernel)
+    return KernelPlan(region, lowered, print_kernel(lowered.kernel))
+
+
+def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Extract | None]:
+    """Sizes are all taken along, since rows may have to be counted from them; tensors only where used."""
+    if not kept:
+        return (), None
+    needed = ancestors(program, kept)
+    inputs = tuple(
+        r for r, n in enumerate(program.nodes) if isinstance(n, Input) and (r in needed or is_scalar(program, r))
+    )
+    return inputs, extract(program, inputs, kept)

@@ -1,0 +1,109 @@
+"""What was compiled, as data: `explain` prints it, tests read it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from graphweave.analysis.flow import is_scalar, is_view
+from graphweave.compiler.plan import Plan
+from graphweave.ir.message.nodes import Aten, Ref
+from graphweave.ir.message.show import show
+from graphweave.lower.region import value_name
+from graphweave.schedule.regions import Region
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNote:
+    name: str
+    rows: str
+    along: str | None
+    computes: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class FallbackNote:
+    """A piece left to PyTorch: the operator, why, and the user's line."""
+
+    what: str
+    why: str
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class GraphNote:
+    """One compiled graph: forward, backward or inference."""
+
+    name: str
+    ir: str
+    kernels: tuple[KernelNote, ...]
+    fallbacks: tuple[FallbackNote, ...]
+    hoisted: int
+    saved: tuple[str, ...]
+    wrapper: str
+
+
+@dataclass(slots=True)
+class Report:
+    """Everything compiled while it was collected; `eager` lists whole graphs that could not be compiled, and why."""
+
+    graphs: list[GraphNote] = field(default_factory=list)
+    eager: list[str] = field(default_factory=list)
+
+
+_collecting: list[Report] = []
+
+
+@contextmanager
+def collect() -> Iterator[Report]:
+    """Record what is compiled inside the block."""
+    report = Report()
+    _collecting.append(report)
+    try:
+        yield report
+    finally:
+        _collecting.remove(report)
+
+
+def record(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...] = ()) -> None:
+    """Tell whoever is collecting about `plan`."""
+    if _collecting:
+        note = describe(plan, wrapper, refused, saved)
+        for report in _collecting:
+            report.graphs.append(note)
+
+
+def record_eager(why: str) -> None:
+    for report in _collecting:
+        report.eager.append(why)
+
+
+def describe(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...]) -> GraphNote:
+    """`plan` in words; `refused` tells why the importer left nodes outside, `saved` what forward keeps for backward."""
+    program = plan.program
+    kernels = []
+    for k in plan.kernels.values():
+        region = k.region
+        along = None if region.map is None else f"map %{region.map}"
+        computes = tuple(f"{value_name(program, r)} ({program.locs[r] or 'generated'})" for r in region.members)
+        kernels.append(KernelNote(k.lowered.kernel.name, region.rows.name, along, computes, k.text))
+    fallbacks = [
+        FallbackNote(f"region {plan.name}_{i}", why, _lines(plan, step.members))
+        for i, why in plan.refused.items()
+        if isinstance(step := plan.schedule.steps[i], Region)
+    ]
+    for step in plan.schedule.steps:
+        if isinstance(step, Region):
+            continue
+        node = program.nodes[step.ref]
+        if isinstance(node, Aten) and not is_view(node) and not is_scalar(program, step.ref):
+            why = refused.get(step.ref, "not an operator of the algebra")
+            fallbacks.append(FallbackNote(node.target, why, program.locs[step.ref]))
+    names = tuple(f"%{r}: {program.types[r]}" for r in saved)
+    return GraphNote(plan.name, show(program), tuple(kernels), tuple(fallbacks), len(plan.hoisted), names, wrapper)
+
+
+def _lines(plan: Plan, refs: tuple[Ref, ...]) -> str:
+    return "; ".join(dict.fromkeys(plan.program.locs[r] for r in refs if plan.program.locs[r]))

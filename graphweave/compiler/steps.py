@@ -1,0 +1,198 @@
+"""The steps of a compiled program at run time: a kernel with its formats and buffers, or one call of PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.analysis.cones import map_type
+from graphweave.compiler.plan import KernelPlan
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.ir.loop.nodes import Role
+from graphweave.ir.message.aten import TORCH_DTYPE
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.interp import apply
+from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Program, Ref, Type
+from graphweave.lower.region import Column, Flat, Perm, Value
+from graphweave.runtime import arena, formats
+from graphweave.runtime.kernel_cache import load
+from graphweave.runtime.launch import Kernel, uniform_chunks
+
+_NARROW = (1 << 31) - 1
+
+
+class KernelStep:
+    """`step(rows, indices, inputs) -> outputs`.
+
+    `rows` counts the spaces in `spaces`, `indices` are the index tensors of `maps`, `inputs` the tensors of `reads`;
+    the outputs are fresh tensors of `writes`.
+    """
+
+    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+        lowered = plan.lowered
+        self.name = lowered.kernel.name
+        self.plan = plan
+        self.spaces: tuple[Space, ...] = lowered.spaces
+        self.maps = _maps_of(plan)
+        self.reads: tuple[Ref, ...] = ()
+        self.writes: tuple[Ref, ...] = ()
+        self._program = program
+        self._wide_plan = wide
+        self._kernels: dict[bool, Kernel] = {}
+        self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []  # shape, dtype, rows' position
+        self._slots: list[tuple[str, int]] = []  # ("in" | "out" | "format", number)
+        self._formats: list[Perm | Column | Flat] = []
+        for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
+            self._slot(buffer.role, binding)
+        self._work = max(1, sum(numel(b.shape) for b in lowered.kernel.buffers))
+        self._last: tuple[Any, ...] | None = None  # rows, indices, their versions, what was bound to them
+
+    def _slot(self, role: Role, binding: Value | Perm | Column | Flat) -> None:
+        if not isinstance(binding, Value):
+            self._slots.append(("format", len(self._formats)))
+            self._formats.append(binding)
+        elif role is Role.input:
+            self._slots.append(("in", len(self.reads)))
+            self.reads += (binding.ref,)
+        else:
+            t = self._program.types[binding.ref]
+            assert isinstance(t, Type)
+            rows = None if t.space == UNIT else self.spaces.index(t.space)
+            self._slots.append(("out", len(self.writes)))
+            self.writes += (binding.ref,)
+            self._made.append((t.shape, TORCH_DTYPE[t.dtype], rows))
+
+    def build(self) -> None:
+        """Compile (or find) the kernel for 32-bit indices, which nearly every graph uses."""
+        self._kernel(wide=False)
+
+    def _kernel(self, wide: bool) -> Kernel:
+        if wide not in self._kernels:
+            plan = self._wide_plan() if wide else self.plan
+            self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
+        return self._kernels[wide]
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = [
+            arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made
+        ]
+        held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
+        kernel, heads, found, chunks, sizes, _ = self._formats_for(rows, indices)
+        ptrs = list(heads)
+        for kind, i in self._slots:
+            ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
+        kernel(ptrs, sizes, chunks, torch.get_num_threads())
+        return outputs
+
+    def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, and what keeps them alive.
+
+        Remembered for the last graph.
+        """
+        last = self._last
+        if last is not None and last[0] == rows:
+            same = zip(indices, last[1], last[2], strict=True)
+            if all(a is b and a._version == v for a, b, v in same):
+                return last[3]
+        counts = dict(zip(self.spaces, rows, strict=True))
+        index = dict(zip(self.maps, indices, strict=True))
+        wide = max([*rows, *(t.numel() for t in indices)]) > _NARROW
+        kernel = self._kernel(wide)
+        keep: list[Tensor] = []
+        heads: tuple[int, ...] = ()
+        sizes = list(rows)
+        if self.plan.lowered.map is not None:
+            csr = self._csr(self.plan.lowered.map, index, counts, wide)
+            keep.append(csr.indptr)
+            heads, chunks = (csr.indptr.data_ptr(),), csr.chunks
+            sizes.append(csr.max_degree)
+        else:
+            chunks = uniform_chunks(rows[0], self._work)
+        arrays = [self._format(f, index, counts, wide) for f in self._formats]
+        bound = (kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), (keep, arrays))
+        tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
+        self._last = (rows, tuple(indices), tuple(t._version for t in indices), bound) if tracked else None
+        return bound
+
+    def _csr(self, m: Ref, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> formats.CsrFormat:
+        return formats.csr(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+
+    def _format(
+        self, binding: Perm | Column | Flat, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
+    ) -> Tensor:
+        match binding:
+            case Flat(m):
+                return formats.flat(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+            case Perm(m):
+                csr = self._csr(m, index, counts, wide)
+                return identity(csr.num_edges, wide) if csr.perm is None else csr.perm
+            case Column(m, other):
+                return formats.column(
+                    index[m], self._rows_of(m, counts), self._wraps(m),
+                    index[other], self._rows_of(other, counts), self._wraps(other), wide,
+                )  # fmt: skip
+
+    def _rows_of(self, m: Ref, counts: Mapping[Space, int]) -> int:
+        return counts[map_type(self._program, m).cod]
+
+    def _wraps(self, m: Ref) -> bool:
+        node = self._program.nodes[m]
+        return isinstance(node, MapOf) and node.wrap
+
+
+_identities: dict[bool, Tensor] = {}
+
+
+def identity(n: int, wide: bool) -> Tensor:
+    """0, 1, ..., at least n of them: the permutation of a CSR whose edges are sorted already."""
+    found = _identities.get(wide)
+    if found is None or found.numel() < n:
+        with torch.inference_mode(False):
+            found = torch.arange(max(n, 1), dtype=torch.int64 if wide else torch.int32)
+        _identities[wide] = found
+    return found
+
+
+def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
+    maps: dict[Ref, None] = {}
+    if plan.lowered.map is not None:
+        maps[plan.lowered.map] = None
+    for binding in plan.lowered.bindings:
+        match binding:
+            case Perm(m) | Flat(m):
+                maps[m] = None
+            case Column(m, other):
+                maps[m] = maps[other] = None
+            case _:
+                pass
+    return tuple(maps)
+
+
+def call_step(program: Program, ref: Ref) -> Callable[..., Any]:
+    """`step(rows, *operand values)`: one node by PyTorch; operands as `operands(node)` lists them, each once."""
+    node, types = program.nodes[ref], program.types
+    if isinstance(node, MatMul) and _plain(program, node.x):
+        return lambda rows, x, w: matmul(x, w)
+    if isinstance(node, Gram):
+        return lambda rows, x, y: torch.mm(x.t(), y)
+    names = tuple(dict.fromkeys(operands(node)))
+
+    def call(rows: Mapping[Space, int], *values: Any) -> Any:
+        return apply(node, dict(zip(names, values, strict=True)), types, rows.__getitem__)
+
+    return call
+
+
+def _plain(program: Program, ref: Ref) -> bool:
+    t = program.types[ref]
+    return isinstance(t, Type) and t.space != UNIT and t.dtype in (DType.f32, DType.f64)
+
+
+def matmul(x: Tensor, w: Tensor) -> Tensor:
+    """x @ w into arena memory: fresh pages cost as much as the product itself on tall matrices."""
+    with torch.no_grad():
+        return torch.mm(x, w, out=arena.empty((x.shape[0], w.shape[1]), x.dtype))

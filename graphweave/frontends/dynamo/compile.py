@@ -1,0 +1,140 @@
+"""`graphweave.compile`: torch.compile with this backend and the capture settings that message passing needs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar, cast
+
+import torch
+import torch._dynamo
+from torch._dynamo.exc import TorchDynamoException
+from torch.fx.experimental import _config as shape_config
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+
+from graphweave.core.counters import bump
+from graphweave.core.log import logger
+from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once
+
+_log = logger("frontends")
+T = TypeVar("T", bound=Callable[..., Any])
+
+_FULL = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+_PLAIN: dict[str, bool] = {}
+"""Capture settings in the order in which they are tried."""
+
+_TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
+
+
+def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any] | None = None) -> T:
+    """`model`, a module or function, running as fused kernels, forward and backward.
+
+    A module keeps its parameters, state_dict keys and class-specific attributes: the result shares them with `model`.
+    One compilation serves graphs of any size (`dynamic=True`); feature sizes are compiled in. What cannot be captured
+    becomes a graph break, what cannot be compiled runs as PyTorch calls; `graphweave.counters()` tells, and
+    `graphweave.explain` says why.
+
+    `options`: `verify=True` runs every region beside the interpreter and raises VerifyError where they differ.
+    Raises SettingsError for an unknown option, TypeError for what is not callable. Calls raise IndexRangeError (an
+    IndexError) where an index is out of range.
+    """
+    if not callable(model):
+        raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+    parse_options(options)
+    if isinstance(model, torch.nn.Module):
+        return cast(T, CompiledModule(model, dynamic, options))
+    call = _Captured(model, dynamic, options)
+
+    @functools.wraps(model)
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        return call(*args, **kwargs)
+
+    return cast(T, compiled)
+
+
+class _Captured:
+    """A callable under torch.compile, traced with the full capture settings, then without, then not at all."""
+
+    def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
+        backend = functools.partial(graphweave, options=dict(options or {}))
+        self._target = target
+        self._compiled = torch.compile(target, backend=backend, dynamic=dynamic)
+        self._settings: Mapping[str, bool] | None = _FULL
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        while self._settings is not None:
+            try:
+                with capture_settings(self._settings):
+                    return self._compiled(*args, **kwargs)
+            except _TRACE_ERRORS as error:
+                self._retreat(error)
+        bump("eager_fallbacks")
+        return self._target(*args, **kwargs)
+
+    def _retreat(self, error: Exception) -> None:
+        name = getattr(self._target, "__name__", type(self._target).__name__)
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if self._settings is _FULL:
+            self._settings = _PLAIN
+            _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, first)
+        else:
+            self._settings = None
+            warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {first}")
+
+
+@contextmanager
+def capture_settings(dynamo: Mapping[str, bool]) -> Iterator[None]:
+    """Dynamo settings for one call: sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
+    with ExitStack() as stack:
+        if dynamo:
+            stack.enter_context(torch._dynamo.config.patch(dict(dynamo)))
+        stack.enter_context(shape_config.patch(use_duck_shape=False, backed_size_oblivious=True))
+        yield
+
+
+class CompiledModule(torch.nn.Module):
+    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled."""
+
+    def __init__(self, original: torch.nn.Module, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
+        super().__init__()
+        self.__dict__.update(
+            _parameters=original._parameters,
+            _buffers=original._buffers,
+            _modules=original._modules,
+            _non_persistent_buffers_set=original._non_persistent_buffers_set,
+            training=original.training,
+            _gw_original=original,
+            _gw_arguments=(dynamic, options),
+            _gw_call=_Captured(original, dynamic, options),
+        )
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._gw_call(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> CompiledModule:
+        self._gw_original.train(mode)
+        self.__dict__["training"] = mode
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(self.__dict__["_gw_original"], name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_gw_original" in self.__dict__:
+            setattr(self._gw_original, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_gw_call"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__["_gw_call"] = _Captured(self._gw_original, *self._gw_arguments)
+
+    def extra_repr(self) -> str:
+        return f"compiled {type(self.__dict__['_gw_original']).__name__}"

@@ -1,0 +1,212 @@
+"""Loops over one value's block: computing it into an array, an output or an accumulator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from graphweave.core.types import DType, Fold
+from graphweave.ir.loop.nodes import Expr, FoldLanes, IndexSum, Lanes, Lit, Stmt, Var
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Concat,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+from graphweave.lower.index import flatten, refine, scaled, total, unflatten
+from graphweave.lower.values import EXPENSIVE, Scope, element, find, shape_of, weight
+
+Sink = Callable[[tuple[IndexSum, ...], Expr], Stmt]
+"""Makes the statement that consumes element `index` of a value."""
+
+TRANSPARENT = (Reshape, Broadcast, Permute, Slice, Cast)
+"""Nodes that only rename or convert elements; keeping them in an array of their own gains nothing."""
+
+_REUSE_WEIGHT = 3  # operations above which a value used twice is computed once and kept
+
+
+@dataclass(slots=True)
+class Namer:
+    """Fresh names of one kernel, numbered in order of use."""
+
+    count: int = 0
+
+    def lane(self) -> str:
+        self.count += 1
+        return f"j{self.count}"
+
+    def folded(self) -> str:
+        self.count += 1
+        return f"t{self.count}"
+
+
+def write(scope: Scope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
+    """Statements that hand every element of `ref` to `sink` once."""
+    node = scope.program.nodes[ref]
+    if find(scope, ref) is None:
+        match node:
+            case Concat(xs, dim):
+                return _write_pieces(scope, xs, dim, sink, names)
+            case Pad(x, dim, before, after):
+                return _write_padded(scope, x, dim, before, after, sink, names)
+            case Reduce():
+                return _write_reduced(scope, node, sink, names)
+    lanes, index, extents = loop_over(scope, ref, names)
+    return nest(lanes, [sink(index, element(scope, ref, index, extents))])
+
+
+def nest(lanes: Sequence[tuple[str, int]], body: Sequence[Stmt]) -> list[Stmt]:
+    """`body` under `lanes`; without lanes the body itself."""
+    return [Lanes(tuple(lanes), tuple(body))] if lanes else list(body)
+
+
+def loop_over(
+    scope: Scope, ref: Ref, names: Namer
+) -> tuple[list[tuple[str, int]], tuple[IndexSum, ...], dict[str, int]]:
+    """Lanes over the block of `ref`, fine enough for the reshapes below it, and the element index they give."""
+    shape = shape_of(scope.program, ref)
+    sizes = [n for n in refine(shape, _reshapes_below(scope, ref)) if n > 1]
+    lanes = [(names.lane(), n) for n in sizes]
+    extents = dict(lanes)
+    flat = flatten([IndexSum(((v, 1),)) for v, _ in lanes], sizes)
+    index = unflatten(flat, shape, extents)
+    assert index is not None, f"lanes {sizes} must split over {shape}"
+    return lanes, index, extents
+
+
+def _write_pieces(scope: Scope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
+    out: list[Stmt] = []
+    start = 0
+    for x in xs:
+        out += write(scope, x, _shifted(sink, dim, start), names)
+        start += shape_of(scope.program, x)[dim]
+    return out
+
+
+def _write_padded(scope: Scope, x: Ref, dim: int, before: int, after: int, sink: Sink, names: Namer) -> list[Stmt]:
+    shape = shape_of(scope.program, x)
+    t = scope.program.types[x]
+    assert isinstance(t, Type)
+    zero = Lit(0.0 if t.dtype.is_float else 0, t.dtype) if t.dtype is not DType.bool else Lit(False, t.dtype)
+    out: list[Stmt] = []
+    for start, width in ((0, before), (before + shape[dim], after)):
+        if width:
+            sizes = (*shape[:dim], width, *shape[dim + 1 :])
+            lanes = [(names.lane(), n) for n in sizes]
+            index = tuple(IndexSum(((v, 1),)) for v, _ in lanes)
+            out += nest(lanes, [_shifted(sink, dim, start)(index, zero)])
+    return out + write(scope, x, _shifted(sink, dim, before), names)
+
+
+def _shifted(sink: Sink, dim: int, start: int) -> Sink:
+    return lambda index, value: sink((*index[:dim], scaled(index[dim], 1, start), *index[dim + 1 :]), value)
+
+
+def _write_reduced(scope: Scope, node: Reduce, sink: Sink, names: Namer) -> list[Stmt]:
+    shape = shape_of(scope.program, node.x)
+    kept = [(names.lane(), n) for d, n in enumerate(shape) if d not in node.dims]
+    folded = [(names.lane(), n) for d, n in enumerate(shape) if d in node.dims]
+    kept_names, folded_names = iter(kept), iter(folded)
+    index = tuple(IndexSum(((next(folded_names if d in node.dims else kept_names)[0], 1),)) for d in range(len(shape)))
+    value = element(scope, node.x, index, dict(kept + folded))
+    t = scope.program.types[node.x]
+    assert isinstance(t, Type)
+    name = names.folded()
+    fold = FoldLanes(name, t.dtype, node.fold, tuple(folded), (), value)
+    if node.keepdim:
+        out_index = tuple(IndexSum(()) if d in node.dims else index[d] for d in range(len(shape)))
+    else:
+        out_index = tuple(index[d] for d in range(len(shape)) if d not in node.dims)
+    return nest(kept, [fold, sink(out_index, Var(name))])
+
+
+def _reshapes_below(scope: Scope, ref: Ref) -> list[tuple[int, ...]]:
+    """Shapes met between `ref` and the values it loads."""
+    program = scope.program
+    out: list[tuple[int, ...]] = []
+    seen: set[Ref] = set()
+    todo = [ref]
+    while todo:
+        r = todo.pop()
+        if r in seen or not isinstance(program.types[r], Type):
+            continue
+        seen.add(r)
+        node = program.nodes[r]
+        if isinstance(node, Reshape):
+            out += [node.shape, shape_of(program, node.x)]
+        if find(scope, r) is None and isinstance(node, Pointwise | Reshape | Broadcast | Permute | Slice | Cast | Pull):
+            todo.extend(operands(node))
+    return sorted(set(out), reverse=True)
+
+
+def choose_blocks(
+    program: Program,
+    inner: Iterable[Ref],
+    roots: Mapping[Ref, int],
+    kept: frozenset[Ref],
+    wider_roots: frozenset[Ref],
+    forced: frozenset[Ref],
+) -> list[Ref]:
+    """Which of `inner` get an array of their own, in program order.
+
+    `roots[r]` counts the uses of r from outside; `wider_roots` are read by loops of more lanes; `kept` are loads.
+    """
+    inner = sorted(set(inner) - kept)
+    members = set(inner)
+    uses: dict[Ref, int] = {r: roots.get(r, 0) for r in inner}
+    wider: dict[Ref, bool] = {r: r in wider_roots for r in inner}
+    for r in reversed(inner):
+        node = program.nodes[r]
+        for x in operands(node):
+            if x not in members:
+                continue
+            through = isinstance(node, TRANSPARENT)
+            uses[x] += uses[r] if through else 1
+            grown = isinstance(node, Pointwise | Broadcast) and numel(shape_of(program, r)) > numel(shape_of(program, x))
+            wider[x] = wider[x] or grown or (through and wider[r])
+    chosen: list[Ref] = []
+    memo: dict[Ref, int] = {}
+    for r in inner:
+        node = program.nodes[r]
+        if isinstance(node, Reduce | Concat | Pad):
+            used_inside = any(r in operands(program.nodes[u]) for u in inner)
+            block = used_inside or uses[r] > 1 or isinstance(node, Reduce)
+        elif isinstance(node, (*TRANSPARENT, Pull)):
+            block = False
+        else:
+            w = weight(program, r, kept | set(chosen), memo)
+            block = (wider[r] and w > 0) or (uses[r] > 1 and w > _REUSE_WEIGHT)
+        if block or r in forced:
+            chosen.append(r)
+            memo[r] = 0
+    return chosen
+
+
+def is_expensive(program: Program, ref: Ref) -> bool:
+    """Dear enough to keep from one pass over the edges to the next."""
+    node = program.nodes[ref]
+    if isinstance(node, Reduce):
+        return numel(shape_of(program, node.x)) >= 8 * numel(shape_of(program, ref))
+    return isinstance(node, Pointwise) and node.op in EXPENSIVE
+
+
+def identity_of(fold: Fold, dtype: DType) -> float | int | bool:
+    """The value that a fold starts from."""
+    if dtype.is_float:
+        return {Fold.sum: 0.0, Fold.mul: 1.0, Fold.max: float("-inf"), Fold.min: float("inf")}[fold]
+    limit = 2 ** (8 * dtype.itemsize - 1)
+    return {Fold.sum: 0, Fold.mul: 1, Fold.max: -limit, Fold.min: limit - 1}[fold]
+
+
+__all__ = ["Namer", "Sink", "choose_blocks", "identity_of", "is_expensive", "loop_over", "nest", "total", "write"]

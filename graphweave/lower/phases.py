@@ -1,0 +1,48 @@
+"""In which pass over a row's edges each push of a region happens.
+
+A push that needs another push of the same row comes in a later pass; one with slack joins the pass that gathers the
+same wide values, so that they are gathered once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphweave.ir.message.nodes import Ref
+
+
+def assign_phases(
+    members: Sequence[Ref],
+    local: Mapping[Ref, Sequence[Ref]],
+    on_edges: frozenset[Ref],
+    gathers: Mapping[Ref, frozenset[Ref]],
+) -> dict[Ref, int]:
+    """Pass of each member: 0 before any edges, p after (or for `on_edges` members: in) the p-th pass.
+
+    `members` in program order, `local[m]` the members that m needs at its own row, `gathers` the wide values that an
+    edge-level member reads at other rows.
+    """
+    early: dict[Ref, int] = {}
+    for m in members:
+        base = max((early[d] for d in local[m]), default=0)
+        early[m] = base + (m in on_edges)
+    last = max(early.values(), default=0)
+    late = {m: last for m in members}
+    for m in reversed(members):
+        for d in local[m]:
+            late[d] = min(late[d], late[m] - (m in on_edges))
+    phase = dict(early)
+    fixed = {m: early[m] for m in on_edges if early[m] == late[m]}
+    for m in members:
+        if m in on_edges and m not in fixed:
+            options = range(max(early[m], 1 + max((phase[d] for d in local[m]), default=0)), late[m] + 1)
+            phase[m] = max(options, key=lambda p: (_shared(m, p, phase, gathers, on_edges), -p))
+        elif m not in on_edges:
+            phase[m] = max((phase[d] for d in local[m]), default=0)
+    return phase
+
+
+def _shared(
+    m: Ref, p: int, phase: Mapping[Ref, int], gathers: Mapping[Ref, frozenset[Ref]], on_edges: frozenset[Ref]
+) -> int:
+    return sum(len(gathers[m] & gathers[o]) for o in on_edges if o != m and phase[o] == p)

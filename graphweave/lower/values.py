@@ -1,0 +1,160 @@
+"""Scalar expressions for the elements of message values, inside a row or on an edge of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graphweave.core.types import UNIT, Op
+from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load, Var
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Const,
+    MapOf,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+from graphweave.lower.index import broadcast_index, flatten, scaled, unflatten
+
+EXPENSIVE = frozenset({
+    Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos,
+    Op.div, Op.pow, Op.atan2,
+})  # fmt: skip
+"""Operators worth computing once and keeping."""
+
+
+class NeedsLocal(Exception):
+    """The value `ref` cannot be indexed lane by lane where it is used; it must be computed into a block first."""
+
+    def __init__(self, ref: Ref) -> None:
+        super().__init__(f"%{ref} must be a block of its own")
+        self.ref = ref
+
+
+@dataclass(slots=True)
+class Scope:
+    """Where values can be read at one level of the kernel.
+
+    `at[ref]` is the buffer and the leading indices under which element `flat` of the value is loaded; `outer` is the
+    row around an edge, reached by pulls along `map`; `gathered[(value, map)]` are values of other rows.
+    """
+
+    program: Program
+    at: dict[Ref, tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
+    gathered: dict[tuple[Ref, Ref], tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
+    map: Ref | None = None
+    outer: Scope | None = None
+
+
+def shape_of(program: Program, ref: Ref) -> tuple[int, ...]:
+    t = program.types[ref]
+    assert isinstance(t, Type)
+    return t.shape
+
+
+def element(scope: Scope, ref: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]) -> Expr:
+    """Element `index` of value `ref` for the current row or edge."""
+    program = scope.program
+    node, t = program.nodes[ref], program.types[ref]
+    assert isinstance(t, Type)
+    place = find(scope, ref)
+    if place is not None:
+        return load(place, flatten(index, t.shape))
+    match node:
+        case Const(value, _):
+            return Lit(value, t.dtype)
+        case Pointwise(op, args):
+            return Call(op, tuple(element(scope, a, broadcast_index(index, shape_of(program, a)), extents) for a in args))
+        case Cast(x, dtype):
+            return CastTo(element(scope, x, index, extents), dtype)
+        case Broadcast(x, _):
+            return element(scope, x, broadcast_index(index, shape_of(program, x)), extents)
+        case Permute(x, perm):
+            inverse = [perm.index(i) for i in range(len(perm))]
+            return element(scope, x, tuple(index[i] for i in inverse), extents)
+        case Slice(x, dim, start, _, step):
+            moved = scaled(index[dim], step, start)
+            return element(scope, x, (*index[:dim], moved, *index[dim + 1 :]), extents)
+        case Reshape(x, _):
+            return flat_element(scope, x, flatten(index, t.shape), extents)
+        case Pull(x, m):
+            return _pulled(scope, ref, x, m, index, extents)
+        case _:
+            raise NeedsLocal(ref)
+
+
+def flat_element(scope: Scope, ref: Ref, flat: IndexSum, extents: Mapping[str, int]) -> Expr:
+    """Element at row-major position `flat` of value `ref`."""
+    place = find(scope, ref)
+    if place is not None:
+        return load(place, flat)
+    node = scope.program.nodes[ref]
+    if isinstance(node, Reshape):
+        return flat_element(scope, node.x, flat, extents)
+    if isinstance(node, Pull) and isinstance(scope.program.nodes[node.map], MapOf):
+        if (node.x, node.map) in scope.gathered:
+            return load(scope.gathered[(node.x, node.map)], flat)
+        if scope.outer is not None and node.map == scope.map:
+            return flat_element(scope.outer, node.x, flat, extents)
+    index = unflatten(flat, shape_of(scope.program, ref), extents)
+    if index is None:
+        raise NeedsLocal(ref)
+    return element(scope, ref, index, extents)
+
+
+def find(scope: Scope, ref: Ref) -> tuple[str, tuple[Expr, ...]] | None:
+    """Where `ref` is kept: at this level, or for shared data at any level around it."""
+    if ref in scope.at:
+        return scope.at[ref]
+    t = scope.program.types[ref]
+    if scope.outer is not None and isinstance(t, Type) and t.space == UNIT:
+        return find(scope.outer, ref)
+    return None
+
+
+def load(place: tuple[str, tuple[Expr, ...]], flat: IndexSum) -> Expr:
+    name, leading = place
+    return Load(name, (*leading, flat))
+
+
+def _pulled(
+    scope: Scope, ref: Ref, x: Ref, m: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
+) -> Expr:
+    program = scope.program
+    if not isinstance(program.nodes[m], MapOf):
+        return element(scope, x, index, extents)
+    if (x, m) in scope.gathered:
+        return load(scope.gathered[(x, m)], flatten(index, shape_of(program, x)))
+    assert scope.outer is not None and m == scope.map, f"%{ref} reads %{x} along a map that the kernel does not have"
+    return element(scope.outer, x, index, extents)
+
+
+def weight(program: Program, ref: Ref, kept: frozenset[Ref], memo: dict[Ref, int]) -> int:
+    """Operations to evaluate one element of `ref` inline, `kept` values being loads."""
+    if ref in memo:
+        return memo[ref]
+    node = program.nodes[ref]
+    if ref in kept or isinstance(node, Const):
+        out = 0
+    elif isinstance(node, Pointwise):
+        own = 16 if node.op in EXPENSIVE else 1
+        out = own + sum(weight(program, a, kept, memo) for a in node.args)
+    elif isinstance(node, Cast | Broadcast | Permute | Slice | Reshape):
+        out = weight(program, node.x, kept, memo)
+    else:
+        out = 0
+    memo[ref] = out
+    return out
+
+
+__all__ = [
+    "EXPENSIVE", "NeedsLocal", "Scope", "Var", "element", "find", "flat_element", "load", "numel", "shape_of", "weight",
+]  # fmt: skip

@@ -1,0 +1,18 @@
+"""Choices of a schedule that are numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`wide`: elements from which a gathered row is worth sharing between pushes. `stash_width`: elements an edge may
+    keep from one pass over a row's edges to the next. Rows of at least `prefetch_bytes` are asked for
+    `prefetch_distance` edges ahead.
+    """
+
+    wide: int = 8
+    stash_width: int = 32
+    prefetch_bytes: int = 64
+    prefetch_distance: int = 8
