@@ -11,7 +11,7 @@ DATA ?= digits
 EPOCHS ?= 100
 ARGS ?=
 
-# Two workers: most of a test is compilation, which uses one core.
+# Two workers: most of a test is compilation, which uses one core. Their threads share the cores, so none may spin.
 PYTEST_ARGS ?= -n 2
 
 VENV := .venv
@@ -34,14 +34,14 @@ train: $(STAMP)
 	$(BIN)/graphweave train --model $(MODEL) --data $(DATA) --epochs $(EPOCHS) $(ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 # A later -m replaces the one in pyproject.toml.
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 zoo: $(STAMP)
-	$(BIN)/python -m pytest -m zoo -s
+	$(BIN)/python -m bench.zoo
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -53,11 +53,13 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP)
-	$(BIN)/python -m bench.train_step
+	$(BIN)/python -m bench.train_step $(ARGS)
+	$(BIN)/python -m bench.memory
+	$(BIN)/python -m bench.compile_time
 
 bench-peers: $(STAMP)
-	$(BIN)/python -m bench.primitives
+	$(BIN)/python -m bench.kernels $(ARGS)
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
-	find graphweave tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find graphweave bench tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from bench.workloads import data_dir
 from graphweave.core.errors import DataError
 from graphweave.data import NO_LABEL, NodeData, digits, karate, npz, planetoid, random_split, rmat, symmetrise
 
@@ -232,7 +232,7 @@ def test_planetoid_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyP
         raise ConnectionError("no route to host\nsecond line")
 
     monkeypatch.setattr(torch_geometric.datasets, "Planetoid", refuse)
-    with pytest.raises(DataError, match="could not download cora to .*: no route to host$"):
+    with pytest.raises(DataError, match=r"could not download cora to .*: no route to host$"):
         planetoid("cora", root=tmp_path)
 
 
@@ -278,11 +278,11 @@ def test_random_split_covers_the_labelled_nodes_once() -> None:
 
 @pytest.mark.data
 def test_real_files_load() -> None:
-    folder = os.environ.get("GRAPHWEAVE_TEST_DATA")
-    if folder is None:
-        pytest.skip("GRAPHWEAVE_TEST_DATA names no folder of .npz files")
-    cora = npz(Path(folder) / "cora.npz")
+    cora_file, arxiv_file = data_dir() / "cora.npz", data_dir() / "ogbn_arxiv_structure.npz"
+    if not (cora_file.is_file() and arxiv_file.is_file()):
+        pytest.skip(f"{data_dir()} holds no graph files (GRAPHWEAVE_DATA names their folder)")
+    cora = npz(cora_file)
     assert (cora.num_nodes, cora.num_edges, cora.x.size(1), cora.num_classes) == (2708, 10556, 1433, 7)
     assert [int(mask.sum()) for mask in (cora.train_mask, cora.val_mask, cora.test_mask)] == [140, 500, 1000]
-    arxiv = npz(Path(folder) / "ogbn_arxiv_structure.npz", symmetric=True)
+    arxiv = npz(arxiv_file, symmetric=True)
     assert (arxiv.num_nodes, arxiv.num_edges) == (169343, 2315598)

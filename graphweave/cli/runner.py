@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from collections.abc import Callable
@@ -90,8 +89,7 @@ class Runner:
         return loss.item()
 
     def epoch(self) -> None:
-        """A timed step, then accuracy on train and validation nodes. Garbage is collected outside the timing."""
-        gc.collect()
+        """A timed step, then accuracy on train and validation nodes."""
         start = time.perf_counter()
         loss = self.step()
         self.history.seconds.append(time.perf_counter() - start)

@@ -1,0 +1,142 @@
+"""Imports between rooms point one way (docs/design.md, "Rooms"), and stand at the top of the file."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "graphweave"
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+_FACTS = {"core", "ir", "analysis"}
+_STAGES = _FACTS | {"passes", "schedule", "lower", "codegen", "runtime"}
+_MODEL_SIDE = {"core", "runtime", "graph", "ops"}
+
+MAY_IMPORT: dict[str, set[str]] = {
+    "core": set(),
+    "ir": {"core"},
+    "analysis": {"core", "ir"},
+    "passes": _FACTS,
+    "schedule": _FACTS,
+    "lower": _FACTS | {"passes", "schedule"},
+    "codegen": {"core", "ir.loop"},
+    "runtime": {"core"},
+    "graph": {"core", "runtime"},
+    "ops": {"core", "runtime", "graph"},
+    "nn": _MODEL_SIDE,
+    "sampling": {"core", "runtime", "graph"},
+    "data": {"core", "graph"},
+    "compiler": _STAGES,
+    "frontends": _STAGES | _MODEL_SIDE | {"compiler"},
+    "testing": {"core", "ir"},
+    "": _STAGES | _MODEL_SIDE | {"compiler", "frontends"},
+    "cli": _STAGES | _MODEL_SIDE | {"compiler", "frontends", "data", "testing", ""},
+}
+"""Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`."""
+
+INSIDE_FUNCTIONS: dict[str, str] = {
+    "cli/models.py": "PyG is optional and takes seconds to load",
+    "cli/plot.py": "matplotlib is optional",
+    "data/planetoid.py": "PyG is optional and takes seconds to load",
+    "data/small.py": "networkx is optional, scikit-learn takes a second to load",
+}
+"""Files with imports inside functions, and why."""
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def room_of(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else ""
+
+
+def imported(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, module within the package: "ir.loop.nodes", or "" for the package itself) of each import of our own."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules: list[str] = []
+        if isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            module = node.module or ""
+            # `from graphweave.ir import loop` names the module graphweave.ir.loop.
+            inner = [f"{module}.{alias.name}" for alias in node.names]
+            modules = [full if _is_module(full) else module for full in inner]
+        for module in modules:
+            if module == "graphweave" or module.startswith("graphweave."):
+                yield node.lineno, module.removeprefix("graphweave").removeprefix(".")
+
+
+def _is_module(dotted: str) -> bool:
+    path = PACKAGE.parent.joinpath(*dotted.split("."))
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def allowed(room: str, module: str) -> bool:
+    target = module.split(".")[0]
+    if target == room:
+        return True
+    return any(module == other or module.startswith(f"{other}.") for other in MAY_IMPORT[room] if other) or (
+        module == "" and "" in MAY_IMPORT[room]
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_point_one_way(path: Path) -> None:
+    room = room_of(path)
+    assert room in MAY_IMPORT, f"{room} is not a room of docs/design.md"
+    wrong = [f"line {line}: graphweave.{module}" for line, module in imported(path) if not allowed(room, module)]
+    assert not wrong, f"{room or 'the package'} may not import {', '.join(wrong)}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_imports_stand_at_the_top(path: Path) -> None:
+    tree = ast.parse(path.read_text())
+    inside = [
+        node.lineno
+        for function in ast.walk(tree)
+        if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+        for node in ast.walk(function)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    if name_of(path) in INSIDE_FUNCTIONS:
+        assert inside, "no import inside a function any more: take the file off the list"
+    else:
+        assert not inside, f"imports inside functions at lines {inside}"
+
+
+def test_the_table_has_no_circle() -> None:
+    """Removing rooms that import nothing left, again and again, removes them all."""
+    left = {room: {other.split(".")[0] for other in others} - {room} for room, others in MAY_IMPORT.items()}
+    while left:
+        free = {room for room, others in left.items() if not others & left.keys()}
+        assert free, f"circle among {sorted(left)}"
+        left = {room: others for room, others in left.items() if room not in free}
+
+
+@pytest.mark.parametrize(
+    ("room", "module", "fine"),
+    [
+        ("core", "ir.loop.nodes", False),
+        ("codegen", "ir.loop.nodes", True),
+        ("codegen", "ir.message.nodes", False),
+        ("codegen", "ir", False),
+        ("runtime", "codegen.cpp", False),
+        ("data", "", False),
+        ("cli", "", True),
+        ("compiler", "frontends.dynamo", False),
+        ("frontends", "compiler.pipeline", True),
+    ],
+)
+def test_the_check_tells_right_from_wrong(room: str, module: str, fine: bool) -> None:
+    assert allowed(room, module) is fine
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_files_stay_short(path: Path) -> None:
+    assert len(path.read_text().splitlines()) <= 500

@@ -1,0 +1,41 @@
+"""The names users may rely on. A change here is a change of the interface: say so in the commit."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+import pytest
+
+PUBLIC: dict[str, list[str]] = {
+    "graphweave": ["compile", "counters", "explain"],
+    "graphweave.data": [
+        "NO_LABEL",
+        "NodeData",
+        "digits",
+        "karate",
+        "mask_of",
+        "npz",
+        "planetoid",
+        "random_split",
+        "rmat",
+        "symmetrise",
+    ],
+}
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names(name: str) -> None:
+    module = importlib.import_module(name)
+    assert sorted(module.__all__) == PUBLIC[name]
+    assert all(hasattr(module, public) for public in module.__all__)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_public_names_are_documented(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__
+    for public in module.__all__:
+        value = getattr(module, public)
+        if callable(value) and not isinstance(value, ModuleType):
+            assert value.__doc__, f"{name}.{public} has no docstring"
