@@ -112,9 +112,8 @@ def machine() -> dict[str, Any]:
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
-        fields = {
-            key.strip(): value.strip() for key, _, value in (line.partition(":") for line in info.read_text().splitlines())
-        }
+        lines = (line.partition(":") for line in info.read_text().splitlines())
+        fields = {key.strip(): value.strip() for key, _, value in lines}
         parts = ("model name", "cpu family", "model", "stepping")
         model = ", ".join(f"{part} {fields[part]}" for part in parts if part in fields)
     return {

@@ -4,10 +4,10 @@
                                [--systems eager inductor graphweave] [--repeats 10] [--threads 2] [--out FILE]
 
 Forward, cross entropy on random labels over every node, backward; no optimiser, since all systems would share it.
-64 random input features (cora-features: Cora's own 1433), 64 hidden, 64 logits, float32. Every model on every graph has
-its own process, in which the systems take turns, so that a crash or a lack of memory ends one row only. Before timing, loss
-and gradients are compared with eager's: a wrong system is not timed. torch.compile runs with dynamic=False, its faster
-setting (sizes known at compile time), and Dynamo's other settings as they are by default.
+64 random input features (cora-features: Cora's own 1433), 64 hidden, 64 logits, float32. Every model on every graph
+has its own process, in which the systems take turns, so that a crash or a lack of memory ends one row only. Before
+timing, loss and gradients are compared with eager's: a wrong system is not timed. torch.compile runs with
+dynamic=False, its faster setting (sizes known at compile time), and Dynamo's other settings as they are by default.
 """
 
 from __future__ import annotations

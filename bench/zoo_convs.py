@@ -10,7 +10,20 @@ from torch import Tensor, nn
 from torch_geometric.nn.conv import MeshCNNConv
 
 from bench.zoo_graphs import (
-    EDGE_DIM, EDGES, IN, METADATA, NODES, OUT, RELATIONS, Built, Make, batch, edges, hetero, randn, undirected,
+    EDGE_DIM,
+    EDGES,
+    IN,
+    METADATA,
+    NODES,
+    OUT,
+    RELATIONS,
+    Built,
+    Make,
+    batch,
+    edges,
+    hetero,
+    randn,
+    undirected,
 )  # fmt: skip
 
 
@@ -202,7 +215,9 @@ CONVS: dict[str, Make] = {
     "PNAConv-towers": lambda: pna(edge_dim=EDGE_DIM, towers=2, pre_layers=2, divide_input=True, train_norm=True),
     "ClusterGCNConv": lambda: on(pyg.ClusterGCNConv(IN, OUT, diag_lambda=0.3)),
     "GENConv": lambda: on(pyg.GENConv(IN, OUT)),
-    "GENConv-learn": lambda: on(pyg.GENConv(IN, OUT, learn_t=True, msg_norm=True, learn_msg_scale=True, edge_dim=5), attr()),
+    "GENConv-learn": lambda: on(
+        pyg.GENConv(IN, OUT, learn_t=True, msg_norm=True, learn_msg_scale=True, edge_dim=EDGE_DIM), attr()
+    ),
     "GENConv-power": lambda: on(pyg.GENConv(IN, OUT, aggr="powermean", learn_p=True, norm="layer")),
     "GCN2Conv": lambda: Built(pyg.GCN2Conv(IN, 0.5), (randn(NODES, IN), randn(NODES, IN), edges())),
     "GCN2Conv-theta": lambda: Built(

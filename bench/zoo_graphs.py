@@ -56,7 +56,10 @@ def batch(num_nodes: int = NODES, num_graphs: int = 3) -> Tensor:
     return torch.sort(torch.cat([torch.arange(num_graphs), torch.randint(num_graphs, (num_nodes - num_graphs,))]))[0]
 
 
-METADATA = (["paper", "author"], [("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "by", "author")])
+METADATA = (
+    ["paper", "author"],
+    [("paper", "cites", "paper"), ("author", "writes", "paper"), ("paper", "by", "author")],
+)
 """Node types and edge types of the heterogeneous inputs."""
 
 

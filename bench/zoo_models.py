@@ -10,7 +10,14 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
 from torch_geometric.nn.models import (
-    GPSE, LPFormer, Polynormer, SGFormer, GPSENodeEncoder, HeteroJumpingKnowledge, MetaPath2Vec, NeuralFingerprint,
+    GPSE,
+    GPSENodeEncoder,
+    HeteroJumpingKnowledge,
+    LPFormer,
+    MetaPath2Vec,
+    NeuralFingerprint,
+    Polynormer,
+    SGFormer,
 )  # fmt: skip
 from torch_geometric.nn.models.attract_repel import ARLinkPredictor
 from torch_geometric.nn.models.graph_mixer import LinkEncoder, NodeEncoder

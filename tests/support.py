@@ -60,17 +60,18 @@ def assert_matches(
     *args: Any,
     module: nn.Module | None = None,
     compiled_module: nn.Module | None = None,
-    tolerance: float | None = None,
-    **kwargs: Any,
+    label: str = "",
+    backward: bool = True,
+    seed: int = 7,
 ) -> None:
     """Outputs and every gradient of `compiled` equal those of `eager` within the tolerance of the dtype.
 
     `module` owns the eager parameters; `compiled_module` those the compiled side trains (the same module if None).
     """
-    want = step(eager, args, kwargs, module=module)
-    got = step(compiled, args, kwargs, module=compiled_module if compiled_module is not None else module)
+    want = step(eager, args, module=module, seed=seed, backward=backward)
+    owner = compiled_module if compiled_module is not None else module
+    got = step(compiled, args, module=owner, seed=seed, backward=backward)
     error, where = worst_error(got, want)
-    if tolerance is None:
-        double = any(value.dtype == torch.float64 for value in want.outputs)
-        tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
-    assert error < tolerance, f"{where}: relative error {error:.3g}, allowed {tolerance:g}"
+    double = any(value.dtype == torch.float64 for value in want.outputs)
+    tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
+    assert error < tolerance, f"{label} {where}: relative error {error:.3g}, allowed {tolerance:g}"

@@ -1,0 +1,24 @@
+"""Real graphs from files that are not shipped: forward and gradients of 2-layer models equal eager."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import assert_matches
+
+import graphweave
+from bench.workloads import MODELS, data_dir, load, missing
+
+pytestmark = [pytest.mark.data, pytest.mark.usefixtures("fresh_compiler")]
+
+
+@pytest.mark.parametrize("graph", ["cora-features", "pubmed"])
+@pytest.mark.parametrize("model", ["gcn", "gat"])
+def test_two_layers_on(graph: str, model: str) -> None:
+    reason = missing(graph, data_dir())
+    if reason:
+        pytest.skip(reason)
+    work = load(graph, data_dir())
+    torch.manual_seed(0)
+    network = MODELS[model](work.x.size(1))
+    assert_matches(graphweave.compile(network), network, work.x, work.edge_index, module=network)

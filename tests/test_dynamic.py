@@ -1,0 +1,122 @@
+"""One compilation serves graphs of every size; what is cached per graph notices every change of it."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from support import assert_matches, features, random_graph
+from torch import Tensor, nn
+
+import graphweave
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+MAX_COMPILATIONS = 3
+
+
+class TwoLayer(nn.Module):
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first = first
+        self.second = second
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        return self.second(self.first(x, edge_index).relu(), edge_index)
+
+
+def _model(kind: str) -> TwoLayer:
+    torch.manual_seed(0)
+    if kind == "gat":
+        return TwoLayer(pyg.GATConv(6, 4, heads=2), pyg.GATConv(8, 5))
+    return TwoLayer(pyg.SAGEConv(6, 8), pyg.SAGEConv(8, 5, aggr="max"))
+
+
+def _sizes() -> list[tuple[int, int]]:
+    """50 (nodes, edges): first a usual batch, then the awkward ones in between."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = [(int(n), int(e)) for n, e in torch.randint(2, 60, (50, 2), generator=generator)]
+    sizes[7], sizes[13], sizes[19], sizes[23], sizes[31] = (5, 0), (5, 1), (1, 0), (1, 1), (1, 9)
+    return sizes
+
+
+@pytest.mark.parametrize("kind", ["sage", "gat"])
+def test_fifty_batches_compile_at_most_three_times(kind: str) -> None:
+    model = _model(kind)
+    compiled = graphweave.compile(model)
+    for i, (nodes, edges) in enumerate(_sizes()):
+        index = random_graph(nodes, nodes, edges, seed=i)
+        assert_matches(compiled, model, features(nodes, 6), index, module=model, label=f"batch {i}: {nodes}, {edges}")
+    assert 1 <= graphweave.counters()["compilations"] <= MAX_COMPILATIONS
+
+
+@pytest.mark.parametrize("first", [(5, 0), (5, 1), (1, 0), (1, 1)], ids=str)
+def test_an_awkward_first_batch_does_not_spoil_the_rest(first: tuple[int, int]) -> None:
+    model = _model("sage")
+    compiled = graphweave.compile(model)
+    for nodes, edges in (first, (9, 30), (4, 11), (1, 0), (30, 9)):
+        assert_matches(compiled, model, features(nodes, 6), random_graph(nodes, nodes, edges), module=model)
+    assert graphweave.counters()["compilations"] <= MAX_COMPILATIONS
+
+
+def _sum(x: Tensor, edge_index: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_add(0, edge_index[1], x.index_select(0, edge_index[0]).tanh())
+
+
+def test_results_repeat_bit_for_bit() -> None:
+    """Enough edges for several threads, a hub among them."""
+    model = _model("gat")
+    compiled = graphweave.compile(model)
+    index = random_graph(1000, 1000, 12000)
+    index[1, ::3] = 5
+    seen: list[list[Tensor]] = []
+    for _ in range(3):
+        model.zero_grad()
+        x = features(1000, 6).requires_grad_()
+        out = compiled(x, index)
+        out.sin().sum().backward()
+        assert x.grad is not None
+        seen.append([out, x.grad, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for other in seen[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(seen[0], other, strict=True))
+
+
+def test_edit_in_place_of_the_index_is_noticed() -> None:
+    compiled = graphweave.compile(_sum)
+    x, index = features(8, 3), random_graph(8, 8, 25)
+    compiled(x, index)
+    index[1] = index[1].flip(0)
+    torch.testing.assert_close(compiled(x, index), _sum(x, index))
+    index[0, 4] = (index[0, 4] + 1) % 8
+    torch.testing.assert_close(compiled(x, index), _sum(x, index))
+
+
+def test_edit_through_a_view_is_noticed() -> None:
+    compiled = graphweave.compile(_sum)
+    x, index = features(8, 3), random_graph(8, 8, 25)
+    compiled(x, index)
+    index[1].view(5, 5)[2].zero_()
+    torch.testing.assert_close(compiled(x, index), _sum(x, index))
+
+
+def test_formats_of_a_graph_are_built_once() -> None:
+    compiled = graphweave.compile(_sum)
+    x, index = features(8, 3), random_graph(8, 8, 25)
+    compiled(x, index)
+    built = graphweave.counters()["format_builds"]
+    for _ in range(3):
+        compiled(x, index)
+    assert graphweave.counters()["format_builds"] == built > 0
+
+
+def test_a_freed_index_whose_address_is_reused() -> None:
+    """Index tensors of one size made and dropped: the allocator hands out the same addresses again."""
+    compiled = graphweave.compile(_sum)
+    x = features(200, 3)
+    for seed in range(12):
+        index = random_graph(200, 200, 1000, seed=seed)
+        torch.testing.assert_close(compiled(x, index), _sum(x, index))
+        del index
+        gc.collect()

@@ -1,0 +1,81 @@
+"""Programs on which compilers of gather and scatter have been seen to be silently wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from support import AWKWARD, assert_matches, features, random_graph
+from torch import Tensor
+
+import graphweave
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+
+def gather_of_sum(x: Tensor, edge_index: Tensor) -> Tensor:
+    """Edges read sums that other edges of the same kernel would still be adding to."""
+    total = torch.zeros_like(x).index_add(0, edge_index[1], x.index_select(0, edge_index[0]))
+    return total.index_select(0, edge_index[0]) * x.index_select(0, edge_index[1])
+
+
+def share_of_total(x: Tensor, group: Tensor) -> Tensor:
+    """One destination row: its size 1 looks like a broadcast."""
+    total = x.new_zeros(1, x.size(1))
+    total.scatter_add_(0, group.unsqueeze(-1).expand_as(x), x.exp())
+    return x.exp() / total.index_select(0, group)
+
+
+def two_hops(x: Tensor, edge_index: Tensor) -> Tensor:
+    one = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+    return torch.zeros_like(x).index_add(0, edge_index[1], one[edge_index[0]])
+
+
+def there_and_back(x: Tensor, edge_index: Tensor) -> Tensor:
+    one = torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+    return torch.zeros_like(x).index_add(0, edge_index[0], one[edge_index[1]])
+
+
+def rows_that_look_alike(x: Tensor, edge_index: Tensor, bias: Tensor) -> Tensor:
+    """`bias` is a row an edge; with as many edges as nodes nothing but provenance tells the two apart."""
+    return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]] + bias)
+
+
+@pytest.mark.parametrize("fn", [gather_of_sum, two_hops, there_and_back], ids=lambda fn: fn.__name__)
+def test_sum_is_complete_before_it_is_gathered(fn: object) -> None:
+    assert callable(fn)
+    compiled = graphweave.compile(fn)
+    for graph in AWKWARD:
+        assert_matches(compiled, fn, features(graph.num_nodes, 5), graph.edge_index, label=graph.name)
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_scatter_into_one_row_then_gather(dynamic: bool) -> None:
+    compiled = graphweave.compile(share_of_total, dynamic=dynamic)
+    for rows in (7, 1, 40):
+        assert_matches(compiled, share_of_total, features(rows, 4), torch.zeros(rows, dtype=torch.int64))
+
+
+def test_as_many_edges_as_nodes() -> None:
+    """Dynamo gives equal sizes one symbol; a capture made so must not serve sizes that differ."""
+    compiled = graphweave.compile(rows_that_look_alike)
+    for nodes, edges in ((9, 9), (9, 20), (20, 9), (5, 5)):
+        arguments = features(nodes, 4), random_graph(nodes, nodes, edges), features(edges, 4, seed=3)
+        assert_matches(compiled, rows_that_look_alike, *arguments, label=f"{nodes} {edges}")
+
+
+def test_as_many_nodes_as_features() -> None:
+    compiled = graphweave.compile(two_hops)
+    for nodes in (4, 8, 4):
+        assert_matches(compiled, two_hops, features(nodes, 4), random_graph(nodes, nodes, 4))
+
+
+def test_the_same_tensor_twice() -> None:
+    """Source and destination row given as one tensor."""
+
+    def fn(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, dst, x[src] * 2)
+
+    index = random_graph(6, 6, 15)[0].contiguous()
+    compiled = graphweave.compile(fn)
+    x = features(6, 3)
+    assert torch.equal(compiled(x, index, index), fn(x, index, index))
