@@ -124,7 +124,7 @@ def test_missing_packages_get_one_line(
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_learns_karate(model: str) -> None:
-    runner = Runner("eager", job(model=model, hidden=64), karate())
+    runner = Runner("eager", job(model=model), karate())
     for _ in range(60):
         runner.epoch()
     assert runner.history.loss[-1] < 0.3 < runner.history.loss[0]

@@ -8,7 +8,7 @@ from types import ModuleType
 import pytest
 
 PUBLIC: dict[str, list[str]] = {
-    "graphweave": ["compile", "counters", "explain"],
+    "graphweave": ["compile", "counters", "explain", "reset_counters"],
     "graphweave.data": [
         "NO_LABEL",
         "NodeData",

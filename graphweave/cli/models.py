@@ -29,12 +29,12 @@ class TwoLayer(nn.Module):
         return self.second(hidden, edge_index)
 
 
-def _mlp(features: int, width: int) -> nn.Sequential:
-    return nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width))
+def _mlp(features: int, hidden: int, out: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, out))
 
 
-def convolutions() -> dict[str, Conv]:
-    """The models by name. GraphweaveError where PyG is not installed."""
+def convolutions(hidden: int) -> dict[str, Conv]:
+    """The models by name; `hidden` is the inner width of those with an MLP. GraphweaveError where PyG is missing."""
     try:
         # Imported here: PyG is an optional dependency and takes seconds to load.
         import torch_geometric.nn as pyg
@@ -46,8 +46,8 @@ def convolutions() -> dict[str, Conv]:
         "sage": lambda i, o, heads: pyg.SAGEConv(i, o),
         "gat": lambda i, o, heads: pyg.GATConv(i, o // heads, heads),
         "gatv2": lambda i, o, heads: pyg.GATv2Conv(i, o // heads, heads),
-        "gin": lambda i, o, heads: pyg.GINConv(_mlp(i, o)),
-        "edgeconv": lambda i, o, heads: pyg.EdgeConv(_mlp(2 * i, o)),
+        "gin": lambda i, o, heads: pyg.GINConv(_mlp(i, hidden, o)),
+        "edgeconv": lambda i, o, heads: pyg.EdgeConv(_mlp(2 * i, hidden, o)),
     }
 
 
@@ -59,6 +59,5 @@ def build(name: str, features: int, hidden: int, classes: int, heads: int, dropo
     """Model `name`; `hidden` is the width of all heads together. Parameters come from torch's global generator."""
     if name in _WITH_HEADS and hidden % heads:
         raise DataError(f"--hidden must be a multiple of --heads for {name} (got {hidden} and {heads}).")
-    conv = convolutions()[name]
-    last = conv(hidden, classes, 1)
-    return TwoLayer(conv(features, hidden, heads), last, dropout)
+    conv = convolutions(hidden)[name]
+    return TwoLayer(conv(features, hidden, heads), conv(hidden, classes, 1), dropout)
