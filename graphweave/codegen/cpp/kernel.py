@@ -19,7 +19,7 @@ from graphweave.codegen.cpp.preamble import preamble
 from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.walk import binders, local_arrays, statements
 from graphweave.codegen.writer import Writer
-from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role
+from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash
 from graphweave.ir.loop.types import identity, parameter_types
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
@@ -61,7 +61,8 @@ class _Unit:
             if isinstance(stmt, Alloc) and arrays[stmt.name].numel * stmt.dtype.itemsize > _STACK_LIMIT
         ]
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
-        self.scratch = bool(kernel.stashes or self.heap)
+        self.private: list[Stash | Alloc] = [*kernel.stashes, *self.heap]
+        self.scratch = bool(self.private)
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges)]
         self.walked = {stmt.csr for stmt in edges}
@@ -75,7 +76,7 @@ class _Unit:
         index = ctype(kernel.index)
         params = [f"const {index}* __restrict__ {indptr}" for indptr in self.indptrs]
         params += [f"{_pointee(buffer)}* __restrict__ {names.of(buffer.name)}" for buffer in kernel.buffers]
-        params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in (*kernel.stashes, *self.heap)]
+        params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in self.private]
         params += ["int64_t num_rows"] if self.prefetching else []
         w.line("// the rows first .. last - 1, in order")
         w.line(f"static __attribute__((noinline)) void {self.rows_name}(")
@@ -184,7 +185,7 @@ class _Unit:
             w.flush_left("#else")
             w.line("char* const gw_mine = scratch;")
             w.flush_left("#endif")
-            for array in (*self.kernel.stashes, *self.heap):
+            for array in self.private:
                 at = self.names.derived("at", array.name)
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")
         args += ["sizes[0]"] if self.prefetching else []

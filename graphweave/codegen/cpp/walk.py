@@ -144,9 +144,7 @@ def _value_fuses(value: Expr, outer: str, inner: str, extent: int, arrays: dict[
     return True
 
 
-def _fuses(
-    array: str, index: tuple[Expr, ...], outer: str, inner: str, extent: int, arrays: dict[str, Array]
-) -> bool:
+def _fuses(array: str, index: tuple[Expr, ...], outer: str, inner: str, extent: int, arrays: dict[str, Array]) -> bool:
     info = arrays[array]
     features = index[1:] if info.has_rows else index
     if info.has_rows and not _value_fuses(index[0], outer, inner, extent, arrays):

@@ -1,0 +1,142 @@
+"""Slow reference interpreter of the loop IR: one scalar at a time, every scalar a torch tensor of its own dtype.
+
+So operators mean exactly what torch means, and values are rounded where the kernel rounds them (except that a compiler
+may contract a multiplication and an addition).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Alloc,
+    Call,
+    CastTo,
+    Degree,
+    Edges,
+    Expr,
+    FoldLanes,
+    IndexSum,
+    Kernel,
+    Lanes,
+    Let,
+    Lit,
+    Load,
+    Role,
+    Stmt,
+    Store,
+    Var,
+)
+from graphweave.ir.loop.types import identity
+
+_TORCH = {
+    DType.f64: torch.float64, DType.f32: torch.float32, DType.f16: torch.float16, DType.bf16: torch.bfloat16,
+    DType.i64: torch.int64, DType.i32: torch.int32, DType.i16: torch.int16, DType.i8: torch.int8,
+    DType.u8: torch.uint8, DType.bool: torch.bool,
+}  # fmt: skip
+_FOLDS: dict[Fold, Callable[[Tensor, Tensor], Tensor]] = {
+    Fold.sum: torch.add, Fold.mul: torch.mul, Fold.max: torch.maximum, Fold.min: torch.minimum,
+}  # fmt: skip
+
+
+def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
+    """Runs a well-formed kernel on tensors by name, writing outputs and totals in place.
+
+    `csrs` gives the indptr of each CSR; `sizes` needs only the kernel's own row count.
+    """
+    for buffer in kernel.buffers:
+        if buffer.role is Role.total:
+            assert buffer.fold is not None
+            buffers[buffer.name].fill_(identity(buffer.fold, buffer.dtype).value)
+    for row in range(sizes[kernel.sizes[0]]):
+        frame = _Frame(dict(buffers), csrs, {kernel.row: torch.tensor(row)})
+        for stash in kernel.stashes:
+            indptr = csrs[stash.csr]
+            first, last = int(indptr[row]), int(indptr[row + 1])
+            frame.first[stash.name] = first
+            frame.arrays[stash.name] = torch.zeros(last - first, *stash.shape, dtype=_TORCH[stash.dtype])
+        frame.block(kernel.body)
+
+
+@dataclass
+class _Frame:
+    """One row in progress: arrays and scalars by name, and the first position of each stash."""
+
+    arrays: dict[str, Tensor]
+    csrs: Mapping[str, Tensor]
+    scalars: dict[str, Tensor]
+    first: dict[str, int] = field(default_factory=dict)
+
+    def block(self, body: tuple[Stmt, ...]) -> None:
+        for stmt in body:
+            self._statement(stmt)
+
+    def _statement(self, stmt: Stmt) -> None:
+        match stmt:
+            case Let(name, dtype, value):
+                self.scalars[name] = self.value(value).to(_TORCH[dtype])
+            case Alloc(name, dtype, shape, fill):
+                self.arrays[name] = torch.full(shape, fill if fill is not None else 0, dtype=_TORCH[dtype])
+            case Store(buffer, index, value):
+                self.arrays[buffer][self._index(buffer, index)] = self.value(value)
+            case Accum(buffer, index, fold, value):
+                at, array = self._index(buffer, index), self.arrays[buffer]
+                array[at] = _FOLDS[fold](array[at], self.value(value))
+            case FoldLanes(name, dtype, fold, lanes, body, value):
+                total = torch.tensor(identity(fold, dtype).value, dtype=_TORCH[dtype])
+                for _ in self._iterate(lanes):
+                    self.block(body)
+                    total = _FOLDS[fold](total, self.value(value))
+                self.scalars[name] = total
+            case Lanes(lanes, inner):
+                for _ in self._iterate(lanes):
+                    self.block(inner)
+            case Edges(k, csr, row, _, inner):
+                indptr, here = self.csrs[csr], int(self.scalars[row])
+                for position in range(int(indptr[here]), int(indptr[here + 1])):
+                    self.scalars[k] = torch.tensor(position)
+                    self.block(inner)
+
+    def _iterate(self, lanes: tuple[tuple[str, int], ...]) -> Iterator[None]:
+        for combination in itertools.product(*(range(extent) for _, extent in lanes)):
+            self.scalars.update((name, torch.tensor(i)) for (name, _), i in zip(lanes, combination, strict=True))
+            yield
+
+    def _index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[int, ...]:
+        parts = [int(self.value(part)) for part in index]
+        if buffer in self.first:
+            parts[0] -= self.first[buffer]
+        if any(part < 0 for part in parts):
+            raise IndexError(f"'{buffer}' is indexed with {parts}.")
+        return tuple(parts)
+
+    def value(self, expr: Expr) -> Tensor:
+        match expr:
+            case Var(name):
+                return self.scalars[name]
+            case Lit(value, dtype):
+                return torch.tensor(value, dtype=_TORCH[dtype])
+            case Load(buffer, index):
+                return self.arrays[buffer][self._index(buffer, index)].clone()
+            case Call(Op.where, (condition, yes, no)):
+                return self.value(yes if bool(self.value(condition)) else no)  # the other branch may be out of range
+            case Call(op, args):
+                return _OPS[op](*(self.value(arg) for arg in args))
+            case CastTo(x, dtype):
+                return self.value(x).to(_TORCH[dtype])
+            case IndexSum(terms, offset, div, mod):
+                total = (offset + sum(c * int(self.scalars[name]) for name, c in terms)) // div
+                return torch.tensor(total if mod is None else total % mod)
+            case Degree(csr, row):
+                here = int(self.value(row))
+                return (self.csrs[csr][here + 1] - self.csrs[csr][here]).to(torch.int64)
+
+
+_OPS: dict[Op, Callable[..., Tensor]] = {op: getattr(torch, op.value) for op in Op if op is not Op.where}

@@ -1,0 +1,377 @@
+"""Well-formedness of loop-IR kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import ARITY, DType, Op
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Alloc,
+    Buffer,
+    Call,
+    CastTo,
+    Comment,
+    Degree,
+    Edges,
+    Expr,
+    FoldLanes,
+    IndexSum,
+    Kernel,
+    Lanes,
+    Let,
+    Lit,
+    Load,
+    Prefetch,
+    Role,
+    Stmt,
+    Store,
+    Var,
+)
+from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, supports
+
+_INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
+_INDEX = (DType.i64, DType.i32)
+
+
+def verify(kernel: Kernel) -> None:
+    """Checks scopes, names, types, index arity, static index ranges, and who may read or write what.
+
+    Raises:
+        IRError: naming the place, such as "body[1].edges[0].let u: ...".
+    """
+    _parameters(kernel)
+    _Verifier(kernel).block(kernel.body, _Scope(types=parameter_types(kernel)), "body")
+
+
+def _fail(place: str, problem: str) -> None:
+    raise IRError(f"{place}: {problem}")
+
+
+def _parameters(kernel: Kernel) -> None:
+    csrs = {csr.name for csr in kernel.csrs}
+    names = [kernel.row, *kernel.sizes, *(csr.name for csr in kernel.csrs)]
+    names += [*(buffer.name for buffer in kernel.buffers), *(stash.name for stash in kernel.stashes)]
+    for name in (kernel.name, *names):
+        if not (name.isidentifier() and name.isascii()):
+            _fail(f"kernel {kernel.name}", f"'{name}' is not a name.")
+    for name in names:
+        if names.count(name) > 1:
+            _fail(f"kernel {kernel.name}", f"'{name}' is declared twice.")
+    if not kernel.sizes:
+        _fail(f"kernel {kernel.name}", "sizes must begin with the kernel's row count (got none).")
+    if kernel.index not in _INDEX:
+        _fail(f"kernel {kernel.name}", f"the index dtype must be i32 or i64 (got {kernel.index.value}).")
+    for line in kernel.header:
+        _one_line(line, "header")
+    for buffer in kernel.buffers:
+        _buffer(buffer, kernel)
+    for stash in kernel.stashes:
+        if stash.csr not in csrs:
+            _fail(f"stash {stash.name}", f"'{stash.csr}' is not a CSR of the kernel.")
+        if min(stash.shape, default=0) < 0:
+            _fail(f"stash {stash.name}", f"extents must not be negative (got {stash.shape}).")
+
+
+def _buffer(buffer: Buffer, kernel: Kernel) -> None:
+    place = f"{buffer.role.value} {buffer.name}"
+    if buffer.rows is not None and buffer.rows not in kernel.sizes:
+        _fail(place, f"rows must be one of the sizes {kernel.sizes} (got '{buffer.rows}').")
+    if min(buffer.shape, default=0) < 0:
+        _fail(place, f"extents must not be negative (got {buffer.shape}).")
+    if buffer.role in (Role.column, Role.index) and (buffer.dtype is not kernel.index or buffer.shape):
+        _fail(place, f"must be one {kernel.index.value} a row.")
+    if (buffer.role is Role.total) != (buffer.fold is not None):
+        _fail(place, "totals, and only totals, have a fold.")
+    if buffer.role is Role.total and buffer.rows is not None:
+        _fail(place, "a total has no rows.")
+
+
+def _one_line(text: str, place: str) -> None:
+    if "\n" in text or "\r" in text or text.endswith("\\"):
+        _fail(place, f"must be one line that a line comment can hold (got {text!r}).")
+
+
+@dataclass(frozen=True)
+class _Scope:
+    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR of each position in scope."""
+
+    types: dict[str, DType]
+    extents: dict[str, int] = field(default_factory=dict)
+    allocs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    positions: dict[str, str] = field(default_factory=dict)
+    parallel: tuple[str, ...] = ()  # lanes of the enclosing Lanes statements that have more than one iteration
+
+    def inside(self) -> _Scope:
+        return _Scope(dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), self.parallel)
+
+
+class _Verifier:
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
+        self.stashes = {stash.name: stash for stash in kernel.stashes}
+        self.csrs = {csr.name for csr in kernel.csrs}
+        self.globals = {*kernel.sizes, *self.csrs}
+
+    def block(self, body: Iterable[Stmt], scope: _Scope, path: str) -> None:
+        """`scope` is written to: pass a fresh one for every block."""
+        for i, stmt in enumerate(body):
+            place = f"{path}[{i}].{_label(stmt)}"
+            try:
+                self._statement(stmt, scope, place)
+            except IRError as error:
+                if str(error).startswith("body["):
+                    raise
+                raise IRError(f"{place}: {error}") from None
+
+    def _statement(self, stmt: Stmt, scope: _Scope, place: str) -> None:
+        match stmt:
+            case Comment(text):
+                _one_line(text, place)
+            case Let(name, dtype, value):
+                self._typed(value, dtype, scope, place)
+                self._bind(name, dtype, scope, place)
+            case Alloc():
+                self._alloc(stmt, scope, place)
+            case Store(buffer, index, value):
+                self._store(buffer, index, value, scope, place)
+            case Accum():
+                self._accum(stmt, scope, place)
+            case FoldLanes():
+                self._fold_lanes(stmt, scope, place)
+            case Lanes(lanes, body):
+                inner = scope.inside()
+                self._bind_lanes(lanes, inner, place)
+                parallel = (*scope.parallel, *(name for name, extent in lanes if extent > 1))
+                self.block(body, replace(inner, parallel=parallel), place)
+            case Edges():
+                self._edges(stmt, scope, place)
+
+    # ------------------------------------------------------------ statements
+
+    def _bind(self, name: str, dtype: DType, scope: _Scope, place: str) -> None:
+        if not (name.isidentifier() and name.isascii()):
+            _fail(place, f"'{name}' is not a name.")
+        if name in scope.types or name in self.globals:
+            _fail(place, f"'{name}' is already defined.")
+        scope.types[name] = dtype
+
+    def _bind_lanes(self, lanes: tuple[tuple[str, int], ...], scope: _Scope, place: str) -> None:
+        for name, extent in lanes:
+            if extent < 0:
+                _fail(place, f"lane '{name}' must have zero or more iterations (got {extent}).")
+            self._bind(name, POSITION, scope, place)
+            scope.extents[name] = extent
+
+    def _alloc(self, stmt: Alloc, scope: _Scope, place: str) -> None:
+        if scope.parallel:
+            _fail(place, "an alloc belongs to a row or an edge, not to a lane.")
+        if min(stmt.shape, default=0) < 0:
+            _fail(place, f"extents must not be negative (got {stmt.shape}).")
+        self._bind(stmt.name, stmt.dtype, scope, place)
+        scope.allocs[stmt.name] = stmt.shape
+
+    def _store(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
+        role = self.buffers[buffer].role if buffer in self.buffers else None
+        if role is not None and role is not Role.output:
+            _fail(place, f"'{buffer}' is not an output, an alloc or a stash.")
+        self._target(buffer, index, value, scope, place)
+
+    def _accum(self, stmt: Accum, scope: _Scope, place: str) -> None:
+        parameter = self.buffers.get(stmt.buffer)
+        if stmt.buffer in self.stashes or (parameter is not None and parameter.role is not Role.total):
+            _fail(place, f"'{stmt.buffer}' is not an alloc or a total.")
+        if parameter is not None and parameter.fold is not stmt.fold:
+            _fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
+        self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
+
+    def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
+        if buffer not in scope.allocs and buffer not in self.buffers and buffer not in self.stashes:
+            _fail(place, f"'{buffer}' is not defined here.")
+        self._element(buffer, index, scope, guarded=False)
+        self._typed(value, scope.types[buffer], scope, place)
+        used = {name for part in index for name in _lanes_of(part)}
+        shared = [lane for lane in scope.parallel if lane not in used]
+        if shared and not any(_loads(part) for part in index):
+            _fail(place, f"lanes of '{shared[0]}' conflict: they all write the same element.")
+
+    def _fold_lanes(self, stmt: FoldLanes, scope: _Scope, place: str) -> None:
+        inner = scope.inside()
+        self._bind_lanes(stmt.lanes, inner, place)
+        for let in stmt.body:
+            if not isinstance(let, Let):
+                _fail(place, "the body of a fold holds only lets.")
+        self.block(stmt.body, inner, place)
+        self._typed(stmt.value, stmt.dtype, inner, place)
+        self._bind(stmt.name, stmt.dtype, scope, place)
+
+    def _edges(self, stmt: Edges, scope: _Scope, place: str) -> None:
+        if stmt.csr not in self.csrs:
+            _fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
+        if stmt.row != self.kernel.row:
+            _fail(place, f"the row must be the kernel's, '{self.kernel.row}' (got '{stmt.row}').")
+        if scope.parallel or scope.extents:
+            _fail(place, "edges belong to a row, not to a lane.")
+        for prefetch in stmt.prefetch:
+            self._prefetch(prefetch, place)
+        inner = scope.inside()
+        self._bind(stmt.k, POSITION, inner, place)
+        inner.positions[stmt.k] = stmt.csr
+        self.block(stmt.body, inner, place)
+
+    def _prefetch(self, prefetch: Prefetch, place: str) -> None:
+        column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
+        if column is None or column.role is not Role.column:
+            _fail(place, f"'{prefetch.column}' is not a column of the kernel.")
+        if buffer is None or buffer.rows is None or buffer.role in (Role.output, Role.total):
+            _fail(place, f"'{prefetch.buffer}' is not an input with rows.")
+        if prefetch.distance < 1:
+            _fail(place, f"the prefetch distance must be positive (got {prefetch.distance}).")
+
+    # ------------------------------------------------------------ expressions
+
+    def _typed(self, value: Expr, dtype: DType, scope: _Scope, place: str) -> None:
+        self._expr(value, scope, guarded=False)
+        found = dtype_of(value, scope.types)
+        if found is not dtype:
+            _fail(place, f"the value is {found.value}, expected {dtype.value}.")
+
+    def _expr(self, expr: Expr, scope: _Scope, guarded: bool) -> None:
+        """`guarded`: evaluated only under a condition, so index ranges cannot be checked."""
+        match expr:
+            case Var(name):
+                if name not in scope.types or self._is_array(name, scope):
+                    raise IRError(f"'{name}' is not a variable here.")
+            case Load(buffer, index):
+                if not self._is_array(buffer, scope):
+                    raise IRError(f"'{buffer}' is not a buffer here.")
+                if buffer in self.buffers and self.buffers[buffer].role in (Role.output, Role.total):
+                    raise IRError(f"'{buffer}' is an output and is never loaded.")
+                self._element(buffer, index, scope, guarded)
+            case Call(op, args):
+                self._call(op, args, scope, guarded)
+            case CastTo(x, _):
+                self._expr(x, scope, guarded)
+            case IndexSum():
+                self._index_sum(expr, scope)
+            case Degree(csr, row):
+                if csr not in self.csrs:
+                    raise IRError(f"'{csr}' is not a CSR of the kernel.")
+                self._index_expr(row, scope, guarded)
+            case Lit(value, dtype):
+                if dtype is DType.bool and not isinstance(value, bool):
+                    raise IRError(f"a bool literal is true or false (got {value!r}).")
+
+    def _call(self, op: Op, args: tuple[Expr, ...], scope: _Scope, guarded: bool) -> None:
+        if len(args) != ARITY[op]:
+            raise IRError(f"{op.value} takes {ARITY[op]} operands (got {len(args)}).")
+        for i, arg in enumerate(args):
+            self._expr(arg, scope, guarded or (op is Op.where and i > 0))
+        types = [dtype_of(arg, scope.types) for arg in args]
+        if op is Op.where and types.pop(0) is not DType.bool:
+            raise IRError("the condition of where must be bool.")
+        if len(set(types)) > 1:
+            raise IRError(f"operands of {op.value} differ in type: {', '.join(dtype.value for dtype in types)}.")
+        if not supports(op, types[0]):
+            raise IRError(f"{op.value} is not defined on {types[0].value}; cast its operand first.")
+
+    def _index_sum(self, index: IndexSum, scope: _Scope) -> None:
+        for name, _ in index.terms:
+            if name not in scope.extents:
+                raise IRError(f"'{name}' is not a lane here.")
+        if index.div < 1 or (index.mod is not None and index.mod < 1):
+            raise IRError(f"div and mod must be positive (got {index.div}, {index.mod}).")
+
+    def _index_expr(self, expr: Expr, scope: _Scope, guarded: bool) -> None:
+        self._expr(expr, scope, guarded)
+        dtype = dtype_of(expr, scope.types)
+        if dtype not in _INTEGERS:
+            raise IRError(f"an index must be an integer (got {dtype.value}).")
+
+    def _element(self, buffer: str, index: tuple[Expr, ...], scope: _Scope, guarded: bool) -> None:
+        has_rows, shape = self._layout(buffer, scope)
+        if len(index) != len(shape) + has_rows:
+            raise IRError(f"'{buffer}' takes {len(shape) + has_rows} indices (got {len(index)}).")
+        for part in index:
+            self._index_expr(part, scope, guarded)
+        if buffer in self.stashes:
+            self._stash_position(buffer, index[0], scope)
+        empty = any(extent == 0 for extent in scope.extents.values())
+        if guarded or empty:
+            return
+        for part, extent in zip(index[has_rows:], shape, strict=True):
+            bounds = _bounds(part, scope.extents)
+            if bounds is not None and not 0 <= bounds[0] <= bounds[1] < extent:
+                raise IRError(f"'{buffer}' is indexed {bounds[0]}..{bounds[1]} along a dimension of {extent}.")
+
+    def _stash_position(self, stash: str, position: Expr, scope: _Scope) -> None:
+        csr = self.stashes[stash].csr
+        if not isinstance(position, Var) or scope.positions.get(position.name) != csr:
+            raise IRError(f"stash '{stash}' is indexed by a position of its CSR '{csr}', inside its edges.")
+
+    def _is_array(self, name: str, scope: _Scope) -> bool:
+        return name in scope.allocs or name in self.buffers or name in self.stashes
+
+    def _layout(self, name: str, scope: _Scope) -> tuple[bool, tuple[int, ...]]:
+        if name in scope.allocs:
+            return False, scope.allocs[name]
+        if name in self.stashes:
+            return True, self.stashes[name].shape
+        return self.buffers[name].rows is not None, self.buffers[name].shape
+
+
+def _label(stmt: Stmt) -> str:
+    match stmt:
+        case Let(name) | Alloc(name) | FoldLanes(name):
+            return f"{type(stmt).__name__.lower()} {name}"
+        case Store(buffer) | Accum(buffer):
+            return f"{type(stmt).__name__.lower()} {buffer}"
+    return type(stmt).__name__.lower()
+
+
+def _bounds(index: Expr, extents: dict[str, int]) -> tuple[int, int] | None:
+    """Smallest and largest value of a feature index, None where that is not static."""
+    match index:
+        case Var(name) if name in extents:
+            return 0, extents[name] - 1
+        case Lit(value, _):
+            return int(value), int(value)
+        case IndexSum(terms, offset, div, mod):
+            low = offset + sum(min(0, c * (extents[name] - 1)) for name, c in terms)
+            high = offset + sum(max(0, c * (extents[name] - 1)) for name, c in terms)
+            low, high = low // div, high // div
+            return (low, high) if mod is None or (low >= 0 and high < mod) else (min(low, 0), mod - 1)
+    return None
+
+
+def _walk(expr: Expr, found: Callable[[Expr], None]) -> None:
+    found(expr)
+    match expr:
+        case Load(_, parts) | Call(_, parts):
+            for part in parts:
+                _walk(part, found)
+        case CastTo(x, _) | Degree(_, x):
+            _walk(x, found)
+
+
+def _lanes_of(expr: Expr) -> set[str]:
+    names: set[str] = set()
+
+    def visit(node: Expr) -> None:
+        if isinstance(node, Var):
+            names.add(node.name)
+        elif isinstance(node, IndexSum):
+            names.update(name for name, coefficient in node.terms if coefficient)
+
+    _walk(expr, visit)
+    return names
+
+
+def _loads(expr: Expr) -> bool:
+    """Whether an index reads memory, so that lanes may differ in ways that are not visible here."""
+    found: list[Expr] = []
+    _walk(expr, lambda node: found.append(node) if isinstance(node, Load) else None)
+    return bool(found)
