@@ -121,10 +121,11 @@ def worst_error(got: Result, want: Result) -> tuple[float, str]:
         one = got.grads[name]
         if one is None and other is None:
             continue
-        shape_of = other if other is not None else one
-        assert shape_of is not None
-        zero = torch.zeros_like(shape_of)
-        error = relative_error(zero if one is None else one, zero if other is None else other, largest * NOISE_FLOOR)
+        if one is None:
+            one = torch.zeros_like(other)
+        if other is None:
+            other = torch.zeros_like(one)
+        error = relative_error(one, other, largest * NOISE_FLOOR)
         worst, where = max((worst, where), (error, f"grad of {name}"))
     return worst, where
 

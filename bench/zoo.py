@@ -11,10 +11,10 @@ import argparse
 import json
 import time
 import traceback
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
@@ -25,11 +25,14 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import graphweave
-from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
+from bench.check import FLOAT_TOLERANCE, Result, detached, no_worse_than_eager, step, worst_error
 from bench.common import machine
 from bench.zoo_cases import CASES, NOT_HERE, build
 
 RIGHT = ("ok", "ill-conditioned")
+
+SHOWN = 3
+"""Reasons of fallbacks printed a row; the JSON has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Row:
     status: str
     graphs: int = 0
     graph_breaks: int = 0
+    kernels: int = 0
     kernel_launches: int = 0
     fallback_calls: int = 0
     fallbacks: tuple[str, ...] = ()
@@ -66,13 +70,17 @@ def run_case(name: str, *, explain: bool = False) -> Row:
         seconds = time.perf_counter() - start
         where = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
         return Row(name, "crash", error=float("inf"), where=where[:200], seconds=seconds)
+    seconds = time.perf_counter() - start
     counts = graphweave.counters()
     row = Row(
-        name, "ok", counts["compilations"], counts["graph_breaks"], counts["kernel_launches"],
-        counts["fallback_calls"], seconds=time.perf_counter() - start,
+        name, "ok", counts["compilations"], counts["graph_breaks"], kernel_launches=counts["kernel_launches"],
+        fallback_calls=counts["fallback_calls"], seconds=seconds,
     )  # fmt: skip
     row = judge(row, name, got, want)
-    return replace(row, fallbacks=reasons(name)) if explain else row
+    if not explain:
+        return row
+    kernels, fallbacks = reasons(name)
+    return replace(row, kernels=kernels, fallbacks=fallbacks)
 
 
 def judge(row: Row, name: str, got: Result, want: Result) -> Row:
@@ -99,22 +107,28 @@ def in_float64(name: str) -> Result | None:
         return None
 
 
-def reasons(name: str) -> tuple[str, ...]:
-    """What did not become a kernel, and why, as `graphweave.explain` tells it."""
+def reasons(name: str) -> tuple[int, tuple[str, ...]]:
+    """Number of kernels and what stayed with PyTorch and why, whole functions first, as `graphweave.explain` tells."""
     built = build(name)
-    report: Any = graphweave.explain(built.module, *built.args, **built.kwargs)
-    return tuple(dict.fromkeys(str(fallback) for fallback in getattr(report, "fallbacks", ())))
+    args, kwargs = detached((built.args, dict(built.kwargs)))
+    report = graphweave.explain(built.module, *args, **kwargs)
+    notes = Counter(f"{note.what}: {note.why}" for graph in report.graphs for note in graph.fallbacks)
+    texts = [text if count == 1 else f"{text} ({count} times)" for text, count in notes.items()]
+    kernels = sum(len(graph.kernels) for graph in report.graphs)
+    return kernels, tuple(f"eager: {why}" for why in report.eager) + tuple(texts)
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
     table = Table(title="PyG operators through graphweave.compile, forward and gradients against eager")
-    for heading in ("case", "status", "graphs", "breaks", "launches", "ATen calls", "max error", "cold s"):
+    for heading in ("case", "status", "graphs", "breaks", "kernels", "launches", "ATen calls", "max error", "cold s"):
         table.add_column(heading, no_wrap=True)
     table.add_column("fallbacks", overflow="fold")
     for row in rows:
         style = {"ok": "", "ill-conditioned": "yellow"}.get(row.status, "bold red")
-        notes = "; ".join(row.fallbacks) if row.status == "ok" else row.where
-        numbers = (row.graphs, row.graph_breaks, row.kernel_launches, row.fallback_calls)
+        notes = "; ".join(row.fallbacks[:SHOWN]) if row.status == "ok" else row.where
+        if row.status == "ok" and len(row.fallbacks) > SHOWN:
+            notes += f"; and {len(row.fallbacks) - SHOWN} more"
+        numbers = (row.graphs, row.graph_breaks, row.kernels, row.kernel_launches, row.fallback_calls)
         cells = (row.case, row.status, *map(str, numbers), f"{row.error:.1e}", f"{row.seconds:.1f}", escape(notes))
         table.add_row(*cells, style=style)
     console.print(table)

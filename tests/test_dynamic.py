@@ -61,6 +61,15 @@ def test_an_awkward_first_batch_does_not_spoil_the_rest(first: tuple[int, int]) 
     assert graphweave.counters()["compilations"] <= MAX_COMPILATIONS
 
 
+def test_many_compiled_functions_in_one_process() -> None:
+    """Dynamo counts recompilations by function: one that all users shared would run eagerly from the ninth on."""
+    layers = [pyg.SAGEConv(3, 2 + i) for i in range(10)]
+    for layer in layers:
+        graphweave.compile(layer)(features(9, 3), random_graph(9, 9, 30))
+        assert graphweave.counters()["kernel_launches"] > 0
+        graphweave.reset_counters()
+
+
 def _sum(x: Tensor, edge_index: Tensor) -> Tensor:
     return torch.zeros_like(x).index_add(0, edge_index[1], x.index_select(0, edge_index[0]).tanh())
 
