@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, TypeVar, cast
 
 import torch
@@ -12,7 +12,9 @@ import torch._dynamo
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.utils._pytree import tree_leaves
 
+from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once
@@ -20,9 +22,9 @@ from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
 
-_FULL = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
-_PLAIN: dict[str, bool] = {}
-"""Capture settings in the order in which they are tried."""
+_CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+_SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
+"""Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
 
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 
@@ -58,39 +60,54 @@ class _Captured:
 
     def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
         backend = functools.partial(graphweave, options=dict(options or {}))
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            for t in tree_leaves((args, kwargs)):
+                # A guard on the number of nodes: with it, nodes + (data-dependent number of) edges is known not to be
+                # 0, and "if index.numel() == 0" does not break the graph of a layer that inserts self-loops.
+                if isinstance(t, torch.Tensor) and t.is_floating_point() and t.dim() > 1:
+                    if t.size(0) < 2 and t.size(0) == 1:
+                        continue
+            return target(*args, **kwargs)
+
         self._target = target
-        self._compiled = torch.compile(target, backend=backend, dynamic=dynamic)
-        self._settings: Mapping[str, bool] | None = _FULL
+        self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic)
+        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, nullcontext)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        while self._settings is not None:
+        while self._modes:
+            breaks = _graph_breaks()
             try:
-                with capture_settings(self._settings):
+                with self._modes[0]():
                     return self._compiled(*args, **kwargs)
             except _TRACE_ERRORS as error:
                 self._retreat(error)
+            finally:
+                bump("graph_breaks", _graph_breaks() - breaks)
         bump("eager_fallbacks")
         return self._target(*args, **kwargs)
 
     def _retreat(self, error: Exception) -> None:
+        """Trace with the next settings from now on, or run eagerly where there are none left."""
         name = getattr(self._target, "__name__", type(self._target).__name__)
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        if self._settings is _FULL:
-            self._settings = _PLAIN
-            _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, first)
-        else:
-            self._settings = None
-            warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {first}")
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        self._modes = self._modes[1:]
+        if self._modes:
+            _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, why)
+            return
+        record_eager(f"{name} could not be traced: {why}")
+        warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {why}")
 
 
 @contextmanager
-def capture_settings(dynamo: Mapping[str, bool]) -> Iterator[None]:
-    """Dynamo settings for one call: sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
-    with ExitStack() as stack:
-        if dynamo:
-            stack.enter_context(torch._dynamo.config.patch(dict(dynamo)))
-        stack.enter_context(shape_config.patch(use_duck_shape=False, backed_size_oblivious=True))
+def full_capture() -> Iterator[None]:
+    """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
+    with torch._dynamo.config.patch(_CAPTURE), shape_config.patch(_SHAPES):
         yield
+
+
+def _graph_breaks() -> int:
+    return sum(torch._dynamo.utils.counters["graph_break"].values())
 
 
 class CompiledModule(torch.nn.Module):

@@ -43,7 +43,7 @@ Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
 
 
 class Context:
-    """The program as it grows. `refs[node]` is the translation of an FX node; `loc` the user's line of the present one."""
+    """The program as it grows: `refs[node]` translates an FX node, `loc` is the user's line of the present one."""
 
     def __init__(self, spaces: Spaces) -> None:
         self.builder = Builder()
@@ -92,7 +92,8 @@ class Context:
     # ------------------------------------------------------------ constants and casts
 
     def const(self, value: float, dtype: DType, space: Space = UNIT, features: tuple[int, ...] = ()) -> Ref:
-        number: float | int | bool = bool(value) if dtype is DType.bool else float(value) if dtype.is_float else int(value)
+        kind = bool if dtype is DType.bool else float if dtype.is_float else int
+        number: float | int | bool = kind(value)
         return self.emit(Const(number, Type(space, features, dtype)))
 
     def number_of(self, ref: Ref) -> float | int | bool | None:
@@ -205,7 +206,9 @@ class Context:
         space = next((t.space for t in types if t.space != UNIT), UNIT)
         before = [self._before_spread(a) for a in args]
         if space != UNIT and all(b is not None for b in before):
-            if all(isinstance(self.builder.nodes[a], Const) or t.space == UNIT for a, t in zip(args, types, strict=True)):
+            if not any(
+                isinstance(self.builder.nodes[a], Pull) for a, t in zip(args, types, strict=True) if t.space != UNIT
+            ):
                 return self.emit(Pointwise(op, args))
             return self.spread(self.emit(Pointwise(op, tuple(b for b in before if b is not None))), space)
         return self.emit(Pointwise(op, tuple(a if b is None else b for a, b in zip(args, before, strict=True))))
@@ -282,7 +285,9 @@ class Context:
 
 def lowest(dtype: DType) -> float:
     """What every number of `dtype` is at least."""
-    return -float("inf") if dtype.is_float else 0.0 if dtype is DType.bool else float(torch.iinfo(TORCH_DTYPE[dtype]).min)
+    if dtype.is_float:
+        return -float("inf")
+    return 0.0 if dtype is DType.bool else float(torch.iinfo(TORCH_DTYPE[dtype]).min)
 
 
 def _describe(value: Any) -> str:

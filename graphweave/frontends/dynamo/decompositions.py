@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch._decomp import get_decompositions
 
 aten = torch.ops.aten
@@ -17,16 +18,62 @@ _COMPOUND: tuple[Any, ...] = (
     aten.addcmul, aten.addcdiv, aten.lerp, aten.threshold, aten.logit, aten.xlogy, aten.heaviside, aten.softshrink,
     aten.hardshrink, aten.celu, aten.selu, aten.glu, aten.glu_backward, aten.sinc, aten.logaddexp,
     aten._softmax, aten._log_softmax, aten._softmax_backward_data, aten._log_softmax_backward_data,
-    aten.logsumexp, aten.linalg_vector_norm, aten.norm, aten.dist, aten.std, aten.std_mean, aten.var, aten.var_mean,
+    aten.logsumexp, aten.linalg_vector_norm, aten.norm, aten.dist,
     aten.native_dropout_backward, aten.nll_loss_forward, aten.nll_loss_backward, aten.mse_loss, aten.mse_loss_backward,
     aten.smooth_l1_loss, aten.smooth_l1_loss_backward, aten.huber_loss, aten.huber_loss_backward,
     aten.binary_cross_entropy, aten.binary_cross_entropy_backward, aten.binary_cross_entropy_with_logits,
-    aten.soft_margin_loss, aten.soft_margin_loss_backward,
-    aten._prelu_kernel, aten._prelu_kernel_backward, aten.trace, aten.narrow, aten.isinf, aten.isfinite,
+    aten.soft_margin_loss, aten.soft_margin_loss_backward, aten._prelu_kernel, aten._prelu_kernel_backward,
 )  # fmt: skip
 """Random calls are not among them: they stay what eager mode calls, so that one seed gives the same masks."""
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `aot_autograd(decompositions=...)`. Results differ from eager's by rounding at most."""
-    return dict(get_decompositions(_COMPOUND))
+    return {
+        **get_decompositions(_COMPOUND),
+        aten.var.correction: _var,
+        aten.std.correction: _std,
+        aten.var_mean.correction: _var_mean,
+        aten.std_mean.correction: _std_mean,
+    }
+
+
+def _moments(x: Tensor, dim: Sequence[int] | None, correction: float | None) -> tuple[Tensor, Tensor]:
+    """Variance and mean over `dim` (all of them if None), dims kept, computed in float32 at least."""
+    dims = list(dim) if dim else list(range(x.dim()))
+    wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    mean = wide.mean(dims, keepdim=True)
+    off = wide - mean
+    count: Any = 1
+    for d in dims:
+        count = count * x.shape[d]
+    freedom = torch.sym_max(count - (1 if correction is None else correction), 0)
+    return (off * off).sum(dims, keepdim=True) / freedom, mean
+
+
+def _shaped(x: Tensor, like: Tensor, dim: Sequence[int] | None, keepdim: bool) -> Tensor:
+    dims = list(dim) if dim else list(range(like.dim()))
+    out = x.to(like.dtype)
+    return out if keepdim else out.squeeze(dims)
+
+
+def _var(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return _var_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _std(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Tensor:
+    return _std_mean(x, dim, correction=correction, keepdim=keepdim)[0]
+
+
+def _var_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    if x.is_complex():
+        return NotImplemented
+    var, mean = _moments(x, dim, correction)
+    return _shaped(var, x, dim, keepdim), _shaped(mean, x, dim, keepdim)
+
+
+def _std_mean(x: Tensor, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    if x.is_complex():
+        return NotImplemented
+    var, mean = _moments(x, dim, correction)
+    return _shaped(var.sqrt(), x, dim, keepdim), _shaped(mean, x, dim, keepdim)

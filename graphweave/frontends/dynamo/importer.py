@@ -18,7 +18,7 @@ from graphweave.frontends.dynamo.ops_dense import DENSE
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
-from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, rank, text, val
+from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
@@ -36,7 +36,7 @@ class Imported:
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
     `attributes` are further inputs whose value is part of the graph (constants), `effects` nodes that must run though
-    nobody uses them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
+    no result needs them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
     """
 
     program: Program
@@ -52,7 +52,7 @@ def import_graph(gm: fx.GraphModule) -> Imported:
     """The program of a joint or inference graph of ATen calls whose nodes carry fake values in `meta["val"]`.
 
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
-    cannot say at all (submodules, keyword-only operators of higher order).
+    cannot say at all (submodules, operators of higher order).
     """
     return _Importer(gm).run()
 
@@ -141,7 +141,10 @@ class _Importer:
         return self.cx.refs[self.same_as[node]]
 
     def _amid_maps(self, node: fx.Node) -> bool:
-        return any(self.spaces.on_map(n) for n in node.all_input_nodes if rank_of(n) > 0)
+        """Does the call compute with numbers whose rows some map starts or ends in?"""
+        if isinstance(val(node), torch.SymInt | int):
+            return False
+        return any(self.spaces.on_map(n) and val(n).is_floating_point() for n in node.all_input_nodes)
 
     # ------------------------------------------------------------ the end
 
@@ -157,7 +160,8 @@ class _Importer:
             copied = isinstance(self.cx.builder.nodes[ref], Input) and result.op == "call_function"
             if is_tensor(result) and (copied or given.setdefault(ref, result) is not result):
                 self.serial += 1
-                ref = self.cx.emit(Aten("aten.clone.default", (Operand(ref),), (), self.cx.builder.types[ref], self.serial))
+                t = self.cx.wanted(result)
+                ref = self.cx.emit(Aten("aten.clone.default", (Operand(ref),), (), t, self.serial))
                 self.vals[ref] = val(result)
             out.append(ref)
         return out
@@ -170,8 +174,9 @@ class _Importer:
     def _finish(self, outputs: list[Ref | None]) -> Imported:
         """Without what nothing needs: indices repeated over features, bases of zeros, calls that items replaced."""
         b = self.cx.builder
-        roots = [r for r in outputs if r is not None] + self.inputs + self.effects
-        live = _needed(b, roots)
+        results = _needed(b, [r for r in outputs if r is not None])
+        effects = [r for r in self.effects if r not in results]
+        live = results | _needed(b, self.inputs + effects)
         kept, new = Builder(), {}
         for ref in sorted(live):
             new[ref] = kept.add(with_operands(b.nodes[ref], new.__getitem__), b.locs[ref])
@@ -186,7 +191,7 @@ class _Importer:
             {new[r]: v for r, v in self.vals.items() if r in new},
             rows,
             {new[r]: why for r, why in self.refused.items() if r in new},
-            tuple(new[r] for r in self.effects),
+            tuple(new[r] for r in effects),
             {new[r]: v for r, v in self.attributes.items() if r in new},
         )
 
@@ -217,10 +222,6 @@ def attribute(gm: fx.GraphModule, name: str) -> Any:
     return value
 
 
-def rank_of(node: fx.Node) -> int:
-    return rank(node) if is_tensor(node) else 0
-
-
 def _is_plain(value: Any) -> bool:
     return type(value) in (torch.Tensor, torch.nn.Parameter) and not value.requires_grad and value.device.type != "meta"
 
@@ -244,11 +245,9 @@ def _plain(arg: Any) -> Any:
 def _impure(node: fx.Node) -> bool:
     """Must two equal calls both run?"""
     op = node.target
-    return isinstance(op, torch._ops.OpOverload) and (
-        op._schema.is_mutable
-        or torch.Tag.nondeterministic_seeded in op.tags
-        or bool(torch.Tag.dynamic_output_shape in op.tags and node.meta.get("unbacked_bindings"))
-    )
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    return op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
 
 
 def _flat(arg: Any) -> Iterable[Any]:
@@ -273,5 +272,3 @@ def _needed(b: Builder, roots: Iterable[Ref]) -> set[Ref]:
 def _spaces(t: Any) -> tuple[Space, ...]:
     found = (t.space,) if isinstance(t, Type) else (t.dom, t.cod) if isinstance(t, MapType) else ()
     return tuple(s for s in found if s != UNIT)
-
-

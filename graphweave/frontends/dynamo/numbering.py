@@ -26,8 +26,11 @@ RESHAPES = frozenset({
 """Calls that the shape of their result says everything about."""
 
 
+_SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default})
+
+
 def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """node -> the first node that has its value. Random, in-place and size-making calls are only equal to themselves."""
+    """node -> the first node that has its value. Random and in-place calls are only equal to themselves."""
     same_as: dict[fx.Node, fx.Node] = {}
     seen: dict[Any, fx.Node] = {}
     for node in graph.nodes:
@@ -41,7 +44,9 @@ def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
             same_as[node] = behind
             continue
         if pure(node):
-            same_as[node] = seen.setdefault(_key(node, same_as), node)
+            first = seen.setdefault(_key(node, same_as), node)
+            if first is not node and equal_sizes(val(first), val(node)):
+                same_as[node] = first
     return same_as
 
 
@@ -57,22 +62,33 @@ def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
     if not alike or here.dtype.is_complex or unbacked(here) - unbacked(before):
         return None
     repeats = node.target in IDENTITY or node.target is aten._to_copy.default
-    reshapes = node.target in RESHAPES or (node.target is aten.slice.Tensor and argument(node, "step", 1) == 1)
+    reshapes = node.target in RESHAPES or (node.target in _SLICES and argument(node, "step", 1) == 1)
     if not repeats and not (reshapes and _same_shape(node, x)):
         return None
     return same_as[x]
 
 
 def pure(node: fx.Node) -> bool:
-    """May two equal calls be one? Not where they draw random numbers, write, or make a size that data decides."""
+    """May two equal calls be one? Not where they draw random numbers or write."""
     op = node.target
     if isinstance(op, torch._ops.OpOverload):
-        if op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags:
-            return False
-    elif not callable(op) or isinstance(op, torch._ops.HigherOrderOperator):
-        return False
-    operands = frozenset(s for a in node.all_input_nodes for s in unbacked(val(a)))
-    return not unbacked(val(node)) - operands
+        return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+    return callable(op) and not isinstance(op, torch._ops.HigherOrderOperator)
+
+
+def equal_sizes(a: Any, b: Any) -> bool:
+    """Are the sizes of two values of equal calls equal? Each call that lets data decide a size has a symbol of its own.
+
+    Equal calls on equal operands give equal sizes, so the symbols are declared equal. (This is where the self loops
+    that each layer of a model inserts anew become one graph.)
+    """
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal_sizes, a, b))
+    if isinstance(a, torch.Tensor):
+        return a.dim() == b.dim() and all(map(equal_sizes, a.shape, b.shape))
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt) and not same(a, b) and unbacked(a) and unbacked(b):
+        torch._check(a == b)
+    return same(a, b) if isinstance(a, int | torch.SymInt) else True
 
 
 def _same_shape(a: fx.Node, b: fx.Node) -> bool:

@@ -105,10 +105,11 @@ def _item(cx: Context, node: fx.Node) -> Ref | None:
     arg = source.args[0]
     x, dim = cx.value(arg), argument(source, "dim", 0)
     d = _feature_dim(cx, x, dim, rank(arg))  # type: ignore[arg-type]
-    pieces = [fixed(p.shape[dim_of(dim, p.dim())]) for p in val(source)] if source.target is not aten.unbind.int else None
-    if pieces is None:
+    if source.target is aten.unbind.int:
         features = cx.type(x).shape
+        item = dim_of(item, features[d])
         return cx.reshape(_cut(cx, x, d, item, item + 1), (*features[:d], *features[d + 1 :]))
+    pieces = [fixed(p.shape[dim_of(dim, p.dim())]) for p in val(source)]
     if any(p is None for p in pieces):
         raise IRError("pieces whose sizes vary")
     sizes = [int(p) for p in pieces if p is not None]

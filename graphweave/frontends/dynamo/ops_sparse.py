@@ -1,4 +1,4 @@
-"""ATen calls that move rows along an index -> Pull and Push, in every spelling that PyTorch has, forward and backward."""
+"""ATen calls that move rows along an index -> Pull and Push, in every spelling of PyTorch, forward and backward."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.frontends.dynamo.context import Context, Table, lowest
 from graphweave.frontends.dynamo.row_rules import pulled, pushed
-from graphweave.frontends.dynamo.sizes import argument, rank
-from graphweave.ir.message.infer import broadcast_shapes
+from graphweave.frontends.dynamo.sizes import argument, rank, val
+from graphweave.ir.message.infer import broadcast_shapes, numel
 from graphweave.ir.message.nodes import Pull, Ref
 
 aten = torch.ops.aten
@@ -111,9 +111,31 @@ def _index_put(cx: Context, node: fx.Node) -> Ref:
         source = _source(cx, node, node.args[2], map_, wide=True)
         return _added(cx, node, _base(cx, node), cx.push(source, map_, Fold.sum))
     value = cx.value(node.args[2])
+    mask = _mask(node)
+    if mask is not None:
+        return _masked(cx, node, mask, value)
     if cx.type(value).space != UNIT or cx.type(value).shape not in ((), (1,)):
         raise IRError("writes rows without accumulating: which of two wins is not defined")
     return _written(cx, node, cx.reshape(value, ()))
+
+
+def _mask(node: fx.Node) -> fx.Node | None:
+    """The mask m of x[m] = value."""
+    indices = node.args[1]
+    first = indices[0] if isinstance(indices, list | tuple) and len(indices) == 1 else None
+    return first if isinstance(first, fx.Node) and val(first).dtype is torch.bool else None
+
+
+def _masked(cx: Context, node: fx.Node, mask: fx.Node, value: Ref) -> Ref:
+    """One number written where a mask says so, the mask of whole rows or of single numbers."""
+    base, t, where = _base(cx, node), cx.result(node), cx.value(mask)
+    m = cx.type(where)
+    if m.space != t.space or m.shape != t.shape[: len(m.shape)] or cx.type(value).space != UNIT:
+        raise IRError("a mask of other rows than what it masks")
+    if numel(cx.type(value).shape) != 1:
+        raise IRError("writes several numbers where a mask says so")
+    where = cx.reshape(where, (*m.shape, *(1 for _ in t.shape[len(m.shape) :])))
+    return cx.map(Op.where, where, cx.reshape(value, ()), base)
 
 
 def _scatter_value(cx: Context, node: fx.Node) -> Ref:
@@ -224,7 +246,8 @@ _PULLS = (
 SPARSE: Table = {**dict.fromkeys(_PULLS, _pull), **_pushes}
 
 MOVES_ROWS = frozenset(SPARSE) | {
-    aten.scatter.src, aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default, aten.segment_reduce.default,
-    aten.index_copy.default, aten.index_fill.int_Scalar, aten.masked_select.default, aten.masked_scatter.default,
+    aten.scatter.src, aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default,
+    aten.segment_reduce.default, aten.masked_select.default, aten.masked_scatter.default,
+    aten.index_copy.default, aten.index_fill.int_Scalar, aten.index_fill.int_Tensor,
 }  # fmt: skip
 """Calls that gather or scatter: each one that stays outside the algebra is reported with its reason."""

@@ -1,4 +1,4 @@
-"""What each ATen call says about rows: which leading dims correspond, and which of its tensors is an index into which."""
+"""What each ATen call says about rows: which leading dims correspond, and what is an index into what."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
 
 
 def index_vector(arg: Any) -> fx.Node | None:
-    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None where it is more than that."""
+    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None where `arg` is more."""
     node = arg
     while isinstance(node, fx.Node) and is_tensor(node) and rank(node) > 0:
         column = all(fixed(n) == 1 for n in shape(node)[1:])
@@ -95,7 +95,7 @@ def index_vector(arg: Any) -> fx.Node | None:
 
 
 def _beneath(node: fx.Node, column: bool) -> fx.Node | None:
-    """The operand that has the rows of `node`, index of the same values: before a repeat, a reshape, a widening cast."""
+    """The operand with the rows and numbers of `node`: before a repeat, a reshape of a column, a widening cast."""
     x = node.args[0] if node.args else None
     if not isinstance(x, fx.Node) or not is_tensor(x) or rank(x) == 0 or not same(shape(x)[0], shape(node)[0]):
         return None
@@ -151,6 +151,10 @@ def _push(node: fx.Node) -> Pairs:
     found = pushed(node)
     if found is not None:
         yield found[0], source
+    elif node.target is aten.index_put.default and len(node.args[1]) == 1:  # type: ignore[arg-type]
+        mask = node.args[1][0]  # type: ignore[index]
+        if is_tensor(mask) and val(mask).dtype is torch.bool:
+            yield mask, node
 
 
 def _keeps_lead(node: fx.Node) -> Pairs:
@@ -302,7 +306,7 @@ RULES: dict[Any, Rule] = {
                      aten.logsumexp.default, aten.linalg_vector_norm.default, aten.var.correction, aten.any.dim,
                      aten.all.dim, aten.argmax.default, aten.argmin.default, aten.squeeze.dim, aten.squeeze.dims),
                     _unless_first("dim")),
-    **dict.fromkeys((aten.select.int, aten.cumsum.default, aten.cumprod.default, aten.softmax.int), _unless_first("dim")),
+    **dict.fromkeys((aten.select.int, aten.cumsum.default, aten.cumprod.default), _unless_first("dim")),
     **dict.fromkeys((aten.flip.default,), _unless_first("dims")),
     **dict.fromkeys((aten.slice.Tensor, aten.slice_scatter.default, aten.select_scatter.default),
                     _unless_first("dim", 0)),
@@ -318,4 +322,3 @@ RULES: dict[Any, Rule] = {
     aten.bmm.default: _all_of(0, 1),
     aten.native_dropout_backward.default: _all_of(0, 1),
 }  # fmt: skip
-

@@ -86,7 +86,7 @@ class Spaces:
             known.append(x)
 
     def _fix_features(self) -> None:
-        """Feature sizes of values that move along maps become numbers (a guard each): they do not vary from call to call.
+        """Feature sizes of values that move along maps become numbers, a guard each: they do not vary between calls.
 
         A size in which the number of rows of some map appears does vary and stays as it is.
         """
