@@ -96,7 +96,7 @@ class _Recorder(fx.Interpreter):
 
     def __init__(self, gm: fx.GraphModule) -> None:
         super().__init__(gm)
-        self.symbols: dict[Any, int] = {}
+        self.symbols: dict[str, int] = {}
 
     def run_node(self, n: fx.Node) -> Any:
         value, fake = super().run_node(n), n.meta.get("val")
@@ -108,9 +108,15 @@ class _Recorder(fx.Interpreter):
             self._learn(fake, value)
         return value
 
+    def value(self, size: Any) -> int:
+        if not isinstance(size, torch.SymInt):
+            return int(size)
+        expr = size.node.expr
+        return int(expr.subs({s: self.symbols[str(s)] for s in expr.free_symbols}))
+
     def _learn(self, size: Any, real: int) -> None:
-        if isinstance(size, torch.SymInt) and size.node._expr.is_Symbol:
-            self.symbols[size.node._expr] = real
+        if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol:
+            self.symbols[str(size.node.expr)] = real
 
 
 def check(captured: Capture, tolerance: float = 1e-12) -> None:
@@ -124,7 +130,7 @@ def check(captured: Capture, tolerance: float = 1e-12) -> None:
     want = recorder.run(*(_own(captured.inputs[n]) for n in names), enable_io_processing=False)
     rows: dict[Space, int] = {}
     for space, size in captured.imported.space_rows.items():
-        rows[space] = int(size.node._expr.subs(recorder.symbols)) if isinstance(size, torch.SymInt) else size
+        rows[space] = recorder.value(size)
     given = {n: _own(captured.inputs[n]) for n in names}
     for ref, value in captured.imported.attributes.items():
         given[program.nodes[ref].name] = value  # type: ignore[union-attr]
