@@ -30,8 +30,9 @@ $(STAMP): pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -e ".[pyg,plot,test]"
 	touch $@
 
+# Threads that wait give up their core: where cores are shared, spinning costs more than waking.
 train: $(STAMP)
-	$(BIN)/graphweave train --model $(MODEL) --data $(DATA) --epochs $(EPOCHS) $(ARGS)
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/graphweave train --model $(MODEL) --data $(DATA) --epochs $(EPOCHS) $(ARGS)
 
 test: $(STAMP)
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
