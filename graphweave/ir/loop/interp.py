@@ -127,6 +127,8 @@ class _Frame:
                 return self.arrays[buffer][self._index(buffer, index)].clone()
             case Call(Op.where, (condition, yes, no)):
                 return self.value(yes if bool(self.value(condition)) else no)  # the other branch may be out of range
+            case Call(Op.pow, (base, Lit(exponent, _))):
+                return torch.pow(self.value(base), exponent)  # torch rounds some constant exponents differently
             case Call(op, args):
                 return _OPS[op](*(self.value(arg) for arg in args))
             case CastTo(x, dtype):
