@@ -119,13 +119,11 @@ def worst_error(got: Result, want: Result) -> tuple[float, str]:
     largest = max((_magnitude(value) for value in want.grads.values() if value is not None), default=0.0)
     for name, other in want.grads.items():
         one = got.grads[name]
-        if one is None and other is None:
+        known = one if one is not None else other
+        if known is None:
             continue
-        if one is None:
-            one = torch.zeros_like(other)
-        if other is None:
-            other = torch.zeros_like(one)
-        error = relative_error(one, other, largest * NOISE_FLOOR)
+        zeros = torch.zeros_like(known)
+        error = relative_error(zeros if one is None else one, zeros if other is None else other, largest * NOISE_FLOOR)
         worst, where = max((worst, where), (error, f"grad of {name}"))
     return worst, where
 
