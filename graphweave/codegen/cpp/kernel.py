@@ -24,6 +24,12 @@ from graphweave.ir.loop.types import identity, parameter_types
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
 _ALIGN = 64
+# Two edges interleaved cost more than they save: GCC then no longer vectorises the lanes inside (seen with GCC 12).
+_NO_JAM = """\
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("no-loop-unroll-and-jam")
+#endif
+"""
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -36,6 +42,7 @@ def print_kernel(kernel: Kernel) -> str:
     body, entry = unit.row_function(), unit.entry()  # printing them collects the helpers they need
     parts = [
         "".join(f"// {line}\n" for line in kernel.header),
+        _NO_JAM if unit.walked else "",
         "#include <cmath>\n#include <cstdint>\n#include <cstdlib>\n#include <cstring>\n",
         "#ifdef _OPENMP\n#include <omp.h>\n#endif\n" if unit.scratch else "",
         preamble(unit.scope.helpers),

@@ -10,7 +10,8 @@ from __future__ import annotations
 _EXP_F32 = """
 // 2^n * e^r with x = n ln 2 + r; overflows to inf, underflows gradually, keeps NaN
 GW_INLINE float gw_exp(float x) {
-  const float y = x > 89.0f ? 89.0f : (x < -105.0f ? -105.0f : x);
+  const float capped = x > 89.0f ? 89.0f : x;
+  const float y = capped < -105.0f ? -105.0f : capped;
   const float shifted = y * 1.44269504f + 12582912.0f;  // the nearest integer sits in the low bits
   const float n = shifted - 12582912.0f;
   const float r = (y - n * 0.693359375f) + n * 2.12194440e-4f;
@@ -27,7 +28,8 @@ GW_INLINE float gw_exp(float x) {
 
 _EXP_F64 = """
 GW_INLINE double gw_exp(double x) {
-  const double y = x > 710.0 ? 710.0 : (x < -746.0 ? -746.0 : x);
+  const double capped = x > 710.0 ? 710.0 : x;
+  const double y = capped < -746.0 ? -746.0 : capped;
   const double shifted = y * 1.4426950408889634 + 6755399441055744.0;
   const double n = shifted - 6755399441055744.0;
   const double r = (y - n * 0.693147180369123816490) - n * 1.90821492927058770002e-10;
