@@ -113,8 +113,8 @@ def worst_error(got: Result, want: Result) -> tuple[float, str]:
     if len(got.outputs) != len(want.outputs):
         return float("inf"), f"{len(got.outputs)} outputs instead of {len(want.outputs)}"
     worst, where = 0.0, "output[0]"
-    for i, (one, other) in enumerate(zip(got.outputs, want.outputs, strict=True)):
-        error = relative_error(one, other)
+    for i, (out, expected) in enumerate(zip(got.outputs, want.outputs, strict=True)):
+        error = relative_error(out, expected)
         worst, where = max((worst, where), (error, f"output[{i}]"))
     largest = max((_magnitude(value) for value in want.grads.values() if value is not None), default=0.0)
     for name, other in want.grads.items():

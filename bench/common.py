@@ -174,7 +174,8 @@ def ratio_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
         table.add_column(heading, justify="left" if i == 0 else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    console = Console()
+    (console if console.is_terminal else Console(width=160)).print(table)
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:

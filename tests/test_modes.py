@@ -16,6 +16,7 @@ from support import assert_matches, features, random_graph
 from torch import Tensor, nn
 
 import graphweave
+from graphweave.core.errors import SettingsError
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -180,7 +181,7 @@ def test_verify_runs_eager_beside() -> None:
 
 
 def test_unknown_option_is_refused_by_name() -> None:
-    with pytest.raises(graphweave.GraphweaveError, match="verfy"):
+    with pytest.raises(SettingsError, match="verfy"):
         graphweave.compile(pyg.SAGEConv(5, 4), options={"verfy": True})(features(12, 5), INDEX)
 
 
