@@ -67,6 +67,16 @@ def map_type(program: Program, ref: Ref) -> MapType:
     return t
 
 
+def widens(program: Program, ref: Ref) -> bool:
+    """A row-wise node whose rows are larger than every row that it reads."""
+    node = program.nodes[ref]
+    if not isinstance(node, Pointwise | Broadcast):
+        return False
+    rows = [t for r in operands(node) if isinstance(t := program.types[r], Type) and t.space != UNIT]
+    t = program.types[ref]
+    return isinstance(t, Type) and all(numel(r.shape) < numel(t.shape) for r in rows)
+
+
 @dataclass(frozen=True, slots=True)
 class Needs:
     """Leaves of a node: `pulls` are (value, map) read at another row, `same` are values of the node's own row.
@@ -84,6 +94,8 @@ def needs(program: Program, ref: Ref, stored: frozenset[Ref], *, through: bool) 
     """Leaves of the operands of `ref`; `stored` are nodes that exist as values.
 
     With `through` (a push), light nodes that are not stored are walked through; without, operands are the leaves.
+    Reshapes are always looked through, since they are views, and so are nodes that only widen what they read: to store
+    and load those costs more than to compute them again.
     """
     pulls: dict[tuple[Ref, Ref], None] = {}
     same: dict[Ref, None] = {}
@@ -94,12 +106,17 @@ def needs(program: Program, ref: Ref, stored: frozenset[Ref], *, through: bool) 
         node = program.nodes[r]
         if isinstance(node, Const) or r in inner:
             return
+        if isinstance(node, Reshape) and is_light(program, r):
+            walk(r)
+            return
         if space_of(program, r) == UNIT:
             if r in stored or not is_light(program, r) or isinstance(node, Push | Input):
                 shared[r] = None
             else:
                 walk(r)
-        elif r in stored or not is_light(program, r) or isinstance(node, Push | Input) or not through:
+        elif r in stored or not is_light(program, r) or isinstance(node, Push | Input):
+            same[r] = None
+        elif not through and not widens(program, r):
             same[r] = None
         else:
             walk(r)

@@ -9,7 +9,7 @@ from typing import Any
 
 from graphweave.analysis.flow import is_scalar, is_view
 from graphweave.compiler.check import check_step
-from graphweave.compiler.plan import Plan, lower_region
+from graphweave.compiler.plan import Plan, kernel_prefix, lower_region
 from graphweave.compiler.steps import KernelStep, call_step
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
@@ -47,7 +47,7 @@ def _wide(plan: Plan, i: int) -> Callable[[], Any]:
     """The same region for 64-bit indices, lowered when a graph first needs it."""
     region = plan.kernels[i].region
     return lambda: lower_region(
-        plan.program, region, plan.schedule, f"{plan.name}_{i}_wide", plan.options, DType.i64
+        plan.program, region, plan.schedule, f"{kernel_prefix(plan.name)}_{i}_wide", plan.options, DType.i64
     )
 
 

@@ -58,10 +58,15 @@ def make_plan(name: str, program: Program, options: Options, constants: Mapping[
     for i, step in enumerate(order.steps):
         if isinstance(step, Region):
             try:
-                kernels[i] = lower_region(program, step, order, f"{name}_{i}", options, DType.i32)
+                kernels[i] = lower_region(program, step, order, f"{kernel_prefix(name)}_{i}", options, DType.i32)
             except IRError as error:
                 refused[i] = str(error)
     return Plan(name, program, kept, inputs, prelude, order, kernels, refused, options, constants)
+
+
+def kernel_prefix(name: str) -> str:
+    """Kernels of "graph3_forward" are "forward_0", ...: equal kernels of two graphs are one entry of the disk cache."""
+    return name.rpartition("_")[2]
 
 
 def lower_region(

@@ -94,10 +94,8 @@ class KernelStep:
         Remembered for the last graph.
         """
         last = self._last
-        if last is not None and last[0] == rows:
-            same = zip(indices, last[1], last[2], strict=True)
-            if all(a is b and a._version == v for a, b, v in same):
-                return last[3]
+        if last is not None and last[0] == rows and all(map(_still, indices, last[2])):
+            return last[3]
         counts = dict(zip(self.spaces, rows, strict=True))
         index = dict(zip(self.maps, indices, strict=True))
         wide = max([*rows, *(t.numel() for t in indices)]) > _NARROW
@@ -115,7 +113,7 @@ class KernelStep:
         arrays = [self._format(f, index, counts, wide) for f in self._formats]
         bound = (kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), (keep, arrays))
         tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
-        self._last = (rows, tuple(indices), tuple(t._version for t in indices), bound) if tracked else None
+        self._last = (rows, tuple(indices), tuple(map(_mark, indices)), bound) if tracked else None
         return bound
 
     def _csr(self, m: Ref, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> formats.CsrFormat:
@@ -142,6 +140,15 @@ class KernelStep:
     def _wraps(self, m: Ref) -> bool:
         node = self._program.nodes[m]
         return isinstance(node, MapOf) and node.wrap
+
+
+def _mark(t: Tensor) -> tuple[Any, ...]:
+    """What tells whether an index tensor is the one that was seen, and unedited; its storage must be kept alive."""
+    return t.data_ptr(), t._version, t.shape, t.stride(), t.dtype
+
+
+def _still(t: Tensor, mark: tuple[Any, ...]) -> bool:
+    return t.data_ptr() == mark[0] and not t.is_inference() and _mark(t) == mark
 
 
 _identities: dict[bool, Tensor] = {}

@@ -431,14 +431,19 @@ class _Lowering:
         kept = frozenset(edge.at) | frozenset(self.row.at)
         out: list[Stmt] = []
         for r in choose_blocks(self.program, inner, roots, kept, frozenset(), self.forced | frozenset(later)):
-            out += self._comment(r) + self._into_block(edge, r, value_name(self.program, r))
-            if r in later:
-                t = self.program.types[r]
-                assert isinstance(t, Type) and self.csr is not None
-                stash = Stash(f"{value_name(self.program, r)}_kept", self.csr, t.dtype, (numel(t.shape),))
-                self.stashes[r] = stash
-                out += write(edge, r, self._storing(stash.name, (Var("k"),), t.shape), self.names)
+            out += self._comment(r)
+            out += self._into_stash(edge, r) if r in later else self._into_block(edge, r, value_name(self.program, r))
         return out
+
+    def _into_stash(self, edge: Scope, ref: Ref) -> list[Stmt]:
+        """Compute `ref` where later passes will find it."""
+        t = self.program.types[ref]
+        assert isinstance(t, Type) and self.csr is not None
+        stash = Stash(f"{value_name(self.program, ref)}_kept", self.csr, t.dtype, (numel(t.shape),))
+        self.stashes[ref] = stash
+        body = write(edge, ref, self._storing(stash.name, (Var("k"),), t.shape), self.names)
+        edge.at[ref] = (stash.name, (Var("k"),))
+        return body
 
     def _keep_for_later(self, pushes: list[Ref], inner: Iterable[Ref]) -> list[Ref]:
         """Expensive narrow nodes of this pass that a later pass would otherwise recompute."""

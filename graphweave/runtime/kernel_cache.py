@@ -34,8 +34,8 @@ log = logger(__name__)
 ABI_VERSION = 1
 """Raised whenever the calling convention of `launch.Kernel` changes."""
 
-_libraries: dict[tuple[str, Toolchain], ctypes.CDLL] = {}
-_kernels: dict[tuple[str, str, Toolchain], Kernel] = {}
+_libraries: dict[str, ctypes.CDLL] = {}
+_kernels: dict[tuple[str, str], Kernel] = {}
 _lock = threading.RLock()
 _private: Path | None = None
 
@@ -45,7 +45,7 @@ def load(text: str, symbol: str) -> Kernel:
 
     ToolchainError without a compiler, CompileError when it refuses the text.
     """
-    key = (text, symbol, toolchain())
+    key = (key_of(text, toolchain()), symbol)
     kernel = _kernels.get(key)
     if kernel is None:
         kernel = _kernels[key] = Kernel(library(text), symbol)
@@ -55,11 +55,15 @@ def load(text: str, symbol: str) -> Kernel:
 def library(text: str) -> ctypes.CDLL:
     """The shared library of a C++ text; the same text is loaded once per process."""
     tools = toolchain()
-    with _lock:
-        found = _libraries.get((text, tools))
-        if found is None:
-            found = _libraries[(text, tools)] = ctypes.CDLL(str(shared_object(text, tools)))
-        return found
+    key = key_of(text, tools)
+    found = _libraries.get(key)
+    if found is None:
+        built = shared_object(text, tools)  # outside the lock: several kernels compile at once
+        with _lock:
+            found = _libraries.get(key)
+            if found is None:
+                found = _libraries[key] = ctypes.CDLL(str(built))
+    return found
 
 
 def forget() -> None:
@@ -83,8 +87,12 @@ def _version() -> str:
 
 
 def key_of(text: str, tools: Toolchain) -> str:
-    """SHA-256 of the text and of all that turns it into machine code."""
-    parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, text)
+    """SHA-256 of the text and of all that turns it into machine code.
+
+    Comment lines are left out: they name the user's files, which PyG for one gives a new random name in each process.
+    """
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+    parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, code)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -13,7 +13,7 @@ from graphweave.analysis.cones import Needs, is_light, map_type, needs, space_of
 from graphweave.analysis.flow import is_structure
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Ref, ToUnit
+from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Ref, Reshape, ToUnit
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
         if not is_light(program, ref):
             todo.extend(operands(node))
             continue
-        if space_of(program, ref) == UNIT and not isinstance(node, Push):
+        if isinstance(node, Reshape) or (space_of(program, ref) == UNIT and not isinstance(node, Push)):
             todo.extend(operands(node))
             continue
         n = needs(program, ref, frozenset(), through=isinstance(node, Push))
@@ -102,7 +102,7 @@ class _Grouping:
     def place(self, ref: Ref) -> None:
         program, node = self.program, self.program.nodes[ref]
         space = space_of(program, ref)
-        if not is_light(program, ref) or (space == UNIT and not isinstance(node, Push)):
+        if not is_light(program, ref) or isinstance(node, Reshape) or (space == UNIT and not isinstance(node, Push)):
             self._alone(ref)
             return
         self.needs[ref] = needs(program, ref, self.stored, through=isinstance(node, Push))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,13 +13,14 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 
 from graphweave.compiler.build import build_inference, build_training
+from graphweave.compiler.pipeline import optimise
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, split_modules
-from graphweave.frontends.dynamo.importer import import_graph
+from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.runtime import toolchain
 from graphweave.schedule.options import Options
 
@@ -71,7 +72,7 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = import_graph(module)
+            imported = _optimised(import_graph(module))
             made = build_inference(
                 imported.program, imported.effects, imported.refused, Options(), imported.attributes,
                 verify=self.options.verify,
@@ -95,7 +96,7 @@ class _Side:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         bump("compilations")
         try:
-            imported = import_graph(joint)
+            imported = _optimised(import_graph(joint))
             placeholders = joint.graph.find_nodes(op="placeholder")
             tangents = [
                 r for r, n in zip(imported.inputs, placeholders, strict=True) if "tangents" in str(n.target)
@@ -112,6 +113,21 @@ class _Side:
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
         return boxed(module) or make_boxed_func(module.forward)
+
+
+def _optimised(imported: Imported) -> Imported:
+    """The import with its program rewritten."""
+    done = optimise(imported.program)
+    moved = done.where.__getitem__
+    return replace(
+        imported,
+        program=done.program,
+        inputs=tuple(map(moved, imported.inputs)),
+        vals={moved(r): v for r, v in imported.vals.items()},
+        refused={moved(r): why for r, why in imported.refused.items()},
+        effects=tuple(map(moved, imported.effects)),
+        attributes={moved(r): v for r, v in imported.attributes.items()},
+    )
 
 
 def _possible(module: fx.GraphModule) -> bool:

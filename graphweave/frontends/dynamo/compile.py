@@ -70,6 +70,8 @@ class _Captured:
                         continue
             return target(*args, **kwargs)
 
+        # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
+        traced.__code__ = traced.__code__.replace(co_name=f"traced_{_name(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, nullcontext)
@@ -89,7 +91,7 @@ class _Captured:
 
     def _retreat(self, error: Exception) -> None:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
-        name = getattr(self._target, "__name__", type(self._target).__name__)
+        name = _name(self._target)
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         self._modes = self._modes[1:]
         if self._modes:
@@ -104,6 +106,10 @@ def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
     with torch._dynamo.config.patch(_CAPTURE), shape_config.patch(_SHAPES):
         yield
+
+
+def _name(target: Callable[..., Any]) -> str:
+    return str(getattr(target, "__name__", type(target).__name__))
 
 
 def _graph_breaks() -> int:

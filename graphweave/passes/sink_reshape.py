@@ -1,0 +1,48 @@
+"""pull(reshape(x), m) -> reshape(pull(x, m)), and the same for push.
+
+A reshape renames the elements of a row, so moving whole rows commutes with it. Always pays: behind the move it is an
+index computation inside a kernel, in front of it a second tensor of the same data.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphweave.ir.message.builder import Builder, with_operands
+from graphweave.ir.message.nodes import Node, Program, Pull, Push, Ref, Reshape, Type, ValueType
+
+
+@dataclass(frozen=True, slots=True)
+class Rewritten:
+    """`where[old]` is the new position of each node of the program that was rewritten."""
+
+    program: Program
+    where: dict[Ref, Ref]
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReshape:
+    name: str = "sink-reshape"
+
+    def __call__(self, program: Program) -> Rewritten:
+        """`program` with no pull or push of a reshape."""
+        build = Builder()
+        where: dict[Ref, Ref] = {}
+        for ref, node in enumerate(program.nodes):
+            moved = with_operands(node, where.__getitem__)
+            where[ref] = _sunk(build, moved, program.types[ref], program.locs[ref])
+        outputs = [None if r is None else where[r] for r in program.outputs]
+        return Rewritten(build.program(outputs, program.spaces), where)
+
+
+def _sunk(build: Builder, node: Node, t: ValueType, loc: str) -> Ref:
+    if not isinstance(node, Pull | Push) or not isinstance(build.nodes[node.x], Reshape):
+        return build.add(node, loc)
+    assert isinstance(t, Type)
+    return build.add(Reshape(build.add(replace(node, x=_below_reshapes(build, node.x)), loc), t.shape), loc)
+
+
+def _below_reshapes(build: Builder, ref: Ref) -> Ref:
+    while isinstance(node := build.nodes[ref], Reshape):
+        ref = node.x
+    return ref
