@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,7 +22,7 @@ class DType(Enum):
     bool = "bool"
 
     @property
-    def is_float(self) -> bool:
+    def is_float(self) -> builtins.bool:
         return self in (DType.f64, DType.f32, DType.f16, DType.bf16)
 
     @property

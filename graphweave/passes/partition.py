@@ -15,6 +15,7 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
+    Aten,
     Broadcast,
     Cast,
     Concat,
@@ -58,7 +59,7 @@ def split(
     tangents = tuple(tangents)
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
-    forward = ancestors(joint, [r for r in forward_outputs if r is not None])
+    forward = _with_items(joint, ancestors(joint, [r for r in forward_outputs if r is not None]))
     found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents)
     saved = tuple(r for r in found if r not in constants)
     primals = [r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants]
@@ -88,6 +89,15 @@ def saved_values(joint: Program, forward: set[Ref], roots: Iterable[Ref], tangen
         else:
             saved.add(ref)
     return tuple(sorted(saved))
+
+
+def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
+    """`forward` and every item of its tuples: a tuple cannot be saved, an item that only the backward reads can."""
+    items = {
+        r for r, n in enumerate(joint.nodes)
+        if isinstance(n, Aten) and n.target == "builtin.getitem" and forward.issuperset(operands(n))
+    }  # fmt: skip
+    return forward | items
 
 
 def _cheap(joint: Program, ref: Ref, edges: frozenset[Space]) -> bool:
