@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from functorch.compile import default_partition, make_boxed_func
 from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
+from torch.fx.experimental import _config as shape_config
 
 from graphweave.core.types import Space
 from graphweave.frontends.dynamo.decompositions import decompositions
@@ -47,13 +47,13 @@ def capture(f: Callable[..., Any], *args: Any, dynamic: bool = True, decompose: 
     captures: list[Capture] = []
 
     def partition(gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
-        captures.append(Capture(copy.deepcopy(gm), import_graph(gm)))
+        captures.append(Capture(_copied(gm), import_graph(gm)))
         return default_partition(gm, joint_inputs, **kwargs)
 
     def compiler(is_backward: bool, inference: bool) -> Callable[..., Any]:
         def compile_graph(gm: fx.GraphModule, example_inputs: Any) -> Any:
             if inference:
-                captures.append(Capture(copy.deepcopy(gm), import_graph(gm)))
+                captures.append(Capture(_copied(gm), import_graph(gm)))
             mine = captures[-1]
             names = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
 
@@ -77,7 +77,7 @@ def capture(f: Callable[..., Any], *args: Any, dynamic: bool = True, decompose: 
     patch = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
     if not dynamic:
         patch["automatic_dynamic_shapes"] = False
-    with torch._dynamo.config.patch(patch):
+    with torch._dynamo.config.patch(patch), shape_config.patch(use_duck_shape=False):
         out = torch.compile(f, backend=backend, dynamic=dynamic, fullgraph=True)(*args)
         outs = [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, Tensor) and o.requires_grad]
         if outs:
@@ -85,6 +85,16 @@ def capture(f: Callable[..., Any], *args: Any, dynamic: bool = True, decompose: 
             weights = [torch.randn(o.shape, generator=generator, dtype=torch.float64).to(o.dtype) for o in outs]
             torch.autograd.backward(outs, weights)
     return captures
+
+
+def _copied(gm: fx.GraphModule) -> fx.GraphModule:
+    """The graph as it is now: partitioning edits it."""
+    graph, renamed = fx.Graph(), {}
+    result = graph.graph_copy(gm.graph, renamed)
+    graph.output(result)
+    for old, new in renamed.items():
+        new.name = old.name
+    return fx.GraphModule(gm, graph)
 
 
 def _own(value: Any) -> Any:
@@ -150,6 +160,8 @@ def _same(where: str, want: Any, got: Any, tolerance: float) -> None:
     if want.dtype.is_floating_point:
         finite = want[want.isfinite()].abs()
         scale = finite.max().item() if finite.numel() else 1.0
-        torch.testing.assert_close(got, want, rtol=0, atol=tolerance * max(scale, 1e-30), equal_nan=True, msg=lambda m: f"{where}: {m}")
+        torch.testing.assert_close(
+            got, want, rtol=0, atol=tolerance * max(scale, 1e-30), equal_nan=True, msg=lambda m: f"{where}: {m}"
+        )
     else:
         assert torch.equal(got, want), f"{where}: {want} expected, got {got}"

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.context import Context, Table
-from graphweave.frontends.dynamo.numbering import number
+from graphweave.frontends.dynamo.numbering import number, row_of
 from graphweave.frontends.dynamo.ops_dense import DENSE
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_shape import SHAPE
@@ -22,7 +23,7 @@ from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import AnyType, Aten, Input, MapType, Operand, Program, Ref, Type
+from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE}
 
@@ -61,7 +62,7 @@ class _Importer:
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
         self.same_as = number(gm.graph)
-        self.spaces = Spaces(gm.graph, self.same_as)
+        self.spaces = Spaces(self.same_as)
         self.cx = Context(self.spaces)
         self.inputs: list[Ref] = []
         self.attributes: dict[Ref, Any] = {}
@@ -101,7 +102,8 @@ class _Importer:
         value = attribute(self.gm, str(node.target))
         t = self.cx.wanted(node)
         if isinstance(t, Type) and t.shape == () and t.space == UNIT and _is_plain(value):
-            return self.cx.const(value.item(), t.dtype)
+            with unset_fake_temporarily():
+                return self.cx.const(value.item(), t.dtype)
         ref = self.cx.emit(Input(node.name, t))
         self.attributes[ref] = value
         return ref
@@ -126,7 +128,12 @@ class _Importer:
         return ref
 
     def _outside(self, node: fx.Node) -> Ref:
-        """The call as it stands."""
+        """The call as it stands; one row of a tensor always as select, whether select or unbind took it."""
+        row = row_of(node)
+        if row is not None:
+            x, dim, index = row
+            row_args: tuple[Arg, ...] = (Operand(self._operand(x)), dim, index)
+            return self.cx.emit(Aten("aten.select.int", row_args, (), self.cx.wanted(node)))
         impure = _impure(node)
         self.serial += impure
         kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in node.kwargs.items())
@@ -177,7 +184,8 @@ class _Importer:
         results = _needed(b, [r for r in outputs if r is not None])
         effects = [r for r in self.effects if r not in results]
         live = results | _needed(b, self.inputs + effects)
-        kept, new = Builder(), {}
+        kept = Builder()
+        new: dict[Ref, Ref] = {}
         for ref in sorted(live):
             new[ref] = kept.add(with_operands(b.nodes[ref], new.__getitem__), b.locs[ref])
         used = {s for t in kept.types for s in _spaces(t)}

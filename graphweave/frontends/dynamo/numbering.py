@@ -26,7 +26,7 @@ RESHAPES = frozenset({
 """Calls that the shape of their result says everything about."""
 
 
-_SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default})
+_SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})
 
 
 def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
@@ -52,9 +52,11 @@ def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
     """The operand that `node` merely repeats."""
-    if not node.args or not isinstance(node.args[0], fx.Node):
+    # slice_scatter(base, x) over a whole dim is x
+    position = 1 if node.target is aten.slice_scatter.default else 0
+    x = node.args[position] if len(node.args) > position else None
+    if not isinstance(x, fx.Node):
         return None
-    x = node.args[0]
     here, before = val(node), val(x)
     if not isinstance(here, torch.Tensor) or not isinstance(before, torch.Tensor):
         return None
@@ -105,23 +107,22 @@ def _key(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> Any:
         return _symbolic(node)
     if node.target in RESHAPES:
         return ("reshape", node.target is aten.expand.default, same_as[node.args[0]], tuple(map(text, value.shape)))  # type: ignore[index]
-    row = _row(node)
+    row = row_of(node)
     if row is not None:
         return ("select", same_as[row[0]], *row[1:])
     return (node.target, _frozen(node.args, same_as), _frozen(node.kwargs, same_as))
 
 
-def _row(node: fx.Node) -> tuple[fx.Node, int, int] | None:
+def row_of(node: fx.Node) -> tuple[fx.Node, int, int] | None:
     """x, dim and index where `node` is x.select(dim, index): as select or as an item of unbind."""
+    x: Any = node.args[0] if node.args else None
     if node.target is aten.select.int:
-        x, index = node.args[0], node.args[2]
-        assert isinstance(x, fx.Node)
-        dim = dim_of(node.args[1], rank(x))  # type: ignore[arg-type]
-    elif _is_item(node) and node.args[0].target is aten.unbind.int:  # type: ignore[union-attr]
-        x, index = node.args[0].args[0], node.args[1]  # type: ignore[union-attr]
-        dim = dim_of(argument(node.args[0], "dim", 0), rank(x))  # type: ignore[arg-type]
+        dim, index = node.args[1:3]
+    elif _is_item(node) and x.target is aten.unbind.int:
+        dim, index, x = argument(x, "dim", 0), node.args[1], x.args[0]
     else:
         return None
+    dim = dim_of(dim, rank(x))  # type: ignore[arg-type]
     size = fixed(shape(x)[dim])
     if not isinstance(index, int) or (index < 0 and size is None):
         return None

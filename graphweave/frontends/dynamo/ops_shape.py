@@ -79,7 +79,7 @@ def _slice_arguments(node: fx.Node) -> tuple[Any, Any, Any, Any]:
     numbers = [v if v is None else fixed(val(v)) for v in (start, stop, step)]
     if any(v is not None and n is None for v, n in zip((start, stop, step), numbers, strict=True)):
         raise IRError("a slice whose bounds vary")
-    return dim, *numbers  # type: ignore[return-value]
+    return dim, *numbers
 
 
 def _clip(start: int | None, stop: int | None, size: int) -> tuple[int, int]:
@@ -155,11 +155,22 @@ def _slice_backward(cx: Context, node: fx.Node) -> Ref:
     """slice_backward(g, sizes, dim, start, end, step)"""
     g, t = cx.value(node.args[0]), cx.result(node)
     dim, start, stop, step = (fixed(val(a)) for a in node.args[2:6])
-    if step != 1 or dim is None or start is None or stop is None or cx.type(g).space != t.space:
-        raise IRError("the gradient of a slice of rows, with steps, or at places that vary")
+    if dim is None or start is None or stop is None or step is None or cx.type(g).space != t.space:
+        raise IRError("the gradient of a slice of rows, or at places that vary")
     d = _feature_dim(cx, g, dim, rank(node))
-    start, stop = _clip(start, stop, t.shape[d])
-    return _padded(cx, g, d, start, t.shape[d] - stop)
+    size = t.shape[d]
+    start, stop = _clip(start, stop, size)
+    if step != 1:
+        g = _spaced(cx, g, d, step)
+        g = _cut(cx, g, d, 0, min(cx.type(g).shape[d], size - start))
+    return _padded(cx, g, d, start, size - start - cx.type(g).shape[d])
+
+
+def _spaced(cx: Context, x: Ref, d: int, step: int) -> Ref:
+    """x with step - 1 zeros after each number along feature dim `d`."""
+    features = cx.type(x).shape
+    apart = _padded(cx, cx.reshape(x, (*features[: d + 1], 1, *features[d + 1 :])), d + 1, 0, step - 1)
+    return cx.reshape(apart, (*features[:d], features[d] * step, *features[d + 1 :]))
 
 
 def _select_backward(cx: Context, node: fx.Node) -> Ref:
@@ -211,14 +222,17 @@ def _select_scatter(cx: Context, node: fx.Node) -> Ref:
 
 
 def _pad(cx: Context, node: fx.Node) -> Ref:
+    """constant_pad_nd(x, pads, 0): (before, after) for each dim from the last; what is negative cuts."""
     x, pads = cx.value(node.args[0]), [fixed(val(p)) for p in node.args[1]]  # type: ignore[union-attr]
-    if argument(node, "value", 0) != 0 or any(p is None or p < 0 for p in pads):
-        raise IRError("pads with what is not zero, or cuts")
-    for k in range(0, len(pads), 2):
-        before, after = pads[k], pads[k + 1]
+    numbers = [p for p in pads if p is not None]
+    if argument(node, "value", 0) != 0 or len(numbers) < len(pads):
+        raise IRError("pads with what is not zero, or by what varies")
+    for k in range(0, len(numbers), 2):
+        before, after = numbers[k : k + 2]
         if before or after:
-            dim = _feature_dim(cx, x, rank(node) - 1 - k // 2, rank(node))
-            x = _padded(cx, x, dim, before or 0, after or 0)
+            d = _feature_dim(cx, x, rank(node) - 1 - k // 2, rank(node))
+            x = _cut(cx, x, d, max(-before, 0), cx.type(x).shape[d] - max(-after, 0))
+            x = _padded(cx, x, d, max(before, 0), max(after, 0))
     return x
 
 

@@ -136,21 +136,33 @@ def _pull(node: fx.Node) -> Pairs:
         yield found[0], node
 
 
+def pushed_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """Index and source of a pushing call: as many rows each."""
+    found = pushed(node)
+    source = _base_and_source(node)[1] if found is not None else None
+    if found is None or not isinstance(source, fx.Node) or not is_tensor(source):
+        return None
+    # values of index_put may have fewer dims and broadcast; gradients of an embedding have the dims of its index
+    whole = rank(source) == rank(node) or node.target is aten.embedding_dense_backward.default
+    return (found[0], source) if whole else None
+
+
+def _base_and_source(node: fx.Node) -> tuple[Any, Any]:
+    match node.target:
+        case aten.embedding_dense_backward.default:
+            return None, node.args[0]
+        case aten.index_put.default | aten._unsafe_index_put.default:
+            return node.args[0], node.args[2]
+        case _:
+            return node.args[0], node.args[3]
+
+
 def _push(node: fx.Node) -> Pairs:
     """The base corresponds to the result; the source, where the index is a vector, to the index."""
-    if node.target is aten.embedding_dense_backward.default:
-        base, source = None, node.args[0]
-    elif node.target in (aten.index_put.default, aten._unsafe_index_put.default):
-        base, source = node.args[0], node.args[2]
-        if rank(source) != rank(node):  # type: ignore[arg-type]
-            source = None
-    else:
-        base, source = node.args[0], node.args[3]
-    if base is not None:
-        yield base, node
-    found = pushed(node)
-    if found is not None:
-        yield found[0], source
+    yield _base_and_source(node)[0], node
+    rows = pushed_rows(node)
+    if rows is not None:
+        yield rows
     elif node.target is aten.index_put.default and len(node.args[1]) == 1:  # type: ignore[arg-type]
         mask = node.args[1][0]  # type: ignore[index]
         if is_tensor(mask) and val(mask).dtype is torch.bool:

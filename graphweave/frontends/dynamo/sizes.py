@@ -29,6 +29,20 @@ def same(a: Size, b: Size) -> bool:
     return statically_known_true(a == b)
 
 
+def same_by_guard(a: Size, b: Size) -> bool:
+    """As `same`; but where the sizes are equal in this call, and guards can speak of them, that they are becomes one."""
+    if same(a, b):
+        return True
+    if unbacked(a) or unbacked(b) or fixed(a) is not None or fixed(b) is not None or hint(a) != hint(b):
+        return False
+    return bool(a == b)
+
+
+def hint(size: Size) -> int | None:
+    """The size in the call that is being captured."""
+    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+
+
 def unbacked(value: Any) -> frozenset[Any]:
     """The symbols in `value` (tensor, size, or list of them) that no guard can speak of: sizes that data decides."""
     if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):

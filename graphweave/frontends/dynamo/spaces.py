@@ -1,7 +1,7 @@
 """Which tensors have their rows in common: the leading dims of a captured graph, joined along what the calls do.
 
 Provenance decides, not names and not sizes: two leading dims become one class only where a call relates row r of the
-one to row r of the other, and only if their sizes are provably equal. A class becomes a `Space` where some map starts
+one to row r of the other, and only if their sizes are provably equal (or, for the two rows of a push, guarded to be). A class becomes a `Space` where some map starts
 or ends in it or its size varies from call to call; every other tensor is shared data on the unit space.
 """
 
@@ -14,19 +14,33 @@ import torch
 from torch import fx
 
 from graphweave.core.types import UNIT, Space
-from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwise
-from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, rank, same, shape, symbols, unbacked
+from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwise, pushed_rows
+from graphweave.frontends.dynamo.sizes import (
+    Size,
+    fixed,
+    is_tensor,
+    rank,
+    same,
+    same_by_guard,
+    shape,
+    symbols,
+    unbacked,
+)
 
 
 class Spaces:
     """The answer for one graph: `space_of(node)`, `rows[space]`, `wrap_of(index, x)`."""
 
-    def __init__(self, graph: fx.Graph, same_as: Mapping[fx.Node, fx.Node]) -> None:
+    def __init__(self, same_as: Mapping[fx.Node, fx.Node]) -> None:
         self._same_as = same_as
         self._parent: dict[fx.Node, fx.Node] = {}
         self._maps: list[tuple[fx.Node, fx.Node, bool]] = []
-        self._nodes = [n for n in graph.nodes if same_as.get(n) is n and is_tensor(n) and rank(n) > 0]
+        self._nodes = [n for n, first in same_as.items() if n is first and is_tensor(n) and rank(n) > 0]
         for node in self._nodes:
+            tied = pushed_rows(node)
+            if tied is not None:
+                # torch lets the source of a scatter be longer than its index; nobody means that
+                same_by_guard(*(shape(n)[0] for n in tied))
             for a, b in self._related(node):
                 self._join(a, b)
             for index, x, wrap in index_uses(node, self.rep):

@@ -1,0 +1,415 @@
+"""Captured graphs as message programs: every spelling of pull and push; a program computes what its graph does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from graphweave.core.types import Fold
+from graphweave.ir.message.nodes import MapOf, MapType, Node, Program, Pull, Push, ToUnit, Type
+from tests.captures import Capture, capture, check
+from tests.support import AWKWARD, Graph, features, random_graph
+
+N, E, W = 11, 37, 6
+EDGES = random_graph(N, N, E, seed=7)
+SRC, DST = EDGES[0].clone(), EDGES[1].clone()
+
+
+def x(rows: int = N, *shape: int, seed: int = 1) -> Tensor:
+    """Signed random float64 rows that want a gradient."""
+    flat = features(rows, int(torch.tensor(shape or (1,)).prod()), torch.float64, seed)
+    return flat.reshape(rows, *shape).requires_grad_()
+
+
+def one(f: Callable[..., Any], *args: Any, dynamic: bool = True) -> Capture:
+    """The one graph of f(*args), checked against its program."""
+    (captured,) = capture(f, *args, dynamic=dynamic)
+    check(captured)
+    return captured
+
+
+def moves(captured: Capture) -> list[str]:
+    """Pulls and pushes along indices, in order: "pull", "push.sum"."""
+    nodes = captured.imported.program.nodes
+    along = [n for n in nodes if isinstance(n, Pull | Push) and not isinstance(nodes[n.map], ToUnit)]
+    return ["pull" if isinstance(n, Pull) else f"push.{n.fold.value}" for n in along]
+
+
+def maps(program: Program) -> list[MapOf]:
+    return [n for n in program.nodes if isinstance(n, MapOf)]
+
+
+# ---------------------------------------------------------------- spellings of pull
+
+
+def _expanded(index: Tensor, like: Tensor) -> Tensor:
+    return index.view(-1, *(1 for _ in like.shape[1:])).expand(index.shape[0], *like.shape[1:])
+
+
+PULLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "index_select": lambda h, i: h.index_select(0, i),
+    "index_select_negative_dim": lambda h, i: h.index_select(-2, i),
+    "index": lambda h, i: h[i],
+    "index_all_features": lambda h, i: h[i, :],
+    "gather_view_expand": lambda h, i: h.gather(0, _expanded(i, h)),
+    "gather_unsqueeze_expand": lambda h, i: h.gather(0, i.unsqueeze(-1).expand(-1, h.size(1))),
+    "gather_repeat": lambda h, i: h.gather(0, i.view(-1, 1).repeat(1, h.size(1))),
+    "gather_expand_as": lambda h, i: h.gather(0, i[:, None].expand_as(h.new_zeros(i.numel(), h.size(1)))),
+    "embedding": lambda h, i: F.embedding(i, h),
+    "take_rows_int32": lambda h, i: h.index_select(0, i.to(torch.int32)),
+    "widened": lambda h, i: h.gather(0, i.to(torch.int32).long().view(-1, 1).expand(-1, h.size(1))),
+}
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+@pytest.mark.parametrize("name", PULLS)
+def test_pull(name: str, dynamic: bool) -> None:
+    captured = one(lambda h, i: torch.sin(PULLS[name](h, i)), x(N, W), SRC, dynamic=dynamic)
+    assert moves(captured) == ["pull", "push.sum"]  # forward; the gradient
+    assert captured.targets() == []
+    assert not captured.imported.refused
+
+
+def test_pull_of_vectors_and_blocks() -> None:
+    for h in (x(N).squeeze(), x(N, 3, 4)):
+        captured = one(lambda h, i: h[i].exp(), h.detach().requires_grad_(), SRC)
+        assert moves(captured) == ["pull", "push.sum"]
+        assert captured.targets() == []
+
+
+def test_index_from_the_end_wraps_only_where_nothing_forbids_it() -> None:
+    wrapping = one(lambda h, i: h[i].exp(), x(N, W), SRC - N)
+    assert [m.wrap for m in maps(wrapping.imported.program)] == [True]
+    both = one(lambda h, i: h[i].exp() + h.index_select(0, i), x(N, W), SRC)
+    assert [m.wrap for m in maps(both.imported.program)] == [False]
+
+
+def test_gather_along_features_is_no_pull() -> None:
+    columns = torch.randint(W, (N, 2), generator=torch.Generator().manual_seed(3))
+    captured = one(lambda h, c: h.gather(1, c).exp(), x(N, W), columns)
+    assert moves(captured) == []
+    assert "aten.gather.default" in captured.targets()
+    assert any("aten.gather.default" in why for why in captured.imported.refused.values())
+
+
+def test_gather_with_an_index_for_each_number_is_no_pull() -> None:
+    rows = torch.randint(N, (E, W), generator=torch.Generator().manual_seed(3))
+    captured = one(lambda h, c: h.gather(0, c).exp(), x(N, W), rows)
+    assert moves(captured) == []
+
+
+# ---------------------------------------------------------------- spellings of push
+
+
+def _reduce(kind: str, own: bool, base: float | None = None) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    def f(m: Tensor, i: Tensor, like: Tensor) -> Tensor:
+        start = like.exp() if base is None else torch.full_like(like, base)
+        return start.scatter_reduce(0, _expanded(i, m), m, kind, include_self=own)
+
+    return f
+
+
+PUSHES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
+    "scatter_add": lambda m, i, like: torch.zeros_like(like).scatter_add(0, _expanded(i, m), m),
+    "scatter_add_new_zeros": lambda m, i, like: m.new_zeros(like.shape).scatter_add_(0, _expanded(i, m), m),
+    "scatter_add_base": lambda m, i, like: like.exp().scatter_add(0, _expanded(i, m), m),
+    "index_add": lambda m, i, like: torch.zeros_like(like).index_add(0, i, m),
+    "index_add_negative_dim": lambda m, i, like: m.new_zeros(like.shape).index_add(-2, i, m),
+    "index_add_alpha": lambda m, i, like: like.exp().index_add(0, i, m, alpha=-2.5),
+    "index_put": lambda m, i, like: torch.zeros_like(like).index_put((i,), m, accumulate=True),
+    "index_put_broadcast": lambda m, i, like: like.index_put((i,), m.sum(1, keepdim=True), accumulate=True),
+    "reduce_sum": _reduce("sum", False, 0.0),
+    "reduce_sum_own": _reduce("sum", True),
+    "reduce_sum_not_own": _reduce("sum", False),
+    "reduce_prod_own": _reduce("prod", True, 1.0),
+    "reduce_prod_not_own": _reduce("prod", False, 2.0),
+    "reduce_mean": _reduce("mean", False, 0.0),
+    "reduce_mean_own": _reduce("mean", True),
+    "reduce_mean_own_zeros": _reduce("mean", True, 0.0),
+    "reduce_mean_not_own": _reduce("mean", False, 3.0),
+    "reduce_amax": _reduce("amax", False, 0.0),
+    "reduce_amax_own": _reduce("amax", True),
+    "reduce_amax_own_zeros": _reduce("amax", True, 0.0),
+    "reduce_amax_not_own": _reduce("amax", False),
+    "reduce_amin": _reduce("amin", False, -1.5),
+    "reduce_amin_own": _reduce("amin", True),
+}
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+@pytest.mark.parametrize("name", PUSHES)
+def test_push(name: str, dynamic: bool) -> None:
+    captured = one(PUSHES[name], x(E, W), DST, x(N, W, seed=2), dynamic=dynamic)
+    assert captured.targets() == [], name
+    assert any(move.startswith("push") for move in moves(captured))
+    assert not captured.imported.refused
+    assert len(maps(captured.imported.program)) == 1
+
+
+def test_sum_into_zeros_is_one_push() -> None:
+    for name in ("scatter_add", "scatter_add_new_zeros", "index_add", "index_put", "reduce_sum"):
+        captured = one(PUSHES[name], x(E, W), DST, x(N, W, seed=2))
+        assert moves(captured) == ["push.sum", "pull"], name
+        assert "Pointwise" not in captured.kinds(), name
+
+
+def test_push_of_vectors() -> None:
+    captured = one(
+        lambda m, i: m.new_zeros(N).scatter_add(0, i, m).exp(), x(E).squeeze().detach().requires_grad_(), DST
+    )
+    assert moves(captured) == ["push.sum", "pull"]
+
+
+def test_index_reduce() -> None:
+    def f(m: Tensor, i: Tensor, like: Tensor) -> Tensor:
+        low = like.exp().index_reduce(0, i, m, "amin", include_self=True)
+        mean = torch.zeros_like(like).index_reduce(0, i, m, "mean", include_self=False)
+        return low + mean
+
+    captured = one(f, x(E, W).detach(), DST, x(N, W, seed=2).detach())
+    assert captured.targets() == []
+    assert moves(captured) == ["push.min", "push.sum", "push.sum"]
+
+
+def test_number_written_where_rows_point() -> None:
+    captured = one(lambda m, i: m.exp().scatter(0, _expanded(i, m.new_zeros(E, W)), -3.0) * m, x(N, W), DST)
+    assert captured.targets() == []
+
+
+def test_rows_written_without_accumulating_stay_outside() -> None:
+    captured = one(lambda m, i, b: b.index_put((i,), m) * 2, x(N, W), torch.randperm(N), x(N, W, seed=4))
+    assert "aten.index_put.default" in captured.targets()
+    assert any("not accumulating" in w or "without accumulating" in w for w in captured.imported.refused.values())
+
+
+def test_mask_written_is_where() -> None:
+    captured = one(lambda h, i: torch.index_put(h[i], (h[i, 0] > 0,), h.new_tensor(2.0)), x(N, W), SRC)
+    assert [t for t in captured.targets() if "index_put" in t] == []
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_embedding_gradient(padding: int | None) -> None:
+    captured = one(lambda h, i: F.embedding(i, h, padding).exp(), x(N, W), SRC)
+    kept = [] if padding is None else ["aten.embedding_dense_backward.default"]
+    assert captured.targets() == kept
+    assert len(captured.imported.refused) == len(kept)
+
+
+def test_integer_degrees() -> None:
+    captured = one(lambda i: torch.zeros(N, dtype=torch.int64).scatter_add(0, i, torch.ones_like(i)) + 1, DST)
+    assert moves(captured) == ["push.sum"]
+
+
+# ---------------------------------------------------------------- spaces
+
+
+def test_same_row_of_edge_index_is_one_map() -> None:
+    def f(h: Tensor, edges: Tensor) -> Tensor:
+        first, second = edges.unbind(0)
+        src, dst = edges
+        out = h.new_zeros(h.shape).scatter_add(0, _expanded(dst, h[src]), h[first])
+        return out.index_select(0, edges[-1]) + h.index_select(0, second) + h[edges[1]] + h[edges.select(0, 1)]
+
+    captured = one(f, x(N, W), EDGES)
+    assert len(maps(captured.imported.program)) == 2
+    assert captured.targets() == ["aten.select.int", "aten.select.int"]
+
+
+def test_spaces_follow_maps_and_not_sizes() -> None:
+    """As many edges as nodes, and as many of them as features: still three different things."""
+    edges = random_graph(W, W, W, seed=5)
+
+    def f(h: Tensor, e: Tensor, w: Tensor, edges: Tensor) -> Tensor:
+        src, dst = edges[0], edges[1]
+        messages = h[src] * e
+        return h.new_zeros(h.shape).index_add(0, dst, messages) @ w
+
+    for dynamic in (True, False):
+        captured = one(f, x(W, W), x(W, W, seed=3), x(W, W, seed=4), edges, dynamic=dynamic)
+        ends = [(t.dom.name, t.cod.name[0]) for n, t in _typed(captured) if isinstance(n, MapOf)]
+        assert ends == [("E0", "V"), ("E0", "V")]
+        assert captured.targets() == ["aten.select.int", "aten.select.int"]
+
+
+def test_feature_sizes_become_numbers_and_row_counts_do_not() -> None:
+    captured = one(lambda h, i: h[i].exp(), x(N, W), SRC)
+    (space_rows,) = [captured.imported.space_rows]
+    assert all(isinstance(n, torch.SymInt) and n.node.expr.is_Symbol for n in space_rows.values())
+    pulled = [t for n, t in _typed(captured) if isinstance(n, Pull)]
+    assert all(isinstance(t, Type) and t.shape == (W,) for t in pulled)
+
+
+def test_rows_of_a_transposed_tensor_are_no_space_of_features() -> None:
+    """A vector of rows against columns: [N, N] + [N] must not be read as row by row."""
+    captured = one(lambda h, v, i: (h[i] + v).exp() + v[i].sum(), x(N, N), x(N).detach().view(N).requires_grad_(), SRC)
+    assert captured.imported.program.outputs
+
+
+def test_bipartite_spaces_differ() -> None:
+    def f(hs: Tensor, hd: Tensor, edges: Tensor) -> Tensor:
+        return hd + torch.zeros_like(hd).index_add(0, edges[1], hs[edges[0]])
+
+    captured = one(f, x(N, W), x(5, W, seed=2), random_graph(N, 5, E))
+    cods = [t.cod for n, t in _typed(captured) if isinstance(n, MapOf) and isinstance(t, MapType)]
+    assert len(set(cods)) == 2
+
+
+def _typed(captured: Capture) -> list[tuple[Node, Any]]:
+    program = captured.imported.program
+    return list(zip(program.nodes, program.types, strict=True))
+
+
+def test_row_sums_are_pushes_to_unit() -> None:
+    def f(h: Tensor, i: Tensor) -> Tensor:
+        m = h[i]
+        return m.sum(0) + m.mean(0) + m.amax(0) + m.sum((0, 1)) + m.mean() + m.std(0) + m.sum(0, keepdim=True)[0]
+
+    captured = one(f, x(N, W), SRC)
+    assert captured.targets() == []
+
+
+def test_weight_gradient_is_gram() -> None:
+    captured = one(
+        lambda h, w, b, i: torch.addmm(b, h[i], w).relu(), x(N, W), x(W, 3), x(3).detach().view(3).requires_grad_(), SRC
+    )
+    assert captured.targets() == []
+    assert captured.kinds().count("MatMul") == 2  # forward, and the gradient of h
+    assert captured.kinds().count("Gram") == 1
+
+
+# ---------------------------------------------------------------- rows
+
+
+def _shapes(h: Tensor, i: Tensor) -> Tensor:
+    m = h[i].view(-1, 2, 3)
+    a, b = m.chunk(2, dim=1)
+    c = torch.stack([a.squeeze(1), b.squeeze(1)], dim=-1).permute(0, 2, 1)
+    d = torch.cat([c, m[:, :, 1:], m.flip(0).flip(0)[..., :1]], dim=2)
+    u = d.unbind(1)[1] * d.transpose(1, 2).select(2, 0)
+    v = F.pad(u, (1, 2)).reshape(u.shape[0], 3, 3)[:, 1:, ::2].flatten(1)
+    filled = torch.zeros_like(v)
+    filled[:, 1] = v[:, 0]
+    filled[:, 2:] = v[:, 2:] * 3
+    return torch.cat([v, filled, u.split([1, 5], dim=1)[1]], 1) * torch.ones_like(v[:, :1])
+
+
+def _numbers(h: Tensor, i: Tensor) -> Tensor:
+    m = h[i]
+    a = torch.where(m > 0.1, m, m.abs().sqrt()) + m.clamp(-0.5, 0.7) ** 2 - (1 - m) / (2 + m.exp())
+    a = a + m.masked_fill(m < 0, 0.25) * torch.maximum(m, a) + torch.minimum(m, m.new_tensor(0.3))
+    a = a * (m != 0) + torch.rsub(m, 2.0, alpha=3) + torch.add(m, a, alpha=0.5) + torch.sub(a, m, alpha=2)
+    a = a + m.pow(3) + (m.abs() + 1) ** -0.5 + (m.abs() + 1) ** 0.5 + (m.abs() + 1) ** -2 + 2.0**m + (m + 4) ** 1.7
+    a = a + i.view(-1, 1) * 0.01 + (i.view(-1, 1) + 1) / 7 + (i > 3).view(-1, 1) * (i < 8).view(-1, 1) + m.sign()
+    mask = ((m > 0) & (m < 1)) | ~(m > -1)
+    return (
+        a * mask + m.float().double() + torch.atan2(m, m + 3) + m.expm1() + (m.abs() + 1).log() + m.floor() + m.ceil()
+    )
+
+
+def _activations(h: Tensor, i: Tensor) -> Tensor:
+    m = h[i]
+    out = F.elu(m) + F.gelu(m) + F.gelu(m, approximate="tanh") + F.silu(m) + F.softplus(m) + F.sigmoid(m) + F.tanh(m)
+    out = out + F.leaky_relu(m, 0.2) + F.hardtanh(m) + F.relu6(m) + F.hardswish(m) + F.mish(m) + F.logsigmoid(m)
+    out = out + F.softmax(m, -1) + F.log_softmax(m, 1) + torch.logsumexp(m, 1, keepdim=True) + F.selu(m) + F.celu(m)
+    out = (
+        out
+        + torch.addcmul(m, m, m, value=0.5)
+        + torch.lerp(m, m * 2, 0.3)
+        + F.normalize(m, dim=-1)
+        + F.threshold(m, 0.1, 2.0)
+    )
+    return (
+        out
+        + m.var(1, keepdim=True)
+        + m.std(1, unbiased=False, keepdim=True)
+        + F.prelu(m, h.new_tensor([0.3]))
+        + m.norm()
+    )
+
+
+@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+@pytest.mark.parametrize("f", [_shapes, _numbers, _activations], ids=["shapes", "numbers", "activations"])
+def test_row_by_row(f: Callable[[Tensor, Tensor], Tensor], dynamic: bool) -> None:
+    captured = one(f, x(N, W), SRC, dynamic=dynamic)
+    kept = {"aten.flip.default"} if f is _shapes else set()
+    assert set(captured.targets()) <= kept
+    torch.testing.assert_close(_ran(captured), f(x(N, W), SRC).detach(), rtol=1e-12, atol=1e-12)
+
+
+def _ran(captured: Capture) -> Tensor:
+    """What the captured graph, decompositions and all, gives first."""
+    names = [n.name for n in captured.gm.graph.nodes if n.op == "placeholder"]
+    inputs = [captured.inputs[n] for n in names]
+    out = torch.fx.Interpreter(captured.gm).run(*inputs, enable_io_processing=False)
+    first = torch.utils._pytree.tree_leaves(out)[0]
+    assert isinstance(first, Tensor)
+    return first
+
+
+def test_half_precision_and_promotion() -> None:
+    def f(h: Tensor, i: Tensor) -> Tensor:
+        m = h[i]
+        return (m * i.view(-1, 1) + m.double() * 0.5).to(torch.float32) + i.to(torch.float32).view(-1, 1)
+
+    captured = one(f, x(N, W).detach().float().requires_grad_(), SRC)
+    assert captured.targets() == []
+
+
+def test_dropout_masks_stay_what_eager_draws() -> None:
+    def f(h: Tensor, i: Tensor) -> Tensor:
+        m = F.dropout(h[i], 0.4) + F.dropout(h[i], 0.4)
+        return torch.zeros_like(h).index_add(0, i, m)
+
+    captured = one(f, x(N, W), SRC)
+    kinds = [t for t in captured.targets() if "dropout" in t or "bernoulli" in t]
+    assert len(kinds) == 2
+
+
+def test_results_that_copy_inputs_or_each_other_stay_copies() -> None:
+    def f(h: Tensor, i: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        m = h[i]
+        return h.clone(), m, m.clone()
+
+    captured = one(f, x(N, W).detach(), SRC)
+    outputs = captured.imported.program.outputs
+    assert len(set(outputs)) == 3
+    assert captured.targets() == ["aten.clone.default", "aten.clone.default"]
+
+
+def test_users_line_is_kept() -> None:
+    captured = one(_numbers, x(N, W), SRC)
+    program = captured.imported.program
+    pulled = next(r for r, n in enumerate(program.nodes) if isinstance(n, Pull))
+    assert "test_importer.py:" in program.locs[pulled] and program.locs[pulled].endswith("m = h[i]")
+
+
+# ---------------------------------------------------------------- models
+
+
+@pytest.mark.parametrize("graph", AWKWARD, ids=lambda g: g.name)
+def test_attention_on_awkward_graphs(graph: Graph) -> None:
+    n = graph.num_nodes
+
+    def f(h: Tensor, a: Tensor, edges: Tensor) -> Tensor:
+        src, dst = edges[0], edges[1]
+        score = F.leaky_relu((h @ a)[src] + (h @ a)[dst], 0.2)
+        place = dst.view(-1, 1).expand_as(score)
+        top = score.new_zeros(n, 2).scatter_reduce(0, place, score.detach(), "amax", include_self=False)
+        weight = (score - top[dst]).exp()
+        total = score.new_zeros(n, 2).scatter_add(0, place, weight) + 1e-16
+        return torch.zeros_like(h).index_add(0, dst, (weight / total[dst]).sum(1, keepdim=True) * h[src])
+
+    captured = one(f, x(n, W), x(W, 2, seed=5), graph.edge_index, dynamic=False)
+    assert set(captured.targets()) <= {"aten.select.int"}
+    assert not captured.imported.refused
+
+
+def test_folds_are_the_ones_asked_for() -> None:
+    captured = one(PUSHES["reduce_amin"], x(E, W), DST, x(N, W, seed=2))
+    (push,) = [n for n in captured.imported.program.nodes if isinstance(n, Push) and n.fold is Fold.min]
+    assert push.empty == -1.5
