@@ -219,7 +219,8 @@ def test_without_a_compiler_one_warning_and_eager(tmp_path: Path) -> None:
         mine = [str(one.message) for one in caught if "compiler" in str(one.message)]
         assert len(mine) == 1, mine
         assert graphweave.counters()["kernel_launches"] == 0
-        assert graphweave.counters()["fallback_calls"] > 0
+        counts = graphweave.counters()
+        assert counts["fallback_calls"] + counts["eager_fallbacks"] > 0, counts
     """)
     environment = {key: value for key, value in os.environ.items() if key not in ("CXX", "GRAPHWEAVE_CXX")}
     environment |= {"PATH": str(tmp_path), "GRAPHWEAVE_CACHE_DIR": str(tmp_path / "cache")}
