@@ -16,7 +16,8 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Program, Ref, Type
+from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Program, Push, Ref, Type
+from graphweave.lower.blocks import identity_of
 from graphweave.lower.region import Column, Flat, Perm, Value
 from graphweave.runtime import arena, formats
 from graphweave.runtime.kernel_cache import load
@@ -45,6 +46,7 @@ class KernelStep:
         self._kernels: dict[bool, Kernel] = {}
         self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []  # shape, dtype, rows' position
         self._slots: list[tuple[str, int]] = []  # ("in" | "out" | "format", number)
+        self._empty: list[tuple[int, bool, float]] = []  # totals: output, over the kernel's rows (or edges), of no rows
         self._formats: list[Perm | Column | Flat] = []
         for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
             self._slot(buffer.role, binding)
@@ -63,6 +65,10 @@ class KernelStep:
             assert isinstance(t, Type)
             rows = None if t.space == UNIT else self.spaces.index(t.space)
             self._slots.append(("out", len(self.writes)))
+            node = self._program.nodes[binding.ref]
+            if isinstance(node, Push) and t.space == UNIT and node.empty != identity_of(node.fold, t.dtype):
+                over_rows = map_type(self._program, node.map).dom == self.spaces[0]
+                self._empty.append((len(self.writes), over_rows, node.empty))
             self.writes += (binding.ref,)
             self._made.append((t.shape, TORCH_DTYPE[t.dtype], rows))
 
@@ -86,6 +92,9 @@ class KernelStep:
         for kind, i in self._slots:
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         kernel(ptrs, sizes, chunks, torch.get_num_threads())
+        for i, over_rows, empty in self._empty:
+            if not (rows[0] if over_rows else indices[0].numel()):
+                outputs[i].fill_(empty)
         return outputs
 
     def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -184,8 +193,8 @@ def call_step(program: Program, ref: Ref) -> Callable[..., Any]:
     node, types = program.nodes[ref], program.types
     if isinstance(node, MatMul) and _plain(program, node.x):
         return lambda rows, x, w: matmul(x, w)
-    if isinstance(node, Gram):
-        return lambda rows, x, y: torch.mm(x.t(), y)
+    if isinstance(node, Gram) and _plain(program, node.x):
+        return lambda rows, *xy: torch.mm(xy[0].t(), xy[-1])  # x alone where y is x
     names = tuple(dict.fromkeys(operands(node)))
 
     def call(rows: Mapping[Space, int], *values: Any) -> Any:
