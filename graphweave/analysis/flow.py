@@ -22,6 +22,7 @@ from graphweave.ir.message.nodes import (
     Ref,
     ToUnit,
     Type,
+    ValueType,
 )
 
 
@@ -53,6 +54,17 @@ def edge_spaces(program: Program) -> frozenset[Space]:
     return frozenset(
         t.dom for t, n in zip(program.types, program.nodes, strict=True) if isinstance(n, MapOf) and isinstance(t, MapType)
     )
+
+
+def spaces_in(t: ValueType) -> tuple[Space, ...]:
+    """The spaces that a type speaks of."""
+    match t:
+        case Type(space):
+            return (space,)
+        case MapType(dom, cod):
+            return (dom, cod)
+        case _:
+            return ()
 
 
 def is_view(node: Node) -> bool:

@@ -14,8 +14,8 @@ def graph_only(program: Program) -> frozenset[Ref]:
         match node:
             case Input():
                 good = is_integral(program, ref) or is_scalar(program, ref)
-            case Aten(target, _, _, _, serial):
-                good = serial == 0 and not _has_effect(target) and all(r in found for r in operands(node))
+            case Aten(serial=serial):
+                good = serial == 0 and all(r in found for r in operands(node))
             case _:
                 good = all(r in found for r in operands(node))
         if good:
@@ -47,6 +47,12 @@ def hoisted(program: Program) -> tuple[Ref, ...]:
     return tuple(keep)
 
 
+def hoisted_checks(program: Program) -> tuple[Ref, ...]:
+    """Assertions about the graph alone: true once, true at every call."""
+    only = graph_only(program)
+    return tuple(r for r, n in enumerate(program.nodes) if isinstance(n, Aten) and r in only and "_assert" in n.target)
+
+
 def _worked(program: Program, only: frozenset[Ref], indices: set[Ref]) -> set[Ref]:
     """Graph-only nodes with a pull, a push or a computed map index behind them."""
     computed = {i for i in indices if i in only and not _only_views(program, i)}
@@ -70,7 +76,3 @@ def _only_views(program: Program, ref: Ref) -> bool:
 def _is_tensor(program: Program, ref: Ref) -> bool:
     t = program.types[ref]
     return isinstance(t, Type) or ("[" in getattr(t, "text", "") and not is_scalar(program, ref))
-
-
-def _has_effect(target: str) -> bool:
-    return "_assert" in target

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from graphweave.analysis.flow import is_scalar, is_view
+from graphweave.analysis.hoist import hoisted_checks
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan, kernel_prefix, lower_region
 from graphweave.compiler.steps import KernelStep, call_step
@@ -52,8 +53,14 @@ def _wide(plan: Plan, i: int) -> Callable[[], Any]:
 
 
 class _Writing:
-    def __init__(self, plan: Plan, kernels: dict[int, KernelStep], num_outputs: int | None, verify: bool) -> None:
+    """With `asks`, row counts that the program's own values do not tell are arguments, `asked` of the caller."""
+
+    def __init__(
+        self, plan: Plan, kernels: dict[int, KernelStep], num_outputs: int | None, verify: bool, asks: bool = False
+    ) -> None:
         self.plan, self.program, self.verify = plan, plan.program, verify
+        self.asks = asks
+        self.asked: list[Space] = []
         self.kernels = kernels
         self.outputs = plan.program.outputs[:num_outputs]
         self.scope: dict[str, Any] = {"memo": memo, "bump": bump}
@@ -93,16 +100,18 @@ class _Writing:
             return
         nested = _Writing(
             Plan(f"{self.plan.name}_prelude", prelude.program, (), (), None, _calls(prelude.program), {}, {}, self.plan.options, {}),
-            {}, None, False,
+            {}, None, False, asks=True,
         )  # fmt: skip
         text, scope = nested.finish()
         exec(compile(text, f"<graphweave {self.plan.name} prelude>", "exec"), scope)
         run = scope["run"]
-        self.scope["prelude"] = lambda *args: tuple(run(args))
-        args = ", ".join(self.ready[r] for r in self.plan.prelude_inputs)
+        count = len(self.plan.hoisted)
+        self.scope["prelude"] = lambda *args: tuple(run(args)[:count])
+        args = ", ".join([*(self.ready[r] for r in self.plan.prelude_inputs), *map(self._rows_of, nested.asked)])
         names = "".join(f"v{r}, " for r in self.plan.hoisted)
         self._line(f"{names}= memo(prelude, {args})", self.plan.prelude_inputs)
         self.ready.update((r, f"v{r}") for r in self.plan.hoisted)
+        self.ready.update((r, "None") for r in hoisted_checks(self.program))
 
     def _kernel(self, i: int, region: Region) -> None:
         kernel = self.kernels[i]
@@ -198,6 +207,9 @@ class _Writing:
             if (on_space or is_size) and ref not in self.ready:
                 self._ensure(ref)
                 return self._count(space)
+        if self.asks:
+            self.asked.append(space)
+            return f"rows{len(self.asked)}", ()
         raise IRError(f"no value tells how many rows {space} has ({text or 'no expression'})")
 
     def _symbols(self) -> dict[str, tuple[str, tuple[Ref, ...]]]:
@@ -228,8 +240,9 @@ class _Writing:
             last.update((r, i) for r in reads)
         kept = {r for r in self.outputs if r is not None}
         text = [f"# {self.plan.name}: {len(self.kernels)} kernels, {self.fallbacks} other calls", "def run(args):"]
-        if inputs:
-            text.append(f"    {''.join(f'v{r}, ' for r in inputs)}= args")
+        names = [*(f"v{r}" for r in inputs), *(f"rows{i}" for i, _ in enumerate(self.asked, start=1))]
+        if names:
+            text.append(f"    {''.join(f'{name}, ' for name in names)}= args")
         for i, (line, reads) in enumerate(self.lines):
             text.append(f"    {line}")
             dead = [f"v{r}" for r in dict.fromkeys(reads) if last[r] == i and r not in kept and self.ready.get(r) == f"v{r}"]

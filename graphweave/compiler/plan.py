@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphweave.analysis.flow import Extract, ancestors, extract, is_scalar
-from graphweave.analysis.hoist import hoisted
+from graphweave.analysis.hoist import hoisted, hoisted_checks
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType
@@ -50,9 +50,9 @@ class Plan:
 def make_plan(name: str, program: Program, options: Options, constants: Mapping[str, Any]) -> Plan:
     """Schedule and lower `program`; `constants` are the inputs that come with it. What cannot be lowered stays with PyTorch and is listed in `refused`."""
     verify_program(program)
-    kept = hoisted(program)
-    inputs, prelude = _prelude(program, kept)
-    order = schedule(program, kept)
+    kept, checks = hoisted(program), hoisted_checks(program)
+    inputs, prelude = _prelude(program, (*kept, *checks))
+    order = schedule(program, (*kept, *checks))
     kernels: dict[int, KernelPlan] = {}
     refused: dict[int, str] = {}
     for i, step in enumerate(order.steps):

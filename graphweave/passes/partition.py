@@ -6,15 +6,17 @@ al., section 6): the backward program starts from node-space values, heavy resul
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from graphweave.analysis.flow import Extract, ancestors, edge_spaces, extract, is_structure, is_view
+from graphweave.analysis.flow import Extract, ancestors, edge_spaces, extract, is_scalar, is_structure, is_view, spaces_in
 from graphweave.analysis.hoist import hoisted
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
+    AnyType,
     Aten,
     Broadcast,
     Cast,
@@ -62,6 +64,7 @@ def split(
     forward = _with_items(joint, ancestors(joint, [r for r in forward_outputs if r is not None]))
     found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents)
     saved = tuple(r for r in found if r not in constants)
+    saved += _sizes_to_save(joint, saved, [r for r in backward_outputs if r is not None], tangents)
     primals = [r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants]
     fwd = extract(joint, primals, [*forward_outputs, *saved, *effects])
     bwd = extract(joint, [*saved, *tangents], backward_outputs)
@@ -89,6 +92,20 @@ def saved_values(joint: Program, forward: set[Ref], roots: Iterable[Ref], tangen
         else:
             saved.add(ref)
     return tuple(sorted(saved))
+
+
+def _sizes_to_save(
+    joint: Program, saved: tuple[Ref, ...], roots: Iterable[Ref], tangents: tuple[Ref, ...]
+) -> tuple[Ref, ...]:
+    """Sizes from which the backward can count the rows of spaces on which it is given no value."""
+    given = frozenset((*saved, *tangents))
+    known = {t.space for r in given if isinstance(t := joint.types[r], Type)}
+    used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
+    texts = dict(joint.spaces)
+    symbols = {name for s in used for name in re.findall(r"[a-zA-Z_]\w*", texts.get(s, ""))}
+    sizes = (r for r, t in enumerate(joint.types) if isinstance(t, AnyType) and t.text[4:-1] in symbols and r not in given)
+    first = {joint.types[r]: r for r in reversed(list(sizes)) if is_scalar(joint, r)}
+    return tuple(sorted(first.values()))
 
 
 def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:

@@ -11,6 +11,7 @@ import torch
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._functorch import config as functorch_config
 
 from graphweave.compiler.build import build_inference, build_training
 from graphweave.compiler.pipeline import optimise
@@ -50,15 +51,16 @@ def graphweave(
 ) -> Callable[..., Any]:
     """`torch.compile(model, backend="graphweave")`. `options` as in `graphweave.compile`."""
     side = _Side(parse_options(options))
-    compiled = aot_autograd(
+    lower = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
         inference_compiler=side.inference,
         partition_fn=side.partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=False,
-    )(module, example_inputs)
-    return compiled
+    )
+    with functorch_config.patch(donated_buffer=False):  # saved values are never overwritten: retain_graph works
+        return lower(module, example_inputs)
 
 
 class _Side:

@@ -63,11 +63,8 @@ class _Captured:
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             for t in tree_leaves((args, kwargs)):
-                # A guard on the number of nodes: with it, nodes + (data-dependent number of) edges is known not to be
-                # 0, and "if index.numel() == 0" does not break the graph of a layer that inserts self-loops.
                 if isinstance(t, torch.Tensor) and t.is_floating_point() and t.dim() > 1:
-                    if t.size(0) < 2 and t.size(0) == 1:
-                        continue
+                    _guard_sizes(t)
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
@@ -99,6 +96,19 @@ class _Captured:
             return
         record_eager(f"{name} could not be traced: {why}")
         warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {why}")
+
+
+def _guard_sizes(features: torch.Tensor) -> None:
+    """Traced, not run: comparisons of sizes become guards of the compiled code."""
+    # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
+    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops.
+    nodes_are_few = features.size(0) < 2
+    if nodes_are_few and features.size(0) == 1:
+        pass
+    # Feature sizes are compiled in: a range of symbolic length is what Dynamo makes a number of.
+    if features.dim() == 2:
+        for _ in range(features.size(1)):
+            break
 
 
 @contextmanager

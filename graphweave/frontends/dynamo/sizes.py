@@ -30,7 +30,7 @@ def same(a: Size, b: Size) -> bool:
 
 
 def same_by_guard(a: Size, b: Size) -> bool:
-    """As `same`; but where the sizes are equal in this call, and guards can speak of them, that they are becomes one."""
+    """As `same`; but where the sizes are equal in this call and guards can speak of them, a guard says that they are."""
     if same(a, b):
         return True
     if unbacked(a) or unbacked(b) or fixed(a) is not None or fixed(b) is not None or hint(a) != hint(b):

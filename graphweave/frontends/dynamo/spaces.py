@@ -1,8 +1,9 @@
 """Which tensors have their rows in common: the leading dims of a captured graph, joined along what the calls do.
 
 Provenance decides, not names and not sizes: two leading dims become one class only where a call relates row r of the
-one to row r of the other, and only if their sizes are provably equal (or, for the two rows of a push, guarded to be). A class becomes a `Space` where some map starts
-or ends in it or its size varies from call to call; every other tensor is shared data on the unit space.
+one to row r of the other, and only if their sizes are provably equal (or, of a push's index and source, guarded to be).
+A class becomes a `Space` where some map starts or ends in it or its size varies from call to call; every other tensor
+is shared data on the unit space.
 """
 
 from __future__ import annotations
