@@ -1,0 +1,123 @@
+"""Random programs, compiled, compute what the interpreter computes."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+
+from graphweave.compiler.pipeline import optimise
+from graphweave.core.types import DType
+from graphweave.ir.message.nodes import Program
+from graphweave.ir.message.parse import parse
+from graphweave.schedule.options import Options
+from graphweave.testing.programs import random_program
+from graphweave.testing.strategies import programs
+from tests.program_support import assert_computes, compiled
+
+STARVED = Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1)
+"""Choices far from the default ones."""
+
+
+def check(number: int) -> None:
+    """Program `number`: in float32 or float64, as it is or optimised, by turns."""
+    program = random_program(number, DType.f64 if number % 2 else DType.f32)
+    made = compiled(optimise(program).program if number % 3 else program)
+    assert_computes(made, program)
+
+
+@pytest.mark.parametrize("number", range(20))
+def test_program(number: int) -> None:
+    check(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(20, 200))
+def test_more_programs(number: int) -> None:
+    check(number)
+
+
+@pytest.mark.slow
+@given(programs(DType.f64))
+@settings(max_examples=40)
+def test_any_program(program: Program) -> None:
+    assert_computes(compiled(program), program)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(200, 240))
+def test_options_change_no_result(number: int) -> None:
+    program = random_program(number, DType.f64)
+    assert_computes(compiled(program, STARVED), program)
+
+
+# ---------------------------------------------------------------- found by these programs, reduced by hand
+
+
+def check_text(text: str) -> None:
+    program = parse(text)
+    assert_computes(compiled(program), program)
+    assert_computes(compiled(optimise(program).program), program)
+
+
+GRAPH = """
+space V = s0
+space W = s1
+space E = s2
+%0: E[] i64 = input src
+%1: E[] i64 = input dst
+%2: E -> V = map %0 to V
+%3: E -> W = map %1 to W
+"""
+
+
+@pytest.mark.parametrize("fold", ["sum", "mul", "max", "min"])
+def test_total_over_no_rows(fold: str) -> None:
+    """A total over nodes in a kernel of nodes, one over edges in a kernel of edges, one on the way along a map."""
+    check_text(f"""{GRAPH}
+%4: V[4] f32 = input x
+%5: V -> unit = tounit V
+%6: V[4] f32 = tanh %4
+%7: unit[4] f32 = push.{fold} %6, %5 empty=-2.5
+%8: E -> unit = tounit E
+%9: E[4] f32 = pull %6, %2
+%10: unit[4] f32 = push.{fold} %9, %8 empty=1.5
+%11: W[4] f32 = push.{fold} %9, %3 empty=-1.5
+%12: W[1] f32 = input y
+return %7, %10, %11, %12
+""")
+
+
+def test_gram_of_a_value_with_itself() -> None:
+    check_text(f"""{GRAPH}
+%4: V[4] f32 = input x
+%5: W[4] f32 = input y
+%6: unit[4, 4] f32 = gram %4, %4
+return %6, %5
+""")
+
+
+def test_gram_of_shared_data() -> None:
+    check_text(f"""{GRAPH}
+%4: V[] f32 = input x
+%5: W[] f32 = input y
+%6: unit[4] f32 = input a
+%7: unit[3] f32 = input b
+%8: unit[4, 3] f32 = gram %6, %7
+%9: unit[4, 4] f32 = gram %6, %6
+return %8, %9, %4, %5
+""")
+
+
+def test_degrees_of_a_space_known_by_its_features_only() -> None:
+    """Degrees are computed once per graph, from index tensors, which do not tell how many nodes there are."""
+    check_text(f"""{GRAPH}
+%4: V[2] f32 = input x
+%5: W[2] f32 = input y
+%6: E[] i64 = const 1
+%7: V[] i64 = push.sum %6, %2
+%8: V[] f32 = cast %7 f32
+%9: V[1] f32 = reshape %8 [1]
+%10: V[2] f32 = mul %4, %9
+%11: W[] i64 = push.sum %6, %3
+return %10, %11, %5
+""")
