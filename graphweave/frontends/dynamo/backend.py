@@ -11,7 +11,7 @@ import torch
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
-from torch._functorch import config as functorch_config
+from torch._guards import TracingContext
 
 from graphweave.compiler.build import build_inference, build_training
 from graphweave.compiler.pipeline import optimise
@@ -51,16 +51,15 @@ def graphweave(
 ) -> Callable[..., Any]:
     """`torch.compile(model, backend="graphweave")`. `options` as in `graphweave.compile`."""
     side = _Side(parse_options(options))
-    lower = aot_autograd(
+    compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
         inference_compiler=side.inference,
         partition_fn=side.partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=False,
-    )
-    with functorch_config.patch(donated_buffer=False):  # saved values are never overwritten: retain_graph works
-        return lower(module, example_inputs)
+    )(module, example_inputs)
+    return compiled
 
 
 class _Side:
@@ -114,6 +113,7 @@ class _Side:
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
+        _donate_nothing()
         return boxed(module) or make_boxed_func(module.forward)
 
 
@@ -130,6 +130,13 @@ def _optimised(imported: Imported) -> Imported:
         effects=tuple(map(moved, imported.effects)),
         attributes={moved(r): v for r, v in imported.attributes.items()},
     )
+
+
+def _donate_nothing() -> None:
+    """Tell AOTAutograd that the backward overwrites no saved value, so that it may run twice (`retain_graph=True`)."""
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _possible(module: fx.GraphModule) -> bool:
