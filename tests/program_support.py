@@ -33,7 +33,7 @@ def in_order(program: Program, given: dict[str, Tensor]) -> list[Any]:
 
 
 def assert_computes(made: Executable, program: Program, graphs: Iterable[Edges] = ZOO) -> None:
-    """On every graph `made` gives what the interpreter makes of `program`, bit for bit the same with 1 and 2 threads."""
+    """On every graph `made` gives what the interpreter makes of `program`, the same bits on 1 and 2 threads."""
     threads = torch.get_num_threads()
     try:
         for graph in graphs:

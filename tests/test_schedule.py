@@ -1,0 +1,106 @@
+"""Schedules of random programs: every needed value is computed once, and is there when it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from graphweave.analysis.cones import map_type, needs, space_of
+from graphweave.analysis.hoist import hoisted
+from graphweave.compiler.pipeline import optimise
+from graphweave.core.types import UNIT
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import Input, Program, Push, Ref
+from graphweave.schedule.regions import Call, Region, Schedule, demand, schedule
+from graphweave.testing.programs import random_program
+
+PROGRAMS = 400
+
+
+def subjects(part: int) -> Iterator[tuple[str, Program]]:
+    """A fourth of the programs, each as it is and optimised."""
+    for number in range(part, PROGRAMS, 4):
+        program = random_program(number)
+        yield f"program {number}", program
+        yield f"program {number}, optimised", optimise(program).program
+
+
+def members(step: Region | Call) -> tuple[Ref, ...]:
+    return step.members if isinstance(step, Region) else (step.ref,)
+
+
+def leaves(program: Program, refs: Iterable[Ref], stored: frozenset[Ref]) -> set[Ref]:
+    """The tensors behind `refs`: inputs and stored values; all else is structure, or computed where it is used."""
+    found: set[Ref] = set()
+    for ref in refs:
+        node = program.nodes[ref]
+        found |= {ref} if ref in stored or isinstance(node, Input) else leaves(program, operands(node), stored)
+    return found
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_demanded_node_is_computed_once(part: int) -> None:
+    for name, program in subjects(part):
+        given = hoisted(program)
+        order = schedule(program, given)
+        computed = [r for step in order.steps for r in members(step)]
+        assert sorted(computed) == sorted(demand(program, frozenset(given))), name
+        assert schedule(program, given) == order, name
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_read_is_available(part: int) -> None:
+    """Kernels read what earlier steps gave out, or members of their own that they compute before, at the same row."""
+    for name, program in subjects(part):
+        given = hoisted(program)
+        order = schedule(program, given)
+        there = {*given, *(r for r, n in enumerate(program.nodes) if isinstance(n, Input))}
+        for step in order.steps:
+            if isinstance(step, Region):
+                reads = region_reads(program, step, order)
+            else:
+                reads = leaves(program, operands(program.nodes[step.ref]), order.stored)
+            assert reads <= there, f"{name}: {step} reads {reads - there} too early"
+            there.update(step.outputs if isinstance(step, Region) else (step.ref,))
+        assert leaves(program, [r for r in program.outputs if r is not None], order.stored) <= there, name
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_regions_fit_their_rows(part: int) -> None:
+    """Members are values of the rows, pushes along the map, or totals over the rows or the map's edges."""
+    for name, program in subjects(part):
+        for step in schedule(program, hoisted(program)).steps:
+            if not isinstance(step, Region):
+                continue
+            assert set(step.outputs) <= set(step.members), name
+            edges = None if step.map is None else map_type(program, step.map).dom
+            for r in step.members:
+                node = program.nodes[r]
+                if not isinstance(node, Push):
+                    assert space_of(program, r) == step.rows, f"{name}: {step}"
+                elif map_type(program, node.map).cod == UNIT:
+                    assert map_type(program, node.map).dom in (step.rows, edges), f"{name}: {step}"
+                else:
+                    assert node.map == step.map, f"{name}: {step}"
+
+
+def region_reads(program: Program, region: Region, order: Schedule) -> set[Ref]:
+    """What the region takes from outside. Fails where a member is read at a row that is not the reader's."""
+    reads: set[Ref] = set()
+    done: set[Ref] = set()
+    for ref in region.members:
+        node = program.nodes[ref]
+        push = isinstance(node, Push)
+        n = needs(program, ref, order.stored, through=push)
+        on_edges = push and region.map is not None and map_type(program, node.map).dom != region.rows
+        own = {y for y, m in n.pulls if m == region.map} if on_edges else set(n.same)
+        other = {y for y, m in n.pulls if not on_edges or m != region.map} | set(n.shared)
+        other |= set(n.same) if on_edges else set()
+        inner = own & set(region.members)
+        assert inner <= done, f"{region}: %{ref} reads members that come later"
+        assert not other & set(region.members), f"{region}: %{ref} reads members at other rows"
+        reads |= (own - inner) | other
+        reads |= leaves(program, {m for _, m in n.pulls} | ({node.map} if push else set()), order.stored)
+        done.add(ref)
+    return reads
