@@ -1,6 +1,6 @@
 """The operator zoo: every PyG convolution and model, forward and gradients, compiled against eager.
 
-    python -m bench.zoo [--only NAME ...] [--json FILE]
+    python -m bench.zoo [--only NAME ...] [--json FILE] [--markdown FILE]
 
 Exit code 1 when a number is wrong or a case crashes.
 """
@@ -25,9 +25,10 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 import graphweave
-from bench.check import FLOAT_TOLERANCE, Result, detached, no_worse_than_eager, step, worst_error
+from bench.check import FLOAT_TOLERANCE, Result, no_worse_than_eager, step, worst_error
 from bench.common import machine
 from bench.zoo_cases import CASES, NOT_HERE, build
+from graphweave.compiler.report import Report, collect
 
 RIGHT = ("ok", "ill-conditioned")
 
@@ -39,6 +40,7 @@ SHOWN = 3
 class Row:
     """One line of the table; `seconds` is the cold compile and first step.
 
+    `eager` lists whole graphs that could not be compiled, `fallbacks` the calls left to PyTorch, both with reasons.
     `status` is ok, ill-conditioned (float32 loses digits in eager too, and a float64 run judged), wrong or crash.
     """
 
@@ -49,14 +51,15 @@ class Row:
     kernels: int = 0
     kernel_launches: int = 0
     fallback_calls: int = 0
+    eager: tuple[str, ...] = ()
     fallbacks: tuple[str, ...] = ()
     error: float = float("nan")
     where: str = ""
     seconds: float = 0.0
 
 
-def run_case(name: str, *, explain: bool = False) -> Row:
-    """Eager and compiled on identical copies of one case; `explain` also asks for the reasons of fallbacks."""
+def run_case(name: str) -> Row:
+    """Eager and compiled on identical copies of one case."""
     built = build(name)
     eager, compiled_module = built.module, build(name).module
     want = step(eager, built.args, built.kwargs, module=eager)
@@ -64,8 +67,9 @@ def run_case(name: str, *, explain: bool = False) -> Row:
     graphweave.reset_counters()
     start = time.perf_counter()
     try:
-        compiled = graphweave.compile(compiled_module)
-        got = step(compiled, built.args, built.kwargs, module=compiled_module)
+        with collect() as report:
+            compiled = graphweave.compile(compiled_module)
+            got = step(compiled, built.args, built.kwargs, module=compiled_module)
     except Exception as problem:  # the table reports every crash, whatever its kind
         seconds = time.perf_counter() - start
         where = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
@@ -73,14 +77,11 @@ def run_case(name: str, *, explain: bool = False) -> Row:
     seconds = time.perf_counter() - start
     counts = graphweave.counters()
     row = Row(
-        name, "ok", counts["compilations"], counts["graph_breaks"], kernel_launches=counts["kernel_launches"],
-        fallback_calls=counts["fallback_calls"], seconds=seconds,
+        name, "ok", counts["compilations"], counts["graph_breaks"], sum(len(g.kernels) for g in report.graphs),
+        counts["kernel_launches"], counts["fallback_calls"], tuple(report.eager), left_to_pytorch(report),
+        seconds=seconds,
     )  # fmt: skip
-    row = judge(row, name, got, want)
-    if not explain:
-        return row
-    kernels, fallbacks = reasons(name)
-    return replace(row, kernels=kernels, fallbacks=fallbacks)
+    return judge(row, name, got, want)
 
 
 def judge(row: Row, name: str, got: Result, want: Result) -> Row:
@@ -107,15 +108,10 @@ def in_float64(name: str) -> Result | None:
         return None
 
 
-def reasons(name: str) -> tuple[int, tuple[str, ...]]:
-    """Number of kernels and what stayed with PyTorch and why, whole functions first, as `graphweave.explain` tells."""
-    built = build(name)
-    args, kwargs = detached((built.args, dict(built.kwargs)))
-    report = graphweave.explain(built.module, *args, **kwargs)
+def left_to_pytorch(report: Report) -> tuple[str, ...]:
+    """Calls that stayed with PyTorch and why, equal ones counted."""
     notes = Counter(f"{note.what}: {note.why}" for graph in report.graphs for note in graph.fallbacks)
-    texts = [text if count == 1 else f"{text} ({count} times)" for text, count in notes.items()]
-    kernels = sum(len(graph.kernels) for graph in report.graphs)
-    return kernels, tuple(f"eager: {why}" for why in report.eager) + tuple(texts)
+    return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in notes.items())
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
@@ -125,24 +121,62 @@ def show(rows: Sequence[Row], console: Console) -> None:
     table.add_column("fallbacks", overflow="fold")
     for row in rows:
         style = {"ok": "", "ill-conditioned": "yellow"}.get(row.status, "bold red")
-        notes = "; ".join(row.fallbacks[:SHOWN]) if row.status == "ok" else row.where
-        if row.status == "ok" and len(row.fallbacks) > SHOWN:
-            notes += f"; and {len(row.fallbacks) - SHOWN} more"
+        notes = shown(row) if row.status in RIGHT else row.where
         numbers = (row.graphs, row.graph_breaks, row.kernels, row.kernel_launches, row.fallback_calls)
         cells = (row.case, row.status, *map(str, numbers), f"{row.error:.1e}", f"{row.seconds:.1f}", escape(notes))
         table.add_row(*cells, style=style)
     console.print(table)
     for name, reason in NOT_HERE.items():
         console.print(f"not run: {name}: {reason}", style="dim")
-    good = sum(row.status in RIGHT for row in rows)
-    console.print(f"{good} of {len(rows)} right, {sum(row.graphs == 1 for row in rows)} captured as one graph")
+    console.print(summary(rows))
+
+
+def shown(row: Row) -> str:
+    """Whole graphs left eager, and the first few calls left to PyTorch."""
+    notes = "; ".join([*(f"eager: {why}" for why in row.eager), *row.fallbacks[:SHOWN]])
+    return f"{notes}; and {len(row.fallbacks) - SHOWN} more" if len(row.fallbacks) > SHOWN else notes
+
+
+def summary(rows: Sequence[Row]) -> str:
+    status = Counter(row.status for row in rows)
+    kernels = sum(row.kernels for row in rows) / max(len(rows), 1)
+    counts = ", ".join(f"{count} {name}" for name, count in status.items())
+    return (
+        f"{len(rows)} cases: {counts}; {sum(row.graphs == 1 for row in rows)} captured as one graph, "
+        f"{sum(bool(row.eager) for row in rows)} with a graph left eager, "
+        f"{sum(not row.fallbacks and not row.eager for row in rows)} with no call left to PyTorch, "
+        f"{kernels:.1f} kernels on average"
+    )
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """The table as a page."""
+    lines = [
+        "# PyTorch Geometric through graphweave", "",
+        "Every convolution of `torch_geometric.nn.conv` and every model of `torch_geometric.nn.models`, forward and",
+        "gradients against eager. Written by `python -m bench.zoo --markdown docs/zoo.md`.", "",
+        f"{summary(rows)}.", "",
+        "*Graphs* are compilations (forward and backward together are one), *breaks* the places where capture had to",
+        "let Python run, *kernels* the generated loops of forward and backward. What is left to PyTorch runs as in",
+        "eager mode: slower, never wrong.", "",
+        "| case | result | graphs | breaks | kernels | left to PyTorch |",
+        "|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    for row in rows:
+        notes = [*(f"**whole graph**: {why}" for why in row.eager), *row.fallbacks]
+        text = "<br>".join(note.replace("|", "\\|").replace("\n", " ") for note in notes)
+        cells = (row.case, row.status, str(row.graphs), str(row.graph_breaks), str(row.kernels), text)
+        lines.append(f"| {' | '.join(cells)} |")
+    lines += ["", "Not run, since eager mode does not run with PyTorch and PyTorch Geometric alone:", ""]
+    lines += [f"- {name}: {reason}" for name, reason in NOT_HERE.items()]
+    return "\n".join(lines) + "\n"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases to run; a name ending in * is a prefix")
     parser.add_argument("--json", type=Path, help="also write the rows, the machine and the versions here")
-    parser.add_argument("--no-explain", action="store_true", help="skip the reasons of fallbacks (faster)")
+    parser.add_argument("--markdown", type=Path, help="also write the table here as a page")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
@@ -152,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows = []
     for name in track(names, "cases"):
         try:
-            rows.append(run_case(name, explain=not options.no_explain))
+            rows.append(run_case(name))
         except Exception as problem:  # a case that breaks the harness must not hide the cases after it
             traceback.print_exc()
             rows.append(Row(name, "crash", error=float("inf"), where=f"harness: {problem}"[:200]))
@@ -160,7 +194,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     show(rows, console if console.is_terminal else Console(width=180))
     if options.json:
         record = {"machine": machine(), "rows": [asdict(row) for row in rows], "not_here": NOT_HERE}
-        options.json.write_text(json.dumps(record, indent=1))
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+    if options.markdown:
+        options.markdown.write_text(markdown(rows))
     return 0 if all(row.status in RIGHT for row in rows) else 1
 
 
