@@ -68,13 +68,22 @@ def map_type(program: Program, ref: Ref) -> MapType:
 
 
 def widens(program: Program, ref: Ref) -> bool:
-    """A row-wise node whose rows are larger than every row that it reads."""
+    """A row-wise node whose rows are larger than every row behind it that holds data of its own."""
+    return isinstance(program.nodes[ref], Pointwise | Broadcast) and _width(program, ref) < _elements(program, ref)
+
+
+def _width(program: Program, ref: Ref) -> int:
+    """Elements of the widest row that `ref` must read, looking through what only widens."""
     node = program.nodes[ref]
-    if not isinstance(node, Pointwise | Broadcast):
-        return False
-    rows = [t for r in operands(node) if isinstance(t := program.types[r], Type) and t.space != UNIT]
+    if not isinstance(node, Pointwise | Broadcast | Reshape):
+        return _elements(program, ref)
+    rows = [r for r in operands(node) if isinstance(t := program.types[r], Type) and t.space != UNIT]
+    return min(_elements(program, ref), max((_width(program, r) for r in rows), default=_elements(program, ref)))
+
+
+def _elements(program: Program, ref: Ref) -> int:
     t = program.types[ref]
-    return isinstance(t, Type) and all(numel(r.shape) < numel(t.shape) for r in rows)
+    return numel(t.shape) if isinstance(t, Type) else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,250 @@
+"""Greedy grouping of nodes into kernels, in program order.
+
+A node joins a group whenever no value would have to travel between the rows of that group while it runs, and of all such
+groups the one with which it shares most bytes. Row-wise nodes that read only finished values wait (*float*) until
+something needs them, so that they end up beside their use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from graphweave.analysis.cones import Needs, is_light, map_type, needs, space_of
+from graphweave.analysis.flow import is_structure
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Input, MapOf, Program, Push, Ref, Reshape, Type
+
+_GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
+
+
+@dataclass(slots=True)
+class Group:
+    """One kernel in the making: `rows` is None for a single node that PyTorch runs."""
+
+    rows: Space | None
+    map: Ref | None
+    members: list[Ref] = field(default_factory=list)
+    before: set[int] = field(default_factory=set)
+    """Groups that must be complete before this one starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups in an order that respects dependencies; `crossing` are the members that another group reads."""
+
+    order: tuple[Group, ...]
+    crossing: frozenset[Ref]
+    needs: dict[Ref, Needs]
+
+
+def group(program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> Groups:
+    """Groups of the `demanded` nodes; `given` values exist already."""
+    grouping = _Grouping(program, demanded, given)
+    for ref in sorted(demanded):
+        grouping.visit(ref)
+    for ref in sorted(grouping.floating):
+        grouping.settle_if_floating(ref)
+    return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
+
+
+class _Grouping:
+    def __init__(self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> None:
+        self.program = program
+        self.stored = demanded | given
+        self.groups: list[Group] = []
+        self.group_of: dict[Ref, int] = {}
+        self.needs: dict[Ref, Needs] = {}
+        self.floating: set[Ref] = set()
+
+    # -------------------------------------------------------- placing nodes
+
+    def visit(self, ref: Ref) -> None:
+        """Take the next node of the program: place it, or let it float."""
+        program, node = self.program, self.program.nodes[ref]
+        unit_value = space_of(program, ref) == UNIT and not isinstance(node, Push)
+        if not is_light(program, ref) or isinstance(node, Reshape) or unit_value:
+            self._call(ref)
+            return
+        self.needs[ref] = needs(program, ref, self.stored, through=isinstance(node, Push))
+        if not isinstance(node, Push) and all(self._exists(r) for r in self.needs[ref].same):
+            self.floating.add(ref)
+            return
+        self.settle(ref)
+
+    def _exists(self, ref: Ref) -> bool:
+        """Whether `ref` is no member of a kernel: an input, a call's result, or floating itself."""
+        return ref in self.floating or ref not in self.group_of or self.groups[self.group_of[ref]].rows is None
+
+    def _call(self, ref: Ref) -> None:
+        for r in self._through_structure(operands(self.program.nodes[ref])):
+            self.settle_if_floating(r)
+        self.groups.append(Group(None, None, [ref]))
+        self.group_of[ref] = len(self.groups) - 1
+        self.groups[-1].before |= self._producers(operands(self.program.nodes[ref]))
+
+    def settle_if_floating(self, ref: Ref) -> None:
+        if ref in self.floating:
+            self.settle(ref)
+
+    def settle(self, ref: Ref, beside: int | None = None) -> None:
+        """Put `ref` into the best group; `beside` is the group that is about to read it."""
+        self.floating.discard(ref)
+        for r in self._complete_before(ref):
+            self.settle_if_floating(r)
+        candidates = [g for g in self._candidates(ref) if self._legal(ref, g)]
+        if not candidates:
+            self.groups.append(Group(*self._home(ref)))
+            candidates = [len(self.groups) - 1]
+        best = max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
+        for r in self._deps(ref, best)[0]:
+            if r in self.floating:
+                self.settle(r, best)
+        self._join(ref, best)
+
+    def _complete_before(self, ref: Ref) -> list[Ref]:
+        """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads)."""
+        n, node = self.needs[ref], self.program.nodes[ref]
+        _, along = self._home(ref)
+        if isinstance(node, Push):
+            return [*(y for y, m in n.pulls if along is None or m != along), *n.same, *n.shared]
+        return [*(y for y, _ in n.pulls), *n.shared]
+
+    def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
+        """Rows and map of a group opened for `ref`."""
+        node = self.program.nodes[ref]
+        if isinstance(node, Push):
+            m = map_type(self.program, node.map)
+            return (m.dom, None) if m.cod == UNIT else (m.cod, node.map)
+        space = space_of(self.program, ref)
+        assert space is not None
+        return space, None
+
+    def _candidates(self, ref: Ref) -> list[int]:
+        rows, along = self._home(ref)
+        total = isinstance(self.program.nodes[ref], Push) and along is None
+        found = []
+        for i, g in enumerate(self.groups):
+            same_rows = g.rows == rows and (along is None or g.map in (None, along))
+            on_edges = total and g.map is not None and map_type(self.program, g.map).dom == rows
+            if same_rows or on_edges:
+                found.append(i)
+        return found
+
+    def _legal(self, ref: Ref, g: int) -> bool:
+        """No value of another row of `g` is needed, and nothing needed waits for `g` to finish."""
+        local, remote = self._deps(ref, g)
+        if any(self.group_of.get(r) == g for r in remote):
+            return False
+        outside = self._producers([*local, *remote]) - {g}
+        return not any(self._waits_for(p, g) for p in outside)
+
+    def _join(self, ref: Ref, g: int) -> None:
+        local, remote = self._deps(ref, g)
+        group = self.groups[g]
+        _, along = self._home(ref)
+        if along is not None:
+            group.map = along
+        group.members.append(ref)
+        group.before |= self._producers([*local, *remote]) - {g}
+        self.group_of[ref] = g
+
+    # -------------------------------------------------------- what a node reads, and what that costs
+
+    def _deps(self, ref: Ref, g: int) -> tuple[list[Ref], list[Ref]]:
+        """Values `ref` needs at the same row of group `g`, and values it needs complete."""
+        group, n, node = self.groups[g], self.needs[ref], self.program.nodes[ref]
+        along = node.map if isinstance(node, Push) and isinstance(self.program.nodes[node.map], MapOf) else None
+        row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
+        edge_level = along is not None or (isinstance(node, Push) and not row_total)
+        walked = along if along is not None else (group.map if edge_level else None)
+        local = [y for y, m in n.pulls if m == walked] if edge_level else list(n.same)
+        remote = [y for y, m in n.pulls if not edge_level or m != walked]
+        remote += [*n.shared, *(n.same if edge_level else ())]
+        maps = {m for _, m in n.pulls} | ({along} if along is not None else set())
+        remote += [i.index for m in sorted(maps) if isinstance(i := self.program.nodes[m], MapOf)]
+        return local, remote
+
+    def _shared_bytes(self, ref: Ref, g: int, beside: int | None) -> int:
+        """Bytes a row that need not be moved if `ref` joins `g`: results kept local, reads done once."""
+        group = self.groups[g]
+        local, remote = self._deps(ref, g)
+        members = set(group.members)
+        gain = sum(self._bytes(r) for r in local if r in members)
+        if beside == g:
+            gain += 2 * self._bytes(ref)
+        read_locally: set[Ref] = set()
+        gathered: set[Ref] = set()
+        for m in group.members:
+            theirs, far = self._deps(m, g)
+            read_locally.update(theirs)
+            gathered.update(far)
+        gain += sum(self._bytes(r) for r in local if r in read_locally and r not in members)
+        return gain + _GATHER * sum(self._bytes(r) for r in remote if r in gathered)
+
+    def _bytes(self, ref: Ref) -> int:
+        t = self.program.types[ref]
+        return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) and t.space != UNIT else 0
+
+    # -------------------------------------------------------- order between groups
+
+    def _producers(self, refs: Iterable[Ref]) -> set[int]:
+        """Groups whose completion the values `refs` need; structure and what is inlined or floats is looked through."""
+        out: set[int] = set()
+        todo = list(refs)
+        while todo:
+            r = todo.pop()
+            if r in self.group_of:
+                out.add(self.group_of[r])
+            elif r in self.floating or (r not in self.stored and not isinstance(self.program.nodes[r], Input)):
+                todo.extend(operands(self.program.nodes[r]))
+        return out
+
+    def _waits_for(self, start: int, target: int) -> bool:
+        seen: set[int] = set()
+        todo = [start]
+        while todo:
+            g = todo.pop()
+            if g == target:
+                return True
+            if g not in seen:
+                seen.add(g)
+                todo.extend(self.groups[g].before)
+        return False
+
+    def ordered(self) -> tuple[Group, ...]:
+        """Groups in dependency order, earliest first member first."""
+        order: list[Group] = []
+        done: set[int] = set()
+
+        def take(g: int) -> None:
+            if g in done:
+                return
+            done.add(g)
+            for p in sorted(self.groups[g].before):
+                take(p)
+            order.append(self.groups[g])
+
+        for g in sorted(range(len(self.groups)), key=lambda g: min(self.groups[g].members)):
+            take(g)
+        return tuple(order)
+
+    def crossing(self) -> set[Ref]:
+        out: set[Ref] = set()
+        for g, group in enumerate(self.groups):
+            for ref in group.members:
+                if group.rows is None:
+                    out |= self._through_structure(operands(self.program.nodes[ref]))
+                    continue
+                local, remote = self._deps(ref, g)
+                out.update(r for r in (*local, *remote) if self.group_of.get(r) != g)
+        return out
+
+    def _through_structure(self, refs: Iterable[Ref]) -> set[Ref]:
+        out: set[Ref] = set()
+        for r in refs:
+            node = self.program.nodes[r]
+            out.update(operands(node) if is_structure(node) else (r,))
+        return out
