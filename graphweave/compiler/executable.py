@@ -109,7 +109,8 @@ class _Writing:
         self.scope["prelude"] = lambda *args: tuple(run(args)[:count])
         args = ", ".join([*(self.ready[r] for r in self.plan.prelude_inputs), *map(self._rows_of, nested.asked)])
         names = "".join(f"v{r}, " for r in self.plan.hoisted)
-        self._line(f"{names}= memo(prelude, {args})", self.plan.prelude_inputs)
+        call = f"memo(prelude, {args})"
+        self._line(f"{names}= {call}" if names else call, self.plan.prelude_inputs)
         self.ready.update((r, f"v{r}") for r in self.plan.hoisted)
         self.ready.update((r, "None") for r in hoisted_checks(self.program))
 
