@@ -12,7 +12,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.schedule.options import Options
 from graphweave.testing.programs import random_program
 from graphweave.testing.strategies import programs
-from tests.program_support import assert_computes, compiled
+from tests.program_support import assert_computes, compiled, large
 
 STARVED = Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1)
 """Choices far from the default ones."""
@@ -34,6 +34,13 @@ def test_program(number: int) -> None:
 @pytest.mark.parametrize("number", range(20, 200))
 def test_more_programs(number: int) -> None:
     check(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(240, 280))
+def test_many_chunks(number: int) -> None:
+    program = random_program(number, DType.f64)
+    assert_computes(compiled(program), program, [large()])
 
 
 @pytest.mark.slow

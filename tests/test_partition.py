@@ -1,0 +1,146 @@
+"""Random joint programs cut in two: forward, then backward, compute what the whole does, and edges save little."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import pytest
+from torch import Tensor
+
+from graphweave.analysis.flow import edge_spaces, is_integral
+from graphweave.analysis.hoist import graph_only
+from graphweave.compiler.build import build_training
+from graphweave.compiler.pipeline import optimise
+from graphweave.core.types import DType, Space
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.interp import interp
+from graphweave.ir.message.nodes import AnyType, Aten, Gram, Input, MatMul, Program, Push, Ref, Type
+from graphweave.ir.message.verify import verify
+from graphweave.passes.partition import split
+from graphweave.schedule.options import Options
+from graphweave.testing.compare import assert_all_close
+from graphweave.testing.graphs import MAX_ROWS, Edges
+from graphweave.testing.programs import inputs, random_program
+from tests.program_support import ZOO, same
+
+
+@dataclass(frozen=True)
+class Joint:
+    """`tangents` are inputs that arrive after the first `num_forward` outputs are given."""
+
+    program: Program
+    num_forward: int
+    tangents: tuple[Ref, ...]
+
+
+def joint(number: int, dtype: DType = DType.f32) -> Joint:
+    """The first good one of `number`, `number` + 1000, ..."""
+    found = None
+    while found is None:
+        found = _joint(number, dtype)
+        number += 1000
+    return found
+
+
+def _joint(number: int, dtype: DType) -> Joint | None:
+    """A random program, its sizes given as numbers, a third of its float inputs tangents; None where it has too few.
+
+    Forward outputs are values without tangents behind them; of the backward's outputs some need nothing of it.
+    """
+    choose = random.Random(number)
+    program = optimise(with_sizes(random_program(number, dtype))).program
+    floats = [r for r, t in enumerate(program.types) if isinstance(t, Type) and t.dtype.is_float]
+    given = [r for r in floats if isinstance(program.nodes[r], Input)]
+    tangents = sorted(choose.sample(given, max(1, len(given) // 3)))
+    late = set(tangents)
+    for ref, node in enumerate(program.nodes):
+        if not late.isdisjoint(operands(node)):
+            late.add(ref)
+    early = [r for r in floats if r not in late and r not in given]
+    after = [r for r in floats if r in late]
+    if not early or set(after) <= set(tangents):
+        return None
+    forward = choose.sample(early, min(len(early), 2))
+    backward = [after[-1], choose.choice(after), None, choose.choice(early)]
+    outputs = (*forward, *backward)
+    return Joint(
+        Program(program.nodes, program.types, program.locs, outputs, program.spaces), len(forward), tuple(tangents)
+    )
+
+
+def with_sizes(program: Program) -> Program:
+    """`program` with its row counts as inputs too, as captured programs have them."""
+    b = Builder()
+    for _, size in program.spaces:
+        b.add(Input(f"{size}_rows", AnyType(f"Sym({size})")))
+    where: dict[Ref, Ref] = {}
+    for ref, (node, loc) in enumerate(zip(program.nodes, program.locs, strict=True)):
+        where[ref] = b.add(with_operands(node, where.__getitem__), loc)
+    return b.program([None if r is None else where[r] for r in program.outputs], program.spaces)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_edges_save_only_what_cannot_be_recomputed(part: int) -> None:
+    for number in range(part, 300, 4):
+        j = joint(number)
+        edges, free = edge_spaces(j.program), graph_only(j.program)
+        for ref in split(j.program, j.num_forward, j.tangents).saved:
+            node, t = j.program.nodes[ref], j.program.types[ref]
+            heavy = isinstance(node, MatMul | Gram | Push)
+            random_or_unknown = isinstance(node, Aten)
+            fine = isinstance(node, Input) or heavy or random_or_unknown or is_integral(j.program, ref) or ref in free
+            assert not isinstance(t, Type) or t.space not in edges or fine, f"program {number} saves %{ref}: {node}"
+
+
+def test_saved_values_and_tangents_are_all_the_backward_takes() -> None:
+    for number in range(300):
+        j = joint(number)
+        verify(j.program)
+        cut = split(j.program, j.num_forward, j.tangents)
+        verify(cut.forward.program)
+        verify(cut.backward.program)
+        assert len(set(cut.saved)) == len(cut.saved)
+        assert cut.tangents == j.tangents and set(cut.saved).isdisjoint(j.tangents)
+        taken = [n for n in cut.backward.program.nodes if isinstance(n, Input)]
+        assert len(taken) == len(cut.saved) + len(cut.tangents)
+        primals = [n for n in cut.forward.program.nodes if isinstance(n, Input)]
+        late = {j.program.nodes[r] for r in j.tangents}
+        assert late.isdisjoint(primals)
+
+
+def check(number: int) -> None:
+    """Forward and backward executables beside the interpreter on the joint program."""
+    j = joint(number, DType.f64 if number % 2 else DType.f32)
+    made = build_training(j.program, j.num_forward, j.tangents, (), {}, Options(), {}, verify=False)
+    assert not made.forward.plan.refused and not made.backward.plan.refused
+    for graph in ZOO:
+        given = with_row_counts(j.program, inputs(j.program, graph, 1), graph)
+        taken = [n.name for r, n in enumerate(j.program.nodes) if isinstance(n, Input) and r not in j.tangents]
+        first = made.forward([given[name] for name in taken])
+        outputs, saved = first[: j.num_forward], first[j.num_forward :]
+        late = [given[j.program.nodes[r].name] for r in j.tangents]
+        got = made.backward([*saved, *late])
+        try:
+            assert_all_close([*outputs, *got], interp(j.program, given), reduction_length=MAX_ROWS, floor=1.0)
+        except AssertionError as wrong:
+            raise AssertionError(f"{graph.name}: {wrong}") from None
+        same(made.backward([*saved, *late]), got, f"{graph.name}: a second backward and the first")
+
+
+def with_row_counts(program: Program, given: dict[str, Tensor], graph: Edges) -> dict[str, Tensor | int]:
+    rows = {"s0": graph.num_src, "s1": graph.num_dst, "s2": len(graph.src)}
+    if Space("W") not in dict(program.spaces):
+        rows["s0"] = max(graph.num_src, graph.num_dst)
+    return {**given, **{f"{size}_rows": rows[size] for _, size in program.spaces}}
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_two_halves_make_the_whole(number: int) -> None:
+    check(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(12, 120))
+def test_more_halves_make_the_whole(number: int) -> None:
+    check(number)
