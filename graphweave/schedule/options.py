@@ -14,5 +14,5 @@ class Options:
 
     wide: int = 8
     stash_width: int = 32
-    prefetch_bytes: int = 64
+    prefetch_bytes: int = 16
     prefetch_distance: int = 8

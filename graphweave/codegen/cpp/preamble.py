@@ -105,6 +105,36 @@ _TEMPLATES = {
     "gw_abs": "template <class T> GW_INLINE T gw_abs(T x) { return x < T(0) ? (T)(0 - (uint64_t)x) : x; }",  # integers
 }
 
+def _tree(ctype: str, width: int) -> str:
+    """A sum of `width` numbers by halves: each step is one vector addition."""
+    vectors, steps = [], []
+    n, x = width, "x"
+    while n > 2:
+        n //= 2
+        vectors.append(f"  typedef {ctype} v{n} __attribute__((vector_size({n} * sizeof({ctype}))));")
+        low, high = ", ".join(map(str, range(n))), ", ".join(map(str, range(n, 2 * n)))
+        pick = f"__builtin_shufflevector({x}, {x}, "
+        steps.append(f"  const v{n} x{n} = {pick}{low}) + {pick}{high});")
+        x = f"x{n}"
+    load = f"  const v{width} x = *(const v{width}*)p;"
+    whole = f"  typedef {ctype} v{width} __attribute__((vector_size({width} * sizeof({ctype})), may_alias));"
+    halves = "\n".join(
+        f"  for (int i = 0; i < {width >> s}; ++i) p[i] += p[i + {width >> s}];" for s in range(1, width.bit_length())
+    )
+    body = "\n".join([whole, *vectors, load, *steps, f"  return {x}[0] + {x}[1];"])
+    return f"""
+#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
+GW_INLINE {ctype} gw_tree{width}({ctype}* p) {{
+{body}
+}}
+#else
+GW_INLINE {ctype} gw_tree{width}({ctype}* p) {{
+{halves}
+  return p[0];
+}}
+#endif"""
+
+
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "bits": ((), _BITS),
     "gw_exp_f32": (("bits",), _EXP_F32),
@@ -121,6 +151,8 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
         "\nGW_INLINE double gw_sigmoid(double x) { return 1.0 / (1.0 + gw_exp(-x)); }",
     ),
     **{name: ((), "\n" + text) for name, text in _TEMPLATES.items()},
+    **{f"gw_tree_f32_{width}": ((), _tree("float", width)) for width in (16, 8)},
+    **{f"gw_tree_f64_{width}": ((), _tree("double", width)) for width in (8, 4)},
     **{
         f"gw_fold_{fold}_{dtype}": (
             (f"gw_{fold}",),

