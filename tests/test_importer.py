@@ -304,6 +304,7 @@ def _numbers(h: Tensor, i: Tensor) -> Tensor:
     a = a + m.masked_fill(m < 0, 0.25) * torch.maximum(m, a) + torch.minimum(m, m.new_tensor(0.3))
     a = a * (m != 0) + torch.rsub(m, 2.0, alpha=3) + torch.add(m, a, alpha=0.5) + torch.sub(a, m, alpha=2)
     a = a + m.pow(3) + (m.abs() + 1) ** -0.5 + (m.abs() + 1) ** 0.5 + (m.abs() + 1) ** -2 + 2.0**m + (m + 4) ** 1.7
+    a = torch.where(torch.isinf(1 / (m - m.floor())) | torch.isnan(m), 0.5, a)
     a = a + i.view(-1, 1) * 0.01 + (i.view(-1, 1) + 1) / 7 + (i > 3).view(-1, 1) * (i < 8).view(-1, 1) + m.sign()
     mask = ((m > 0) & (m < 1)) | ~(m > -1)
     return (

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.context import Context, Table
+from graphweave.frontends.dynamo.masks import masks_to_indices
 from graphweave.frontends.dynamo.numbering import number, row_of
 from graphweave.frontends.dynamo.ops_dense import DENSE
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
@@ -26,6 +27,15 @@ from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE}
+
+aten = torch.ops.aten
+
+_RESHAPES: dict[Any, Any] = dict.fromkeys(
+    (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.view_copy.default),
+    aten.reshape.default,
+)
+"""Views need strides, and a program does not keep them: copies that only changed strides are gone from it."""
+_BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 
@@ -55,7 +65,7 @@ def import_graph(gm: fx.GraphModule) -> Imported:
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot say at all (submodules, operators of higher order).
     """
-    return _Importer(gm).run()
+    return _Importer(masks_to_indices(gm)).run()
 
 
 class _Importer:
@@ -134,12 +144,19 @@ class _Importer:
             x, dim, index = row
             row_args: tuple[Arg, ...] = (Operand(self._operand(x)), dim, index)
             return self.cx.emit(Aten("aten.select.int", row_args, (), self.cx.wanted(node)))
+        if node.target in _BY_STRIDES and not isinstance(self.cx.builder.nodes[self._operand(node.args[0])], Input):  # type: ignore[arg-type]
+            raise IRError(
+                f"{node.target} reads memory by strides, and only inputs have the strides they had in eager mode"
+            )
         impure = _impure(node)
         self.serial += impure
         kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in node.kwargs.items())
         args = tuple(to_arg(_plain(a), self._operand) for a in node.args)
+        if node.target is aten._reshape_alias.default:
+            args = args[:2]  # sizes, without strides
         serial = self.serial if impure else 0
-        ref = self.cx.emit(Aten(target_name(node.target), args, kwargs, self.cx.wanted(node), serial))
+        name = target_name(_RESHAPES.get(node.target, node.target))
+        ref = self.cx.emit(Aten(name, args, kwargs, self.cx.wanted(node), serial))
         if node.is_impure() and ref not in self.effects:
             self.effects.append(ref)
         return ref

@@ -147,6 +147,14 @@ def _square(cx: Context, node: fx.Node) -> Ref:
     return cx.map(Op.mul, x, x)
 
 
+def _isinf(cx: Context, node: fx.Node) -> Ref:
+    x = cx.aligned(node.args[0], node, None)
+    dtype = cx.type(x).dtype
+    if not dtype.is_float:
+        raise IRError("isinf of integers")
+    return cx.map(Op.eq, cx.map(Op.abs, x), cx.const(float("inf"), dtype))
+
+
 def _sigmoid_backward(cx: Context, node: fx.Node) -> Ref:
     """g * (1 - y) * y"""
     dtype = cx.result(node).dtype
@@ -222,7 +230,7 @@ _CLAMPS: tuple[Any, ...] = (
 _special: dict[Any, Callable[[Context, fx.Node], Ref | None]] = {
     aten.div.Tensor: _divide, aten.div.Scalar: _divide, aten.true_divide.Tensor: _divide,
     aten.div.Tensor_mode: _divide, aten.div.Scalar_mode: _divide,
-    aten.pow.Tensor_Scalar: _pow, aten.where.self: _where, aten.square.default: _square,
+    aten.pow.Tensor_Scalar: _pow, aten.where.self: _where, aten.square.default: _square, aten.isinf.default: _isinf,
     aten.masked_fill.Scalar: _masked_fill, aten.masked_fill.Tensor: _masked_fill,
     aten.sigmoid_backward.default: _sigmoid_backward, aten.tanh_backward.default: _tanh_backward,
     aten.threshold_backward.default: _threshold_backward, aten.leaky_relu.default: _leaky_relu,

@@ -30,7 +30,7 @@ def same(a: Size, b: Size) -> bool:
 
 
 def same_by_guard(a: Size, b: Size) -> bool:
-    """As `same`; but where the sizes are equal in this call and guards can speak of them, a guard says that they are."""
+    """As `same`; but sizes that are equal in this call, and known before a call, are made equal by a guard."""
     if same(a, b):
         return True
     if unbacked(a) or unbacked(b) or fixed(a) is not None or fixed(b) is not None or hint(a) != hint(b):
