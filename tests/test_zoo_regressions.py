@@ -30,3 +30,34 @@ def test_checks_of_the_graph_alone_and_nothing_else_to_remember() -> None:
     compiled = graphweave.compile(fn)
     for groups, rows in ((3, 8), (5, 20)):
         assert_matches(compiled, fn, features(rows, 4), random_graph(groups, groups, rows)[0])
+
+
+def test_rows_that_a_mask_picks_are_pulled() -> None:
+    """Layers that drop self loops keep the features of the other edges: x[mask] is a pull, its gradient a push."""
+
+    def fn(x: Tensor, w: Tensor, index: Tensor) -> Tensor:
+        mask = index[0] != index[1]
+        kept = index[:, mask]
+        return torch.zeros_like(x).index_add(0, kept[1], x[kept[0]] * w[mask])
+
+    compiled = graphweave.compile(fn)
+    for rows, edges in ((6, 30), (4, 7), (1, 3), (5, 0)):
+        assert_matches(compiled, fn, features(rows, 4), features(edges, 1, seed=3), random_graph(rows, rows, edges))
+    left = [n.what for g in graphweave.explain(fn, features(6, 4), features(30, 1), random_graph(6, 6, 30)).graphs
+            for n in g.fallbacks]  # fmt: skip
+    assert "aten.index_put.default" not in left
+
+
+def test_rows_written_where_a_mask_says_so() -> None:
+    """Softmax relation by relation, each into its own edges."""
+
+    def fn(x: Tensor, kind: Tensor) -> Tensor:
+        out = x.cos()
+        for k in range(2):
+            mask = kind == k
+            out[mask] = x[mask].exp() / (1 + x[mask].exp().sum(0))
+        return out
+
+    compiled = graphweave.compile(fn)
+    for rows in (9, 1, 20):
+        assert_matches(compiled, fn, features(rows, 3), random_graph(3, 3, rows)[0])
