@@ -85,6 +85,14 @@ def is_scalar(program: Program, ref: Ref) -> bool:
     return isinstance(t, AnyType) and t.text.startswith("Sym")
 
 
+def is_work(program: Program, ref: Ref) -> bool:
+    """A call that PyTorch computes something with: no view, number, item of several results, or check of a number."""
+    node = program.nodes[ref]
+    if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
+        return False
+    return node.target not in ("builtin.getitem", "aten._assert_scalar.default")
+
+
 def is_integral(program: Program, ref: Ref) -> bool:
     """An integer or bool tensor: an index, a mask or a type, which carries no gradient."""
     t = program.types[ref]

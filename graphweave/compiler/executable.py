@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from graphweave.analysis.flow import is_scalar, is_view
+from graphweave.analysis.flow import is_work
 from graphweave.analysis.hoist import hoisted_checks
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan, kernel_prefix, lower_region
@@ -152,8 +152,7 @@ class _Writing:
         self.scope.update((f"S_{s.name}", s) for s in self._spaces_around(ref))
         self.scope[f"c{ref}"] = call_step(self.program, ref)
         self._line(f"v{ref} = c{ref}({{{spaces}}}{args})", refs)
-        if isinstance(node, Aten) and not is_view(node) and not is_scalar(self.program, ref):
-            self.fallbacks += 1
+        self.fallbacks += is_work(self.program, ref)
         self.ready[ref] = f"v{ref}"
         return self.ready[ref]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from graphweave.analysis.flow import is_scalar, is_view
+from graphweave.analysis.flow import is_work
 from graphweave.compiler.plan import Plan
 from graphweave.ir.message.nodes import Aten, Ref
 from graphweave.ir.message.show import show
@@ -98,7 +98,7 @@ def describe(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref
         if isinstance(step, Region):
             continue
         node = program.nodes[step.ref]
-        if isinstance(node, Aten) and not is_view(node) and not is_scalar(program, step.ref):
+        if isinstance(node, Aten) and is_work(program, step.ref):
             why = refused.get(step.ref, "not an operator of the algebra")
             fallbacks.append(FallbackNote(node.target, why, program.locs[step.ref]))
     names = tuple(f"%{r}: {program.types[r]}" for r in saved)
