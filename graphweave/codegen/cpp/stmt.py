@@ -145,16 +145,20 @@ class Printer:
             with self.w.block(f"for (int64_t {block} = {width}; {block} < {full}; {block} += {width})"):
                 self._partial(stmt, lane, (block, f"{block} + {width}"), f"{part}[{{}} - {block}] +=")
         if extent > full:
-            self._partial(stmt, lane, (str(full), str(extent)), f"{part}[{{}} - {full}] +=")
+            # apart from the vector: a short store into it would stall the wide load that follows
+            self.w.line(f"{text} {name}_rest = 0;")
+            self._partial(stmt, lane, (str(full), str(extent)), f"{name}_rest +=", simd=False)
         self.scope.helpers.add(f"gw_tree_{stmt.dtype.value}_{width}")
-        self.w.line(f"const {text} {name} = gw_tree{width}({part});")
+        rest = f" + {name}_rest" if extent > full else ""
+        self.w.line(f"const {text} {name} = gw_tree{width}({part}){rest};")
 
-    def _partial(self, stmt: FoldLanes, lane: str, span: tuple[str, str], target: str) -> None:
+    def _partial(self, stmt: FoldLanes, lane: str, span: tuple[str, str], target: str, *, simd: bool = True) -> None:
         """Add the values of the lanes in `span` to the partial sums."""
         for other, _ in stmt.lanes:
             self._bind(other, POSITION)
         at = self.scope.names.of(lane)
-        self.w.flush_left("#pragma omp simd")
+        if simd:
+            self.w.flush_left("#pragma omp simd")
         with self.w.block(f"for (int64_t {at} = {span[0]}; {at} < {span[1]}; ++{at})"):
             used = lanes_used(stmt.body, (stmt.value,))
             for other, extent in stmt.lanes:
@@ -253,4 +257,5 @@ def _tree_width(stmt: FoldLanes) -> int | None:
     widths = {DType.f32: (16, 8), DType.f64: (8, 4)}.get(stmt.dtype, ())
     if stmt.fold is not Fold.sum or len(wide) != 1:
         return None
-    return next((w for w in widths if wide[0] >= w), None)
+    fitting = [w for w in widths if wide[0] >= w]
+    return next((w for w in fitting if wide[0] % w == 0), fitting[0] if fitting else None)
