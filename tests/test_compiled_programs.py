@@ -128,3 +128,53 @@ def test_degrees_of_a_space_known_by_its_features_only() -> None:
 %11: W[] i64 = push.sum %6, %3
 return %10, %11, %5
 """)
+
+
+def test_inputs_named_as_kernels_name_their_own() -> None:
+    check_text(f"""{GRAPH}
+%4: V[2] f32 = input v
+%5: V[2] f32 = input k
+%6: E[2] f32 = input e
+%7: E[2] f32 = input perm
+%8: V[2] f32 = input x.1
+%9: V[2] f32 = input x_1
+%10: W[2] f32 = input add_17
+%11: unit[2] f32 = input float
+%12: unit[2] f32 = input "2\u00e9 ?"
+%13: E[2] f32 = pull %4, %2
+%14: E[2] f32 = pull %5, %2
+%15: E[2] f32 = pull %8, %2
+%16: E[2] f32 = pull %9, %2
+%17: E[2] f32 = add %13, %14
+%18: E[2] f32 = pull %10, %3
+%19: E[2] f32 = mul %17, %6
+%20: E[2] f32 = mul %19, %7
+%21: E[2] f32 = add %20, %15
+%22: E[2] f32 = mul %21, %16
+%23: E[2] f32 = add %22, %18
+%24: E[2] f32 = mul %23, %11
+%25: E[2] f32 = mul %24, %12
+%26: W[2] f32 = push.sum %25, %3
+return %26
+""")
+
+
+def test_infinity_times_no_edges() -> None:
+    """The map is no graph-only one, so its degrees belong to the kernel."""
+    check_text(f"""{GRAPH}
+%4: E[] i64 = cast %0 i64
+%5: W[2] f32 = input y
+%6: V[] f32 = input x
+%7: E[] f32 = pull %6, %2
+%8: E[] f32 = mul %7, %7
+%9: E[] i64 = cast %8 i64
+%10: unit[] i64 = const 0
+%11: E[] i64 = mul %9, %10
+%12: E -> W = map %11 to W
+%13: E[2] f32 = const inf
+%14: E[2] f32 = const 2.5
+%15: W[2] f32 = push.sum %13, %12
+%16: W[2] f32 = push.sum %14, %12
+%17: W[2] f32 = add %5, %16
+return %15, %17
+""")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -137,7 +139,9 @@ class _Lowering:
         x = self.program.nodes[node.x]
         while isinstance(x, Broadcast | Reshape):
             x = self.program.nodes[x.x]
-        return x if isinstance(x, Const) and node.fold is Fold.sum and node.empty == 0 else None
+        if not isinstance(x, Const) or not math.isfinite(x.value):  # 0 * inf is not the sum of nothing
+            return None
+        return x if node.fold is Fold.sum and node.empty == 0 else None
 
     def _local(self, ref: Ref) -> list[Ref]:
         """Members that `ref` needs at its own row."""
@@ -464,10 +468,11 @@ class _Lowering:
 
 
 def value_name(program: Program, ref: Ref) -> str:
-    """A readable name, unique in its program."""
+    """A readable name, unique in its program, and none that a kernel uses for anything else (v, k, e, perm, ...)."""
     node = program.nodes[ref]
     if isinstance(node, Input):
-        return "".join(c if c.isalnum() else "_" for c in node.name)
+        kind = re.sub(r"\W", "_", node.name, flags=re.ASCII)
+        return f"{kind}_{ref}" if kind[:1].isalpha() else f"input{kind}_{ref}"
     kind = getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower()
     return f"{kind}_{ref}"
 
