@@ -15,4 +15,4 @@ class Options:
     wide: int = 8
     stash_width: int = 32
     prefetch_bytes: int = 16
-    prefetch_distance: int = 8
+    prefetch_distance: int = 16
