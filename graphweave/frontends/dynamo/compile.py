@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
 
 import torch
 import torch._dynamo
+from torch._dynamo import convert_frame
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
@@ -27,6 +29,7 @@ _SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
 
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
+_BRANCH = "Data-dependent branching"
 
 
 def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any] | None = None) -> T:
@@ -56,7 +59,7 @@ def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any]
 
 
 class _Captured:
-    """A callable under torch.compile, traced with the full capture settings, then without, then not at all."""
+    """A callable under torch.compile, traced whole; where that fails, as far as each of its frames can be."""
 
     def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
         backend = functools.partial(graphweave, options=dict(options or {}))
@@ -71,16 +74,24 @@ class _Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{_name(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic)
-        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, nullcontext)
+        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
+        self._traced = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         while self._modes:
             breaks = _graph_breaks()
+            before = None if self._traced else _State(self._target)
             try:
                 with self._modes[0]():
-                    return self._compiled(*args, **kwargs)
-            except _TRACE_ERRORS as error:
+                    out = self._compiled(*args, **kwargs)
+                self._traced = True
+                return out
+            except Exception as error:
+                if not _arose_in_tracing(error):
+                    raise
                 self._retreat(error)
+                if before is not None:
+                    before.restore()
             finally:
                 bump("graph_breaks", _graph_breaks() - breaks)
         bump("eager_fallbacks")
@@ -118,12 +129,67 @@ def full_capture() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def frame_by_frame() -> Iterator[None]:
+    """Settings of one call under which only the frames that cannot be traced run as Python, said aloud."""
+    log = logging.getLogger(convert_frame.__name__)
+    log.addFilter(_tell)
+    try:
+        with torch._dynamo.config.patch(suppress_errors=True):
+            yield
+    finally:
+        log.removeFilter(_tell)
+
+
+def _tell(record: logging.LogRecord) -> bool:
+    """Take over the report of a frame left to Python, whose text is a page of PyTorch's own frames."""
+    error = record.exc_info[1] if record.exc_info else None
+    if record.levelno != logging.WARNING or error is None:
+        return True
+    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    bump("eager_fallbacks")
+    record_eager(f"a function could not be traced: {why}")
+    warn_once(f"graphweave could not trace a function; it runs eagerly. The trace failed with: {why}")
+    return False
+
+
+def _arose_in_tracing(error: Exception) -> bool:
+    """Did `error` come up while code was traced, rather than while it ran?"""
+    if isinstance(error, _TRACE_ERRORS):  # which come without the frames of the tracer
+        return True
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == convert_frame.__file__:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+class _State:
+    """What a call may have changed when a function behind a graph break cannot be traced: random state and buffers."""
+
+    def __init__(self, target: Callable[..., Any]) -> None:
+        buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
+        with torch.no_grad():
+            self._buffers = [(b, b.clone(), b._version) for b in buffers]
+        self._random = torch.get_rng_state()
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._random)
+        with torch.no_grad():
+            for buffer, value, version in self._buffers:
+                if buffer._version != version:
+                    buffer.copy_(value)
+
+
 def _name(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 
 def _graph_breaks() -> int:
-    return sum(torch._dynamo.utils.counters["graph_break"].values())
+    counts = torch._dynamo.utils.counters
+    branches = sum(n for why, n in counts["unimplemented"].items() if why.startswith(_BRANCH))
+    return branches + sum(counts["graph_break"].values())
 
 
 class CompiledModule(torch.nn.Module):
