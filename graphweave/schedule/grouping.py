@@ -94,15 +94,22 @@ class _Grouping:
         self.floating.discard(ref)
         for r in self._complete_before(ref):
             self.settle_if_floating(r)
+        best = self._best(ref, beside)
+        floating = [r for r in self._deps(ref, best)[0] if r in self.floating]
+        for r in floating:
+            if r in self.floating:
+                self.settle(r, best)
+        if floating and not self._legal(ref, best):  # what was to float beside it had to go elsewhere
+            best = self._best(ref, beside)
+        self._join(ref, best)
+
+    def _best(self, ref: Ref, beside: int | None) -> int:
+        """The legal group that saves most, a new one where there is none."""
         candidates = [g for g in self._candidates(ref) if self._legal(ref, g)]
         if not candidates:
             self.groups.append(Group(*self._home(ref)))
             candidates = [len(self.groups) - 1]
-        best = max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
-        for r in self._deps(ref, best)[0]:
-            if r in self.floating:
-                self.settle(r, best)
-        self._join(ref, best)
+        return max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
 
     def _complete_before(self, ref: Ref) -> list[Ref]:
         """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads)."""
@@ -227,7 +234,8 @@ class _Grouping:
                 take(p)
             order.append(self.groups[g])
 
-        for g in sorted(range(len(self.groups)), key=lambda g: min(self.groups[g].members)):
+        joined = [g for g, group in enumerate(self.groups) if group.members]
+        for g in sorted(joined, key=lambda g: min(self.groups[g].members)):
             take(g)
         return tuple(order)
 

@@ -95,9 +95,9 @@ def inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str, Tensor]:
 
 def grow(choose: Choose, dtype: DType = DType.f32) -> Program:
     """A program by the choices of `choose`: maps src: E -> V and dst: E -> W (or V), 2 to 12 moves, 1 to 4 outputs."""
-    state = _Growing(choose, dtype)
+    state = Growing(choose, dtype)
     for _ in range(choose(range(2, 13))):
-        choose(_MOVES)(state)
+        choose(MOVES)(state)
     outputs: list[Ref | None] = [state.pool[-1], *(choose(state.pool) for _ in range(choose(range(4))))]
     if choose((False, False, True)):
         outputs.append(None)
@@ -106,7 +106,7 @@ def grow(choose: Choose, dtype: DType = DType.f32) -> Program:
 
 
 @dataclass(slots=True)
-class _Growing:
+class Growing:
     choose: Choose
     dtype: DType
     builder: Builder = field(default_factory=Builder)
@@ -189,7 +189,7 @@ class _Growing:
 # ---------------------------------------------------------------- moves
 
 
-def pull(s: _Growing) -> None:
+def pull(s: Growing) -> None:
     """A node value to the edges, or a unit value to any rows."""
     ref = s.choose(s.pool)
     t = s.type(ref)
@@ -200,19 +200,19 @@ def pull(s: _Growing) -> None:
         s.keep(Pull(ref, s.choose(ways)), s.bound[ref], ref in s.exact)
 
 
-def push(s: _Growing) -> None:
+def push(s: Growing) -> None:
     """An edge value to nodes, by any fold."""
-    _fold_rows(s, s.on_edges(), s.choose(s.maps))
+    fold_rows(s, s.on_edges(), s.choose(s.maps))
 
 
-def total(s: _Growing) -> None:
+def total(s: Growing) -> None:
     """All rows of a space to one unit value."""
     ref = s.some(lambda t: t.space != UNIT)
     if ref is not None:
-        _fold_rows(s, ref, s.add(ToUnit(s.type(ref).space)))
+        fold_rows(s, ref, s.add(ToUnit(s.type(ref).space)))
 
 
-def _fold_rows(s: _Growing, ref: Ref, m: Ref) -> None:
+def fold_rows(s: Growing, ref: Ref, m: Ref) -> None:
     fold = s.choose(tuple(Fold))
     empty = s.choose((0.0, 0.0, 1.0, -2.5))
     if fold is Fold.mul:
@@ -223,7 +223,7 @@ def _fold_rows(s: _Growing, ref: Ref, m: Ref) -> None:
         s.keep(Push(ref, m, fold, empty), s.bound[ref] + 2.5, ref in s.exact)
 
 
-def mean(s: _Growing) -> None:
+def mean(s: Growing) -> None:
     """Sum over max(degree, 1), degrees counted in floats or integers."""
     ref, m = s.on_edges(), s.choose(s.maps)
     one = s.add(Const(1, Type(E, (), s.choose((s.dtype, DType.i64)))))
@@ -233,7 +233,7 @@ def mean(s: _Growing) -> None:
     s.keep(Pointwise(Op.div, (s.add(Push(ref, m, Fold.sum)), degree)), s.bound[ref])
 
 
-def softmax(s: _Growing) -> None:
+def softmax(s: Growing) -> None:
     """Over the edges of each node, as PyG has it."""
     ref, m = s.modest(s.on_edges()), s.choose(s.maps)
     top = s.add(Push(ref, m, Fold.max))
@@ -242,7 +242,7 @@ def softmax(s: _Growing) -> None:
     s.keep(Pointwise(Op.div, (weight, s.add(Pull(whole, m)))), 1.0)
 
 
-def share_of_max(s: _Growing) -> None:
+def share_of_max(s: Growing) -> None:
     """What amax's gradient needs: which edges reach the maximum, and how many of them."""
     ref = s.some(lambda t: t.space == E, exact=True)
     if ref is None:
@@ -257,14 +257,14 @@ def share_of_max(s: _Growing) -> None:
 _SMOOTH = (Op.tanh, Op.sigmoid, Op.relu, Op.neg, Op.abs, Op.sin, Op.cos, Op.erf)
 
 
-def unary(s: _Growing) -> None:
+def unary(s: Growing) -> None:
     ref = s.choose(s.pool)
     op = s.choose(_SMOOTH)
     operand = s.modest(ref) if op in (Op.sin, Op.cos) else ref
     s.keep(Pointwise(op, (operand,)), max(s.bound[ref], 1.0), ref in s.exact and op in (Op.relu, Op.neg, Op.abs))
 
 
-def guarded_unary(s: _Growing) -> None:
+def guarded_unary(s: Growing) -> None:
     """Operators of narrow domain, on operands inside it."""
     ref = s.choose(s.pool)
     size = s.op(Op.abs, s.modest(ref))
@@ -274,7 +274,7 @@ def guarded_unary(s: _Growing) -> None:
     s.keep(Pointwise(op, (operand,)), s.bound[ref] + 1.0)
 
 
-def binary(s: _Growing) -> None:
+def binary(s: Growing) -> None:
     ref = s.choose(s.pool)
     other = s.partner(ref)
     bound = s.bound[ref] + s.bound[other]
@@ -289,7 +289,7 @@ def binary(s: _Growing) -> None:
             s.keep(Pointwise(op, (ref, other)), bound, selects)
 
 
-def select(s: _Growing) -> None:
+def select(s: Growing) -> None:
     """where(x < y, a, b), x and y exact."""
     ref = s.some(exact=True)
     if ref is None:
@@ -302,7 +302,7 @@ def select(s: _Growing) -> None:
     s.keep(Pointwise(Op.where, (condition, a, s.number(-1.0))), max(s.bound[a], 1.0), a in s.exact)
 
 
-def reduce(s: _Growing) -> None:
+def reduce(s: Growing) -> None:
     ref = s.some(lambda t: t.shape != ())
     if ref is None:
         return
@@ -317,7 +317,7 @@ def reduce(s: _Growing) -> None:
     s.keep(Reduce(ref, fold, dims, keepdim), times * s.bound[ref], fold is not Fold.sum and ref in s.exact)
 
 
-def reshape(s: _Growing) -> None:
+def reshape(s: Growing) -> None:
     """Every way of moving elements within a row."""
     ref = s.some(lambda t: t.shape != ())
     if ref is None:
@@ -342,7 +342,7 @@ def reshape(s: _Growing) -> None:
         s.keep(node, s.bound[ref], ref in s.exact)
 
 
-def concat(s: _Growing) -> None:
+def concat(s: Growing) -> None:
     ref = s.some(lambda t: t.shape != ())
     if ref is None:
         return
@@ -360,7 +360,7 @@ def concat(s: _Growing) -> None:
     s.keep(Concat(parts, dim), max(s.bound[r] for r in parts), s.exact.issuperset(parts))
 
 
-def matmul(s: _Growing) -> None:
+def matmul(s: Growing) -> None:
     ref = s.some(lambda t: len(t.shape) == 1)
     if ref is None:
         return
@@ -369,7 +369,7 @@ def matmul(s: _Growing) -> None:
     s.keep(MatMul(ref, w), k * s.bound[ref] * s.bound[w])
 
 
-def gram(s: _Growing) -> None:
+def gram(s: Growing) -> None:
     ref = s.some(lambda t: len(t.shape) == 1)
     if ref is None:
         return
@@ -379,20 +379,20 @@ def gram(s: _Growing) -> None:
     s.keep(Gram(ref, other), MAX_ROWS * s.bound[ref] * s.bound[other])
 
 
-def detour(s: _Growing) -> None:
+def detour(s: Growing) -> None:
     """Through float64 and back."""
     ref = s.choose(s.pool)
     wide = s.op(Op.sigmoid, s.add(Cast(ref, DType.f64)))
     s.keep(Cast(wide, s.dtype), 1.0)
 
 
-def bring(s: _Growing) -> None:
+def bring(s: Growing) -> None:
     """One more input."""
     space = s.choose((V, s.dst_space, E, UNIT))
     s.input(Type(space, s.choose(_SHAPES), s.dtype))
 
 
-_MOVES: tuple[Callable[[_Growing], None], ...] = (
+MOVES: tuple[Callable[[Growing], None], ...] = (
     pull, pull, pull, push, push, push, total, mean, softmax, share_of_max, unary, guarded_unary, binary, binary,
     select, reduce, reshape, concat, matmul, gram, detour, bring,
 )  # fmt: skip
