@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -34,13 +34,14 @@ class Executable:
         self.text, scope = writing.finish()
         code = compile(self.text, f"<graphweave {plan.name}>", "exec")
         exec(code, scope)
-        self._run: Callable[[Sequence[Any]], list[Any]] = scope["run"]
+        self._run: Callable[[list[Any]], list[Any]] = scope["run"]
 
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
         """Start compiling every kernel; futures."""
         return [pool.submit(k.build) for k in self.kernels.values()]
 
-    def __call__(self, args: Sequence[Any]) -> list[Any]:
+    def __call__(self, args: list[Any]) -> list[Any]:
+        """Takes the arguments out of `args`, so that each is freed after its last use."""
         return self._run(args)
 
 
@@ -106,7 +107,7 @@ class _Writing:
         exec(compile(text, f"<graphweave {self.plan.name} prelude>", "exec"), scope)
         run = scope["run"]
         count = len(self.plan.hoisted)
-        self.scope["prelude"] = lambda *args: tuple(run(args)[:count])
+        self.scope["prelude"] = lambda *args: tuple(run(list(args))[:count])
         args = ", ".join([*(self.ready[r] for r in self.plan.prelude_inputs), *map(self._rows_of, nested.asked)])
         names = "".join(f"v{r}, " for r in self.plan.hoisted)
         call = f"memo(prelude, {args})"
@@ -243,6 +244,7 @@ class _Writing:
         names = [*(f"v{r}" for r in inputs), *(f"rows{i}" for i, _ in enumerate(self.asked, start=1))]
         if names:
             text.append(f"    {''.join(f'{name}, ' for name in names)}= args")
+            text.append("    args.clear()")
         for i, (line, reads) in enumerate(self.lines):
             text.append(f"    {line}")
             dead = [f"v{r}" for r in dict.fromkeys(reads) if last[r] == i and r not in kept and self.ready.get(r) == f"v{r}"]

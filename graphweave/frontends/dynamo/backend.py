@@ -83,9 +83,7 @@ class _Side:
             return make_boxed_func(module.forward)
 
         def run(args: list[Any]) -> list[Any]:
-            given = args[:]
-            args.clear()
-            return made(given)
+            return made(args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run

@@ -81,11 +81,12 @@ def boxed(module: fx.GraphModule) -> Boxed | None:
             gives.append((True, out.args[1]))
 
     def run(args: list[Any]) -> list[Any]:
-        given = args[:]
+        passed = {i: args[i] for made, i in gives if not made}
+        taken = [args[i] for i in takes]
         args.clear()
-        results = executable([given[i] for i in takes])
+        results = executable(taken)
         results.append(None)
-        return [results[i] if made else given[i] for made, i in gives]
+        return [results[i] if made else passed[i] for made, i in gives]
 
     run._boxed_call = True  # type: ignore[attr-defined]
     return run
@@ -112,7 +113,7 @@ def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
 
 def _call(graph: fx.Graph, executable: Executable, args: Sequence[fx.Node]) -> fx.Node:
     def opaque(*values: Any) -> list[Any]:
-        return executable(values)
+        return executable(list(values))
 
     opaque.__name__ = opaque.__qualname__ = executable.plan.name
     opaque.executable = executable  # type: ignore[attr-defined]
