@@ -61,3 +61,16 @@ def test_rows_written_where_a_mask_says_so() -> None:
     compiled = graphweave.compile(fn)
     for rows in (9, 1, 20):
         assert_matches(compiled, fn, features(rows, 3), random_graph(3, 3, rows)[0])
+
+
+def test_addmm_with_factors() -> None:
+    """Layers with identity maps mix their input and its product in one call, with factors that sum to 1."""
+
+    def fn(x: Tensor, w: Tensor, index: Tensor) -> Tensor:
+        out = torch.zeros_like(x).index_add(0, index[1], x[index[0]])
+        return torch.addmm(out, out, w, beta=0.25, alpha=0.75)
+
+    compiled = graphweave.compile(fn)
+    arguments = features(7, 4), features(4, 4, seed=3), random_graph(7, 7, 20)
+    assert_matches(compiled, fn, *arguments)
+    assert not [n for g in graphweave.explain(fn, *arguments).graphs for n in g.fallbacks]

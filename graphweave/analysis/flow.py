@@ -52,7 +52,9 @@ def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = fro
 def edge_spaces(program: Program) -> frozenset[Space]:
     """The domains of the program's maps: the spaces that can be much larger than the nodes'."""
     return frozenset(
-        t.dom for t, n in zip(program.types, program.nodes, strict=True) if isinstance(n, MapOf) and isinstance(t, MapType)
+        t.dom
+        for t, n in zip(program.types, program.nodes, strict=True)
+        if isinstance(n, MapOf) and isinstance(t, MapType)
     )
 
 
@@ -85,12 +87,15 @@ def is_scalar(program: Program, ref: Ref) -> bool:
     return isinstance(t, AnyType) and t.text.startswith("Sym")
 
 
+_NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
+
+
 def is_work(program: Program, ref: Ref) -> bool:
     """A call that PyTorch computes something with: no view, number, item of several results, or check of a number."""
     node = program.nodes[ref]
     if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
         return False
-    return node.target not in ("builtin.getitem", "aten._assert_scalar.default")
+    return node.target not in _NO_WORK
 
 
 def is_integral(program: Program, ref: Ref) -> bool:

@@ -34,10 +34,14 @@ def _mm(cx: Context, node: fx.Node) -> Ref:
 
 
 def _addmm(cx: Context, node: fx.Node) -> Ref:
-    if argument(node, "beta", 1) != 1 or argument(node, "alpha", 1) != 1:
-        raise IRError("addmm with factors")
-    product = _product(cx, *node.args[1:3])
-    return cx.map(Op.add, product, cx.aligned(node.args[0], node, None))
+    """beta * input + alpha * product"""
+    product, dtype = _product(cx, *node.args[1:3]), cx.result(node).dtype
+    added = cx.aligned(node.args[0], node, None)
+    if argument(node, "alpha", 1) != 1:
+        product = cx.map(Op.mul, product, cx.scalar(argument(node, "alpha"), dtype))
+    if argument(node, "beta", 1) != 1:
+        added = cx.map(Op.mul, added, cx.scalar(argument(node, "beta"), dtype))
+    return cx.map(Op.add, product, added)
 
 
 def _mv(cx: Context, node: fx.Node) -> Ref:
