@@ -72,9 +72,7 @@ def mesh() -> Built:
 
 
 def heterogeneous() -> Built:
-    convs = {
-        kind: pyg.GCNConv(IN, OUT) if kind[0] == kind[2] else pyg.SAGEConv((IN, IN), OUT) for kind in METADATA[1]
-    }
+    convs = {kind: pyg.GCNConv(IN, OUT) if kind[0] == kind[2] else pyg.SAGEConv((IN, IN), OUT) for kind in METADATA[1]}
     return typed(pyg.HeteroConv(convs, aggr="sum"))
 
 
@@ -260,4 +258,3 @@ CONVS: dict[str, Make] = {
     "MeshCNNConv": mesh,
 }
 """Case name -> function that builds the layer and its inputs from torch's seeded generator."""
-

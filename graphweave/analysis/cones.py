@@ -45,7 +45,10 @@ def is_light(program: Program, ref: Ref) -> bool:
         source = program.types[node.x]
         return isinstance(source, Type) and t.dtype.is_float and numel(source.shape) > 0
     if t.space == UNIT:
-        good = isinstance(node, Pointwise | Cast | Reshape | Permute | Broadcast | Slice) and numel(t.shape) <= _INLINE_UNIT
+        good = (
+            isinstance(node, Pointwise | Cast | Reshape | Permute | Broadcast | Slice)
+            and numel(t.shape) <= _INLINE_UNIT
+        )
     else:
         good = isinstance(node, Pointwise | Cast | Reduce | Reshape | Broadcast | Permute | Slice | Pad | Concat | Pull)
     return good and all(_readable(program, r) for r in operands(node))
@@ -118,14 +121,13 @@ def needs(program: Program, ref: Ref, stored: frozenset[Ref], *, through: bool) 
         if isinstance(node, Reshape) and is_light(program, r):
             walk(r)
             return
+        exists = r in stored or not is_light(program, r) or isinstance(node, Push | Input)
         if space_of(program, r) == UNIT:
-            if r in stored or not is_light(program, r) or isinstance(node, Push | Input):
+            if exists:
                 shared[r] = None
             else:
                 walk(r)
-        elif r in stored or not is_light(program, r) or isinstance(node, Push | Input):
-            same[r] = None
-        elif not through and not widens(program, r):
+        elif exists or not (through or widens(program, r)):
             same[r] = None
         else:
             walk(r)

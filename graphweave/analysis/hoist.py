@@ -8,7 +8,7 @@ from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Pull, Push,
 
 
 def graph_only(program: Program) -> frozenset[Ref]:
-    """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number behind them."""
+    """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number."""
     found: set[Ref] = set()
     for ref, node in enumerate(program.nodes):
         match node:
@@ -60,9 +60,9 @@ def _worked(program: Program, only: frozenset[Ref], indices: set[Ref]) -> set[Re
     found: set[Ref] = set()
     for ref in sorted(only):
         node = program.nodes[ref]
-        if isinstance(node, Pull | Push) or ref in computed or any(r in found for r in operands(node)):
-            found.add(ref)
-        elif ref in behind_index and isinstance(node, Aten) and not is_view(node) and _is_tensor(program, ref):
+        on_maps = isinstance(node, Pull | Push) or ref in computed or any(r in found for r in operands(node))
+        makes_index = ref in behind_index and isinstance(node, Aten) and not is_view(node) and _is_tensor(program, ref)
+        if on_maps or makes_index:
             found.add(ref)
     return found
 

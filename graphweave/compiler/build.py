@@ -38,7 +38,9 @@ def build_inference(
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
     part = extract(program, inputs, [*program.outputs, *effects])
     name = f"graph{next(_serial)}"
-    made = _executable(f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify)
+    made = _executable(
+        f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify
+    )
     record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where})
     _build([made])
     return made

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the largest eleme
 def check_step(
     program: Program, kernel: KernelStep, region: Region, given: Sequence[Ref]
 ) -> Callable[[Mapping[str, int], Sequence[Any], Sequence[Any]], None]:
-    """A function of row counts, the values of `given` and the kernel's outputs that raises VerifyError on a difference."""
+    """A function of row counts, values of `given` and the kernel's outputs that raises VerifyError on a difference."""
     part = extract(program, given, kernel.writes)
     names = [n.name for n in part.program.nodes if isinstance(n, Input)]
     lines = sorted({program.locs[r] for r in region.members if program.locs[r]})
@@ -34,8 +35,9 @@ def check_step(
         )
         for ref, got, want in zip(kernel.writes, outputs, expected, strict=True):
             scale = float(want.abs().max()) if want.numel() else 0.0
-            atol = _TOLERANCE.get(want.dtype, 0.0) * max(scale if scale == scale and scale != float("inf") else 1.0, 1.0)
-            if not torch.allclose(got, want, rtol=_TOLERANCE.get(want.dtype, 0.0), atol=atol, equal_nan=True):
+            rtol = _TOLERANCE.get(want.dtype, 0.0)
+            atol = rtol * max(scale if math.isfinite(scale) else 1.0, 1.0)
+            if not torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True):
                 worst = float((got.double() - want.double()).abs().max())
                 raise VerifyError(
                     f"region {kernel.name} computes %{ref} differently from eager: expected at most {atol:.2g} of "

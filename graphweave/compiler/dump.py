@@ -7,8 +7,8 @@ import itertools
 from graphweave.compiler.plan import Plan
 from graphweave.core.settings import settings
 from graphweave.ir.loop.show import show as show_kernel
-from graphweave.ir.message.show import show as show_program
 from graphweave.ir.message.nodes import Program
+from graphweave.ir.message.show import show as show_program
 
 _number = itertools.count()
 

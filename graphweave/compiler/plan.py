@@ -48,7 +48,10 @@ class Plan:
 
 
 def make_plan(name: str, program: Program, options: Options, constants: Mapping[str, Any]) -> Plan:
-    """Schedule and lower `program`; `constants` are the inputs that come with it. What cannot be lowered stays with PyTorch and is listed in `refused`."""
+    """Schedule and lower `program`; `constants` are the inputs that come with it.
+
+    What cannot be lowered stays with PyTorch and is listed in `refused`.
+    """
     verify_program(program)
     kept, checks = hoisted(program), hoisted_checks(program)
     inputs, prelude = _prelude(program, (*kept, *checks))

@@ -83,9 +83,7 @@ class KernelStep:
         return self._kernels[wide]
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-        outputs = [
-            arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made
-        ]
+        outputs = [arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         kernel, heads, found, chunks, sizes, _ = self._formats_for(rows, indices)
         ptrs = list(heads)

@@ -173,7 +173,8 @@ def choose_blocks(
                 continue
             through = isinstance(node, TRANSPARENT)
             uses[x] += uses[r] if through else 1
-            grown = isinstance(node, Pointwise | Broadcast) and numel(shape_of(program, r)) > numel(shape_of(program, x))
+            grows = isinstance(node, Pointwise | Broadcast)
+            grown = grows and numel(shape_of(program, r)) > numel(shape_of(program, x))
             wider[x] = wider[x] or grown or (through and wider[r])
     chosen: list[Ref] = []
     memo: dict[Ref, int] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
 from graphweave.ir.loop.nodes import IndexSum
 from graphweave.ir.message.infer import numel
@@ -68,7 +69,7 @@ def refine(shape: Sequence[int], others: Iterable[Sequence[int]]) -> tuple[int, 
         if numel(other) == numel(shape) and _is_chain(merged):
             cuts = merged
     ordered = sorted(cuts, reverse=True)
-    return tuple(a // b for a, b in zip(ordered, ordered[1:], strict=False))
+    return tuple(a // b for a, b in pairwise(ordered))
 
 
 def broadcast_index(index: Sequence[IndexSum], shape: Sequence[int]) -> tuple[IndexSum, ...]:
@@ -86,4 +87,4 @@ def _suffixes(shape: Sequence[int]) -> list[int]:
 
 def _is_chain(products: set[int]) -> bool:
     ordered = sorted(products)
-    return all(b % a == 0 for a, b in zip(ordered, ordered[1:], strict=False))
+    return all(b % a == 0 for a, b in pairwise(ordered))

@@ -33,9 +33,8 @@ from graphweave.ir.loop.nodes import (
     Store,
     Var,
 )
-from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Broadcast, Const, Input, MapOf, Program, Pull, Push, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Broadcast, Const, Input, Program, Push, Ref, Reshape, Type
 from graphweave.lower.blocks import Namer, Sink, choose_blocks, identity_of, is_expensive, nest, write
 from graphweave.lower.index import flatten
 from graphweave.lower.phases import assign_phases
@@ -259,8 +258,9 @@ class _Lowering:
                 self.row.at[r] = (self._tensor(r), lead)
         for y, m in n.pulls:
             if (y, m) not in self.row.gathered:
-                at = f"{map_name(self.program, m)}_v"
-                flat = self._buffer(Flat(m), Role.index, self.index, self._size(self.region.rows), (), f"{map_name(self.program, m)}_index")
+                name = map_name(self.program, m)
+                at, rows = f"{name}_v", self._size(self.region.rows)
+                flat = self._buffer(Flat(m), Role.index, self.index, rows, (), f"{name}_index")
                 let = Let(at, self.index, Load(flat, (Var("v"),)))
                 if let not in self.prologue:
                     self.prologue.append(let)
@@ -479,5 +479,3 @@ def value_name(program: Program, ref: Ref) -> str:
 
 def map_name(program: Program, ref: Ref) -> str:
     return f"map_{ref}"
-
-

@@ -72,7 +72,9 @@ def element(scope: Scope, ref: Ref, index: tuple[IndexSum, ...], extents: Mappin
         case Const(value, _):
             return Lit(value, t.dtype)
         case Pointwise(op, args):
-            return Call(op, tuple(element(scope, a, broadcast_index(index, shape_of(program, a)), extents) for a in args))
+            return Call(
+                op, tuple(element(scope, a, broadcast_index(index, shape_of(program, a)), extents) for a in args)
+            )
         case Cast(x, dtype):
             return CastTo(element(scope, x, index, extents), dtype)
         case Broadcast(x, _):
@@ -125,9 +127,7 @@ def load(place: tuple[str, tuple[Expr, ...]], flat: IndexSum) -> Expr:
     return Load(name, (*leading, flat))
 
 
-def _pulled(
-    scope: Scope, ref: Ref, x: Ref, m: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
-) -> Expr:
+def _pulled(scope: Scope, ref: Ref, x: Ref, m: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]) -> Expr:
     program = scope.program
     if not isinstance(program.nodes[m], MapOf):
         return element(scope, x, index, extents)

@@ -10,7 +10,16 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from graphweave.analysis.flow import Extract, ancestors, edge_spaces, extract, is_scalar, is_structure, is_view, spaces_in
+from graphweave.analysis.flow import (
+    Extract,
+    ancestors,
+    edge_spaces,
+    extract,
+    is_scalar,
+    is_structure,
+    is_view,
+    spaces_in,
+)
 from graphweave.analysis.hoist import hoisted
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
@@ -65,7 +74,9 @@ def split(
     found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents)
     saved = tuple(r for r in found if r not in constants)
     saved += _sizes_to_save(joint, saved, [r for r in backward_outputs if r is not None], tangents)
-    primals = [r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants]
+    primals = [
+        r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants
+    ]
     fwd = extract(joint, primals, [*forward_outputs, *saved, *effects])
     bwd = extract(joint, [*saved, *tangents], backward_outputs)
     return Split(fwd, bwd, saved, tangents)
@@ -103,7 +114,9 @@ def _sizes_to_save(
     used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
     texts = dict(joint.spaces)
     symbols = {name for s in used for name in re.findall(r"[a-zA-Z_]\w*", texts.get(s, ""))}
-    sizes = (r for r, t in enumerate(joint.types) if isinstance(t, AnyType) and t.text[4:-1] in symbols and r not in given)
+    sizes = (
+        r for r, t in enumerate(joint.types) if isinstance(t, AnyType) and t.text[4:-1] in symbols and r not in given
+    )
     first = {joint.types[r]: r for r in reversed(list(sizes)) if is_scalar(joint, r)}
     return tuple(sorted(first.values()))
 
@@ -135,5 +148,3 @@ def _depends(joint: Program, roots: tuple[Ref, ...]) -> set[Ref]:
         if any(r in found for r in operands(node)):
             found.add(ref)
     return found
-
-

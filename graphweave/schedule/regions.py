@@ -67,7 +67,7 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
     while todo:
         ref = todo.pop()
         node = program.nodes[ref]
-        if ref in found or ref in given or isinstance(node, Input | Const) or isinstance(node, MapOf | ToUnit):
+        if ref in found or ref in given or isinstance(node, Input | Const | MapOf | ToUnit):
             if isinstance(node, MapOf):
                 todo.append(node.index)
             continue

@@ -105,6 +105,7 @@ _TEMPLATES = {
     "gw_abs": "template <class T> GW_INLINE T gw_abs(T x) { return x < T(0) ? (T)(0 - (uint64_t)x) : x; }",  # integers
 }
 
+
 def _tree(ctype: str, width: int) -> str:
     """A sum of `width` numbers by halves: each step is one vector addition."""
     vectors, steps = [], []

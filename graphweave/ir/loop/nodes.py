@@ -35,7 +35,7 @@ class Lit:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """buffer[index]. For a parameter with rows the first index is the row (or position); the rest are feature indices."""
+    """buffer[index]. For a parameter with rows the first index is the row (or position), the rest feature indices."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -57,7 +57,7 @@ class CastTo:
 
 @dataclass(frozen=True, slots=True)
 class IndexSum:
-    """Feature index offset + sum_i coefficient_i * lane_i; optionally (that // div) % mod. Never negative inside its guard."""
+    """Feature index offset + sum_i coefficient_i * lane_i; maybe (that // div) % mod. Never negative in its guard."""
 
     terms: tuple[tuple[str, int], ...]
     offset: int = 0
@@ -118,7 +118,7 @@ class Accum:
 
 @dataclass(frozen=True, slots=True)
 class FoldLanes:
-    """name: dtype = fold of value over all lanes; `body` (Lets only) runs per lane before value. Identity if no lanes."""
+    """name: dtype = fold of value over all lanes; `body` (Lets only) runs per lane before value. No lanes: identity."""
 
     name: str
     dtype: DType
@@ -130,7 +130,7 @@ class FoldLanes:
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """body for every combination of lane indices, in any order, in parallel; bodies of different lanes never conflict."""
+    """body for every combination of lane indices, in any order or in parallel; bodies of two lanes never conflict."""
 
     lanes: tuple[tuple[str, int], ...]
     body: tuple[Stmt, ...]

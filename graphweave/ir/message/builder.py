@@ -1,4 +1,4 @@
-"""Growing a message program node by node; equal nodes become one (hash-consing), and every node is typed as it comes."""
+"""Growing a message program node by node; equal nodes become one (hash-consing), each node is typed as it comes."""
 
 from __future__ import annotations
 

@@ -144,7 +144,9 @@ def _pointwise(node: Node, op: Op, args: list[Type]) -> Type:
 def _concat(node: Node, xs: list[Type], dim: int) -> Type:
     first, space = xs[0], common_space(xs)
     alike = all(
-        len(t.shape) == len(first.shape) and t.dtype == first.dtype and _with(t.shape, dim, 0) == _with(first.shape, dim, 0)
+        len(t.shape) == len(first.shape)
+        and t.dtype == first.dtype
+        and _with(t.shape, dim, 0) == _with(first.shape, dim, 0)
         for t in xs
     )
     if not alike or space is None:

@@ -20,7 +20,7 @@ Ref: TypeAlias = int
 
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A value with one row per element of `space`, each row a dense block: tensor `[rows, *shape]`, or `[*shape]` on unit."""
+    """A value with one row per element of `space`, each a dense block: tensor `[rows, *shape]`, `[*shape]` on unit."""
 
     space: Space
     shape: tuple[int, ...]
@@ -69,7 +69,7 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class MapOf:
-    """The map r -> index[r]. `index: [dom] int`; every value must lie in 0..rows(cod)-1 (checked when the format is built).
+    """The map r -> index[r]. `index: [dom] int`; every value lies in 0..rows(cod)-1 (checked when the format is built).
 
     With `wrap`, -rows(cod)..-1 count from the end, as `tensor[index]` allows.
     """
@@ -115,7 +115,7 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """out[r, i] = op(args[0][r, i], ...), features broadcast right-aligned, unit operands broadcast to the others' space.
+    """out[r, i] = op(args[0][r, i], ...), features broadcast right-aligned, unit operands to the others' space.
 
     Operand dtypes are equal (the importer casts), but the condition of `where` is bool.
     """
@@ -208,15 +208,13 @@ class MatMul:
 
 @dataclass(frozen=True, slots=True)
 class Gram:
-    """out[i, j] = sum_r x[r, i] y[r, j]. `x: S x [I]`, `y: S x [J]` -> `unit x [I, J]`: the weight gradient of MatMul."""
+    """out[i, j] = sum_r x[r, i] y[r, j]. `x: S x [I]`, `y: S x [J]` -> `unit x [I, J]`, weight gradient of MatMul."""
 
     x: Ref
     y: Ref
 
 
 # ---------------------------------------------------------------- outside the algebra
-
-
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +231,7 @@ class Operand:
     ref: Ref
 
 
-Arg: TypeAlias = "Operand | Atom | int | float | bool | str | None | tuple[Arg, ...]"
+Arg: TypeAlias = "Operand | Atom | int | float | bool | str | tuple[Arg, ...] | None"
 
 
 @dataclass(frozen=True, slots=True)
