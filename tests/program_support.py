@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from graphweave.schedule.options import Options
 from graphweave.testing.compare import assert_all_close
 from graphweave.testing.graphs import MAX_ROWS, Edges, zoo
 from graphweave.testing.programs import inputs
+
+InputsOf: TypeAlias = Callable[[Program, Edges, int], dict[str, Tensor]]
 
 ZOO = tuple(zoo(5))
 
@@ -40,7 +42,9 @@ def in_order(program: Program, given: dict[str, Tensor]) -> list[Any]:
     return [given[n.name] for n in program.nodes if isinstance(n, Input)]
 
 
-def assert_computes(made: Executable, program: Program, graphs: Iterable[Edges] = ZOO) -> None:
+def assert_computes(
+    made: Executable, program: Program, graphs: Iterable[Edges] = ZOO, inputs_of: InputsOf = inputs
+) -> None:
     """On every graph `made` gives what the interpreter makes of `program`, the same bits on 1 and 2 threads.
 
     Matrix products are PyTorch's, which may sum in another order on another number of threads.
@@ -49,10 +53,10 @@ def assert_computes(made: Executable, program: Program, graphs: Iterable[Edges] 
     threads = torch.get_num_threads()
     try:
         for graph in graphs:
-            given = inputs(program, graph, 1)
+            given = inputs_of(program, graph, 1)
             args = in_order(made.plan.program, given)
             torch.set_num_threads(2)
-            got = made(args)
+            got = made([*args])
             longest = max(MAX_ROWS, graph.num_src, graph.num_dst, len(graph.src))
             try:
                 assert_all_close(got, interp(program, given), reduction_length=longest, floor=1.0)
@@ -60,12 +64,13 @@ def assert_computes(made: Executable, program: Program, graphs: Iterable[Edges] 
                 raise AssertionError(f"{graph.name}: {wrong}") from None
             torch.set_num_threads(1)
             if ours:
-                same(made(args), got, f"{graph.name}: one thread and two")
+                same(made([*args]), got, f"{graph.name}: one thread and two")
     finally:
         torch.set_num_threads(threads)
 
 
 def same(a: list[Any], b: list[Any], what: str) -> None:
-    """Two lists of outputs, equal to the last bit."""
+    """Two lists of outputs, equal to the last bit; NaN is NaN."""
     for i, (x, y) in enumerate(zip(a, b, strict=True)):
-        assert (x is None and y is None) or torch.equal(x, y), f"{what} differ in output {i}"
+        alike = (x is None and y is None) or torch.allclose(x, y, rtol=0, atol=0, equal_nan=True)
+        assert alike, f"{what} differ in output {i}"

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given, settings
+from torch import Tensor
 
+from graphweave.compiler import steps
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.schedule.options import Options
-from graphweave.testing.programs import random_program
+from graphweave.testing.graphs import Edges
+from graphweave.testing.many_maps import many_maps_inputs, many_maps_program
+from graphweave.testing.programs import inputs, random_program
 from graphweave.testing.strategies import programs
 from tests.program_support import assert_computes, compiled, large
 
@@ -28,6 +34,23 @@ def check(number: int) -> None:
 @pytest.mark.parametrize("number", range(20))
 def test_program(number: int) -> None:
     check(number)
+
+
+def check_many_maps(number: int) -> None:
+    program = many_maps_program(number, DType.f64 if number % 2 else DType.f32)
+    made = compiled(optimise(program).program if number % 3 else program)
+    assert_computes(made, program, inputs_of=many_maps_inputs)
+
+
+@pytest.mark.parametrize("number", range(6))
+def test_program_of_many_maps(number: int) -> None:
+    check_many_maps(number)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", range(6, 100))
+def test_more_programs_of_many_maps(number: int) -> None:
+    check_many_maps(number)
 
 
 @pytest.mark.slow
@@ -55,6 +78,29 @@ def test_any_program(program: Program) -> None:
 def test_options_change_no_result(number: int) -> None:
     program = random_program(number, DType.f64)
     assert_computes(compiled(program, STARVED), program)
+
+
+@pytest.mark.parametrize("number", range(4, 8))
+def test_wide_indices(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels for graphs of more rows or edges than 32 bits count, on small ones."""
+    monkeypatch.setattr(steps, "_NARROW", -1)
+    check(number)
+
+
+@pytest.mark.parametrize("number", range(4))
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+def test_what_is_not_a_number_spreads_alike(number: int, special: float) -> None:
+    """Matrix products aside, which are PyTorch's."""
+    program = random_program(number, DType.f64)
+
+    def with_special(program: Program, graph: Edges, seed: int) -> dict[str, Tensor]:
+        given = inputs(program, graph, seed)
+        for x in given.values():
+            if x.is_floating_point():
+                x.view(-1)[::11] = special
+        return given
+
+    assert_computes(compiled(program), program, inputs_of=with_special)
 
 
 # ---------------------------------------------------------------- found by these programs, reduced by hand
