@@ -88,9 +88,9 @@ class _Writing:
             else:
                 for ref in step.members:
                     self._ensure(ref)
-        for ref in self.outputs:
-            if ref is not None:
-                self._ensure(ref)
+        for result in self.outputs:
+            if result is not None:
+                self._ensure(result)
         return self._text(inputs), self.scope
 
     # -------------------------------------------------------- steps
@@ -99,10 +99,9 @@ class _Writing:
         prelude = self.plan.prelude
         if prelude is None:
             return
-        nested = _Writing(
-            Plan(f"{self.plan.name}_prelude", prelude.program, (), (), None, _calls(prelude.program), {}, {}, self.plan.options, {}),
-            {}, None, False, asks=True,
-        )  # fmt: skip
+        name, calls = f"{self.plan.name}_prelude", _calls(prelude.program)
+        plan = Plan(name, prelude.program, (), (), None, calls, {}, {}, self.plan.options, {})
+        nested = _Writing(plan, {}, None, False, asks=True)
         text, scope = nested.finish()
         exec(compile(text, f"<graphweave {self.plan.name} prelude>", "exec"), scope)
         run = scope["run"]
@@ -147,9 +146,8 @@ class _Writing:
             return "None"
         refs = tuple(dict.fromkeys(operands(node)))
         args = "".join(f", {self._ensure(r)}" for r in refs)
-        spaces = "" if isinstance(node, Aten) else ", ".join(
-            f"S_{s.name}: {self._rows_of(s)}" for s in self._spaces_around(ref) if s != UNIT
-        )
+        around = () if isinstance(node, Aten) else [s for s in self._spaces_around(ref) if s != UNIT]
+        spaces = ", ".join(f"S_{s.name}: {self._rows_of(s)}" for s in around)
         self.scope.update((f"S_{s.name}", s) for s in self._spaces_around(ref))
         self.scope[f"c{ref}"] = call_step(self.program, ref)
         self._line(f"v{ref} = c{ref}({{{spaces}}}{args})", refs)
@@ -247,7 +245,8 @@ class _Writing:
             text.append("    args.clear()")
         for i, (line, reads) in enumerate(self.lines):
             text.append(f"    {line}")
-            dead = [f"v{r}" for r in dict.fromkeys(reads) if last[r] == i and r not in kept and self.ready.get(r) == f"v{r}"]
+            ended = (r for r in dict.fromkeys(reads) if last[r] == i and r not in kept)
+            dead = [f"v{r}" for r in ended if self.ready.get(r) == f"v{r}"]
             if dead:
                 text.append(f"    del {', '.join(dead)}")
         if self.fallbacks:
@@ -262,5 +261,3 @@ _FUNCTIONS = {"Max": "max", "Min": "min"}
 def _calls(program: Program) -> Schedule:
     wanted = [r for r in program.outputs if r is not None]
     return Schedule(tuple(Call(r) for r in wanted), frozenset(wanted))
-
-

@@ -1,7 +1,7 @@
 """Greedy grouping of nodes into kernels, in program order.
 
-A node joins a group whenever no value would have to travel between the rows of that group while it runs, and of all such
-groups the one with which it shares most bytes. Row-wise nodes that read only finished values wait (*float*) until
+A node joins a group whenever no value would have to travel between the rows of that group while it runs, and of all
+such groups the one with which it shares most bytes. Row-wise nodes that read only finished values wait (*float*) until
 something needs them, so that they end up beside their use.
 """
 

@@ -40,9 +40,8 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     """SettingsError names an option that does not exist."""
     unknown = set(options or {}) - {f for f in CompileOptions.__slots__}
     if unknown:
-        raise SettingsError(
-            f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {', '.join(CompileOptions.__slots__)}"
-        )
+        known = ", ".join(CompileOptions.__slots__)
+        raise SettingsError(f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {known}")
     return CompileOptions(**(options or {}))
 
 
@@ -97,9 +96,7 @@ class _Side:
         try:
             imported = _optimised(import_graph(joint))
             placeholders = joint.graph.find_nodes(op="placeholder")
-            tangents = [
-                r for r, n in zip(imported.inputs, placeholders, strict=True) if "tangents" in str(n.target)
-            ]
+            tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if "tangents" in str(n.target)]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, Options(),
                 imported.attributes, verify=self.options.verify,
@@ -145,7 +142,8 @@ def _possible(module: fx.GraphModule) -> bool:
     if devices:
         why = f"graphweave compiles CPU tensors (got {', '.join(sorted(devices))}); the model runs eagerly."
     elif toolchain.available() is None:
-        why = "graphweave found no C++ compiler (looked for $GRAPHWEAVE_CXX, $CXX, g++, clang++); the model runs eagerly."
+        sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++"
+        why = f"graphweave found no C++ compiler (looked for {sought}); the model runs eagerly."
     if why is None:
         return True
     bump("eager_fallbacks")

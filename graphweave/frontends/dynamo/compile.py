@@ -29,7 +29,6 @@ _SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
 
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
-_BRANCH = "Data-dependent branching"
 
 
 def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any] | None = None) -> T:
@@ -125,7 +124,7 @@ def _guard_sizes(features: torch.Tensor) -> None:
 @contextmanager
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
-    with torch._dynamo.config.patch(_CAPTURE), shape_config.patch(_SHAPES):
+    with torch._dynamo.config.patch(_CAPTURE), shape_config.patch(_SHAPES):  # type: ignore[attr-defined]
         yield
 
 
@@ -187,9 +186,9 @@ def _name(target: Callable[..., Any]) -> str:
 
 
 def _graph_breaks() -> int:
+    """Branches on data and breaks in loops are only counted as what PyTorch cannot do, breaks at calls as both."""
     counts = torch._dynamo.utils.counters
-    branches = sum(n for why, n in counts["unimplemented"].items() if why.startswith(_BRANCH))
-    return branches + sum(counts["graph_break"].values())
+    return max(sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()))
 
 
 class CompiledModule(torch.nn.Module):

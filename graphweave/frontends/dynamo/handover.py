@@ -24,6 +24,8 @@ from graphweave.ir.message.nodes import Input, Ref, Type
 
 Boxed = Callable[[list[Any]], list[Any]]
 
+_SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
 
 def split_modules(
     joint: fx.GraphModule, imported: Imported, training: Training, num_fwd_outputs: int
@@ -51,7 +53,7 @@ def split_modules(
     backward = _call(graph, training.backward, takes)
     results += [_item(graph, backward, i, _val(n)) for i, n in enumerate(flat[num_fwd_outputs:])]
     graph.output([None if n is None else r for n, r in zip(flat, results, strict=True)]).meta.update(outputs.meta)
-    symbols = [n for n in saved.values() if isinstance(n.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool)]
+    symbols = [n for n in saved.values() if isinstance(n.meta.get("val"), _SYMBOLIC)]
     values = [n for n in saved.values() if n not in symbols]
     skeleton = fx.GraphModule(joint, graph)
     return _extract_fwd_bwd_modules(
