@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from graphweave.analysis.flow import is_work
 from graphweave.compiler.plan import Plan
 from graphweave.ir.message.nodes import Aten, Ref
-from graphweave.ir.message.show import show
+from graphweave.ir.message.show import show, show_type
 from graphweave.lower.region import value_name
 from graphweave.schedule.regions import Region
 
@@ -101,7 +101,7 @@ def describe(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref
         if isinstance(node, Aten) and is_work(program, step.ref):
             why = refused.get(step.ref, "not an operator of the algebra")
             fallbacks.append(FallbackNote(node.target, why, program.locs[step.ref]))
-    names = tuple(f"%{r}: {program.types[r]}" for r in saved)
+    names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     return GraphNote(plan.name, show(program), tuple(kernels), tuple(fallbacks), len(plan.hoisted), names, wrapper)
 
 
