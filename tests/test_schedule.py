@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from graphweave.analysis.cones import map_type, needs, space_of
+from graphweave.analysis.cones import map_type, needs, space_of, walks_along
 from graphweave.analysis.hoist import hoisted
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import UNIT
@@ -71,7 +71,7 @@ def test_every_read_is_available(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_regions_fit_their_rows(part: int) -> None:
-    """Members are values of the rows, pushes along the map, or totals over the rows or the map's edges."""
+    """Members are values of the rows or of the map's edges, pushes along the map, or totals over either."""
     for name, program in subjects(part):
         for step in schedule(program, hoisted(program)).steps:
             if not isinstance(step, Region):
@@ -81,7 +81,9 @@ def test_regions_fit_their_rows(part: int) -> None:
             for r in step.members:
                 node = program.nodes[r]
                 if not isinstance(node, Push):
-                    assert space_of(program, r) == step.rows, f"{name}: {step}"
+                    on_edges = step.map is not None and walks_along(program, r) == step.map
+                    assert space_of(program, r) == (edges if on_edges else step.rows), f"{name}: {step}"
+                    assert not on_edges or r in step.outputs, f"{name}: {step}"
                 elif map_type(program, node.map).cod == UNIT:
                     assert map_type(program, node.map).dom in (step.rows, edges), f"{name}: {step}"
                 else:
@@ -117,8 +119,9 @@ def region_reads(program: Program, region: Region, order: Schedule) -> set[Ref]:
     for ref in region.members:
         node = program.nodes[ref]
         push = isinstance(node, Push)
-        n = needs(program, ref, order.stored, through=push)
-        on_edges = push and region.map is not None and map_type(program, node.map).dom != region.rows
+        of_edges = region.map is not None and walks_along(program, ref) == region.map
+        n = needs(program, ref, order.stored, through=push or of_edges)
+        on_edges = of_edges or (push and region.map is not None and map_type(program, node.map).dom != region.rows)
         own = {y for y, m in n.pulls if m == region.map} if on_edges else set(n.same)
         other = {y for y, m in n.pulls if not on_edges or m != region.map} | set(n.shared)
         other |= set(n.same) if on_edges else set()
@@ -129,3 +132,26 @@ def region_reads(program: Program, region: Region, order: Schedule) -> set[Ref]:
         reads |= leaves(program, {m for _, m in n.pulls} | ({node.map} if push else set()), order.stored)
         done.add(ref)
     return reads
+
+
+def test_a_value_of_edges_with_two_wide_ends_is_computed_under_the_rows_of_one() -> None:
+    """An SDDMM walks the edges of each destination, whose row stays at hand; one narrow end is no reason to."""
+    text = """
+space V = s0
+space E = s1
+%0: E[] i64 = input src
+%1: E[] i64 = input dst
+%2: E -> V = map %0 to V
+%3: E -> V = map %1 to V
+%4: V[64] f32 = input x
+%5: V[WIDTH] f32 = input y
+%6: E[64] f32 = pull %4, %2
+%7: E[WIDTH] f32 = pull %5, %3
+%8: E[64] f32 = mul %6, %7
+%9: E[] f32 = reduce.sum %8 [0]
+return %9
+"""
+    (wide,) = schedule(parse(text.replace("WIDTH", "64"))).steps
+    assert isinstance(wide, Region) and wide.rows.name == "V" and wide.map == 3 and wide.members == (9,)
+    narrow = [s for s in schedule(parse(text.replace("WIDTH", "1"))).steps if isinstance(s, Region)]
+    assert [(s.rows.name, s.map) for s in narrow] == [("E", None)]

@@ -33,6 +33,8 @@ from graphweave.ir.message.nodes import (
 )
 
 KERNEL_DTYPES = frozenset({DType.f32, DType.f64, DType.bool, DType.i32, DType.i64})
+_MANY = 1024  # rows that are enough to share among threads
+_WIDE = 8  # elements from which a gathered row costs more than the order of edges
 _INLINE_UNIT = 4096  # elements; larger shared values are computed once by PyTorch and read
 
 
@@ -87,6 +89,29 @@ def _width(program: Program, ref: Ref) -> int:
 def _elements(program: Program, ref: Ref) -> int:
     t = program.types[ref]
     return numel(t.shape) if isinstance(t, Type) else 0
+
+
+def walks_along(program: Program, ref: Ref) -> Ref | None:
+    """The map under whose rows a value of edges is best computed, though it lies on the edges themselves.
+
+    Where a node reads wide values through two maps, grouping its edges by one of them leaves only the other to be
+    gathered (an SDDMM). None for anything else: its own rows, in their order, do.
+    """
+    if isinstance(program.nodes[ref], Push) or not is_light(program, ref):
+        return None
+    width: dict[Ref, int] = {}
+    for y, m in needs(program, ref, frozenset(), through=True).pulls:
+        t = map_type(program, m)
+        rows = dict(program.spaces).get(t.cod, "")
+        many = not rows.isdigit() or int(rows) >= _MANY  # a few rows (types) would not fill the threads
+        if _elements(program, y) >= _WIDE and many and t.dom != t.cod:
+            width[m] = width.get(m, 0) + _elements(program, y)
+    return max(sorted(width), key=lambda m: (width[m], m)) if len(width) > 1 else None
+
+
+def on_edges(program: Program, ref: Ref) -> bool:
+    """Whether `ref` is computed edge by edge, with all that leads to it from the edges' ends."""
+    return isinstance(program.nodes[ref], Push) or walks_along(program, ref) is not None
 
 
 @dataclass(frozen=True, slots=True)

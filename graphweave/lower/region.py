@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.analysis.cones import Needs, map_type, needs, space_of
+from graphweave.analysis.cones import Needs, map_type, needs, on_edges, space_of, walks_along
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -33,6 +33,7 @@ from graphweave.ir.loop.nodes import (
     Store,
     Var,
 )
+from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, Const, Input, Program, Push, Ref, Reshape, Type
 from graphweave.lower.blocks import Namer, Sink, choose_blocks, identity_of, is_expensive, nest, write
@@ -116,7 +117,7 @@ class _Lowering:
         self.members = frozenset(region.members)
         self.on_edges = frozenset(r for r in region.members if self._walks_edges(r))
         self.needs: dict[Ref, Needs] = {
-            r: needs(program, r, stored, through=isinstance(program.nodes[r], Push)) for r in region.members
+            r: needs(program, r, stored, through=on_edges(program, r)) for r in region.members
         }
         self.prologue: list[Stmt] = []
 
@@ -125,7 +126,7 @@ class _Lowering:
     def _walks_edges(self, ref: Ref) -> bool:
         node = self.program.nodes[ref]
         if not isinstance(node, Push):
-            return False
+            return self.region.map is not None and walks_along(self.program, ref) == self.region.map
         m = map_type(self.program, node.map)
         if m.cod != UNIT:
             return self._constant_push(ref) is None
@@ -217,7 +218,7 @@ class _Lowering:
         inner: set[Ref] = set()
         for r in self.region.members:
             inner.update(self.needs[r].inner if r not in self.on_edges else ())
-            if not isinstance(self.program.nodes[r], Push):
+            if not isinstance(self.program.nodes[r], Push) and r not in self.on_edges:
                 inner.add(r)
         for r in at_edges:
             roots[r] = roots.get(r, 0) + 2
@@ -314,23 +315,28 @@ class _Lowering:
         assert self.csr is not None
         before: list[Stmt] = []
         after: list[Stmt] = []
-        for r in pushes:
-            if map_type(self.program, self._push(r).map).cod != UNIT:
-                before += self._comment(r) + self._accumulator(r)
+        accumulated = [r for r in pushes if self._accumulates(r)]
+        for r in accumulated:
+            before += self._comment(r) + self._accumulator(r)
         edge = Scope(self.program, map=self.region.map, outer=self.row)
         inner = self._edge_reads(edge, pushes)
-        prefetch, lets = self._edge_lets(edge)
+        stores = any(not isinstance(self.program.nodes[r], Push) for r in pushes)
+        prefetch, lets = self._edge_lets(edge, stores)
         body: list[Stmt] = [*lets, *self._edge_blocks(edge, pushes, inner)]
         for r in pushes:
             body += self._accumulate(edge, r)
         before.append(Edges("k", self.csr, "v", tuple(prefetch), tuple(body)))
-        for r in pushes:
-            if map_type(self.program, self._push(r).map).cod != UNIT:
-                after += self._finish_accumulator(r)
-        for r in pushes:
-            if r in self.region.outputs and map_type(self.program, self._push(r).map).cod != UNIT:
+        for r in accumulated:
+            after += self._finish_accumulator(r)
+        for r in accumulated:
+            if r in self.region.outputs:
                 after += self._to_output(r)
         return before + after
+
+    def _accumulates(self, ref: Ref) -> bool:
+        """Whether edges add up in the row: not for totals over all rows, nor for values of the edges themselves."""
+        node = self.program.nodes[ref]
+        return isinstance(node, Push) and map_type(self.program, node.map).cod != UNIT
 
     def _push(self, ref: Ref) -> Push:
         node = self.program.nodes[ref]
@@ -345,10 +351,13 @@ class _Lowering:
         return [Alloc(name, t.dtype, (numel(t.shape),), identity_of(self._push(ref).fold, t.dtype))]
 
     def _accumulate(self, edge: Scope, ref: Ref) -> list[Stmt]:
-        node = self._push(ref)
+        node, shape = self.program.nodes[ref], shape_of(self.program, ref)
+        if not isinstance(node, Push):
+            out = self._tensor(ref, Role.output)
+            return self._comment(ref) + write(edge, ref, self._storing(out, (Var("e"),), shape), self.names)
         if map_type(self.program, node.map).cod == UNIT:
             return self._total(edge, ref)
-        name, shape = self.row.at[ref][0], shape_of(self.program, ref)
+        name = self.row.at[ref][0]
         return write(
             edge, node.x, lambda index, value: Accum(name, (flatten(index, shape),), node.fold, value), self.names
         )
@@ -399,12 +408,12 @@ class _Lowering:
         """Nodes that an earlier pass keeps for this one."""
         return frozenset(self.stashes)
 
-    def _edge_lets(self, edge: Scope) -> tuple[list[Prefetch], list[Stmt]]:
+    def _edge_lets(self, edge: Scope, stores: bool) -> tuple[list[Prefetch], list[Stmt]]:
         """The rows that this edge touches, read once; and which of them to ask for early."""
         lets: list[Stmt] = []
         prefetch: list[Prefetch] = []
         space = map_type(self.program, self._map()).dom
-        if any(lead == (Var("e"),) for _, lead in edge.at.values()):
+        if stores or any(lead == (Var("e"),) for _, lead in edge.at.values()):
             perm = self._buffer(Perm(self._map()), Role.column, self.index, self._size(space), (), "perm")
             lets.append(Let("e", self.index, Load(perm, (Var("k"),))))
         for (y, m), (name, lead) in edge.gathered.items():
@@ -427,8 +436,9 @@ class _Lowering:
     def _edge_blocks(self, edge: Scope, pushes: list[Ref], inner: list[Ref]) -> list[Stmt]:
         roots: dict[Ref, int] = {}
         for r in pushes:
-            x = self._push(r).x
-            roots[x] = roots.get(x, 0) + 1
+            node = self.program.nodes[r]
+            for x in (node.x,) if isinstance(node, Push) else operands(node):
+                roots[x] = roots.get(x, 0) + 1
         later = self._keep_for_later(pushes, inner)
         for r in later:
             roots[r] = roots.get(r, 0) + 1

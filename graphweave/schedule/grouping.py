@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphweave.analysis.cones import Needs, is_light, map_type, needs, space_of
+from graphweave.analysis.cones import Needs, is_light, map_type, needs, space_of, walks_along
 from graphweave.analysis.flow import is_structure
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
@@ -58,6 +58,7 @@ class _Grouping:
         self.group_of: dict[Ref, int] = {}
         self.needs: dict[Ref, Needs] = {}
         self.floating: set[Ref] = set()
+        self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map under whose rows they are computed
 
     # -------------------------------------------------------- placing nodes
 
@@ -68,8 +69,10 @@ class _Grouping:
         if not is_light(program, ref) or isinstance(node, Reshape) or unit_value:
             self._call(ref)
             return
-        self.needs[ref] = needs(program, ref, self.stored, through=isinstance(node, Push))
-        if not isinstance(node, Push) and all(self._exists(r) for r in self.needs[ref].same):
+        self.along[ref] = walks_along(program, ref)
+        cone = isinstance(node, Push) or self.along[ref] is not None
+        self.needs[ref] = needs(program, ref, self.stored, through=cone)
+        if not cone and all(self._exists(r) for r in self.needs[ref].same):
             self.floating.add(ref)
             return
         self.settle(ref)
@@ -115,7 +118,7 @@ class _Grouping:
         """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads)."""
         n, node = self.needs[ref], self.program.nodes[ref]
         _, along = self._home(ref)
-        if isinstance(node, Push):
+        if isinstance(node, Push) or along is not None:
             return [*(y for y, m in n.pulls if along is None or m != along), *n.same, *n.shared]
         return [*(y for y, _ in n.pulls), *n.shared]
 
@@ -125,6 +128,9 @@ class _Grouping:
         if isinstance(node, Push):
             m = map_type(self.program, node.map)
             return (m.dom, None) if m.cod == UNIT else (m.cod, node.map)
+        along = self.along.get(ref)
+        if along is not None:
+            return map_type(self.program, along).cod, along
         space = space_of(self.program, ref)
         assert space is not None
         return space, None
@@ -163,7 +169,9 @@ class _Grouping:
     def _deps(self, ref: Ref, g: int) -> tuple[list[Ref], list[Ref]]:
         """Values `ref` needs at the same row of group `g`, and values it needs complete."""
         group, n, node = self.groups[g], self.needs[ref], self.program.nodes[ref]
-        along = node.map if isinstance(node, Push) and isinstance(self.program.nodes[node.map], MapOf) else None
+        along = self.along[ref]
+        if isinstance(node, Push) and isinstance(self.program.nodes[node.map], MapOf):
+            along = node.map
         row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
         edge_level = along is not None or (isinstance(node, Push) and not row_total)
         walked = along if along is not None else (group.map if edge_level else None)

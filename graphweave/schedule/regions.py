@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, is_light, needs, space_of
+from graphweave.analysis.cones import Needs, is_light, needs, on_edges, space_of
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Ref, Reshape, ToUnit
@@ -18,7 +18,8 @@ from graphweave.schedule.grouping import Group, group
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows.
+    """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows. A member
+    that lies on the edges of `map` (an SDDMM) is computed under the row that `map` gives each of them.
 
     `outputs` are the members that somebody outside needs.
     """
@@ -78,7 +79,7 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
         if isinstance(node, Reshape) or (space_of(program, ref) == UNIT and not isinstance(node, Push)):
             todo.extend(operands(node))
             continue
-        n = needs(program, ref, frozenset(), through=isinstance(node, Push))
+        n = needs(program, ref, frozenset(), through=on_edges(program, ref))
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
         todo.extend((*n.same, *n.shared))
