@@ -6,7 +6,7 @@ import pytest
 import torch_geometric.nn.conv
 import torch_geometric.nn.models
 
-from bench.zoo import RIGHT, run_case
+from bench.zoo import RIGHT, Row, markdown, run_case
 from bench.zoo_cases import CASES, NOT_HERE, SMALL
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -33,3 +33,12 @@ def test_every_operator_has_a_case_or_a_reason() -> None:
     known = {name.removeprefix("models.").partition("-")[0] for name in CASES} | set(NOT_HERE) | NO_OPERATOR
     exported = {*torch_geometric.nn.conv.__all__, *torch_geometric.nn.models.__all__}
     assert exported - known == set()
+
+
+def test_the_page_has_a_line_a_case() -> None:
+    rows = [Row("one", "ok", 1, 0, 3), Row("two", "crash", eager=("no\ntrace",), fallbacks=("aten.a: b|c", "aten.d"))]
+    page = markdown(rows)
+    assert "| one | ok | 1 | 0 | 3 |  |" in page
+    assert "**whole graph**: no trace<br>aten.a: b\\|c<br>aten.d |" in page
+    assert "2 cases: 1 ok, 1 crash; 1 captured as one graph, 1 with a graph left eager" in page
+    assert all(f"- {name}: " in page for name in NOT_HERE)
