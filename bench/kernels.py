@@ -3,7 +3,7 @@
     python -m bench.kernels [--graph rmat] [--repeats 20] [--threads 2] [--out FILE]
 
 `handwritten` is a page of C++ for just this work on the same formats (bench/handwritten.cpp): the bound that generated
-code can be held to on this machine. `csr` is the product of a torch CSR matrix (of ones, made before) with the features;
+code can be held to on this machine. `csr` is the product of a torch CSR matrix (of ones, made before) and the features;
 it takes its turn in both rows, and `ratio` is its time over the system's. GB/s counts what a kernel that caches nothing
 moves: a row of features for every edge end it gathers, the index, and the result; `of triad` compares it with the
 measured bandwidth of a = b + 3 c, which a gather whose rows stay in cache exceeds.

@@ -54,6 +54,7 @@ def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any]
     def compiled(*args: Any, **kwargs: Any) -> Any:
         return call(*args, **kwargs)
 
+    compiled._gw_original = model  # type: ignore[attr-defined]
     return cast(T, compiled)
 
 

@@ -35,7 +35,7 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     `fn` is a module or function, compiled already or not. Where its result requires a gradient, a backward is compiled
     too. The compiled code of other functions is forgotten with it and built again at their next call.
     """
-    target = getattr(fn, "_gw_original", getattr(fn, "__wrapped__", fn))
+    target = getattr(fn, "_gw_original", fn)
     torch._dynamo.reset()
     before = counters()["graph_breaks"]
     with collect() as report:

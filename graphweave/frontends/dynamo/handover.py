@@ -37,8 +37,7 @@ def split_modules(
         env[node] = graph.node_copy(node, lambda n: env[n])
     place = dict(zip(imported.inputs, env.values(), strict=True))
     outputs = joint.graph.output_node()
-    flat, spec = tree_flatten(outputs.args[0])
-    del spec
+    flat, _ = tree_flatten(outputs.args[0])
     cut = training.cut
 
     primals = [place[r] for r in _input_refs(training.forward, cut.forward.where)]
