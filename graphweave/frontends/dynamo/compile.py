@@ -93,7 +93,7 @@ class _Captured:
                 if before is not None:
                     before.restore()
             finally:
-                bump("graph_breaks", _graph_breaks() - breaks)
+                bump("graph_breaks", max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True)))
         bump("eager_fallbacks")
         return self._target(*args, **kwargs)
 
@@ -133,12 +133,15 @@ def full_capture() -> Iterator[None]:
 def frame_by_frame() -> Iterator[None]:
     """Settings of one call under which only the frames that cannot be traced run as Python, said aloud."""
     log = logging.getLogger(convert_frame.__name__)
+    level = log.level
+    log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
     log.addFilter(_tell)
     try:
         with torch._dynamo.config.patch(suppress_errors=True):
             yield
     finally:
         log.removeFilter(_tell)
+        log.setLevel(level)
 
 
 def _tell(record: logging.LogRecord) -> bool:
@@ -186,10 +189,10 @@ def _name(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 
-def _graph_breaks() -> int:
-    """Branches on data and breaks in loops are only counted as what PyTorch cannot do, breaks at calls as both."""
+def _graph_breaks() -> tuple[int, int]:
+    """What PyTorch could not do, and where it broke a graph: branches and loops are only in the first."""
     counts = torch._dynamo.utils.counters
-    return max(sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()))
+    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values())
 
 
 class CompiledModule(torch.nn.Module):
