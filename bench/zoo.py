@@ -110,7 +110,8 @@ def in_float64(name: str) -> Result | None:
 
 def left_to_pytorch(report: Report) -> tuple[str, ...]:
     """Calls that stayed with PyTorch and why, equal ones counted."""
-    notes = Counter(f"{note.what}: {note.why}" for graph in report.graphs for note in graph.fallbacks)
+    left = [note for graph in report.graphs for note in graph.fallbacks]
+    notes = Counter(note.why if note.why.startswith(note.what) else f"{note.what}: {note.why}" for note in left)
     return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in notes.items())
 
 
