@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
@@ -78,11 +79,13 @@ class _Captured:
         self._traced = False
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        args = tuple(map(_usual_strides, args))
+        kwargs = {name: _usual_strides(arg) for name, arg in kwargs.items()}
         while self._modes:
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
             try:
-                with self._modes[0]():
+                with self._modes[0](), _floats(fixed=not self._traced):
                     out = self._compiled(*args, **kwargs)
                 self._traced = True
                 return out
@@ -109,6 +112,14 @@ class _Captured:
         warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {why}")
 
 
+def _usual_strides(arg: Any) -> Any:
+    """An index of no edges, `[2, 0]`, with the strides of one with edges, for which the compiled code has a guard."""
+    if not isinstance(arg, torch.Tensor) or arg.numel() or arg.is_floating_point() or not arg.is_contiguous():
+        return arg
+    strides = [math.prod(arg.shape[d + 1 :]) for d in range(arg.dim())]
+    return arg.as_strided(arg.shape, strides)
+
+
 def _guard_sizes(features: torch.Tensor) -> None:
     """Traced, not run: comparisons of sizes become guards of the compiled code."""
     # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
@@ -120,6 +131,15 @@ def _guard_sizes(features: torch.Tensor) -> None:
     if features.dim() == 2:
         for _ in range(features.size(1)):
             break
+
+
+@contextmanager
+def _floats(*, fixed: bool) -> Iterator[None]:
+    """Whether Python floats (a slope, a rate) are compiled in. At first they are: as symbols most cannot stay, which
+    PyTorch finds out late and then traces all over again. A function called with another value is traced with symbols.
+    """
+    with torch._dynamo.config.patch(specialize_float=fixed):
+        yield
 
 
 @contextmanager

@@ -15,7 +15,11 @@ def fixed(size: Any) -> int | None:
     """The number that `size` is for every call of the graph, None where it varies. Adds no guard."""
     if isinstance(size, torch.SymInt):
         expr = size.node.expr
-        return int(expr) if expr.is_number else None
+        if expr.is_number:
+            return int(expr)
+        # Of a symbol that a guard fixes to 0 or 1, torch makes no number under `backed_size_oblivious`.
+        few = size.node.has_hint() and size.node.hint in (0, 1)
+        return size.node.hint if few and statically_known_true(size == size.node.hint) else None
     return int(size)
 
 
