@@ -18,9 +18,9 @@ from graphweave.schedule.grouping import Group, group
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows. A member
-    that lies on the edges of `map` (an SDDMM) is computed under the row that `map` gives each of them.
+    """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows.
 
+    A member that lies on the edges of `map` (an SDDMM) is computed under the row that `map` gives each of them.
     `outputs` are the members that somebody outside needs.
     """
 
