@@ -129,3 +129,18 @@ def test_a_freed_index_whose_address_is_reused() -> None:
         torch.testing.assert_close(compiled(x, index), _sum(x, index))
         del index
         gc.collect()
+
+
+def test_a_float_that_varies_is_compiled_twice_at_most() -> None:
+    """Python floats are compiled in at first, and become symbols when another value comes."""
+
+    def scaled(x: torch.Tensor, edge_index: torch.Tensor, factor: float) -> torch.Tensor:
+        return torch.zeros_like(x).index_add(0, edge_index[1], torch.tanh(x[edge_index[0]] * factor))
+
+    compiled = graphweave.compile(scaled)
+    x, edge_index = torch.randn(20, 8), torch.randint(20, (2, 60))
+    before = graphweave.counters()["compilations"]
+    for step in range(12):
+        factor = 0.5 + 0.2 * step
+        torch.testing.assert_close(compiled(x, edge_index, factor), scaled(x, edge_index, factor))
+    assert graphweave.counters()["compilations"] - before <= 2
