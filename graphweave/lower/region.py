@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
 
 from graphweave.analysis.cones import Needs, map_type, needs, on_edges, space_of, walks_along
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -35,55 +32,14 @@ from graphweave.ir.loop.nodes import (
 )
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Broadcast, Const, Input, Program, Push, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Broadcast, Const, Program, Push, Ref, Reshape, Type
+from graphweave.lower.bindings import Binding, Column, Flat, Lowered, Perm, Value, map_name, value_name
 from graphweave.lower.blocks import Namer, Sink, choose_blocks, identity_of, is_expensive, nest, write
 from graphweave.lower.index import flatten
 from graphweave.lower.phases import assign_phases
 from graphweave.lower.values import NeedsLocal, Scope, find, load, shape_of
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Region
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """The tensor of a node: read by the kernel, or written where the buffer is an output."""
-
-    ref: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class Perm:
-    """The edge at each position of a map's CSR."""
-
-    map: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """For each position of `map`'s CSR, the row that `other` sends its edge to."""
-
-    map: Ref
-    other: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class Flat:
-    """The checked index of a map, in the order of its rows."""
-
-    map: Ref
-
-
-Binding: TypeAlias = Value | Perm | Column | Flat
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its sizes."""
-
-    kernel: Kernel
-    map: Ref | None
-    bindings: tuple[Binding, ...]
-    spaces: tuple[Space, ...]
 
 
 def lower(
@@ -475,17 +431,3 @@ class _Lowering:
     def _comment(self, ref: Ref) -> list[Stmt]:
         loc = self.program.locs[ref]
         return [Comment(loc)] if loc else []
-
-
-def value_name(program: Program, ref: Ref) -> str:
-    """A readable name, unique in its program, and none that a kernel uses for anything else (v, k, e, perm, ...)."""
-    node = program.nodes[ref]
-    if isinstance(node, Input):
-        kind = re.sub(r"\W", "_", node.name, flags=re.ASCII)
-        return f"{kind}_{ref}" if kind[:1].isalpha() else f"input{kind}_{ref}"
-    kind = getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower()
-    return f"{kind}_{ref}"
-
-
-def map_name(program: Program, ref: Ref) -> str:
-    return f"map_{ref}"
