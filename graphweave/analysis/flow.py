@@ -19,6 +19,8 @@ from graphweave.ir.message.nodes import (
     MapType,
     Node,
     Program,
+    Pull,
+    Push,
     Ref,
     ToUnit,
     Type,
@@ -91,8 +93,13 @@ _NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.sc
 
 
 def is_work(program: Program, ref: Ref) -> bool:
-    """A call that PyTorch computes something with: no view, number, item of several results, or check of a number."""
-    node = program.nodes[ref]
+    """A call that PyTorch computes something with: no view, number, item of several results, or check of a number.
+
+    Of the algebra's own nodes, those that move rows of numbers for which there are no kernels (half precision).
+    """
+    node, t = program.nodes[ref], program.types[ref]
+    if isinstance(node, Pull | Push):
+        return isinstance(t, Type) and t.dtype in (DType.f16, DType.bf16)
     if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
         return False
     return node.target not in _NO_WORK

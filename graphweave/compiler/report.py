@@ -98,9 +98,12 @@ def describe(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref
         if isinstance(step, Region):
             continue
         node = program.nodes[step.ref]
-        if isinstance(node, Aten) and is_work(program, step.ref):
-            why = refused.get(step.ref, "not an operator of the algebra")
-            fallbacks.append(FallbackNote(node.target, why, program.locs[step.ref]))
+        if is_work(program, step.ref):
+            if isinstance(node, Aten):
+                what, why = node.target, refused.get(step.ref, "not an operator of the algebra")
+            else:
+                what, why = type(node).__name__.lower(), f"no kernels for {show_type(program.types[step.ref])}"
+            fallbacks.append(FallbackNote(what, why, program.locs[step.ref]))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     return GraphNote(plan.name, show(program), tuple(kernels), tuple(fallbacks), len(plan.hoisted), names, wrapper)
 
