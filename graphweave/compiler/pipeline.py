@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from graphweave.ir.message.nodes import Program, Ref
+from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.verify import verify
-from graphweave.passes.sink_reshape import Rewritten, SinkReshape
+from graphweave.passes.rewritten import Rewritten, unchanged
+from graphweave.passes.sink_reshape import SinkReshape
 
 PIPELINE = (SinkReshape(),)
 
@@ -12,7 +13,7 @@ PIPELINE = (SinkReshape(),)
 def optimise(program: Program) -> Rewritten:
     """`program` after every pass, and where each of its nodes went."""
     verify(program)
-    where: dict[Ref, Ref] = {r: r for r in range(len(program.nodes))}
+    where = unchanged(program).where
     for rewrite in PIPELINE:
         step = rewrite(program)
         verify(step.program)

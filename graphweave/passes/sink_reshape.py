@@ -6,18 +6,12 @@ index computation inside a kernel, in front of it a second tensor of the same da
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import Node, Program, Pull, Push, Ref, Reshape, Type, ValueType
-
-
-@dataclass(frozen=True, slots=True)
-class Rewritten:
-    """`where[old]` is the new position of each node of the program that was rewritten."""
-
-    program: Program
-    where: dict[Ref, Ref]
+from graphweave.passes.rewritten import Rewritten, unchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +19,9 @@ class SinkReshape:
     name: str = "sink-reshape"
 
     def __call__(self, program: Program) -> Rewritten:
-        """`program` with no pull or push of a reshape."""
+        """`program` with no pull or push of a reshape; the same object where it has none."""
+        if not any(_moves_reshape(program.nodes, node) for node in program.nodes):
+            return unchanged(program)
         build = Builder()
         where: dict[Ref, Ref] = {}
         for ref, node in enumerate(program.nodes):
@@ -36,10 +32,15 @@ class SinkReshape:
 
 
 def _sunk(build: Builder, node: Node, t: ValueType, loc: str) -> Ref:
-    if not isinstance(node, Pull | Push) or not isinstance(build.nodes[node.x], Reshape):
+    if not _moves_reshape(build.nodes, node):
         return build.add(node, loc)
-    assert isinstance(t, Type)
-    return build.add(Reshape(build.add(replace(node, x=_below_reshapes(build, node.x)), loc), t.shape), loc)
+    assert isinstance(node, Pull | Push) and isinstance(t, Type)
+    moved = build.add(replace(node, x=_below_reshapes(build, node.x)), loc)
+    return moved if build.types[moved] == t else build.add(Reshape(moved, t.shape), loc)
+
+
+def _moves_reshape(nodes: Sequence[Node], node: Node) -> bool:
+    return isinstance(node, Pull | Push) and isinstance(nodes[node.x], Reshape)
 
 
 def _below_reshapes(build: Builder, ref: Ref) -> Ref:

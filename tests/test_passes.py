@@ -1,0 +1,69 @@
+"""Rewrites of message programs: what they do, when they do nothing, and that they change no value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from graphweave.compiler.pipeline import PIPELINE
+from graphweave.core.types import DType
+from graphweave.ir.message.interp import interp
+from graphweave.ir.message.nodes import Pull, Push, Reshape
+from graphweave.ir.message.parse import parse
+from graphweave.ir.message.show import show
+from graphweave.ir.message.verify import verify
+from graphweave.passes.sink_reshape import SinkReshape
+from graphweave.testing.graphs import zoo
+from graphweave.testing.programs import inputs, random_program
+
+HEADS = """
+space V = s0
+space E = s1
+%0: E[] i64 = input src
+%1: E[] i64 = input dst
+%2: E -> V = map %0 to V
+%3: E -> V = map %1 to V
+%4: V[8] f32 = input x
+%5: V[2, 4] f32 = reshape %4 [2, 4]
+%6: E[2, 4] f32 = pull %5, %2
+%7: E[8] f32 = reshape %6 [8]
+%8: V[8] f32 = push.sum %7, %3
+return %8
+"""
+
+
+def test_reshapes_sink_below_pull_and_push(golden: Callable[[str, str], None]) -> None:
+    golden("message_sink_reshape.txt", show(SinkReshape()(parse(HEADS)).program))
+
+
+@pytest.mark.parametrize("rewrite", PIPELINE, ids=lambda p: p.name)
+def test_twice_is_once_and_nothing_to_do_is_the_same_program(rewrite: SinkReshape) -> None:
+    for number in range(60):
+        program = random_program(number)
+        once = rewrite(program)
+        verify(once.program)
+        assert sorted(once.where) == list(range(len(program.nodes)))
+        assert rewrite(once.program).program is once.program
+
+
+@pytest.mark.parametrize("rewrite", PIPELINE, ids=lambda p: p.name)
+def test_values_stay_what_they_were(rewrite: SinkReshape) -> None:
+    changed = 0
+    for number in range(40):
+        program = random_program(number, DType.f64)
+        after = rewrite(program).program
+        changed += after is not program
+        for graph in zoo(number)[::3]:
+            given = inputs(program, graph, number)
+            for got, want in zip(interp(after, given), interp(program, given), strict=True):
+                torch.testing.assert_close(got, want, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert changed, "no program of the sample is touched: the test says nothing"
+
+
+def test_no_move_of_a_reshape_is_left() -> None:
+    for number in range(60):
+        program = SinkReshape()(random_program(number)).program
+        moves = [n for n in program.nodes if isinstance(n, Pull | Push)]
+        assert not any(isinstance(program.nodes[n.x], Reshape) for n in moves)
