@@ -139,7 +139,12 @@ def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
     For programs that lose digits in float32 by themselves (a variance by difference of squares, say), where two
     correct evaluations differ by more than the tolerance.
     """
-    return worst_error(_widen(got), exact)[0] <= 4 * worst_error(_widen(eager), exact)[0]
+    return error_against(got, exact) <= 4 * error_against(eager, exact)
+
+
+def error_against(got: Result, exact: Result) -> float:
+    """The largest relative error of a float32 result against one in float64."""
+    return worst_error(_widen(got), exact)[0]
 
 
 def _widen(result: Result) -> Result:
