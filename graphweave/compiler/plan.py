@@ -14,8 +14,7 @@ from graphweave.core.types import DType
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
-from graphweave.lower.bindings import Lowered
-from graphweave.lower.region import lower
+from graphweave.lower.region import Lowered, lower
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Region, Schedule, schedule
 

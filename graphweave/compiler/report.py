@@ -10,7 +10,7 @@ from graphweave.analysis.flow import is_work
 from graphweave.compiler.plan import Plan
 from graphweave.ir.message.nodes import Aten, Ref
 from graphweave.ir.message.show import show, show_type
-from graphweave.lower.bindings import value_name
+from graphweave.lower.parameters import value_name
 from graphweave.schedule.regions import Region
 
 

@@ -17,8 +17,8 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import apply
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Program, Push, Ref, Type
-from graphweave.lower.bindings import Column, Flat, Perm, Value
 from graphweave.lower.blocks import identity_of
+from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.runtime import arena, formats
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks

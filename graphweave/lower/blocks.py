@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Expr, FoldLanes, IndexSum, Lanes, Lit, Stmt, Var
+from graphweave.ir.loop.nodes import Accum, Expr, FoldLanes, IndexSum, Lanes, Lit, Stmt, Store, Var
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -24,8 +24,8 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
-from graphweave.lower.index import flatten, refine, scaled, total, unflatten
-from graphweave.lower.values import EXPENSIVE, Scope, element, find, shape_of, weight
+from graphweave.lower.index import flatten, refine, scaled, unflatten
+from graphweave.lower.values import EXPENSIVE, Scope, element, find, shape_of, type_of, weight
 
 Sink = Callable[[tuple[IndexSum, ...], Expr], Stmt]
 """Makes the statement that consumes element `index` of a value."""
@@ -49,6 +49,16 @@ class Namer:
     def folded(self) -> str:
         self.count += 1
         return f"t{self.count}"
+
+
+def stores_into(name: str, lead: tuple[Expr, ...], shape: tuple[int, ...]) -> Sink:
+    """Stores elements of a value of `shape` in the row-major block of `name` that the indices `lead` choose."""
+    return lambda index, value: Store(name, (*lead, flatten(index, shape)), value)
+
+
+def folds_into(name: str, shape: tuple[int, ...], fold: Fold) -> Sink:
+    """Folds elements of a value of `shape` into the row-major block `name`."""
+    return lambda index, value: Accum(name, (flatten(index, shape),), fold, value)
 
 
 def write(scope: Scope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
@@ -95,9 +105,7 @@ def _write_pieces(scope: Scope, xs: Iterable[Ref], dim: int, sink: Sink, names: 
 
 
 def _write_padded(scope: Scope, x: Ref, dim: int, before: int, after: int, sink: Sink, names: Namer) -> list[Stmt]:
-    shape = shape_of(scope.program, x)
-    t = scope.program.types[x]
-    assert isinstance(t, Type)
+    shape, t = shape_of(scope.program, x), type_of(scope.program, x)
     zero = Lit(0.0 if t.dtype.is_float else 0, t.dtype) if t.dtype is not DType.bool else Lit(False, t.dtype)
     out: list[Stmt] = []
     for start, width in ((0, before), (before + shape[dim], after)):
@@ -120,10 +128,8 @@ def _write_reduced(scope: Scope, node: Reduce, sink: Sink, names: Namer) -> list
     kept_names, folded_names = iter(kept), iter(folded)
     index = tuple(IndexSum(((next(folded_names if d in node.dims else kept_names)[0], 1),)) for d in range(len(shape)))
     value = element(scope, node.x, index, dict(kept + folded))
-    t = scope.program.types[node.x]
-    assert isinstance(t, Type)
     name = names.folded()
-    fold = FoldLanes(name, t.dtype, node.fold, tuple(folded), (), value)
+    fold = FoldLanes(name, type_of(scope.program, node.x).dtype, node.fold, tuple(folded), (), value)
     if node.keepdim:
         out_index = tuple(IndexSum(()) if d in node.dims else index[d] for d in range(len(shape)))
     else:
@@ -208,6 +214,3 @@ def identity_of(fold: Fold, dtype: DType) -> float | int | bool:
         return {Fold.sum: 0.0, Fold.mul: 1.0, Fold.max: float("-inf"), Fold.min: float("inf")}[fold]
     limit = 2 ** (8 * dtype.itemsize - 1)
     return {Fold.sum: 0, Fold.mul: 1, Fold.max: -limit, Fold.min: limit - 1}[fold]
-
-
-__all__ = ["Namer", "Sink", "choose_blocks", "identity_of", "is_expensive", "loop_over", "nest", "total", "write"]

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphweave.core.types import UNIT, Op
-from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load, Var
-from graphweave.ir.message.infer import numel
+from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load
 from graphweave.ir.message.nodes import (
     Broadcast,
     Cast,
@@ -54,17 +53,20 @@ class Scope:
     outer: Scope | None = None
 
 
-def shape_of(program: Program, ref: Ref) -> tuple[int, ...]:
+def type_of(program: Program, ref: Ref) -> Type:
     t = program.types[ref]
     assert isinstance(t, Type)
-    return t.shape
+    return t
+
+
+def shape_of(program: Program, ref: Ref) -> tuple[int, ...]:
+    return type_of(program, ref).shape
 
 
 def element(scope: Scope, ref: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]) -> Expr:
     """Element `index` of value `ref` for the current row or edge."""
     program = scope.program
-    node, t = program.nodes[ref], program.types[ref]
-    assert isinstance(t, Type)
+    node, t = program.nodes[ref], type_of(program, ref)
     place = find(scope, ref)
     if place is not None:
         return load(place, flatten(index, t.shape))
@@ -153,8 +155,3 @@ def weight(program: Program, ref: Ref, kept: frozenset[Ref], memo: dict[Ref, int
         out = 0
     memo[ref] = out
     return out
-
-
-__all__ = [
-    "EXPENSIVE", "NeedsLocal", "Scope", "Var", "element", "find", "flat_element", "load", "numel", "shape_of", "weight",
-]  # fmt: skip

@@ -1,0 +1,123 @@
+"""A kernel in progress: what its rows and the passes over their edges share, and the statements both write alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from graphweave.analysis.cones import Needs, map_type, needs, on_edges, space_of, walks_along
+from graphweave.core.types import UNIT, DType, Fold
+from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Broadcast, Const, Program, Push, Ref, Reshape
+from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
+from graphweave.lower.parameters import Parameters, value_name
+from graphweave.lower.values import Scope, find, shape_of, type_of
+from graphweave.schedule.options import Options
+from graphweave.schedule.regions import Region
+
+CSR = "csr"
+"""What kernels call the rows of their region's map."""
+
+
+class Draft:
+    """`forced` are values that must be blocks, since an earlier draft could not index them where they are used.
+
+    `given` are the values that exist before the kernel starts; `stashes` fill up as passes keep values for later ones.
+    """
+
+    def __init__(
+        self, program: Program, region: Region, stored: frozenset[Ref], options: Options, index: DType,
+        forced: frozenset[Ref],
+    ) -> None:  # fmt: skip
+        self.program, self.region, self.stored, self.options, self.forced = program, region, stored, options, forced
+        self.parameters = Parameters(program, region.rows, index)
+        self.names = Namer()
+        self.row = Scope(program)
+        self.stashes: dict[Ref, Stash] = {}
+        self.members = frozenset(region.members)
+        self.given = stored - self.members
+        self.on_edges = frozenset(r for r in region.members if self._walks_edges(r))
+        self.needs: dict[Ref, Needs] = {
+            r: needs(program, r, stored, through=on_edges(program, r)) for r in region.members
+        }
+
+    # -------------------------------------------------------- structure of the region
+
+    def _walks_edges(self, ref: Ref) -> bool:
+        node = self.program.nodes[ref]
+        if not isinstance(node, Push):
+            return self.region.map is not None and walks_along(self.program, ref) == self.region.map
+        m = map_type(self.program, node.map)
+        if m.cod != UNIT:
+            return self.constant_push(node) is None
+        return m.dom != self.region.rows
+
+    def constant_push(self, push: Push) -> Const | None:
+        """The constant that a sum pushes: the result is the degree times it, and needs no pass over edges."""
+        x = self.program.nodes[push.x]
+        while isinstance(x, Broadcast | Reshape):
+            x = self.program.nodes[x.x]
+        if not isinstance(x, Const) or not math.isfinite(x.value):  # 0 * inf is not the sum of nothing
+            return None
+        return x if push.fold is Fold.sum and push.empty == 0 else None
+
+    def is_total(self, push: Push) -> bool:
+        return map_type(self.program, push.map).cod == UNIT
+
+    def local(self, ref: Ref) -> list[Ref]:
+        """Members that `ref` needs at its own row."""
+        n = self.needs[ref]
+        reads = [y for y, m in n.pulls if m == self.region.map] if ref in self.on_edges else n.same
+        return [r for r in reads if r in self.members]
+
+    def wide_gathers(self, ref: Ref) -> frozenset[Ref]:
+        """Values at other rows that an edge-level member reads and that are dear to read twice."""
+        far = (y for y, m in self.needs[ref].pulls if m != self.region.map)
+        return frozenset(y for y in far if numel(shape_of(self.program, y)) >= self.options.wide)
+
+    # -------------------------------------------------------- statements
+
+    def read_at_row(self, ref: Ref) -> None:
+        """Make a value of the row, or shared data, loadable: a member is computed here, anything else is read."""
+        if find(self.row, ref) is None and ref not in self.members and not isinstance(self.program.nodes[ref], Const):
+            lead: tuple[Expr, ...] = () if space_of(self.program, ref) == UNIT else (Var("v"),)
+            self.row.at[ref] = (self.parameters.tensor(ref), lead)
+
+    def row_array(self, ref: Ref, start: float | int | bool | None = None) -> Alloc:
+        """An array of the row, from now on the place of `ref`; filled with `start` where there is one."""
+        t = type_of(self.program, ref)
+        name = f"{value_name(self.program, ref)}_v"
+        self.row.at[ref] = (name, ())
+        return Alloc(name, t.dtype, (numel(t.shape),), start)
+
+    def block(self, scope: Scope, ref: Ref, name: str) -> list[Stmt]:
+        """Compute `ref` into an array of its own, unless it can be loaded already."""
+        if find(scope, ref) is not None:
+            return []
+        t = type_of(self.program, ref)
+        body = write(scope, ref, stores_into(name, (), t.shape), self.names)
+        scope.at[ref] = (name, ())
+        return [Alloc(name, t.dtype, (numel(t.shape),), None), *body]
+
+    def fill(self, ref: Ref, value: Callable[[IndexSum], Expr]) -> list[Stmt]:
+        """Overwrite the array that holds `ref` at the row, element by element."""
+        size = numel(shape_of(self.program, ref))
+        lanes = [(self.names.lane(), size)] if size > 1 else []
+        at = IndexSum(tuple((v, 1) for v, _ in lanes))
+        return nest(lanes, [Store(self.row.at[ref][0], (at,), value(at))])
+
+    def output(self, scope: Scope, ref: Ref, position: str) -> list[Stmt]:
+        """Write `ref` to its tensor, at the row that the variable `position` holds."""
+        sink = stores_into(self.parameters.tensor(ref, Role.output), (Var(position),), shape_of(self.program, ref))
+        return self.comment(ref) + write(scope, ref, sink, self.names)
+
+    def total(self, scope: Scope, ref: Ref, push: Push) -> list[Stmt]:
+        """Add the row's (or edge's) part to the total `ref`."""
+        out = self.parameters.tensor(ref, Role.total, push.fold)
+        sink = folds_into(out, shape_of(self.program, ref), push.fold)
+        return self.comment(ref) + write(scope, push.x, sink, self.names)
+
+    def comment(self, ref: Ref) -> list[Stmt]:
+        loc = self.program.locs[ref]
+        return [Comment(loc)] if loc else []

@@ -1,0 +1,119 @@
+"""The parameters of a kernel: its buffers and sizes, what each stands for, and the names that values have in it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphweave.analysis.cones import map_type
+from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.ir.loop.nodes import Buffer, Role
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.lower.values import type_of
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The tensor of a node: read by the kernel, or written where the buffer is an output."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Perm:
+    """The edge at each position of a map's CSR."""
+
+    map: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """For each position of `map`'s CSR, the row that `other` sends its edge to."""
+
+    map: Ref
+    other: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """The checked index of a map, in the order of its rows."""
+
+    map: Ref
+
+
+Binding: TypeAlias = Value | Perm | Column | Flat
+
+
+class Parameters:
+    """The parameters that a kernel has asked for so far; asking again for one gives the same name."""
+
+    def __init__(self, program: Program, rows: Space, index: DType) -> None:
+        """`rows` is the space that the kernel walks: the first of its sizes. `index` is the type of row numbers."""
+        self._program, self.index = program, index
+        self._spaces: dict[Space, None] = {rows: None}
+        self._buffers: dict[tuple[Binding, Role], Buffer] = {}
+
+    @property
+    def buffers(self) -> tuple[Buffer, ...]:
+        return tuple(self._buffers.values())
+
+    @property
+    def bindings(self) -> tuple[Binding, ...]:
+        """What the buffers stand for, in the same order."""
+        return tuple(binding for binding, _ in self._buffers)
+
+    @property
+    def spaces(self) -> tuple[Space, ...]:
+        """What the sizes count the rows of, in the same order."""
+        return tuple(self._spaces)
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(_size_name(s) for s in self._spaces)
+
+    def tensor(self, ref: Ref, role: Role = Role.input, fold: Fold | None = None) -> str:
+        """The tensor of `ref`, which may be read as one buffer and written as another."""
+        t = type_of(self._program, ref)
+        name = value_name(self._program, ref) + ("" if role is Role.input else "_out")
+        return self._add(Value(ref), Buffer(name, role, t.dtype, self._rows(t.space), (numel(t.shape),), fold))
+
+    def perm(self, m: Ref) -> str:
+        return self._add(Perm(m), self._of_rows(m, "perm", Role.column))
+
+    def column(self, m: Ref, other: Ref) -> str:
+        return self._add(Column(m, other), self._of_rows(m, f"{map_name(other)}_column", Role.column))
+
+    def flat(self, m: Ref) -> str:
+        return self._add(Flat(m), self._of_rows(m, f"{map_name(m)}_index", Role.index))
+
+    def _of_rows(self, m: Ref, name: str, role: Role) -> Buffer:
+        return Buffer(name, role, self.index, self._rows(map_type(self._program, m).dom), (), None)
+
+    def _rows(self, space: Space) -> str | None:
+        if space == UNIT:
+            return None
+        self._spaces.setdefault(space)
+        return _size_name(space)
+
+    def _add(self, binding: Binding, buffer: Buffer) -> str:
+        return self._buffers.setdefault((binding, buffer.role), buffer).name
+
+
+def _size_name(space: Space) -> str:
+    return f"num_{space.name}"
+
+
+def value_name(program: Program, ref: Ref) -> str:
+    """A readable name, unique in its program, and none that a kernel uses for anything else (v, k, e, perm, ...)."""
+    node = program.nodes[ref]
+    if isinstance(node, Input):
+        kind = re.sub(r"\W", "_", node.name, flags=re.ASCII)
+        return f"{kind}_{ref}" if kind[:1].isalpha() else f"input{kind}_{ref}"
+    kind = getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower()
+    return f"{kind}_{ref}"
+
+
+def map_name(m: Ref) -> str:
+    return f"map_{m}"
