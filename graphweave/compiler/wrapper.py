@@ -1,0 +1,246 @@
+"""Plan -> the text of a Python function: it counts rows, runs the steps in order and frees values as it goes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from graphweave.analysis.flow import is_work
+from graphweave.analysis.hoist import hoisted_checks
+from graphweave.compiler.check import check_step
+from graphweave.compiler.plan import Plan
+from graphweave.compiler.steps import KernelStep, call_step
+from graphweave.core.counters import bump
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Program, Ref, ToUnit, Type
+from graphweave.runtime.memo import memo
+from graphweave.schedule.regions import Call, Region, Schedule
+
+
+class Wrapper:
+    """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
+
+    With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
+    """
+
+    def __init__(
+        self, plan: Plan, kernels: Mapping[int, KernelStep], num_outputs: int | None = None, *,
+        verify: bool = False, asks: bool = False,
+    ) -> None:  # fmt: skip
+        self._plan, self._program, self._verify = plan, plan.program, verify
+        self._asks = asks
+        self.asked: list[Space] = []
+        self._kernels = kernels
+        self._outputs = plan.program.outputs[:num_outputs]
+        self._scope: dict[str, Any] = {"memo": memo, "bump": bump}
+        self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
+        self._ready: dict[Ref, str] = {}
+        self._rows: dict[Space, str] = {UNIT: "1"}
+        self._fallbacks = 0
+        inputs = self._bind_inputs()
+        self._prelude()
+        self._steps()
+        self.text = self._text(inputs)
+
+    def load(self, filename: str) -> Callable[[list[Any]], list[Any]]:
+        """The function `run`; `filename` is what tracebacks call its file."""
+        exec(compile(self.text, filename, "exec"), self._scope)
+        run: Callable[[list[Any]], list[Any]] = self._scope["run"]
+        return run
+
+    # -------------------------------------------------------- steps
+
+    def _bind_inputs(self) -> list[Ref]:
+        """Give every input a name; the ones that are arguments."""
+        inputs = []
+        for r, n in enumerate(self._program.nodes):
+            if isinstance(n, Input) and n.name in self._plan.constants:
+                self._scope[f"constant{r}"] = self._plan.constants[n.name]
+                self._ready[r] = f"constant{r}"
+            elif isinstance(n, Input):
+                inputs.append(r)
+                self._ready[r] = f"v{r}"
+        return inputs
+
+    def _steps(self) -> None:
+        for i, step in enumerate(self._plan.schedule.steps):
+            if not isinstance(step, Region):
+                self._ensure(step.ref)
+            elif i in self._kernels:
+                self._kernel(i, step)
+            else:
+                for ref in step.members:
+                    self._ensure(ref)
+        for result in self._outputs:
+            if result is not None:
+                self._ensure(result)
+
+    def _prelude(self) -> None:
+        prelude = self._plan.prelude
+        if prelude is None:
+            return
+        name, calls = f"{self._plan.name}_prelude", _calls(prelude.program)
+        plan = Plan(name, prelude.program, (), (), None, calls, {}, {}, self._plan.options, {})
+        nested = Wrapper(plan, {}, asks=True)
+        run = nested.load(f"<graphweave {self._plan.name} prelude>")
+        count = len(self._plan.hoisted)
+        self._scope["prelude"] = lambda *args: tuple(run(list(args))[:count])
+        args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
+        names = "".join(f"v{r}, " for r in self._plan.hoisted)
+        call = f"memo(prelude, {args})"
+        self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)
+        self._ready.update((r, f"v{r}") for r in self._plan.hoisted)
+        self._ready.update((r, "None") for r in hoisted_checks(self._program))
+
+    def _kernel(self, i: int, region: Region) -> None:
+        kernel = self._kernels[i]
+        indices = [self._index_of(m) for m in kernel.maps]
+        reads = [self._ensure(r) for r in kernel.reads]
+        rows = "".join(f"{self._rows_of(s)}, " for s in kernel.spaces)
+        self._scope[f"k{i}"] = kernel
+        writes = "".join(f"v{r}, " for r in kernel.writes)
+        call = f"k{i}(({rows}), ({''.join(f'{x}, ' for x in indices)}), ({''.join(f'{x}, ' for x in reads)}))"
+        index_refs = [n.index for m in kernel.maps if isinstance(n := self._program.nodes[m], MapOf)]
+        self._line(f"{writes}= {call}", (*kernel.reads, *index_refs))
+        self._ready.update((r, f"v{r}") for r in kernel.writes)
+        if self._verify:
+            self._check(i, kernel, region)
+
+    def _check(self, i: int, kernel: KernelStep, region: Region) -> None:
+        """Compare the kernel's outputs with the interpreter's on the same inputs."""
+        given = list(
+            dict.fromkeys([*kernel.reads, *(r for m in kernel.maps for r in operands(self._program.nodes[m]))])
+        )
+        self._scope[f"check{i}"] = check_step(self._program, kernel, region, given)
+        spaces = ", ".join(f"{s.name!r}: {self._rows_of(s)}" for s in kernel.spaces)
+        values = "".join(f"{self._ready[r]}, " for r in given)
+        outs = "".join(f"v{r}, " for r in kernel.writes)
+        self._line(f"check{i}({{{spaces}}}, ({values}), ({outs}))", (*given, *kernel.writes))
+
+    def _ensure(self, ref: Ref) -> str:
+        """The variable that holds `ref`, computed by PyTorch if nothing has yet."""
+        if ref in self._ready:
+            return self._ready[ref]
+        node = self._program.nodes[ref]
+        if isinstance(node, ToUnit):
+            return "None"
+        refs = tuple(dict.fromkeys(operands(node)))
+        args = "".join(f", {self._ensure(r)}" for r in refs)
+        around = () if isinstance(node, Aten) else [s for s in self._spaces_around(ref) if s != UNIT]
+        spaces = ", ".join(f"S_{s.name}: {self._rows_of(s)}" for s in around)
+        self._scope.update((f"S_{s.name}", s) for s in self._spaces_around(ref))
+        self._scope[f"c{ref}"] = call_step(self._program, ref)
+        self._line(f"v{ref} = c{ref}({{{spaces}}}{args})", refs)
+        self._fallbacks += is_work(self._program, ref)
+        self._ready[ref] = f"v{ref}"
+        return self._ready[ref]
+
+    def _spaces_around(self, ref: Ref) -> list[Space]:
+        """Spaces whose rows PyTorch may have to know to run the node."""
+        out: dict[Space, None] = {}
+        for r in (ref, *operands(self._program.nodes[ref])):
+            t = self._program.types[r]
+            if isinstance(t, Type):
+                out[t.space] = None
+            elif isinstance(t, MapType):
+                out[t.dom] = out[t.cod] = None
+        return list(out)
+
+    def _index_of(self, m: Ref) -> str:
+        node = self._program.nodes[m]
+        assert isinstance(node, MapOf)
+        return self._ensure(node.index)
+
+    # -------------------------------------------------------- row counts
+
+    def _rows_of(self, space: Space) -> str:
+        if space not in self._rows:
+            source, reads = self._count(space)
+            self._line(f"n_{space.name} = {source}", reads)
+            self._rows[space] = f"n_{space.name}"
+        return self._rows[space]
+
+    def _count(self, space: Space) -> tuple[str, tuple[Ref, ...]]:
+        """How to count the rows of `space`: a number, a tensor on it that exists, or an expression in known sizes."""
+        text = dict(self._program.spaces).get(space, "")
+        if text.isdigit():
+            return text, ()
+        for ref, name in self._ready.items():
+            t = self._program.types[ref]
+            if isinstance(t, Type) and t.space == space:
+                return f"{name}.shape[0]", (ref,)
+        symbols = self._symbols()
+        names = set(re.findall(r"\b[a-zA-Z_]\w*\b", text)) - {"Max", "Min"}
+        if text and names <= symbols.keys():
+            reads = tuple(r for n in names for r in symbols[n][1])
+            expression = re.sub(r"\b([a-zA-Z_]\w*)\b", lambda m: _FUNCTIONS.get(m[1]) or symbols[m[1]][0], text)
+            return f"int({expression})", reads
+        return self._count_by_computing(space, text)
+
+    def _count_by_computing(self, space: Space, text: str) -> tuple[str, tuple[Ref, ...]]:
+        """Bring a value that lies on the space, or a size in the text, into being."""
+        for ref, node in enumerate(self._program.nodes):
+            t = self._program.types[ref]
+            on_space = isinstance(t, Type) and t.space == space and isinstance(node, Aten)
+            is_size = isinstance(t, AnyType) and t.text.startswith("Sym(") and t.text[4:-1] in re.findall(r"\w+", text)
+            if (on_space or is_size) and ref not in self._ready:
+                self._ensure(ref)
+                return self._count(space)
+        if self._asks:
+            self.asked.append(space)
+            return f"rows{len(self.asked)}", ()
+        raise IRError(f"no value tells how many rows {space} has ({text or 'no expression'})")
+
+    def _symbols(self) -> dict[str, tuple[str, tuple[Ref, ...]]]:
+        """Symbols of sizes and where each can be read now."""
+        out: dict[str, tuple[str, tuple[Ref, ...]]] = {}
+        texts = dict(self._program.spaces)
+        for ref, name in self._ready.items():
+            t = self._program.types[ref]
+            if isinstance(t, AnyType) and t.text.startswith("Sym("):
+                out.setdefault(t.text[4:-1], (name, (ref,)))
+            elif isinstance(t, AnyType) and "[" in t.text:
+                for d, part in enumerate(t.text[t.text.index("[") + 1 : -1].split(", ")):
+                    if part.isidentifier():
+                        out.setdefault(part, (f"{name}.shape[{d}]", (ref,)))
+            elif isinstance(t, Type) and texts.get(t.space, "").isidentifier():
+                out.setdefault(texts[t.space], (f"{name}.shape[0]", (ref,)))
+        return out
+
+    # -------------------------------------------------------- text
+
+    def _line(self, text: str, reads: Iterable[Ref]) -> None:
+        self._lines.append((text, tuple(reads)))
+
+    def _text(self, inputs: list[Ref]) -> str:
+        """Lines with `del` after the last use of everything but the outputs, so that buffers return to the arena."""
+        last: dict[Ref, int] = {}
+        for i, (_, reads) in enumerate(self._lines):
+            last.update((r, i) for r in reads)
+        kept = {r for r in self._outputs if r is not None}
+        text = [f"# {self._plan.name}: {len(self._kernels)} kernels, {self._fallbacks} other calls", "def run(args):"]
+        names = [*(f"v{r}" for r in inputs), *(f"rows{i}" for i, _ in enumerate(self.asked, start=1))]
+        if names:
+            text.append(f"    {''.join(f'{name}, ' for name in names)}= args")
+            text.append("    args.clear()")
+        for i, (line, reads) in enumerate(self._lines):
+            text.append(f"    {line}")
+            ended = (r for r in dict.fromkeys(reads) if last[r] == i and r not in kept)
+            dead = [f"v{r}" for r in ended if self._ready.get(r) == f"v{r}"]
+            if dead:
+                text.append(f"    del {', '.join(dead)}")
+        if self._fallbacks:
+            text.append(f"    bump('fallback_calls', {self._fallbacks})")
+        text.append(f"    return [{', '.join('None' if r is None else self._ready[r] for r in self._outputs)}]")
+        return "\n".join(text) + "\n"
+
+
+_FUNCTIONS = {"Max": "max", "Min": "min"}
+
+
+def _calls(program: Program) -> Schedule:
+    wanted = [r for r in program.outputs if r is not None]
+    return Schedule(tuple(Call(r) for r in wanted), frozenset(wanted))
