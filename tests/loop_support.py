@@ -166,10 +166,7 @@ def totals(width: int, dtype: DType = DType.f32) -> Kernel:
 def reindexed(index: DType = DType.i32) -> Kernel:
     """Slices, pads, reshapes, transposes, flat pulls, large and scalar allocs, unit data, lanes of one iteration."""
     f = DType.f32
-    padded = IndexSum((("i", 1),), -2)
-    inside = Call(Op.logical_and, (
-        Call(Op.ge, (Var("i"), Lit(2, DType.i64))), Call(Op.lt, (Var("i"), Lit(8, DType.i64))),
-    ))  # fmt: skip
+    near = Call(Op.lt, (Var("i"), Lit(3, DType.i64)))
     flat = IndexSum((("i", 3), ("one", 7), ("j", 1)))
     split = IndexSum(flat.terms, 0, 2, 3)
     big = 20000
@@ -177,9 +174,13 @@ def reindexed(index: DType = DType.i32) -> Kernel:
         Let("r", index, Load("at", (V,))),
         Alloc("acc", f, (), 0.0),
         Alloc("big", f, (big,), 1.5),
-        Lanes((("i", 10),), (
-            Store("pad", (V, Var("i")), Call(Op.where, (inside, Load("x", (Var("r"), padded)), Lit(-1.0, f)))),
+        Lanes((("i", 2),), (Store("pad", (V, Var("i")), Lit(-1.0, f)),)),
+        Lanes((("i", 6),), (
+            Store("pad", (V, IndexSum((("i", 1),), 2)), Call(Op.where, (
+                near, Load("x", (Var("r"), Var("i"))), Call(Op.neg, (Load("x", (V, Var("i"))),)),
+            ))),
         )),
+        Lanes((("i", 2),), (Store("pad", (V, IndexSum((("i", 1),), 8)), Lit(-1.0, f)),)),
         Lanes((("i", 2), ("one", 1), ("j", 3)), (
             Store("turn", (V, Var("j"), Var("i")), Call(Op.add, (
                 Load("x", (V, flat)), Load("w", (split,)),

@@ -213,7 +213,9 @@ def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
     x = texts[0]
     match op:
         case Op.where:
-            return f"({x} ? {texts[1]} : {texts[2]})"
+            # a function, whose arguments are evaluated: a branch with a load in it would not become vector code
+            scope.helpers.add("gw_select")
+            return f"gw_select<{ctype(dtype)}>({x}, {texts[1]}, {texts[2]})"
         case Op.logical_and | Op.logical_or:  # not && and ||: branches would keep the loop from vectorising
             left, right = (_truth(text, dtype) for text in texts)
             return f"({left} {'&' if op is Op.logical_and else '|'} {right})"

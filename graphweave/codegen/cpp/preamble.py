@@ -100,6 +100,7 @@ _TEMPLATES = {
     # NaN wins, as in torch
     "gw_max": "template <class T> GW_INLINE T gw_max(T a, T b) { return (a > b) | (a != a) ? a : b; }",
     "gw_min": "template <class T> GW_INLINE T gw_min(T a, T b) { return (a < b) | (a != a) ? a : b; }",
+    "gw_select": "template <class T> GW_INLINE T gw_select(bool c, T a, T b) { return c ? a : b; }",
     "gw_relu": "template <class T> GW_INLINE T gw_relu(T x) { return x < T(0) ? T(0) : x; }",
     "gw_sign": "template <class T> GW_INLINE T gw_sign(T x) { return (T)((x > T(0)) - (x < T(0))); }",
     "gw_abs": "template <class T> GW_INLINE T gw_abs(T x) { return x < T(0) ? (T)(0 - (uint64_t)x) : x; }",  # integers

@@ -43,7 +43,10 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A row-wise scalar operator; operands have equal dtypes (the condition of `where` is bool)."""
+    """A row-wise scalar operator; operands have equal dtypes (the condition of `where` is bool).
+
+    All operands are evaluated, both branches of `where` too: a load in either must be in range.
+    """
 
     op: Op
     args: tuple[Expr, ...]
@@ -57,7 +60,7 @@ class CastTo:
 
 @dataclass(frozen=True, slots=True)
 class IndexSum:
-    """Feature index offset + sum_i coefficient_i * lane_i; maybe (that // div) % mod. Never negative in its guard."""
+    """Feature index offset + sum_i coefficient_i * lane_i; maybe (that // div) % mod. Never negative."""
 
     terms: tuple[tuple[str, int], ...]
     offset: int = 0

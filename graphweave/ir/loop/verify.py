@@ -191,7 +191,7 @@ class _Verifier:
     def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
         if buffer not in scope.allocs and buffer not in self.buffers and buffer not in self.stashes:
             _fail(place, f"'{buffer}' is not defined here.")
-        self._element(buffer, index, scope, guarded=False)
+        self._element(buffer, index, scope)
         self._typed(value, scope.types[buffer], scope, place)
         used = {name for part in index for name in _lanes_of(part)}
         shared = [lane for lane in scope.parallel if lane not in used]
@@ -234,13 +234,12 @@ class _Verifier:
     # ------------------------------------------------------------ expressions
 
     def _typed(self, value: Expr, dtype: DType, scope: _Scope, place: str) -> None:
-        self._expr(value, scope, guarded=False)
+        self._expr(value, scope)
         found = dtype_of(value, scope.types)
         if found is not dtype:
             _fail(place, f"the value is {found.value}, expected {dtype.value}.")
 
-    def _expr(self, expr: Expr, scope: _Scope, guarded: bool) -> None:
-        """`guarded`: evaluated only under a condition, so index ranges cannot be checked."""
+    def _expr(self, expr: Expr, scope: _Scope) -> None:
         match expr:
             case Var(name):
                 if name not in scope.types or self._is_array(name, scope):
@@ -250,26 +249,26 @@ class _Verifier:
                     raise IRError(f"'{buffer}' is not a buffer here.")
                 if buffer in self.buffers and self.buffers[buffer].role in (Role.output, Role.total):
                     raise IRError(f"'{buffer}' is an output and is never loaded.")
-                self._element(buffer, index, scope, guarded)
+                self._element(buffer, index, scope)
             case Call(op, args):
-                self._call(op, args, scope, guarded)
+                self._call(op, args, scope)
             case CastTo(x, _):
-                self._expr(x, scope, guarded)
+                self._expr(x, scope)
             case IndexSum():
                 self._index_sum(expr, scope)
             case Degree(csr, row):
                 if csr not in self.csrs:
                     raise IRError(f"'{csr}' is not a CSR of the kernel.")
-                self._index_expr(row, scope, guarded)
+                self._index_expr(row, scope)
             case Lit(value, dtype):
                 if dtype is DType.bool and not isinstance(value, bool):
                     raise IRError(f"a bool literal is true or false (got {value!r}).")
 
-    def _call(self, op: Op, args: tuple[Expr, ...], scope: _Scope, guarded: bool) -> None:
+    def _call(self, op: Op, args: tuple[Expr, ...], scope: _Scope) -> None:
         if len(args) != ARITY[op]:
             raise IRError(f"{op.value} takes {ARITY[op]} operands (got {len(args)}).")
-        for i, arg in enumerate(args):
-            self._expr(arg, scope, guarded or (op is Op.where and i > 0))
+        for arg in args:
+            self._expr(arg, scope)
         types = [dtype_of(arg, scope.types) for arg in args]
         if op is Op.where and types.pop(0) is not DType.bool:
             raise IRError("the condition of where must be bool.")
@@ -285,22 +284,22 @@ class _Verifier:
         if index.div < 1 or (index.mod is not None and index.mod < 1):
             raise IRError(f"div and mod must be positive (got {index.div}, {index.mod}).")
 
-    def _index_expr(self, expr: Expr, scope: _Scope, guarded: bool) -> None:
-        self._expr(expr, scope, guarded)
+    def _index_expr(self, expr: Expr, scope: _Scope) -> None:
+        self._expr(expr, scope)
         dtype = dtype_of(expr, scope.types)
         if dtype not in _INTEGERS:
             raise IRError(f"an index must be an integer (got {dtype.value}).")
 
-    def _element(self, buffer: str, index: tuple[Expr, ...], scope: _Scope, guarded: bool) -> None:
+    def _element(self, buffer: str, index: tuple[Expr, ...], scope: _Scope) -> None:
         has_rows, shape = self._layout(buffer, scope)
         if len(index) != len(shape) + has_rows:
             raise IRError(f"'{buffer}' takes {len(shape) + has_rows} indices (got {len(index)}).")
         for part in index:
-            self._index_expr(part, scope, guarded)
+            self._index_expr(part, scope)
         if buffer in self.stashes:
             self._stash_position(buffer, index[0], scope)
         empty = any(extent == 0 for extent in scope.extents.values())
-        if guarded or empty:
+        if empty:
             return
         for part, extent in zip(index[has_rows:], shape, strict=True):
             bounds = _bounds(part, scope.extents)
