@@ -66,6 +66,12 @@ def space_of(program: Program, ref: Ref) -> Space | None:
     return t.space if isinstance(t, Type) else None
 
 
+def type_of(program: Program, ref: Ref) -> Type:
+    t = program.types[ref]
+    assert isinstance(t, Type)
+    return t
+
+
 def map_type(program: Program, ref: Ref) -> MapType:
     t = program.types[ref]
     assert isinstance(t, MapType)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -87,6 +88,20 @@ def is_scalar(program: Program, ref: Ref) -> bool:
     """A symbolic size or other Python number: costs nothing, is never a tensor."""
     t = program.types[ref]
     return isinstance(t, AnyType) and t.text.startswith("Sym")
+
+
+def symbol_of(t: ValueType) -> str | None:
+    """The expression that a symbolic number is the value of: a symbol, unless it is computed."""
+    return t.text[len("Sym(") : -1] if isinstance(t, AnyType) and t.text.startswith("Sym(") else None
+
+
+def symbols_in(text: str) -> tuple[str, ...]:
+    """Symbols of a size's expression, in the order in which they are met."""
+    return tuple(dict.fromkeys(s for s in re.findall(r"\b[a-zA-Z_]\w*", text) if s not in SIZE_FUNCTIONS))
+
+
+SIZE_FUNCTIONS = {"Max": "max", "Min": "min"}
+"""Functions in expressions of sizes, and Python's names of them."""
 
 
 _NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.analysis.cones import map_type
+from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.nodes import Role
@@ -61,8 +61,7 @@ class KernelStep:
             self._slots.append(("in", len(self.reads)))
             self.reads += (binding.ref,)
         else:
-            t = self._program.types[binding.ref]
-            assert isinstance(t, Type)
+            t = type_of(self._program, binding.ref)
             rows = None if t.space == UNIT else self.spaces.index(t.space)
             self._slots.append(("out", len(self.writes)))
             node = self._program.nodes[binding.ref]

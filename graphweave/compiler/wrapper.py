@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from graphweave.analysis.flow import is_work
+from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in
 from graphweave.analysis.hoist import hoisted_checks
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan
@@ -173,10 +173,10 @@ class Wrapper:
             if isinstance(t, Type) and t.space == space:
                 return f"{name}.shape[0]", (ref,)
         symbols = self._symbols()
-        names = set(re.findall(r"\b[a-zA-Z_]\w*\b", text)) - {"Max", "Min"}
-        if text and names <= symbols.keys():
+        names = symbols_in(text)
+        if text and symbols.keys() >= set(names):
             reads = tuple(r for n in names for r in symbols[n][1])
-            expression = re.sub(r"\b([a-zA-Z_]\w*)\b", lambda m: _FUNCTIONS.get(m[1]) or symbols[m[1]][0], text)
+            expression = re.sub(r"\b([a-zA-Z_]\w*)\b", lambda m: SIZE_FUNCTIONS.get(m[1]) or symbols[m[1]][0], text)
             return f"int({expression})", reads
         return self._count_by_computing(space, text)
 
@@ -185,7 +185,7 @@ class Wrapper:
         for ref, node in enumerate(self._program.nodes):
             t = self._program.types[ref]
             on_space = isinstance(t, Type) and t.space == space and isinstance(node, Aten)
-            is_size = isinstance(t, AnyType) and t.text.startswith("Sym(") and t.text[4:-1] in re.findall(r"\w+", text)
+            is_size = symbol_of(t) in symbols_in(text)
             if (on_space or is_size) and ref not in self._ready:
                 self._ensure(ref)
                 return self._count(space)
@@ -200,8 +200,9 @@ class Wrapper:
         texts = dict(self._program.spaces)
         for ref, name in self._ready.items():
             t = self._program.types[ref]
-            if isinstance(t, AnyType) and t.text.startswith("Sym("):
-                out.setdefault(t.text[4:-1], (name, (ref,)))
+            symbol = symbol_of(t)
+            if symbol is not None:
+                out.setdefault(symbol, (name, (ref,)))
             elif isinstance(t, AnyType) and "[" in t.text:
                 for d, part in enumerate(t.text[t.text.index("[") + 1 : -1].split(", ")):
                     if part.isidentifier():
@@ -236,9 +237,6 @@ class Wrapper:
             text.append(f"    bump('fallback_calls', {self._fallbacks})")
         text.append(f"    return [{', '.join('None' if r is None else self._ready[r] for r in self._outputs)}]")
         return "\n".join(text) + "\n"
-
-
-_FUNCTIONS = {"Max": "max", "Min": "min"}
 
 
 def _calls(program: Program) -> Schedule:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from graphweave.analysis.cones import Needs, map_type, needs, on_edges, space_of, walks_along
+from graphweave.analysis.cones import Needs, map_type, needs, on_edges, space_of, type_of, walks_along
 from graphweave.core.types import UNIT, DType, Fold
 from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, Const, Program, Push, Ref, Reshape
 from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
 from graphweave.lower.parameters import Parameters, value_name
-from graphweave.lower.values import Scope, find, shape_of, type_of
+from graphweave.lower.values import Scope, find, shape_of
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Region
 

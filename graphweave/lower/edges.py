@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from graphweave.analysis.cones import needs, space_of
+from graphweave.analysis.cones import needs, space_of, type_of
 from graphweave.core.types import UNIT, DType, Op
 from graphweave.ir.loop.nodes import Call, Degree, Edges, Let, Lit, Load, Prefetch, Stash, Stmt, Var
 from graphweave.ir.message.builder import operands
@@ -13,7 +13,7 @@ from graphweave.ir.message.nodes import Push, Ref
 from graphweave.lower.blocks import choose_blocks, folds_into, identity_of, is_expensive, stores_into, write
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.parameters import map_name, value_name
-from graphweave.lower.values import Scope, load, shape_of, type_of
+from graphweave.lower.values import Scope, load, shape_of
 
 
 class EdgePass:

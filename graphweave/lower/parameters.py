@@ -6,12 +6,11 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.analysis.cones import map_type
+from graphweave.analysis.cones import map_type, type_of
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.loop.nodes import Buffer, Role
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Input, Program, Ref
-from graphweave.lower.values import type_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import space_of
+from graphweave.analysis.cones import space_of, type_of
 from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.loop.nodes import Call, CastTo, Csr, Degree, Expr, Kernel, Let, Lit, Load, Stmt, Var
 from graphweave.ir.message.nodes import Program, Push, Ref
@@ -14,7 +14,7 @@ from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.edges import EdgePass
 from graphweave.lower.parameters import Binding, map_name, value_name
 from graphweave.lower.phases import assign_phases
-from graphweave.lower.values import NeedsLocal, type_of
+from graphweave.lower.values import NeedsLocal
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Region
 

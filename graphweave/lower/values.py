@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from graphweave.analysis.cones import type_of
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load
 from graphweave.ir.message.nodes import (
@@ -51,12 +52,6 @@ class Scope:
     gathered: dict[tuple[Ref, Ref], tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
     map: Ref | None = None
     outer: Scope | None = None
-
-
-def type_of(program: Program, ref: Ref) -> Type:
-    t = program.types[ref]
-    assert isinstance(t, Type)
-    return t
 
 
 def shape_of(program: Program, ref: Ref) -> tuple[int, ...]:

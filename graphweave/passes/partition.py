@@ -6,7 +6,6 @@ al., section 6): the backward program starts from node-space values, heavy resul
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,17 +14,17 @@ from graphweave.analysis.flow import (
     ancestors,
     edge_spaces,
     extract,
-    is_scalar,
     is_structure,
     is_view,
     spaces_in,
+    symbol_of,
+    symbols_in,
 )
 from graphweave.analysis.hoist import hoisted
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
-    AnyType,
     Aten,
     Broadcast,
     Cast,
@@ -113,11 +112,9 @@ def _sizes_to_save(
     known = {t.space for r in given if isinstance(t := joint.types[r], Type)}
     used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
     texts = dict(joint.spaces)
-    symbols = {name for s in used for name in re.findall(r"[a-zA-Z_]\w*", texts.get(s, ""))}
-    sizes = (
-        r for r, t in enumerate(joint.types) if isinstance(t, AnyType) and t.text[4:-1] in symbols and r not in given
-    )
-    first = {joint.types[r]: r for r in reversed(list(sizes)) if is_scalar(joint, r)}
+    symbols = {name for s in used for name in symbols_in(texts.get(s, ""))}
+    sizes = (r for r, t in enumerate(joint.types) if symbol_of(t) in symbols and r not in given)
+    first = {joint.types[r]: r for r in reversed(list(sizes))}
     return tuple(sorted(first.values()))
 
 

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import broadcast_shapes, common_space
 from graphweave.ir.message.nodes import Cast, Const, Input, MapOf, Pointwise, Program, Pull, Push, Ref, Type
 from graphweave.testing.graphs import MAX_ROWS, Edges
-from graphweave.testing.programs import MOVES, E, Growing, V, W, fold_rows
+from graphweave.testing.programs import MOVES, E, Growing, V, W, draw_inputs, fold_rows
 
 G, R = Space("G"), Space("R")
 _GRAPHS, _RELATIONS = 3, 4
@@ -53,23 +52,7 @@ def many_maps_inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str,
     index = {"src": graph.src, "dst": graph.dst}
     for name, (dom, cod) in _EXTRA.items():
         index[name] = torch.randint(max(rows[cod] - 1, 1), (rows[dom],), generator=gen)
-    wraps = {program.nodes[n.index]: n.cod for n in program.nodes if isinstance(n, MapOf) and n.wrap}
-    found: dict[str, Tensor] = {}
-    for node in program.nodes:
-        if not isinstance(node, Input) or not isinstance(node.type, Type):
-            continue
-        t = node.type
-        sizes = [*t.shape] if t.space == UNIT else [rows[t.space], *t.shape]
-        if t.dtype.is_float:
-            value = torch.randn(sizes, generator=gen, dtype=torch.float64)
-        elif node.name == "integers":
-            value = torch.randint(-4, 5, sizes, generator=gen)
-        else:
-            value = index[node.name]
-        if node in wraps:
-            value = value - rows[wraps[node]] * (torch.arange(len(value)) % 2)
-        found[node.name] = value.to(TORCH_DTYPE[t.dtype])
-    return found
+    return draw_inputs(program, rows, index, gen)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ rounding's sake.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -76,20 +76,30 @@ def inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str, Tensor]:
     rows = {V: graph.num_src, W: graph.num_dst, E: len(graph.src)}
     if W not in dict(program.spaces):
         rows[V] = max(graph.num_src, graph.num_dst)
+    return draw_inputs(program, rows, {"src": graph.src, "dst": graph.dst}, generator)
+
+
+def draw_inputs(
+    program: Program, rows: Mapping[Space, int], index: Mapping[str, Tensor], generator: torch.Generator
+) -> dict[str, Tensor]:
+    """Values of every input: `index` by its name, negative at every other row where the map wraps; small integers for
+    one that `index` does not name; the rest normally distributed."""
     wraps = {program.nodes[n.index]: n.cod for n in program.nodes if isinstance(n, MapOf) and n.wrap}
     found: dict[str, Tensor] = {}
     for node in program.nodes:
         if not isinstance(node, Input) or not isinstance(node.type, Type):
             continue
         t = node.type
+        sizes = [*t.shape] if t.space == UNIT else [rows[t.space], *t.shape]
         if t.dtype.is_float:
-            sizes = [*t.shape] if t.space == UNIT else [rows[t.space], *t.shape]
-            found[node.name] = torch.randn(sizes, generator=generator, dtype=torch.float64).to(TORCH_DTYPE[t.dtype])
-            continue
-        index = graph.src if node.name == "src" else graph.dst
+            value = torch.randn(sizes, generator=generator, dtype=torch.float64)
+        elif node.name in index:
+            value = index[node.name]
+        else:
+            value = torch.randint(-4, 5, sizes, generator=generator)
         if node in wraps:
-            index = index - rows[wraps[node]] * (torch.arange(len(index)) % 2)
-        found[node.name] = index.to(TORCH_DTYPE[t.dtype])
+            value = value - rows[wraps[node]] * (torch.arange(len(value)) % 2)
+        found[node.name] = value.to(TORCH_DTYPE[t.dtype])
     return found
 
 
