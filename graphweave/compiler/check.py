@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from graphweave.analysis.flow import extract
+from graphweave.compiler.steps import KernelStep
 from graphweave.core.errors import VerifyError
 from graphweave.core.types import Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.schedule.regions import Region
-
-if TYPE_CHECKING:
-    from graphweave.compiler.steps import KernelStep
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the largest element: sums run in another order
 

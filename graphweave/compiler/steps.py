@@ -12,12 +12,12 @@ from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.nodes import Role
+from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import apply
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Program, Push, Ref, Type
-from graphweave.lower.blocks import identity_of
 from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.runtime import arena, formats
 from graphweave.runtime.kernel_cache import load
@@ -65,7 +65,7 @@ class KernelStep:
             rows = None if t.space == UNIT else self.spaces.index(t.space)
             self._slots.append(("out", len(self.writes)))
             node = self._program.nodes[binding.ref]
-            if isinstance(node, Push) and t.space == UNIT and node.empty != identity_of(node.fold, t.dtype):
+            if isinstance(node, Push) and t.space == UNIT and node.empty != identity(node.fold, t.dtype).value:
                 over_rows = map_type(self._program, node.map).dom == self.spaces[0]
                 self._empty.append((len(self.writes), over_rows, node.empty))
             self.writes += (binding.ref,)
@@ -133,7 +133,7 @@ class KernelStep:
                 return formats.flat(index[m], self._rows_of(m, counts), self._wraps(m), wide)
             case Perm(m):
                 csr = self._csr(m, index, counts, wide)
-                return identity(csr.num_edges, wide) if csr.perm is None else csr.perm
+                return in_order(csr.num_edges, wide) if csr.perm is None else csr.perm
             case Column(m, other):
                 return formats.column(
                     index[m], self._rows_of(m, counts), self._wraps(m),
@@ -157,16 +157,16 @@ def _still(t: Tensor, mark: tuple[Any, ...]) -> bool:
     return t.data_ptr() == mark[0] and not t.is_inference() and _mark(t) == mark
 
 
-_identities: dict[bool, Tensor] = {}
+_in_order: dict[bool, Tensor] = {}
 
 
-def identity(n: int, wide: bool) -> Tensor:
+def in_order(n: int, wide: bool) -> Tensor:
     """0, 1, ..., at least n of them: the permutation of a CSR whose edges are sorted already."""
-    found = _identities.get(wide)
+    found = _in_order.get(wide)
     if found is None or found.numel() < n:
         with torch.inference_mode(False):
             found = torch.arange(max(n, 1), dtype=torch.int64 if wide else torch.int32)
-        _identities[wide] = found
+        _in_order[wide] = found
     return found
 
 

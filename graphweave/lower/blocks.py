@@ -207,11 +207,3 @@ def is_expensive(program: Program, ref: Ref) -> bool:
     if isinstance(node, Reduce):
         return numel(shape_of(program, node.x)) >= 8 * numel(shape_of(program, ref))
     return isinstance(node, Pointwise) and node.op in EXPENSIVE
-
-
-def identity_of(fold: Fold, dtype: DType) -> float | int | bool:
-    """The value that a fold starts from."""
-    if dtype.is_float:
-        return {Fold.sum: 0.0, Fold.mul: 1.0, Fold.max: float("-inf"), Fold.min: float("inf")}[fold]
-    limit = 2 ** (8 * dtype.itemsize - 1)
-    return {Fold.sum: 0, Fold.mul: 1, Fold.max: -limit, Fold.min: limit - 1}[fold]

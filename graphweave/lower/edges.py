@@ -7,10 +7,11 @@ from collections import Counter
 from graphweave.analysis.cones import needs, space_of, type_of
 from graphweave.core.types import UNIT, DType, Op
 from graphweave.ir.loop.nodes import Call, Degree, Edges, Let, Lit, Load, Prefetch, Stash, Stmt, Var
+from graphweave.ir.loop.types import identity
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Push, Ref
-from graphweave.lower.blocks import choose_blocks, folds_into, identity_of, is_expensive, stores_into, write
+from graphweave.lower.blocks import choose_blocks, folds_into, is_expensive, stores_into, write
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.parameters import map_name, value_name
 from graphweave.lower.values import Scope, load, shape_of
@@ -30,7 +31,7 @@ class EdgePass:
         """Accumulators, the loop over edges, and what is done with the accumulators after it."""
         out: list[Stmt] = []
         for r, push in self._accumulated.items():
-            start = identity_of(push.fold, type_of(self._program, r).dtype)
+            start = identity(push.fold, type_of(self._program, r).dtype).value
             out += [*self._draft.comment(r), self._draft.row_array(r, start)]
         inner = self._reads()
         prefetch, body = self._lets()
@@ -139,7 +140,7 @@ class EdgePass:
     def _without_edges(self, ref: Ref, push: Push) -> list[Stmt]:
         """A row without edges gets the push's `empty` value."""
         dtype = type_of(self._program, ref).dtype
-        if identity_of(push.fold, dtype) == push.empty:
+        if identity(push.fold, dtype).value == push.empty:
             return []
         no_edges = Call(Op.eq, (Degree(CSR, Var("v")), Lit(0, DType.i64)))
         place = self._draft.row.at[ref]

@@ -32,9 +32,8 @@ def assign_phases(
         for d in local[m]:
             late[d] = min(late[d], late[m] - (m in on_edges))
     phase = dict(early)
-    fixed = {m: early[m] for m in on_edges if early[m] == late[m]}
     for m in members:
-        if m in on_edges and m not in fixed:
+        if m in on_edges and early[m] < late[m]:
             options = range(max(early[m], 1 + max((phase[d] for d in local[m]), default=0)), late[m] + 1)
             phase[m] = max(options, key=lambda p: (_shared(m, p, phase, gathers, on_edges), -p))
         elif m not in on_edges:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from graphweave.compiler.report import GraphNote, Report, collect
+from graphweave.compiler.report import GraphNote, collect
 from graphweave.core.counters import counters
 from graphweave.frontends.dynamo.compile import compile
 
@@ -42,10 +42,6 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         compile(target)(*args, **kwargs)
     breaks = counters()["graph_breaks"] - before
     torch._dynamo.reset()
-    return _explanation(report, breaks)
-
-
-def _explanation(report: Report, breaks: int) -> Explanation:
     return Explanation(tuple(report.graphs), tuple(report.eager), breaks)
 
 
