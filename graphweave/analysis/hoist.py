@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from graphweave.analysis.cones import is_light, widens
 from graphweave.analysis.flow import ancestors, is_integral, is_scalar, is_structure, is_view, users
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Pull, Push, Ref, Type
+from graphweave.ir.message.nodes import (
+    Aten,
+    Broadcast,
+    Input,
+    MapOf,
+    Permute,
+    Program,
+    Pull,
+    Push,
+    Ref,
+    Reshape,
+    ToUnit,
+    Type,
+)
 
 
 def graph_only(program: Program) -> frozenset[Ref]:
@@ -28,23 +42,36 @@ def hoisted(program: Program) -> tuple[Ref, ...]:
 
     Those are the graph-only tensors that the rest of the program uses and behind which lies real work on maps (a pull,
     a push, or a computed index), and the index of every graph-only map, so that equal graphs give the same tensor
-    object and the formats built from it are found again.
+    object and the formats built from it are found again. Of what only widens or rearranges, the value beneath is kept:
+    one number a node is little to store and to read, the same number for each feature is not.
     """
     only = graph_only(program)
     used_by = users(program)
     outputs = {r for r in program.outputs if r is not None}
     indices = {n.index for n in program.nodes if isinstance(n, MapOf)}
     worked = _worked(program, only, indices)
+    crossing = outputs | {r for r in only if any(u not in only for u in used_by[r])}
     keep = []
-    for ref in sorted(only):
+    for ref in sorted(only, reverse=True):
         node = program.nodes[ref]
         if isinstance(node, Input) or is_structure(node) or is_scalar(program, ref):
             continue
-        crosses = ref in outputs or any(u not in only for u in used_by[ref])
         is_index = ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m])
-        if is_index or (crosses and ref in worked and _is_tensor(program, ref)):
+        wanted = is_index or (ref in crossing and ref in worked and _is_tensor(program, ref))
+        if wanted and not is_index and ref not in outputs and _repeats(program, ref):
+            crossing.update(operands(node))
+        elif wanted:
             keep.append(ref)
-    return tuple(keep)
+    return tuple(reversed(keep))
+
+
+def _repeats(program: Program, ref: Ref) -> bool:
+    """A value of no more numbers than those beneath it, which a kernel spreads or rearranges as it reads."""
+    node = program.nodes[ref]
+    if not is_light(program, ref):
+        return False
+    spreads = isinstance(node, Pull) and isinstance(program.nodes[node.map], ToUnit)
+    return spreads or isinstance(node, Reshape | Broadcast | Permute) or widens(program, ref)
 
 
 def hoisted_checks(program: Program) -> tuple[Ref, ...]:
