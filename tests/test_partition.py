@@ -8,16 +8,34 @@ from dataclasses import dataclass
 import pytest
 from torch import Tensor
 
-from graphweave.analysis.flow import edge_spaces, is_integral
+from graphweave.analysis.flow import ancestors, edge_spaces, is_integral
 from graphweave.analysis.hoist import graph_only
 from graphweave.compiler.build import build_training
 from graphweave.compiler.pipeline import optimise
-from graphweave.core.types import DType, Space
+from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import AnyType, Aten, Gram, Input, MatMul, Program, Push, Ref, Type
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Broadcast,
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    MatMul,
+    Permute,
+    Program,
+    Push,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+)
 from graphweave.ir.message.verify import verify
 from graphweave.passes.partition import split
+from graphweave.passes.recompute import Recompute
 from graphweave.schedule.options import Options
 from graphweave.testing.compare import assert_all_close
 from graphweave.testing.graphs import MAX_ROWS, Edges
@@ -109,10 +127,43 @@ def test_saved_values_and_tangents_are_all_the_backward_takes() -> None:
         assert late.isdisjoint(primals)
 
 
-def check(number: int) -> None:
+@pytest.mark.parametrize("number", range(60))
+def test_never_saves_what_the_backward_reads_first_and_always_only_what_is_dear(number: int) -> None:
+    j = joint(number)
+    never, always = (set(split(j.program, j.num_forward, j.tangents, recompute=p).saved) for p in EXTREMES)
+    late = depends(j.program, j.tangents)
+    free = graph_only(j.program)
+    read = {r for n in late for r in operands(j.program.nodes[n]) if r not in late}
+    layout = Reshape | Permute | Broadcast | Slice | Const | MapOf | ToUnit
+    early = ancestors(j.program, [r for r in j.program.outputs[: j.num_forward] if r is not None])
+    wanted = read & ancestors(j.program, [r for r in j.program.outputs[j.num_forward :] if r is not None])
+    for ref in wanted & early:
+        assert ref in never or isinstance(j.program.nodes[ref], layout), f"never does not save %{ref}"
+    for ref in always:
+        dear = isinstance(j.program.nodes[ref], Input | MatMul | Gram | Aten)
+        t = j.program.types[ref]
+        large = isinstance(t, Type) and (t.space == UNIT or is_integral(j.program, ref))
+        assert dear or large or ref in free, f"always saves %{ref}: {j.program.nodes[ref]}"
+
+
+EXTREMES: tuple[Recompute, ...] = ("never", "always")
+
+
+def depends(program: Program, roots: tuple[Ref, ...]) -> set[Ref]:
+    """Every node with one of `roots` behind it."""
+    found = set(roots)
+    for ref, node in enumerate(program.nodes):
+        if not found.isdisjoint(operands(node)):
+            found.add(ref)
+    return found
+
+
+def check(number: int, recompute: Recompute = "auto") -> None:
     """Forward and backward executables beside the interpreter on the joint program."""
     j = joint(number, DType.f64 if number % 2 else DType.f32)
-    made = build_training(j.program, j.num_forward, j.tangents, (), {}, Options(), {}, verify=False)
+    made = build_training(
+        j.program, j.num_forward, j.tangents, (), {}, Options(), {}, verify=False, recompute=recompute
+    )
     assert not made.forward.plan.refused and not made.backward.plan.refused
     for graph in ZOO:
         given = with_row_counts(j.program, inputs(j.program, graph, 1), graph)
@@ -138,6 +189,19 @@ def with_row_counts(program: Program, given: dict[str, Tensor], graph: Edges) ->
 @pytest.mark.parametrize("number", range(12))
 def test_two_halves_make_the_whole(number: int) -> None:
     check(number)
+
+
+@pytest.mark.parametrize("recompute", ["never", "always"])
+@pytest.mark.parametrize("number", range(6))
+def test_two_halves_make_the_whole_under_every_policy(number: int, recompute: Recompute) -> None:
+    check(number, recompute)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recompute", ["never", "always"])
+@pytest.mark.parametrize("number", range(6, 60))
+def test_more_halves_make_the_whole_under_every_policy(number: int, recompute: Recompute) -> None:
+    check(number, recompute)
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from graphweave.compiler.plan import make_plan
 from graphweave.compiler.report import record
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.passes.partition import Split, split
+from graphweave.passes.recompute import Recompute
 from graphweave.schedule.options import Options
 
 _serial = itertools.count()
@@ -48,18 +49,19 @@ def build_inference(
 
 def build_training(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
-    options: Options, constants: Mapping[Ref, Any], *, verify: bool,
+    options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
 ) -> Training:  # fmt: skip
     """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's."""
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
-    cut = split(joint, num_forward, tangents, effects, frozenset(constants))
+    cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute)
     named = _named(joint, constants)
     forward = _executable(f"{name}_forward", cut.forward.program, num_forward + len(cut.saved), options, named, verify)
     backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify)
     for made, part in ((forward, cut.forward), (backward, cut.backward)):
         saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
-        record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, saved)
+        why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
+        record(made.plan, made.text, why_not, saved, recompute)
     _build([forward, backward])
     return Training(forward, backward, cut)
 

@@ -34,7 +34,7 @@ class FallbackNote:
 
 @dataclass(frozen=True, slots=True)
 class GraphNote:
-    """One compiled graph: forward, backward or inference."""
+    """One compiled graph: forward, backward or inference. `recompute` is the policy of what is `saved`."""
 
     name: str
     ir: str
@@ -43,6 +43,7 @@ class GraphNote:
     hoisted: int
     saved: tuple[str, ...]
     wrapper: str
+    recompute: str = ""
 
 
 @dataclass(slots=True)
@@ -67,10 +68,10 @@ def collect() -> Iterator[Report]:
         _collecting.remove(report)
 
 
-def record(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...] = ()) -> None:
+def record(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...] = (), recompute: str = "") -> None:
     """Tell whoever is collecting about `plan`."""
     if _collecting:
-        note = describe(plan, wrapper, refused, saved)
+        note = describe(plan, wrapper, refused, saved, recompute)
         for report in _collecting:
             report.graphs.append(note)
 
@@ -80,7 +81,9 @@ def record_eager(why: str) -> None:
         report.eager.append(why)
 
 
-def describe(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...]) -> GraphNote:
+def describe(
+    plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...], recompute: str = ""
+) -> GraphNote:
     """`plan` in words; `refused` tells why the importer left nodes outside, `saved` what forward keeps for backward."""
     program = plan.program
     kernels = []
@@ -105,7 +108,8 @@ def describe(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref
                 what, why = type(node).__name__.lower(), f"no kernels for {show_type(program.types[step.ref])}"
             fallbacks.append(FallbackNote(what, why, program.locs[step.ref]))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
-    return GraphNote(plan.name, show(program), tuple(kernels), tuple(fallbacks), len(plan.hoisted), names, wrapper)
+    hoisted = len(plan.hoisted)
+    return GraphNote(plan.name, show(program), tuple(kernels), tuple(fallbacks), hoisted, names, wrapper, recompute)
 
 
 def _lines(plan: Plan, refs: tuple[Ref, ...]) -> str:

@@ -1,7 +1,8 @@
 """joint program -> forward program + backward program, and what the one saves for the other.
 
-Nothing on an edge space is saved when it can be recomputed at O(1) work an element from what lives on nodes (Zhang et
-al., section 6): the backward program starts from node-space values, heavy results, random masks and graph-only tensors.
+What is computed again instead of saved is a policy (`passes/recompute.py`). With "auto" nothing on an edge space is
+saved that can be recomputed at O(1) work an element from what lives on nodes: the backward program starts from
+node-space values, heavy results, random masks and graph-only tensors.
 """
 
 from __future__ import annotations
@@ -14,35 +15,15 @@ from graphweave.analysis.flow import (
     ancestors,
     edge_spaces,
     extract,
-    is_structure,
-    is_view,
     spaces_in,
     symbol_of,
     symbols_in,
 )
 from graphweave.analysis.hoist import hoisted
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import (
-    Aten,
-    Broadcast,
-    Cast,
-    Concat,
-    Input,
-    Pad,
-    Permute,
-    Pointwise,
-    Program,
-    Pull,
-    Reduce,
-    Ref,
-    Reshape,
-    Slice,
-    Type,
-)
-
-_SMALL_UNIT = 4096  # elements of shared data cheaper to recompute than to keep
+from graphweave.ir.message.nodes import Aten, Input, Program, Ref, Type
+from graphweave.passes.recompute import Recompute, recomputed
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +41,7 @@ class Split:
 
 def split(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = (),
-    constants: frozenset[Ref] = frozenset(),
+    constants: frozenset[Ref] = frozenset(), recompute: Recompute = "auto",
 ) -> Split:  # fmt: skip
     """Cut `joint`, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
 
@@ -70,7 +51,7 @@ def split(
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = _with_items(joint, ancestors(joint, [r for r in forward_outputs if r is not None]))
-    found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents)
+    found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents, recompute)
     saved = tuple(r for r in found if r not in constants)
     saved += _sizes_to_save(joint, saved, [r for r in backward_outputs if r is not None], tangents)
     primals = [
@@ -81,7 +62,9 @@ def split(
     return Split(fwd, bwd, saved, tangents)
 
 
-def saved_values(joint: Program, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...]) -> tuple[Ref, ...]:
+def saved_values(
+    joint: Program, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...], recompute: Recompute
+) -> tuple[Ref, ...]:
     """What the backward needs of the forward: the first values met that recomputing is not allowed to cross."""
     after_tangent = _depends(joint, tangents)
     kept_anyway = frozenset(hoisted(joint))
@@ -97,7 +80,7 @@ def saved_values(joint: Program, forward: set[Ref], roots: Iterable[Ref], tangen
         node = joint.nodes[ref]
         if isinstance(node, Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
-        elif ref in after_tangent or ref not in forward or _cheap(joint, ref, edges):
+        elif ref in after_tangent or ref not in forward or recomputed(recompute, joint, ref, edges):
             todo.extend(operands(node))
         else:
             saved.add(ref)
@@ -125,18 +108,6 @@ def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
         if isinstance(n, Aten) and n.target == "builtin.getitem" and forward.issuperset(operands(n))
     }  # fmt: skip
     return forward | items
-
-
-def _cheap(joint: Program, ref: Ref, edges: frozenset[Space]) -> bool:
-    """Recomputed rather than saved: views and structure always, O(1)-work nodes on edge spaces, small shared data."""
-    node, t = joint.nodes[ref], joint.types[ref]
-    if is_structure(node) or is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
-        return True
-    if not isinstance(t, Type) or not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
-        return False
-    if t.space == UNIT:
-        return numel(t.shape) <= _SMALL_UNIT
-    return t.space in edges or isinstance(node, Pull)
 
 
 def _depends(joint: Program, roots: tuple[Ref, ...]) -> set[Ref]:

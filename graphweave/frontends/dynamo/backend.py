@@ -22,6 +22,7 @@ from graphweave.core.log import logger
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
+from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.runtime import toolchain
 from graphweave.schedule.options import Options
 
@@ -31,18 +32,25 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """`verify`: run the interpreter beside every region at every call and raise VerifyError where they differ."""
+    """`verify`: run the interpreter beside every region at every call and raise VerifyError where they differ.
+
+    `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`).
+    """
 
     verify: bool = False
+    recompute: Recompute = "auto"
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
-    """SettingsError names an option that does not exist."""
+    """SettingsError names an option that does not exist, or a policy."""
     unknown = set(options or {}) - {f for f in CompileOptions.__slots__}
     if unknown:
         known = ", ".join(CompileOptions.__slots__)
         raise SettingsError(f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {known}")
-    return CompileOptions(**(options or {}))
+    parsed = CompileOptions(**(options or {}))
+    if parsed.recompute not in POLICIES:
+        raise SettingsError(f"recompute must be one of {', '.join(POLICIES)} (got {parsed.recompute!r})")
+    return parsed
 
 
 def graphweave(
@@ -99,7 +107,7 @@ class _Side:
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if "tangents" in str(n.target)]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, Options(),
-                imported.attributes, verify=self.options.verify,
+                imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:

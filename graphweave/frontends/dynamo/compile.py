@@ -41,6 +41,9 @@ def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any]
     `graphweave.explain` says why.
 
     `options`: `verify=True` runs every region beside the interpreter and raises VerifyError where they differ.
+    `recompute` says what the backward computes again instead of keeping it from the forward: "auto" what costs O(1)
+    operations an element on edges, so that nothing of edges x features is kept; "never" nothing, as eager; "always" all
+    but matrix products and calls left to PyTorch, on nodes and along edges too (least memory, most time).
     Raises SettingsError for an unknown option, TypeError for what is not callable. Calls raise IndexRangeError (an
     IndexError) where an index is out of range.
     """
@@ -56,6 +59,7 @@ def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any]
         return call(*args, **kwargs)
 
     compiled._gw_original = model  # type: ignore[attr-defined]
+    compiled._gw_arguments = (dynamic, options)  # type: ignore[attr-defined]
     return cast(T, compiled)
 
 

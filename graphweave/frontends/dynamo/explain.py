@@ -32,14 +32,16 @@ class Explanation:
 def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
     """Compile `fn` afresh for `args`, run it once, and tell what came out: IR, kernels, fallbacks with their lines.
 
-    `fn` is a module or function, compiled already or not. Where its result requires a gradient, a backward is compiled
-    too. The compiled code of other functions is forgotten with it and built again at their next call.
+    `fn` is a module or function, compiled already (its options are kept) or not. Where its result requires a gradient,
+    a backward is compiled too. The compiled code of other functions is forgotten with it and built again at their next
+    call.
     """
     target = getattr(fn, "_gw_original", fn)
+    dynamic, options = getattr(fn, "_gw_arguments", (True, None))
     torch._dynamo.reset()
     before = counters()["graph_breaks"]
     with collect() as report:
-        compile(target)(*args, **kwargs)
+        compile(target, dynamic=dynamic, options=options)(*args, **kwargs)
     breaks = counters()["graph_breaks"] - before
     torch._dynamo.reset()
     return Explanation(tuple(report.graphs), tuple(report.eager), breaks)
@@ -50,7 +52,7 @@ def _graph_text(graph: GraphNote) -> str:
     if graph.hoisted:
         lines.append(f"   {graph.hoisted} values computed once per graph")
     if graph.saved:
-        lines.append(f"   saved for backward: {', '.join(graph.saved)}")
+        lines.append(f"   saved for backward (recompute={graph.recompute}): {', '.join(graph.saved)}")
     for k in graph.kernels:
         along = f", edges along {k.along}" if k.along else ""
         lines.append(f"-- kernel {k.name}: rows of {k.rows}{along}")

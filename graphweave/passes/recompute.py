@@ -1,0 +1,64 @@
+"""Which forward values the backward computes again rather than reads: a policy by ComputationCost / MemoryCost.
+
+ComputationCost counts scalar operations to compute a value again from what lies before it, MemoryCost the elements that
+saving it would keep (Zhang et al., "Understanding GNN Computational Graph", section 6). Per element of the result:
+
+    layout, structure, views       0
+    pull, pointwise, cast, random, ...   1 (a reduction over features: elements read / elements made)
+    push                           rows pushed / rows made, the mean degree
+    matrix product                 its inner size
+    ATen call                      unknown, and a random one cannot be repeated
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias, get_args
+
+from graphweave.analysis.flow import is_structure, is_view
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Concat,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+
+Recompute: TypeAlias = Literal["auto", "never", "always"]
+"""Which values of O(1) computation an element of memory, and which beyond, the backward computes again.
+
+`auto`: those on edge spaces, so that nothing of edges x features is saved; node values are saved, pushes too (a
+softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values that the
+backward reads are saved, whatever their size. `always`: all, on nodes too, and pushes at their mean degree; saved are
+inputs, matrix products and ATen calls.
+"""
+
+POLICIES: tuple[str, ...] = get_args(Recompute)
+
+_SMALL_UNIT = 4096  # elements of shared data cheaper to recompute than to keep
+
+
+def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[Space]) -> bool:
+    """Whether the backward computes `ref`, a value of the forward, again; `edges` are the domains of maps."""
+    node, t = program.nodes[ref], program.types[ref]
+    if is_structure(node) or is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
+        return True
+    if policy == "never" or not isinstance(t, Type):
+        return False
+    if isinstance(node, Push):
+        return policy == "always"
+    if not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
+        return False
+    if t.space == UNIT:
+        return numel(t.shape) <= _SMALL_UNIT
+    return policy == "always" or t.space in edges or isinstance(node, Pull)

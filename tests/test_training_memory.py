@@ -1,0 +1,72 @@
+"""What the forward keeps for the backward: policies of recomputing, and random numbers that are drawn again."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from support import AWKWARD, features, random_graph
+from torch import Tensor, nn
+
+import graphweave
+from graphweave.core.errors import SettingsError
+from graphweave.passes.recompute import POLICIES
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+INDEX = random_graph(40, 40, 333)
+
+
+class MaxMessages(nn.Module):
+    """max over edges of tanh(x_u * s + x_v): messages that autograd keeps, edges x features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(features(1, 9)[0])
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index
+        message = torch.tanh(x[src] * self.scale + x[dst])
+        out = torch.zeros_like(x)
+        return out.scatter_reduce(0, dst[:, None].expand_as(message), message, "amax", include_self=False)
+
+
+def on_edges(saved: tuple[str, ...]) -> list[str]:
+    """Types of values of edges among `saved`; the indices are the graph's, and there anyway."""
+    types = [s.split(": ", 1)[1] for s in saved]
+    return [t for t in types if t.startswith("E") and not t.endswith(("i32", "i64"))]
+
+
+def on_nodes(saved: tuple[str, ...]) -> list[str]:
+    return [t for s in saved if (t := s.split(": ", 1)[1]).startswith("V")]
+
+
+@pytest.mark.parametrize("model", [MaxMessages(), pyg.GATConv(9, 4, heads=3)], ids=["max", "gat"])
+def test_policies_give_equal_gradients(model: nn.Module) -> None:
+    compiled = {p: graphweave.compile(model, options={"recompute": p}) for p in POLICIES}
+    for graph in AWKWARD:
+        x = features(graph.num_nodes, 9).requires_grad_()
+        inputs = [x, *model.parameters()]
+        want = torch.autograd.grad(model(x, graph.edge_index).square().sum(), inputs)
+        for policy, other in compiled.items():
+            got = torch.autograd.grad(other(x, graph.edge_index).square().sum(), inputs)
+            for a, b in zip(got, want, strict=True):
+                torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5, msg=f"{graph.name}, {policy}")
+
+
+def test_explain_tells_the_policy_and_what_is_kept() -> None:
+    x = features(40, 9).requires_grad_()
+    kept = {}
+    for policy in POLICIES:
+        told = graphweave.explain(graphweave.compile(MaxMessages(), options={"recompute": policy}), x, INDEX)
+        assert f"saved for backward (recompute={policy})" in str(told)
+        kept[policy] = next(g.saved for g in told.graphs if g.saved)
+    assert on_edges(kept["never"]) == ["E0[9] f32", "E0[9] f32"]  # the messages, and what a scale multiplies
+    assert not on_edges(kept["auto"]) and not on_edges(kept["always"])
+    assert on_nodes(kept["auto"]) == ["V0[9] f32", "V0[9] f32"], "x and the maximum"
+    assert on_nodes(kept["always"]) == ["V0[9] f32"], "x"
+
+
+def test_an_unknown_policy_is_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match="auto, never, always"):
+        graphweave.compile(MaxMessages(), options={"recompute": "sometimes"})
