@@ -79,7 +79,7 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
         if isinstance(node, Reshape) or (space_of(program, ref) == UNIT and not isinstance(node, Push)):
             todo.extend(operands(node))
             continue
-        n = needs(program, ref, frozenset(), through=on_edges(program, ref))
+        n = needs(program, ref, given, through=on_edges(program, ref))
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
         todo.extend((*n.same, *n.shared))
