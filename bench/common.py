@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import resource
 import subprocess
 import sys
 import tempfile
@@ -23,7 +24,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-ROOT = Path(__file__).resolve().parents[1]
+from bench.turns import ROOT
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,13 @@ def triad_bandwidth(megabytes: int = 256, repeats: int = 7) -> float:
     return 12 * size / best
 
 
+def gemm_rate(size: int = 2048, repeats: int = 5) -> float:
+    """Best flops per second of the vendor library on square float32 matrices, at the current thread count."""
+    a, b, c = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+    best = min(seconds_of(lambda: torch.mm(a, b, out=c)) for _ in range(repeats))
+    return 2 * size**3 / best
+
+
 def machine() -> dict[str, Any]:
     """Processor, thread count and versions: what a number cannot be read without."""
     model = platform.processor() or platform.machine()
@@ -150,22 +158,45 @@ def _compiler() -> str | None:
     return answer.stdout.splitlines()[0]
 
 
-def in_fresh_process(module: str, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> Any:
+def in_fresh_process(
+    module: str,
+    arguments: Sequence[str],
+    environment: Mapping[str, str] | None = None,
+    *,
+    timeout: float | None = None,
+    memory: int | None = None,
+) -> Any:
     """Run `python -m module *arguments --worker FILE` and return the JSON it writes to FILE.
 
-    A child that is killed or fails gives {"status": reason} instead: a benchmark reports a crash, it does not end.
+    A child that fails, is killed, or takes more than `timeout` seconds or `memory` bytes (private, RLIMIT_DATA) gives
+    {"status": reason} instead: a benchmark reports a crash, it does not end.
     """
     with tempfile.TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.json"
         command = [sys.executable, "-m", module, *arguments, "--worker", str(answer)]
-        done = subprocess.run(
+        child = subprocess.Popen(
             command, cwd=ROOT, env={**os.environ, **(environment or {})}, stderr=subprocess.PIPE, text=True
         )
+        if memory is not None:
+            resource.prlimit(child.pid, resource.RLIMIT_DATA, (memory, memory))
+        try:
+            _, errors = child.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.communicate()
+            return {"status": f"no answer within {timeout:.0f} s"}
         if answer.exists():
             return json.loads(answer.read_text())
-    last = done.stderr.strip().splitlines()[-1:] or [""]
-    reason = f"killed by signal {-done.returncode}" if done.returncode < 0 else f"exit {done.returncode}: {last[0]}"
-    return {"status": reason[:300]}
+    last = errors.strip().splitlines()[-1:] or [""]
+    code = child.returncode
+    return {"status": f"killed by signal {-code}" if code < 0 else f"exit {code}: {last[0]}"[:300]}
+
+
+def available_memory() -> int:
+    """Bytes that a benchmark's process may take: 85% of what the system says is available."""
+    found = re.search(r"^MemAvailable:\s+(\d+) kB", Path("/proc/meminfo").read_text(), re.MULTILINE)
+    assert found is not None, "/proc/meminfo has no MemAvailable"
+    return int(found[1]) * 1024 * 85 // 100
 
 
 def ratio_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -182,13 +213,20 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
     """Options every benchmark has; `--worker FILE` is how a benchmark calls itself in a fresh process."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--out", type=Path, help="write every number, the machine and the versions here as JSON")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="JSON of every number, the machine and the versions; in a folder, a file named by the benchmark",
+    )
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     return parser
 
 
 def save(path: Path | None, record: Mapping[str, Any]) -> None:
+    """Write `record` to `path`, or to FOLDER/<benchmark>.json where `path` is a folder that exists."""
     if path is None:
         return
+    if path.is_dir():
+        path = path / f"{record['benchmark']}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"machine": machine(), **record}, indent=1) + "\n")

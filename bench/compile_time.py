@@ -18,7 +18,8 @@ import torch
 
 import graphweave
 from bench.common import arguments, in_fresh_process, ratio_table, save, seconds_of
-from bench.workloads import FEATURES, HIDDEN, MODELS, Workload, training_step
+from bench.graphs import FEATURES, HIDDEN, Workload
+from bench.workloads import MODELS, training_step
 from graphweave.data import rmat
 
 
@@ -26,11 +27,9 @@ def worker(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
     work = Workload(torch.randn(1000, FEATURES), rmat(1000, 6000), torch.randint(HIDDEN, (1000,)))
-    model = MODELS["gat"](FEATURES)
-    parameters = list(model.parameters())
-    compiled = graphweave.compile(model)
-    first = seconds_of(lambda: training_step(compiled, parameters, work))
-    warm = seconds_of(lambda: training_step(compiled, parameters, work))
+    step = training_step("graphweave", MODELS["gat"].make(FEATURES), compile_loss=False)
+    first = seconds_of(lambda: step(work))
+    warm = seconds_of(lambda: step(work))
     answer = {"status": "ok", "first": first, "warm_step": warm, "counters": graphweave.counters()}
     options.worker.write_text(json.dumps(answer))
 

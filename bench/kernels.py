@@ -22,7 +22,7 @@ from torch import Tensor
 import graphweave
 from bench.check import relative_error
 from bench.common import arguments, interleaved, ratio_table, save, seconds_of, triad_bandwidth
-from bench.workloads import FEATURES, GRAPHS, Workload, data_dir, load, missing
+from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
 from graphweave.runtime import arena, formats, kernel_cache
 
 TOLERANCE = 1e-5

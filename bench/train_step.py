@@ -1,40 +1,44 @@
-"""Training step of 2-layer models: PyG eager, torch.compile's default backend, graphweave.
+"""Training step of whole models: PyG eager (with and without huge pages), torch.compile's default backend, graphweave.
 
-    python -m bench.train_step [--models gcn sage gin gat gatv2] [--graphs arxiv pubmed cora cora-features rmat]
-                               [--systems eager inductor graphweave] [--repeats 10] [--threads 2] [--out FILE]
+    python -m bench.train_step [--models gcn sage gin gat gatv2 transformer monet edgeconv edgeconv-mlp]
+                               [--graphs arxiv pubmed cora cora-features rmat points] [--no-compile-loss]
+                               [--systems eager eager-thp inductor graphweave] [--repeats 10] [--threads 2] [--out FILE]
 
 Forward, cross entropy on random labels over every node, backward; no optimiser, since all systems would share it.
-64 random input features (cora-features: Cora's own 1433), 64 hidden, 64 logits, float32. Every model on every graph
-has its own process, in which the systems take turns, so that a crash or a lack of memory ends one row only. Before
-timing, loss and gradients are compared with eager's: a wrong system is not timed. Where they differ by more than the
-tolerance, which eager's own float32 sums over hubs can cause, a float64 run judges: a system is wrong when its error is
-above the tolerance and above 4 times eager's own (a logit within rounding of leaky_relu's kink can do that to a right
-one: another --seed of the weights tells). torch.compile runs with
-dynamic=False, its faster setting (sizes known at compile time), and Dynamo's other settings as they are by default.
+2 layers, 64 random input features (cora-features: Cora's own 1433), 64 hidden, 64 logits, float32; the EdgeConv models
+have 4 layers, 64-64-128-256, on k-NN graphs of 16 x 1,024 random points, k = 20. A model is measured on the graphs it
+is for: the EdgeConv models on points, the others on the rest.
+
+The loss belongs to what is compiled: who uses torch.compile compiles `F.cross_entropy(model(x, edge_index), y)`, and a
+compiler may then fuse the loss with the last layer. inductor and graphweave get that whole function; eager runs the
+same calls as they are. With --no-compile-loss both get the model alone, and eager PyTorch takes the loss for all three.
+The JSON says which it was ("loss": "compiled" or "eager").
+
+Every system has a process of its own on every model and graph, and the processes take turns (bench/turns.py), so that a
+crash or a lack of memory ends one entry only. eager-thp is eager with PyTorch's own switch for huge pages
+(THP_MEM_ALLOC_ENABLE=1): what remains of a ratio there is not page faults. torch.compile runs with dynamic=False, its
+faster setting (sizes known at compile time), and Dynamo's other settings as they are by default.
+
+Before timing, loss and gradients are compared with eager's: a wrong system is not timed. Where they differ by more than
+the tolerance, which eager's own float32 sums over hubs can cause, a float64 run judges: a system is wrong when its
+error is above the tolerance and above 4 times eager's own (a logit within rounding of leaky_relu's kink can do that to
+a right one: another --seed of the weights tells).
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
-import graphweave
 from bench.check import Result, error_against, worst_error
-from bench.common import arguments, in_fresh_process, interleaved, ratio_table, save, seconds_of
-from bench.workloads import GRAPHS, MODELS, Workload, data_dir, load, missing, training_step
-
-COMPILERS: dict[str, Callable[[nn.Module], Any]] = {
-    "eager": lambda model: model,
-    "inductor": lambda model: torch.compile(model, dynamic=False),
-    "graphweave": graphweave.compile,
-}
+from bench.common import arguments, available_memory, ratio_table, save
+from bench.graphs import GRAPHS, POINT_SETS, data_dir, missing
+from bench.train_worker import SYSTEMS, read_result, start
+from bench.turns import Player, PlayerLost, take_turns
+from bench.workloads import MODELS
 
 TOLERANCE = 1e-4
 """Relative error of loss and gradients against eager above which a system is wrong.
@@ -42,64 +46,87 @@ TOLERANCE = 1e-4
 Looser than the tests' 1e-5: a hub adds 13,000 float32 terms, and a weight gradient 169,343.
 """
 
+BASE = "graphweave"
+DEFAULT_GRAPHS = ("arxiv", "rmat", "points", "pubmed", "cora", "cora-features")
 
-def worker(options: argparse.Namespace) -> None:
-    """Measure one model on one graph; the answer goes to `options.worker`."""
-    torch.set_num_threads(options.threads)
-    work = load(options.graphs[0], options.data_dir)
-    systems: dict[str, dict[str, Any]] = {}
-    calls: dict[str, Callable[[], Tensor]] = {}
-    first: dict[str, float] = {}
-    want: Result | None = None
-    exact: Result | None = None
-    for name in options.systems:
-        torch.manual_seed(options.seed)
-        model = MODELS[options.models[0]](work.x.size(1))
-        call = _step(COMPILERS[name](model), list(model.parameters()), work)
+
+class Pair:
+    """One model on one graph: its processes, and what is known of each system."""
+
+    def __init__(self, options: argparse.Namespace, model: str, graph: str) -> None:
+        self.options, self.model, self.graph = options, model, graph
+        self.systems: dict[str, dict[str, Any]] = {}
+        self._exact: Result | None = None
+
+    def measure(self) -> dict[str, Any]:
+        players: dict[str, Player] = {}
+        want: Result | None = None
         try:
-            first[name] = seconds_of(call)
-            got = _result(call(), model)
-        except Exception as problem:  # a system that fails is a result of this benchmark
-            systems[name] = {"status": f"{type(problem).__name__}: {problem}"[:300]}
-            continue
-        want = want or got
+            with tempfile.TemporaryDirectory() as folder:
+                for name in self.options.systems:
+                    player = players[name] = self._start(name)
+                    try:
+                        self.systems[name] = {"status": "ok", **player.ask("first")}
+                        got = _result(player, folder)
+                    except PlayerLost as problem:
+                        self.systems[name] = {"status": str(problem)}
+                    else:
+                        want = want or got
+                        self._check(name, got, want)
+                    if self.systems[name]["status"] != "ok":
+                        players.pop(name).close()
+            for name, timing in take_turns(players, repeats=self.options.repeats).items():
+                self.systems[name].update(timing)
+        finally:
+            for player in players.values():
+                player.close()
+        loss = "compiled" if self.options.compile_loss else "eager"
+        return {"status": "ok", "loss": loss, "seed": self.options.seed, "systems": self.systems}
+
+    def _start(self, system: str, *, wide: bool = False) -> Player:
+        options = self.options
+        return start(
+            system, self.model, self.graph, threads=options.threads, seed=options.seed, wide=wide,
+            compile_loss=options.compile_loss, folder=options.data_dir, timeout=options.timeout,
+            memory=available_memory(),
+        )  # fmt: skip
+
+    def _check(self, name: str, got: Result, want: Result) -> None:
         error, where = worst_error(got, want)
-        systems[name] = {"status": "ok", "error": error}
-        if error > TOLERANCE:
-            exact = exact or in_float64(options.models[0], work, options.seed)
-            own, eager = error_against(got, exact), error_against(want, exact)
-            systems[name].update(error_in_float64=own, eager_error_in_float64=eager)
-            if own > max(TOLERANCE, 4 * eager):
-                systems[name]["status"] = f"wrong: {where} is off by {error:.1e}"
-                continue
-        calls[name] = call
-    taken = interleaved(calls, repeats=options.repeats, first=first)
-    for name, timing in taken.items():
-        systems[name].update(asdict(timing))
-    options.worker.write_text(json.dumps({"status": "ok", "edges": work.edge_index.size(1), "systems": systems}))
+        answer = self.systems[name]
+        answer["error"] = error
+        if error <= TOLERANCE:
+            return
+        try:
+            exact = self._exact = self._exact or self._in_float64()
+        except PlayerLost as problem:
+            answer["status"] = f"{where} is off by {error:.1e}, and float64 cannot judge: {problem}"
+            return
+        own, eager = error_against(got, exact), error_against(want, exact)
+        answer.update(error_in_float64=own, eager_error_in_float64=eager)
+        if own > max(TOLERANCE, 4 * eager):
+            answer["status"] = f"wrong: {where} is off by {error:.1e}"
+
+    def _in_float64(self) -> Result:
+        """The same step by eager PyTorch in float64."""
+        player = self._start("eager", wide=True)
+        try:
+            with tempfile.TemporaryDirectory() as folder:
+                return _result(player, folder)
+        finally:
+            player.close()
 
 
-def in_float64(model: str, work: Workload, seed: int) -> Result:
-    """The same step by eager PyTorch in float64."""
-    torch.manual_seed(seed)
-    made = MODELS[model](work.x.size(1)).double()
-    wide = Workload(work.x.double(), work.edge_index, work.y)
-    return _result(training_step(made, list(made.parameters()), wide), made)
+def _result(player: Player, folder: str) -> Result:
+    path = Path(folder) / "result.npz"
+    player.ask("result", path=str(path))
+    return read_result(path)
 
 
-def _step(model: Callable[..., Tensor], parameters: list[nn.Parameter], work: Workload) -> Callable[[], Tensor]:
-    return lambda: training_step(model, parameters, work)
-
-
-def _result(loss: Tensor, model: nn.Module) -> Result:
-    grads = {name: None if value.grad is None else value.grad.clone() for name, value in model.named_parameters()}
-    return Result((loss,), grads)
-
-
-def table_row(model: str, graph: str, answer: dict[str, Any], names: Sequence[str]) -> list[str]:
+def table_row(pair: str, answer: dict[str, Any], names: Sequence[str]) -> list[str]:
     """Milliseconds of each system, then how many times faster than the others graphweave is."""
     if answer["status"] != "ok":
-        return [f"{model} {graph}", answer["status"]]
+        return [pair, answer["status"]]
     systems = answer["systems"]
 
     def cell(name: str) -> str:
@@ -109,43 +136,41 @@ def table_row(model: str, graph: str, answer: dict[str, Any], names: Sequence[st
         return f"{1e3 * one['median']:.2f} ±{500 * (one['q3'] - one['q1']):.2f} ({one['first']:.1f} s)"
 
     def ratio(name: str) -> str:
-        both = [systems.get(one, {}).get("median") for one in (name, "graphweave")]
+        both = [systems.get(one, {}).get("median") for one in (name, BASE)]
         return f"{both[0] / both[1]:.2f}x" if all(both) else "-"
 
-    return [f"{model} {graph}", *map(cell, names), *(ratio(name) for name in names if name != "graphweave")]
+    return [pair, *map(cell, names), *(ratio(name) for name in names if name != BASE)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
-    parser.add_argument("--systems", nargs="+", choices=COMPILERS, default=list(COMPILERS))
+    parser.add_argument("--graphs", nargs="+", choices=(*GRAPHS, *POINT_SETS), default=list(DEFAULT_GRAPHS))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument(
+        "--compile-loss", action=argparse.BooleanOptionalAction, default=True,
+        help="whether compiled systems get the loss with the model, as one function (default: they do)",
+    )  # fmt: skip
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--seed", type=int, default=0, help="of the weights")
+    parser.add_argument("--timeout", type=float, default=900, help="seconds that one answer of a system may take")
     parser.add_argument("--data-dir", type=Path, default=data_dir())
     options = parser.parse_args(argv)
-    if options.worker is not None:
-        worker(options)
-        return 0
     results: dict[str, Any] = {}
     rows = []
     for graph in options.graphs:
         for model in options.models:
-            reason = missing(graph, options.data_dir)
-            answer = {"status": f"skipped: {reason}"} if reason else _measure(options, model, graph)
-            results[f"{model} {graph}"] = answer
-            rows.append(table_row(model, graph, answer, options.systems))
+            if graph not in MODELS[model].graphs:
+                continue
+            pair, reason = f"{model} {graph}", missing(graph, options.data_dir)
+            results[pair] = {"status": f"skipped: {reason}"} if reason else Pair(options, model, graph).measure()
+            rows.append(table_row(pair, results[pair], options.systems))
             save(options.out, {"benchmark": "train_step", "results": results})
-    others = [f"{name} / graphweave" for name in options.systems if name != "graphweave"]
+    others = [f"{name} / {BASE}" for name in options.systems if name != BASE]
     headings = ["model graph", *(f"{name} ms (first)" for name in options.systems), *others]
-    ratio_table(f"training step, median ± half the interquartile range, {options.threads} threads", headings, rows)
+    loss = "compiled loss" if options.compile_loss else "eager loss"
+    ratio_table(f"training step, median ± half the IQR, {options.threads} threads, {loss}", headings, rows)
     return 0
-
-
-def _measure(options: argparse.Namespace, model: str, graph: str) -> Any:
-    given = ["--models", model, "--graphs", graph, "--systems", *options.systems, "--data-dir", str(options.data_dir)]
-    given += ["--repeats", str(options.repeats), "--threads", str(options.threads), "--seed", str(options.seed)]
-    return in_fresh_process("bench.train_step", given, {"OMP_NUM_THREADS": str(options.threads)})
 
 
 if __name__ == "__main__":

@@ -1,114 +1,131 @@
-"""The graphs and the 2-layer models that the benchmarks train."""
+"""The models that the benchmarks train, the systems that run them, and the training step."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
-from bench.common import ROOT
-from graphweave.data import npz, rmat
+import graphweave
+from bench.graphs import GRAPHS, HIDDEN, POINT_SETS, Workload
 
-FEATURES = 64
-"""Width of the random input features."""
+EDGECONV_WIDTHS = (64, 64, 128, 256)
+"""Output widths of the four EdgeConv layers; the input is the points' coordinates."""
 
-HIDDEN = 64
-"""Width of the hidden layer and of the logits: both layers of every model are 64 wide."""
+KERNELS, PSEUDO = 3, 2
+"""MoNet: Gaussian kernels, and pseudo-coordinates of an edge."""
 
-ARXIV_NODES, ARXIV_EDGES = 169_343, 1_166_243
-"""Size of the R-MAT graph: that of ogbn-arxiv."""
+
+class Layers(nn.Module):
+    """Convolutions with ReLU between them. `edge_attr`, if given, goes to each."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(layers)
+
+    def forward(self, x: Tensor, edge_index: Tensor, *edge_attr: Tensor) -> Tensor:
+        for i, layer in enumerate(self.layers):
+            x = layer(x if i == 0 else x.relu(), edge_index, *edge_attr)
+        return x
+
+
+class WithLoss(nn.Module):
+    """Mean cross entropy of a model's logits over every node."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, y: Tensor, *inputs: Tensor) -> Tensor:
+        return F.cross_entropy(self.model(*inputs), y)
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
-    """Node features [N, F], edge index [2, E] and random labels [N] in 0..63."""
+class Model:
+    """`make(input width)` builds it. `points`: it runs on k-NN graphs, else on the others. `pseudo`: see Workload."""
 
-    x: Tensor
-    edge_index: Tensor
-    y: Tensor
+    make: Callable[[int], nn.Module]
+    points: bool = False
+    pseudo: bool = False
 
-
-GRAPHS = ("arxiv", "pubmed", "cora", "cora-features", "rmat")
-"""Names `load` knows. All have 64 random features but cora-features, which has its own 1433."""
-
-_FILES = {
-    "arxiv": "ogbn_arxiv_structure.npz",
-    "pubmed": "pubmed.npz",
-    "cora": "cora.npz",
-    "cora-features": "cora.npz",
-}
+    @property
+    def graphs(self) -> tuple[str, ...]:
+        return tuple(POINT_SETS) if self.points else GRAPHS
 
 
-def data_dir() -> Path:
-    """Folder of the graph files: the environment's GRAPHWEAVE_DATA, else `shared/data` beside the repository."""
-    return Path(os.environ.get("GRAPHWEAVE_DATA", ROOT.parent / "shared" / "data"))
-
-
-def missing(name: str, folder: Path) -> str | None:
-    """Why a graph cannot be loaded, None when it can."""
-    if name not in _FILES or (folder / _FILES[name]).is_file():
-        return None
-    return f"{folder / _FILES[name]} is absent"
-
-
-def load(name: str, folder: Path, seed: int = 0) -> Workload:
-    """arxiv is made symmetric (2.3M edges); R-MAT is directed, as drawn."""
-    generator = torch.Generator().manual_seed(seed)
-    if name == "rmat":
-        num_nodes, index, own = ARXIV_NODES, rmat(ARXIV_NODES, ARXIV_EDGES, seed), None
-    else:
-        data = npz(folder / _FILES[name], symmetric=name == "arxiv")
-        num_nodes, index, own = data.num_nodes, data.edge_index, data.x
-    x = own if name == "cora-features" and own is not None else torch.randn(num_nodes, FEATURES, generator=generator)
-    y = torch.randint(HIDDEN, (num_nodes,), generator=generator)
-    return Workload(x, index, y)
-
-
-class TwoLayer(nn.Module):
-    """conv, ReLU, conv: 64 logits a node."""
-
-    def __init__(self, first: nn.Module, second: nn.Module) -> None:
-        super().__init__()
-        self.first = first
-        self.second = second
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        return self.second(self.first(x, edge_index).relu(), edge_index)
-
-
-def _mlp(inputs: int, outputs: int) -> nn.Sequential:
+def mlp(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(nn.Linear(inputs, outputs), nn.ReLU(), nn.Linear(outputs, outputs))
 
 
-def two_layer(layer: Callable[[int], nn.Module], inputs: int, width: int = HIDDEN) -> TwoLayer:
-    return TwoLayer(layer(inputs), layer(width))
+def two_layer(layer: Callable[[int], nn.Module], inputs: int, width: int = HIDDEN) -> Layers:
+    return Layers(layer(inputs), layer(width))
 
 
-def attention(inputs: int, heads: int, channels: int) -> TwoLayer:
+def attention(inputs: int, heads: int, channels: int) -> Layers:
     """GAT whose two layers are both `heads` x `channels`, concatenated."""
     return two_layer(lambda width: pyg.GATConv(width, channels, heads=heads), inputs, heads * channels)
 
 
-MODELS: dict[str, Callable[[int], nn.Module]] = {
-    "gcn": lambda inputs: two_layer(lambda width: pyg.GCNConv(width, HIDDEN), inputs),
-    "sage": lambda inputs: two_layer(lambda width: pyg.SAGEConv(width, HIDDEN), inputs),
-    "gin": lambda inputs: two_layer(lambda width: pyg.GINConv(_mlp(width, HIDDEN)), inputs),
-    "gat": lambda inputs: attention(inputs, 4, 16),
-    "gatv2": lambda inputs: two_layer(lambda width: pyg.GATv2Conv(width, 16, heads=4), inputs),
+def edge_convs(message: Callable[[int, int], nn.Module], inputs: int) -> Layers:
+    """Max over neighbours u of message([x_v, x_u - x_v])."""
+    widths = (inputs, *EDGECONV_WIDTHS)
+    return Layers(*(pyg.EdgeConv(message(2 * i, o)) for i, o in pairwise(widths)))
+
+
+MODELS: dict[str, Model] = {
+    "gcn": Model(lambda inputs: two_layer(lambda width: pyg.GCNConv(width, HIDDEN), inputs)),
+    "sage": Model(lambda inputs: two_layer(lambda width: pyg.SAGEConv(width, HIDDEN), inputs)),
+    "gin": Model(lambda inputs: two_layer(lambda width: pyg.GINConv(mlp(width, HIDDEN)), inputs)),
+    "gat": Model(lambda inputs: attention(inputs, 4, 16)),
+    "gatv2": Model(lambda inputs: two_layer(lambda width: pyg.GATv2Conv(width, 16, heads=4), inputs)),
+    "transformer": Model(lambda inputs: two_layer(lambda width: pyg.TransformerConv(width, 16, heads=4), inputs)),
+    "monet": Model(
+        lambda inputs: two_layer(lambda width: pyg.GMMConv(width, HIDDEN, PSEUDO, KERNELS), inputs), pseudo=True
+    ),
+    "edgeconv": Model(lambda inputs: edge_convs(nn.Linear, inputs), points=True),
+    "edgeconv-mlp": Model(lambda inputs: edge_convs(mlp, inputs), points=True),
 }
-"""Model name -> constructor from the input width. Nothing is cached between steps (GCN normalises every step)."""
+"""Nothing is cached between steps by a layer: GCN normalises every step, as it does by default."""
+
+COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
+    "eager": lambda model: model,
+    "inductor": lambda model: torch.compile(model, dynamic=False),
+    "graphweave": graphweave.compile,
+}
+"""System -> what its user calls. inductor runs with sizes known at compile time, its faster setting."""
 
 
-def training_step(model: Callable[..., Tensor], parameters: Sequence[nn.Parameter], work: Workload) -> Tensor:
-    """Forward, cross entropy on every node, backward into fresh gradients; no optimiser, which all systems share."""
+def training_step(system: str, model: nn.Module, *, compile_loss: bool) -> Callable[[Workload], Tensor]:
+    """One step: forward, cross entropy over every node, backward into fresh gradients; no optimiser (all share it).
+
+    With `compile_loss` a compiled system gets the loss and the model as one function, as its user would write it;
+    without, it gets the model and eager PyTorch takes the loss. Eager runs the same calls either way. The step gives
+    the loss, detached.
+    """
+    parameters = list(model.parameters())
+    compiler = COMPILERS[system]
+    if compile_loss:
+        loss_of = compiler(WithLoss(model))
+    else:
+        logits = compiler(model)
+
+        def loss_of(y: Tensor, *inputs: Tensor) -> Tensor:
+            return F.cross_entropy(logits(*inputs), y)
+
+    def step(work: Workload) -> Tensor:
+        _forget(parameters)
+        loss = loss_of(work.y, *work.inputs)
+        loss.backward()
+        return loss.detach()
+
+    return step
+
+
+def _forget(parameters: Sequence[nn.Parameter]) -> None:
     for parameter in parameters:
         parameter.grad = None
-    loss = F.cross_entropy(model(work.x, work.edge_index), work.y)
-    loss.backward()
-    return loss.detach()

@@ -1,0 +1,143 @@
+"""Bytes of peak memory that one more edge costs in training: a line fitted over graphs of equal nodes, growing edges.
+
+    python -m bench.memory_growth [--models gcn sage gin gat gatv2 transformer edgeconv monet]
+                                  [--systems graphweave eager inductor] [--nodes 20000] [--no-compile-loss]
+                                  [--edges 500000 1000000 2000000 4000000] [--peer-share 0.25] [--out FILE]
+
+Training steps of 2 layers, 64 features, on uniformly random edges; edgeconv has a linear message and max. Every point
+has a fresh process: it compiles and runs on two small graphs first, then the resident size is read, the high-water
+mark is set back, and two steps run on a graph never seen before. So formats and everything else that is kept for a
+graph is counted; edge_index (16 bytes an edge) and MoNet's pseudo-coordinates (8 bytes), made before, are not. malloc
+hands every larger block back to the system at once in these processes, so the high-water mark is what was alive.
+
+A line is fitted by least squares: its slope is bytes an edge (both directions together), its intercept what the nodes
+cost, and the worst residual says how straight the line is. eager and inductor keep tensors of edges x features, so
+their edges are --peer-share of graphweave's; a point that fails, or takes more than --memory-gb, is recorded and left
+out of the fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch_geometric.nn as pyg
+from torch import nn
+
+from bench.common import arguments, in_fresh_process, peak_extra_bytes, ratio_table, save
+from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
+from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
+
+TARGET = 24.0
+"""Bytes an edge: indices only, for both directions."""
+
+MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
+
+
+def _edgeconv(width: int) -> nn.Module:
+    return pyg.EdgeConv(nn.Linear(2 * width, HIDDEN))
+
+
+GROWING: dict[str, Model] = {
+    **{name: MODELS[name] for name in ("gcn", "sage", "gin", "gat", "gatv2", "transformer")},
+    "edgeconv": Model(lambda inputs: two_layer(_edgeconv, inputs)),
+    "monet": MODELS["monet"],
+}
+"""2-layer models, on any graph."""
+
+
+def random_graph(nodes: int, edges: int, *, pseudo: bool, seed: int = 0) -> Workload:
+    generator = torch.Generator().manual_seed(seed)
+    index = torch.randint(nodes, (2, edges), generator=generator)
+    x = torch.randn(nodes, FEATURES, generator=generator)
+    y = torch.randint(HIDDEN, (nodes,), generator=generator)
+    return Workload(x, index, y, pseudo_coordinates(index, nodes) if pseudo else None)
+
+
+def worker(options: argparse.Namespace) -> None:
+    torch.set_num_threads(options.threads)
+    chosen = GROWING[options.models[0]]
+    torch.manual_seed(0)
+    step = training_step(options.systems[0], chosen.make(FEATURES), compile_loss=options.compile_loss)
+    for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic on the second one
+        step(random_graph(nodes, 6 * nodes, pseudo=chosen.pseudo))
+    work = random_graph(options.nodes, options.edges[0], pseudo=chosen.pseudo, seed=1)
+
+    def steps() -> None:
+        step(work)
+        step(work)
+
+    options.worker.write_text(json.dumps({"status": "ok", "peak_extra_bytes": peak_extra_bytes(steps)}))
+
+
+def fit(points: Sequence[tuple[int, int]]) -> dict[str, float] | None:
+    """Least squares line through (edges, bytes): None of fewer than three points."""
+    if len(points) < 3:
+        return None
+    edges, peaks = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
+    slope, intercept = np.polyfit(edges, peaks, 1)
+    residual = np.abs(peaks - (slope * edges + intercept)).max()
+    return {"bytes_per_edge": slope, "intercept_bytes": intercept, "worst_residual_bytes": residual}
+
+
+def measure(options: argparse.Namespace, model: str, system: str) -> dict[str, Any]:
+    share = 1.0 if system == "graphweave" else options.peer_share
+    points: dict[int, Any] = {}
+    for edges in (int(count * share) for count in options.edges):
+        given = ["--models", model, "--systems", system, "--edges", str(edges), "--nodes", str(options.nodes)]
+        given += ["--threads", str(options.threads)]
+        given += ["--compile-loss" if options.compile_loss else "--no-compile-loss"]
+        points[edges] = in_fresh_process(
+            "bench.memory_growth", given, {"OMP_NUM_THREADS": str(options.threads), **MALLOC},
+            timeout=options.timeout, memory=int(options.memory_gb * 2**30),
+        )  # fmt: skip
+    line = fit([(edges, one["peak_extra_bytes"]) for edges, one in points.items() if one["status"] == "ok"])
+    return {"points": points, "line": line}
+
+
+def table_row(name: str, answer: dict[str, Any]) -> list[str]:
+    points = [one.get("peak_extra_bytes") for one in answer["points"].values()]
+    peaks = ", ".join(f"{peak / 2**20:.0f}" if peak else "failed" for peak in points)
+    line = answer["line"]
+    if line is None:
+        return [name, peaks, "-", "-", "-", next((p["status"] for p in answer["points"].values()), "")]
+    slope = line["bytes_per_edge"]
+    verdict = "yes" if slope <= TARGET else "no"
+    mib = (f"{line[key] / 2**20:.1f}" for key in ("intercept_bytes", "worst_residual_bytes"))
+    return [name, peaks, f"{slope:.1f}", *mib, verdict]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--models", nargs="+", choices=GROWING, default=list(GROWING))
+    parser.add_argument("--systems", nargs="+", choices=COMPILERS, default=["graphweave", "eager", "inductor"])
+    parser.add_argument("--nodes", type=int, default=20_000)
+    parser.add_argument("--edges", type=int, nargs="+", default=[500_000, 1_000_000, 2_000_000, 4_000_000])
+    parser.add_argument("--peer-share", type=float, default=0.25, help="edges of eager and inductor over graphweave's")
+    parser.add_argument("--compile-loss", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument("--memory-gb", type=float, default=8.0, help="private memory that a process may take")
+    parser.add_argument("--timeout", type=float, default=600, help="seconds that a point may take")
+    options = parser.parse_args(argv)
+    if options.worker is not None:
+        worker(options)
+        return 0
+    results: dict[str, Any] = {}
+    rows = []
+    loss = "compiled" if options.compile_loss else "eager"
+    record = {"benchmark": "memory_growth", "nodes": options.nodes, "loss": loss, "results": results}
+    for model in options.models:
+        for system in options.systems:
+            results[f"{model} {system}"] = measure(options, model, system)
+            rows.append(table_row(f"{model} {system}", results[f"{model} {system}"]))
+            save(options.out, record)
+    headings = ["model system", "peak MiB", "bytes an edge", "nodes MiB", "residual MiB", f"at most {TARGET:.0f}"]
+    ratio_table(f"peak memory of training against edges, {options.nodes} nodes, {loss} loss", headings, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,162 @@
+"""Processes that take turns: each stays alive with what it measures, and runs only when it is asked.
+
+So systems that cannot share a process (another PyTorch, another allocator, one that may be killed for memory) are
+still measured in turn, in the same minutes, and never two at once. Question and answer are one line of JSON each, over
+pipes. Standard library only: a peer's virtual environment runs this file too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+
+TURN_SECONDS = 0.05
+"""A turn is as many steps as fill about this time, so that a step of a millisecond is not mostly waking up."""
+
+SETTLE_SECONDS = 0.02
+"""Pause between turns: the OpenMP threads of the process before have then stopped spinning."""
+
+
+class PlayerLost(Exception):
+    """The process ended, ran out of memory or time, or its answer is an error; the text says which."""
+
+
+class Player:
+    """A process that runs `serve`. `ask(do, **arguments)` runs one of its handlers and gives what that returns."""
+
+    def __init__(
+        self, command: Sequence[str], environment: Mapping[str, str], *, timeout: float, memory: int | None = None
+    ) -> None:
+        """`timeout`: seconds that one answer may take. `memory`: bytes of private memory (RLIMIT_DATA), None for all.
+
+        Past it an allocation fails in that process alone, before the system kills one of its own choice.
+        """
+        self._timeout = timeout
+        self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 (closed by `close`)
+        self._process = subprocess.Popen(
+            list(command), cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._errors, text=True, bufsize=1, start_new_session=True,
+        )  # fmt: skip
+        if memory is not None:
+            resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (memory, memory))
+
+    def ask(self, do: str, **arguments: Any) -> Any:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
+        except BrokenPipeError:
+            raise PlayerLost(self._last_words()) from None
+        ready, _, _ = select.select([self._process.stdout], [], [], self._timeout)
+        if not ready:
+            self.close()
+            raise PlayerLost(f"no answer to {do!r} within {self._timeout:.0f} s")
+        line = self._process.stdout.readline()
+        if not line:
+            raise PlayerLost(self._last_words())
+        answer = json.loads(line)
+        if "error" in answer:
+            raise PlayerLost(answer["error"])
+        return answer["value"]
+
+    def _last_words(self) -> str:
+        code = self._process.wait(timeout=30)
+        self._errors.seek(0)
+        last = (self._errors.read().strip().splitlines() or [""])[-1][:300]
+        return f"killed by signal {-code}" if code < 0 else f"exit {code}: {last}"
+
+    def close(self) -> None:
+        """End the process and whatever it started; it may have ended already."""
+        if self._process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+
+
+def serve(handlers: Mapping[str, Callable[..., Any]]) -> None:
+    """Answer questions until the other end closes. A handler's exception is an answer; the process lives on.
+
+    Answers go to what standard output was; whatever prints is sent to standard error from here on.
+    """
+    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    os.dup2(2, 1)
+    for line in sys.stdin:
+        question = json.loads(line)
+        try:
+            reply = {"value": handlers[question.pop("do")](**question)}
+        except Exception as problem:  # a system that fails is a result of a benchmark
+            reply = {"error": f"{type(problem).__name__}: {problem}"[:300]}
+        answers.write(json.dumps(reply) + "\n")
+
+
+def steps_timer(step: Callable[[], Any]) -> Callable[[int], float]:
+    """Handler "turn": mean seconds of `steps` calls. The garbage collector runs before and is off meanwhile."""
+
+    def turn(steps: int) -> float:
+        gc.collect()
+        gc.disable()
+        start = time.perf_counter()
+        for _ in range(steps):
+            step()
+        seconds = (time.perf_counter() - start) / steps
+        gc.enable()
+        return seconds
+
+    return turn
+
+
+def take_turns(
+    players: Mapping[str, Player], *, repeats: int, warmup: int = 2, question: str = "turn", **arguments: Any
+) -> dict[str, dict[str, Any]]:
+    """Ask every player for a turn, round after round; seconds of a step for each: median, q1, q3, repeats, min.
+
+    A player that fails on the way keeps no numbers: its entry has the reason as `status`. The others go on.
+    """
+    steps: dict[str, int] = {}
+    times: dict[str, list[float]] = {name: [] for name in players}
+    lost: dict[str, str] = {}
+
+    def one(name: str, count: int) -> float:
+        time.sleep(SETTLE_SECONDS)
+        return players[name].ask(question, steps=count, **arguments)
+
+    for round_ in range(warmup + repeats):
+        for name in players:
+            if name in lost:
+                continue
+            try:
+                seconds = one(name, steps.get(name, 1))
+            except PlayerLost as problem:
+                lost[name] = str(problem)
+                continue
+            if round_ < warmup:
+                steps[name] = max(1, int(TURN_SECONDS / max(seconds, 1e-6)))
+            else:
+                times[name].append(seconds)
+    return {
+        name: {"status": lost[name]} if name in lost else {"status": "ok", **summary(taken), "steps": steps[name]}
+        for name, taken in times.items()
+    }
+
+
+def summary(taken: Sequence[float]) -> dict[str, Any]:
+    q1, _, q3 = quantiles(taken, n=4, method="inclusive") if len(taken) > 1 else (taken[0],) * 3
+    return {"median": median(taken), "q1": q1, "q3": q3, "min": min(taken), "repeats": len(taken)}
