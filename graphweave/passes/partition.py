@@ -22,7 +22,7 @@ from graphweave.analysis.flow import (
 from graphweave.analysis.hoist import hoisted
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Aten, Input, Program, Ref, Type
+from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Ref, Type
 from graphweave.passes.recompute import Recompute, recomputed
 
 
@@ -51,6 +51,8 @@ def split(
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = _with_items(joint, ancestors(joint, [r for r in forward_outputs if r is not None]))
+    if recompute != "always":
+        forward = ancestors(joint, forward | _riders(joint, forward, backward_outputs, tangents))
     found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents, recompute)
     saved = tuple(r for r in found if r not in constants)
     saved += _sizes_to_save(joint, saved, [r for r in backward_outputs if r is not None], tangents)
@@ -99,6 +101,22 @@ def _sizes_to_save(
     sizes = (r for r, t in enumerate(joint.types) if symbol_of(t) in symbols and r not in given)
     first = {joint.types[r]: r for r in reversed(list(sizes))}
     return tuple(sorted(first.values()))
+
+
+def _riders(
+    joint: Program, forward: set[Ref], backward_outputs: Iterable[Ref | None], tangents: tuple[Ref, ...]
+) -> set[Ref]:
+    """Pushes that only the backward needs, of forward values, along maps that the forward walks anyway.
+
+    Beside the forward's pushes they cost an accumulator; in the backward, a walk of their own with all its gathers.
+    """
+    late = _depends(joint, tangents)
+    walked = {n.map for r in forward if isinstance(n := joint.nodes[r], Push)}
+    needed = ancestors(joint, [r for r in backward_outputs if r is not None], frozenset(tangents))
+    return {
+        r for r in needed - forward - late
+        if isinstance(n := joint.nodes[r], Push) and n.map in walked and isinstance(joint.nodes[n.map], MapOf)
+    }  # fmt: skip
 
 
 def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:

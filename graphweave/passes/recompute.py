@@ -6,7 +6,7 @@ saving it would keep (Zhang et al., "Understanding GNN Computational Graph", sec
     layout, structure, views       0
     pull, pointwise, cast, random, ...   1 (a reduction over features: elements read / elements made)
     push                           rows pushed / rows made, the mean degree
-    matrix product                 its inner size
+    matrix product                 its inner size; on edges computed again all the same, tile by tile
     ATen call                      unknown, and a random one cannot be repeated
 """
 
@@ -16,17 +16,20 @@ from typing import Literal, TypeAlias, get_args
 
 from graphweave.analysis.flow import is_structure, is_view
 from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     Broadcast,
     Cast,
     Concat,
+    Const,
     Pad,
     Permute,
     Pointwise,
     Program,
     Pull,
     Push,
+    Random,
     Reduce,
     Ref,
     Reshape,
@@ -37,8 +40,8 @@ from graphweave.ir.message.nodes import (
 Recompute: TypeAlias = Literal["auto", "never", "always"]
 """Which values of O(1) computation an element of memory, and which beyond, the backward computes again.
 
-`auto`: those on edge spaces, so that nothing of edges x features is saved; node values are saved, pushes too (a
-softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values that the
+`auto`: those on edge spaces, so that nothing of edges x features is saved, and random masks; node values are saved,
+pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values that the
 backward reads are saved, whatever their size. `always`: all, on nodes too, and pushes at their mean degree; saved are
 inputs, matrix products and ATen calls.
 """
@@ -57,8 +60,18 @@ def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[S
         return False
     if isinstance(node, Push):
         return policy == "always"
+    if isinstance(node, Random) or _drawn(program, ref):
+        return True
     if not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
         return False
     if t.space == UNIT:
         return numel(t.shape) <= _SMALL_UNIT
     return policy == "always" or t.space in edges or isinstance(node, Pull)
+
+
+def _drawn(program: Program, ref: Ref) -> bool:
+    """Row by row from random and constant numbers: a mask."""
+    node = program.nodes[ref]
+    if isinstance(node, Const | Random):
+        return True
+    return isinstance(node, Pointwise | Cast) and all(_drawn(program, r) for r in operands(node))

@@ -8,11 +8,30 @@ from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
+class Step:
+    """A rewrite that was tried: which rules, at which of the user's lines, what it costs without and with it.
+
+    Costs are (bytes, vector operations, flops of matrix products); `seconds` is what is gained, negative for a loss.
+    """
+
+    rules: tuple[str, ...]
+    loc: str
+    before: tuple[float, float, float]
+    after: tuple[float, float, float]
+    seconds: float
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Rewritten:
-    """`where[old]` is the new position of each node of the program that was rewritten."""
+    """`where[old]` is the new position of each node of the program that was rewritten; dead nodes have none.
+
+    `steps` are the choices that were made by cost, in order.
+    """
 
     program: Program
     where: dict[Ref, Ref]
+    steps: tuple[Step, ...] = ()
 
 
 def unchanged(program: Program) -> Rewritten:

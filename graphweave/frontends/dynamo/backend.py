@@ -13,8 +13,9 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
+from graphweave.analysis.statistics import statistics_of
 from graphweave.compiler.build import build_inference, build_training
-from graphweave.compiler.pipeline import optimise
+from graphweave.compiler.pipeline import Facts, optimise
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
@@ -22,6 +23,7 @@ from graphweave.core.log import logger
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
+from graphweave.frontends.dynamo.sizes import hint, unbacked
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.runtime import toolchain
 from graphweave.schedule.options import Options
@@ -80,7 +82,7 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = _optimised(import_graph(module))
+            imported = _optimised(import_graph(module), frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, Options(), imported.attributes,
                 verify=self.options.verify,
@@ -102,9 +104,10 @@ class _Side:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         bump("compilations")
         try:
-            imported = _optimised(import_graph(joint))
             placeholders = joint.graph.find_nodes(op="placeholder")
-            tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if "tangents" in str(n.target)]
+            late = [n.name for n in placeholders if "tangents" in str(n.target)]
+            imported = _optimised(import_graph(joint), frozenset(late))
+            tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, Options(),
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
@@ -120,18 +123,20 @@ class _Side:
         return boxed(module) or make_boxed_func(module.forward)
 
 
-def _optimised(imported: Imported) -> Imported:
-    """The import with its program rewritten."""
-    done = optimise(imported.program)
-    moved = done.where.__getitem__
+def _optimised(imported: Imported, tangents: frozenset[str]) -> Imported:
+    """The import with its program rewritten, for graphs about as large as the one at hand."""
+    rows = {s: hint(n) for s, n in imported.space_rows.items() if not unbacked(n)}
+    facts = Facts(statistics_of({s: n for s, n in rows.items() if n is not None}), tangents)
+    done = optimise(imported.program, facts, imported.effects)
+    where = done.where
     return replace(
         imported,
         program=done.program,
-        inputs=tuple(map(moved, imported.inputs)),
-        vals={moved(r): v for r, v in imported.vals.items()},
-        refused={moved(r): why for r, why in imported.refused.items()},
-        effects=tuple(map(moved, imported.effects)),
-        attributes={moved(r): v for r, v in imported.attributes.items()},
+        inputs=tuple(where[r] for r in imported.inputs),
+        vals={where[r]: v for r, v in imported.vals.items() if r in where},
+        refused={where[r]: why for r, why in imported.refused.items() if r in where},
+        effects=tuple(where[r] for r in imported.effects),
+        attributes={where[r]: v for r, v in imported.attributes.items() if r in where},
     )
 
 

@@ -20,6 +20,14 @@ class Builder:
         self.locs: list[str] = []
         self._seen: dict[Node, Ref] = {}
 
+    @classmethod
+    def of(cls, program: Program) -> Builder:
+        """A builder that holds `program`'s nodes at their positions."""
+        build = cls()
+        build.nodes, build.types, build.locs = list(program.nodes), list(program.types), list(program.locs)
+        build._seen = {_exact(node): ref for ref, node in reversed(list(enumerate(program.nodes)))}
+        return build
+
     def add(self, node: Node, loc: str = "") -> Ref:
         """Position of `node`. Raises IRError where it is ill typed."""
         key = _exact(node)
@@ -32,6 +40,12 @@ class Builder:
         self.locs.append(loc)
         self._seen[key] = ref
         return ref
+
+    def rollback(self, count: int) -> None:
+        """Forget all nodes but the first `count`."""
+        for node in self.nodes[count:]:
+            del self._seen[_exact(node)]
+        del self.nodes[count:], self.types[count:], self.locs[count:]
 
     def program(self, outputs: Iterable[Ref | None], spaces: Iterable[tuple[Space, str]]) -> Program:
         return Program(tuple(self.nodes), tuple(self.types), tuple(self.locs), tuple(outputs), tuple(spaces))
@@ -67,8 +81,8 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
 
 
 _REF_FIELDS: dict[str, tuple[str, ...]] = {
-    "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",), "Reduce": ("x",),
-    "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
+    "Random": ("seed",), "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",),
+    "Reduce": ("x",), "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
     "MatMul": ("x", "w"), "Gram": ("x", "y"),
 }  # fmt: skip
 

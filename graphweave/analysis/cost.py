@@ -1,0 +1,313 @@
+"""What a program will cost: bytes moved and flops, as its kernels will spend them.
+
+A value of edges costs nothing by itself: it is recomputed inside every *walk* that needs it, a walk being all pushes
+along one map in one half (forward or backward) of the program. So a pulled row is gathered once a walk, and a pull
+along the walked map is the row itself. Values of nodes cost their work once, and their bytes where they must exist as
+tensors: read by a matrix product or a call, pulled by a walk along another map, kept for the backward, or given back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from graphweave.analysis.flow import ancestors, edge_spaces, is_structure
+from graphweave.analysis.hoist import graph_only
+from graphweave.analysis.statistics import Statistics
+from graphweave.core.types import UNIT, Op, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Aten,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    MapType,
+    MatMul,
+    Pad,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Type,
+)
+
+BANDWIDTH = 20e9
+"""Bytes per second of a kernel that streams or gathers rows."""
+
+VECTOR = 20e9
+"""Operations per second of fused loops over features."""
+
+PRODUCT = 200e9
+"""Flops per second of matrix products."""
+
+_DEAR = frozenset({
+    Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos,
+    Op.div, Op.pow, Op.atan2,
+})  # fmt: skip
+_DEAR_FLOPS = 8
+_LANES = 8  # a vector instruction costs as much for fewer elements
+_INDEX_BYTES = 4
+_UNIT_LIMIT = 1 << 20
+
+Walk: TypeAlias = tuple[bool, Ref | None, Ref | None]
+"""(in the backward, along this map, or alone for this value of edges)"""
+
+
+@dataclass(slots=True)
+class Cost:
+    """Bytes, vector operations and flops of matrix products per row of each space."""
+
+    rows: dict[Space, list[float]] = field(default_factory=dict)
+
+    def add(self, space: Space, *, bytes: float = 0, flops: float = 0, products: float = 0) -> None:
+        row = self.rows.setdefault(space, [0.0, 0.0, 0.0])
+        row[0] += bytes
+        row[1] += flops
+        row[2] += products
+
+    def total(self, statistics: Statistics) -> tuple[float, float, float]:
+        """(bytes, vector operations, flops of matrix products) for a graph of this size."""
+        totals = [0.0, 0.0, 0.0]
+        for space, row in self.rows.items():
+            n = statistics.rows(space)
+            for i, value in enumerate(row):
+                totals[i] += n * value
+        return totals[0], totals[1], totals[2]
+
+    def seconds(self, statistics: Statistics) -> float:
+        moved, flops, products = self.total(statistics)
+        return moved / BANDWIDTH + flops / VECTOR + products / PRODUCT
+
+    def per_row(self) -> dict[Space, float]:
+        """Seconds for each row of a space."""
+        return {s: b / BANDWIDTH + f / VECTOR + p / PRODUCT for s, (b, f, p) in self.rows.items()}
+
+
+def cost(program: Program, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = ()) -> Cost:
+    """Cost of what `program`'s outputs and the calls in `keep` need; what depends on `tangents` is the backward."""
+    return _Counter(program, frozenset(tangents), tuple(keep)).count()
+
+
+class _Counter:
+    def __init__(self, program: Program, tangents: frozenset[Ref], keep: tuple[Ref, ...]) -> None:
+        self.program, self.nodes, self.types = program, program.nodes, program.types
+        self.outputs = {r for r in program.outputs if r is not None} | set(keep)
+        self.live = sorted(ancestors(program, self.outputs))
+        self.late = self._late(tangents)
+        cods = {t.cod for t in self.types if isinstance(t, MapType)}
+        self.edges = edge_spaces(program) - cods
+        self.given = graph_only(program)
+        self.cost = Cost()
+        self.walks: dict[Ref, set[Walk]] = {}
+
+    def _late(self, tangents: frozenset[Ref]) -> set[Ref]:
+        found = set(tangents)
+        if found:
+            for ref in self.live:
+                if any(r in found for r in operands(self.nodes[ref])):
+                    found.add(ref)
+        return found
+
+    def count(self) -> Cost:
+        totals = self._walks_of_pushes()
+        for ref in totals:
+            self._walk_of_total(ref)
+        columns: set[tuple[Walk, Ref]] = set()
+        for ref in self.live:
+            t = self.types[ref]
+            if isinstance(t, Type) and t.space in self.edges:
+                self._edge_level(ref, t, columns)
+            elif isinstance(t, Type) and t.space == UNIT:
+                self._shared(ref, t)
+            elif isinstance(t, Type):
+                self._node_level(ref, t)
+        self._tensors()
+        for _, m in columns:
+            mt = self.types[m]
+            assert isinstance(mt, MapType)
+            self.cost.add(mt.dom, bytes=_INDEX_BYTES)
+        return self.cost
+
+    # -------------------------------------------------------- which walks need a value of edges
+
+    def _walks_of_pushes(self) -> list[Ref]:
+        """Marks cones of pushes and values of edges that must exist; gives the totals over edges, marked later."""
+        totals: list[Ref] = []
+        for ref in reversed(self.live):
+            node, t = self.nodes[ref], self.types[ref]
+            late = ref in self.late
+            if isinstance(node, Push):
+                along = self.types[node.map]
+                assert isinstance(along, MapType)
+                if along.cod == UNIT:
+                    totals.append(ref)
+                elif not isinstance(self.nodes[node.x], Const):
+                    self._mark(node.x, {(late, node.map, None)})
+            elif isinstance(node, Gram) and self._on_edges(node.x):
+                totals.append(ref)
+            elif isinstance(node, Aten):
+                for r in operands(node):
+                    self._mark(r, {(late, None, r)})
+            if ref in self.outputs:
+                self._mark(ref, {(late, None, ref)})
+            if ref in self.walks and isinstance(t, Type) and ref not in self.given and not isinstance(node, Pull):
+                for r in operands(node):
+                    self._mark(r, self.walks[ref])
+        return totals
+
+    def _mark(self, ref: Ref, walks: set[Walk]) -> None:
+        if self._on_edges(ref):
+            self.walks.setdefault(ref, set()).update(walks)
+
+    def _on_edges(self, ref: Ref) -> bool:
+        t = self.types[ref]
+        return isinstance(t, Type) and t.space in self.edges
+
+    def _walk_of_total(self, ref: Ref) -> None:
+        """A total over edges joins the walk in which it gathers least."""
+        roots = [r for r in operands(self.nodes[ref]) if self._on_edges(r)]
+        if not roots:
+            return
+        cone = self._cone(roots)
+        late, space = ref in self.late, self.types[roots[0]]
+        found = {w for walks in self.walks.values() for w in walks if w[0] == late and w[1] is not None}
+        fitting = [w for w in found if self._dom(w[1]) == getattr(space, "space", None)]
+        alone: Walk = (late, None, roots[0])
+        best = (
+            min([*sorted(fitting), alone], key=lambda w: self._new_bytes(cone, w), default=alone) if fitting else alone
+        )
+        for r in cone:
+            self.walks.setdefault(r, set()).add(best)
+
+    def _dom(self, m: Ref | None) -> Space | None:
+        t = self.types[m] if m is not None else None
+        return t.dom if isinstance(t, MapType) else None
+
+    def _cone(self, roots: Iterable[Ref]) -> list[Ref]:
+        seen: set[Ref] = set()
+        todo = list(roots)
+        while todo:
+            ref = todo.pop()
+            if ref in seen or not self._on_edges(ref):
+                continue
+            seen.add(ref)
+            if ref not in self.given and not isinstance(self.nodes[ref], Pull):
+                todo.extend(operands(self.nodes[ref]))
+        return sorted(seen)
+
+    def _new_bytes(self, cone: Iterable[Ref], walk: Walk) -> float:
+        return sum(self._read_bytes(r, walk) for r in cone if walk not in self.walks.get(r, ()))
+
+    def _read_bytes(self, ref: Ref, walk: Walk) -> float:
+        node, t = self.nodes[ref], self.types[ref]
+        assert isinstance(t, Type)
+        size = numel(t.shape) * t.dtype.itemsize
+        if isinstance(node, Pull) and ref not in self.given:
+            return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
+        leaf = isinstance(node, Input | Aten) or (ref in self.given and not is_structure(node))
+        return size if leaf else 0
+
+    # -------------------------------------------------------- costs
+
+    def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
+        node = self.nodes[ref]
+        for walk in self.walks.get(ref, ()):
+            if ref in self.given or isinstance(node, Pull | Input | Aten):
+                self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
+                if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
+                    columns.add((walk, node.map))
+                continue
+            self.cost.add(t.space, flops=self._flops(ref), products=self._products(ref))
+            if walk[2] == ref:
+                self.cost.add(t.space, bytes=numel(t.shape) * t.dtype.itemsize)
+
+    def _node_level(self, ref: Ref, t: Type) -> None:
+        if ref in self.given:
+            return
+        node = self.nodes[ref]
+        if isinstance(node, Push):
+            source = self.types[node.x]
+            assert isinstance(source, Type)
+            if not isinstance(self.nodes[node.x], Const):
+                self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
+        else:
+            self.cost.add(t.space, flops=self._flops(ref), products=self._products(ref))
+
+    def _shared(self, ref: Ref, t: Type) -> None:
+        node = self.nodes[ref]
+        if isinstance(node, Gram | Push):
+            source = self.types[node.x]
+            assert isinstance(source, Type)
+            walks = len(self.walks.get(node.x, ())) if source.space in self.edges else 1
+            if walks and isinstance(node, Gram):
+                self.cost.add(source.space, products=2 * numel(t.shape))
+            elif walks:
+                self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
+        elif isinstance(node, MatMul):
+            self.cost.add(UNIT, products=self._products(ref))
+        elif numel(t.shape) <= _UNIT_LIMIT:
+            self.cost.add(UNIT, flops=self._flops(ref))
+
+    def _flops(self, ref: Ref) -> float:
+        node, t = self.nodes[ref], self.types[ref]
+        assert isinstance(t, Type)
+        match node:
+            case Pointwise(op, _):
+                return max(numel(t.shape), _LANES) * (_DEAR_FLOPS if op in _DEAR else 1)
+            case Reduce(x):
+                source = self.types[x]
+                assert isinstance(source, Type)
+                return 2 * max(numel(source.shape), _LANES)
+            case Cast() | Concat() | Pad():
+                return max(numel(t.shape), _LANES)
+            case _:
+                return 0
+
+    def _products(self, ref: Ref) -> float:
+        node = self.nodes[ref]
+        if not isinstance(node, MatMul):
+            return 0
+        w = self.types[node.w]
+        assert isinstance(w, Type)
+        return 2 * numel(w.shape)
+
+    # -------------------------------------------------------- tensors
+
+    def _tensors(self) -> None:
+        """Bytes written and read for the values of nodes that must exist as tensors."""
+        readers: dict[Ref, set[tuple[str, Ref | bool]]] = {r: {("output", r)} for r in self.outputs}
+        for ref in self.live:
+            node, late = self.nodes[ref], ref in self.late
+            for r in operands(node):
+                if isinstance(node, MatMul | Gram | Aten):
+                    readers.setdefault(r, set()).add(("call", ref))
+                elif isinstance(node, Pull):
+                    if any(w[1] != node.map for w in self.walks.get(ref, ())):
+                        readers.setdefault(r, set()).add(("gather", ref))
+                    if any(w[1] == node.map and self._stands_apart(r, w[0]) for w in self.walks.get(ref, ())):
+                        readers.setdefault(r, set()).add(("row", late))
+                elif self._stands_apart(r, late):
+                    readers.setdefault(r, set()).add(("row", late))
+        for ref in self.live:
+            t, node = self.types[ref], self.nodes[ref]
+            if not isinstance(t, Type) or t.space == UNIT or t.space in self.edges or is_structure(node):
+                continue
+            size = numel(t.shape) * t.dtype.itemsize
+            reads = readers.get(ref, set())
+            exists = isinstance(node, Input | MatMul | Aten) or ref in self.given
+            if reads and not isinstance(node, Input) and ref not in self.given:
+                self.cost.add(t.space, bytes=size)
+            if exists or reads:
+                self.cost.add(t.space, bytes=size * sum(kind in ("call", "row") for kind, _ in reads))
+
+    def _stands_apart(self, ref: Ref, late: bool) -> bool:
+        """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""
+        node = self.nodes[ref]
+        return isinstance(node, Input | MatMul | Aten) or ref in self.given or (late and ref not in self.late)

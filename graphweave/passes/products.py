@@ -1,0 +1,192 @@
+"""Values of edges read as products: the factors of a push, and which of them are the row's own.
+
+`x[16] * reshape(a / pull(d, m))[1]` is the factors x, a and 1/pull(d, m), each with the shape under which it takes part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from graphweave.core.types import UNIT, DType, Op, Space
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    MapType,
+    Pad,
+    Permute,
+    Pointwise,
+    Pull,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+
+_ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
+
+
+@dataclass(frozen=True, slots=True)
+class Factor:
+    """The value `ref`, seen as `shape` (its own but for dims of size 1), divided by instead of multiplied if `inverse`."""
+
+    ref: Ref
+    shape: tuple[int, ...]
+    inverse: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """`sign` times the factors; every factor's shape has as many dims as `shape`, each full or 1."""
+
+    sign: int
+    factors: tuple[Factor, ...]
+    shape: tuple[int, ...]
+
+
+def value_type(build: Builder, ref: Ref) -> Type:
+    t = build.types[ref]
+    assert isinstance(t, Type)
+    return t
+
+
+def product(build: Builder, ref: Ref) -> Product:
+    """`ref` as a product, through mul, div, neg, broadcasts and reshapes that add or drop dims of size 1."""
+    node, t = build.nodes[ref], value_type(build, ref)
+    match node:
+        case Pointwise(Op.mul, (a, b)):
+            p, q = product(build, a), product(build, b)
+            return Product(p.sign * q.sign, (*_padded(p, t.shape), *_padded(q, t.shape)), t.shape)
+        case Pointwise(Op.div, (a, b)):
+            p, q = product(build, a), product(build, b)
+            below = tuple(replace(f, inverse=not f.inverse) for f in _padded(q, t.shape))
+            return Product(p.sign * q.sign, (*_padded(p, t.shape), *below), t.shape)
+        case Pointwise(Op.neg, (a,)):
+            p = product(build, a)
+            return Product(-p.sign, p.factors, t.shape)
+        case Const(value) if value == 1:
+            return Product(1, (), t.shape)
+        case Broadcast(x, shape):
+            p = product(build, x)
+            return Product(p.sign, _padded(p, shape), shape)
+        case Reshape(x, shape) if same_but_ones(value_type(build, x).shape, shape):
+            p = product(build, x)
+            return Product(p.sign, tuple(realigned(f, p.shape, shape) for f in p.factors), shape)
+        case _:
+            return Product(1, (Factor(ref, t.shape),), t.shape)
+
+
+def same_but_ones(a: Sequence[int], b: Sequence[int]) -> bool:
+    return [n for n in a if n != 1] == [n for n in b if n != 1]
+
+
+def realigned(f: Factor, old: Sequence[int], new: Sequence[int]) -> Factor:
+    """A factor of a product of shape `old`, in the same product seen as `new`, which differs in dims of size 1."""
+    full = iter([n for n, whole in zip(f.shape, old, strict=True) if whole != 1])
+    return replace(f, shape=tuple(1 if whole == 1 else next(full) for whole in new))
+
+
+def _padded(p: Product, shape: tuple[int, ...]) -> tuple[Factor, ...]:
+    ones = (1,) * (len(shape) - len(p.shape))
+    return tuple(replace(f, shape=(*ones, *f.shape)) for f in p.factors)
+
+
+def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: Space, loc: str) -> Ref:
+    """The product of `factors`, narrow ones first, in an order that depends on nothing but what they are.
+
+    A divisor narrower than the whole becomes a reciprocal: one division a row instead of one an element. Without
+    factors: the constant 1 on `space`.
+    """
+    factors = list(factors)
+    widest = max((numel(f.shape) for f in factors), default=0)
+    total: Ref | None = None
+    for f in sorted(factors, key=lambda f: (numel(f.shape), f.inverse, f.ref)):
+        value = viewed(build, f, loc)
+        if total is None or (f.inverse and numel(f.shape) < widest):
+            value = _inverse(build, value, dtype, loc) if f.inverse else value
+            total = value if total is None else build.add(Pointwise(Op.mul, (total, value)), loc)
+        else:
+            total = build.add(Pointwise(Op.div if f.inverse else Op.mul, (total, value)), loc)
+    return build.add(Const(1.0, Type(space, (), dtype)), loc) if total is None else total
+
+
+def viewed(build: Builder, f: Factor, loc: str) -> Ref:
+    own = value_type(build, f.ref).shape
+    if (1,) * (len(f.shape) - len(own)) + own == f.shape:
+        return f.ref
+    while len(f.shape) > 0 and f.shape[0] == 1:
+        f = replace(f, shape=f.shape[1:])
+    return build.add(Reshape(_below_reshapes(build, f.ref), f.shape), loc)
+
+
+def _below_reshapes(build: Builder, ref: Ref) -> Ref:
+    while isinstance(node := build.nodes[ref], Reshape):
+        ref = node.x
+    return ref
+
+
+def _inverse(build: Builder, ref: Ref, dtype: DType, loc: str) -> Ref:
+    return build.add(Pointwise(Op.div, (build.add(Const(1.0, Type(UNIT, (), dtype)), loc), ref)), loc)
+
+
+def negated(build: Builder, ref: Ref, sign: int, loc: str) -> Ref:
+    return ref if sign > 0 else build.add(Pointwise(Op.neg, (ref,)), loc)
+
+
+def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: str) -> Ref:
+    """`ref` with exactly this shape: reshaped or broadcast where it differs."""
+    own = value_type(build, ref).shape
+    if own == shape:
+        return ref
+    if numel(own) == numel(shape):
+        return build.add(Reshape(_below_reshapes(build, ref), shape), loc)
+    return build.add(Broadcast(ref, shape), loc)
+
+
+def lifted(build: Builder, ref: Ref, m: Ref) -> Ref | None:
+    """The value on the codomain of `m` of which `ref`, on its domain, is the pull; None where there is none.
+
+    `ref` is row-wise work on values pulled along `m` and shared data, so that pull(lifted(x)) = x.
+    """
+    if not _can_lift(build, ref, m, set()):
+        return None
+    return _lift(build, ref, m, {})
+
+
+def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
+    if ref in seen:
+        return True
+    seen.add(ref)
+    t = build.types[ref]
+    if not isinstance(t, Type):
+        return False
+    if t.space == UNIT:
+        return True
+    node = build.nodes[ref]
+    if isinstance(node, Pull):
+        return node.map == m
+    if isinstance(node, Const):
+        return True
+    return isinstance(node, _ROW_WISE) and all(_can_lift(build, r, m, seen) for r in operands(node))
+
+
+def _lift(build: Builder, ref: Ref, m: Ref, done: dict[Ref, Ref]) -> Ref:
+    if ref in done:
+        return done[ref]
+    node, t, mt = build.nodes[ref], value_type(build, ref), build.types[m]
+    assert isinstance(mt, MapType)
+    if t.space == UNIT:
+        out = ref
+    elif isinstance(node, Pull):
+        out = node.x
+    elif isinstance(node, Const):
+        out = build.add(Const(node.value, replace(t, space=mt.cod)), build.locs[ref])
+    else:
+        out = build.add(with_operands(node, lambda r: _lift(build, r, m, done)), build.locs[ref])
+    done[ref] = out
+    return out

@@ -1,0 +1,84 @@
+"""push(c * (a + b)) -> push(c * a) + push(c * b), and the same for differences.
+
+Legal for sums. It pays where one of the two parts has factors of the row's own, which then leave the edges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from graphweave.core.types import Fold, Op
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import Pointwise, Push, Ref, Reshape
+from graphweave.passes.products import (
+    Product,
+    lifted,
+    multiplied,
+    negated,
+    product,
+    realigned,
+    same_but_ones,
+    shaped,
+    value_type,
+)
+from graphweave.passes.rules.factor import is_edge_sum
+from graphweave.passes.rules.feature_sum import has_own, row_sum
+from graphweave.passes.rules.rule import Rule
+
+
+def distribute(build: Builder, ref: Ref) -> Ref | None:
+    """push(c * (a + b)) -> push(c * a) + push(c * b)"""
+    push = build.nodes[ref]
+    if not is_edge_sum(build, push):
+        return None
+    assert isinstance(push, Push)
+    p = product(build, push.x)
+    for f in p.factors:
+        both = _sum(build, f.ref)
+        if both is None or f.inverse or not any(_gains(build, r, push.map) for r in both.args):
+            continue
+        others = [g for g in p.factors if g is not f]
+        loc, t = build.locs[ref], value_type(build, ref)
+        parts = []
+        for r in both.args:
+            part = _as(product(build, r), _shape_of(build, both), f.shape)
+            value = multiplied(build, [*others, *part.factors], t.dtype, value_type(build, push.x).space, loc)
+            pushed = build.add(Push(shaped(build, value, p.shape, loc), push.map, Fold.sum), loc)
+            parts.append(negated(build, pushed, part.sign, loc))
+        out = build.add(Pointwise(both.op, tuple(parts)), loc)
+        return negated(build, shaped(build, out, t.shape, loc), p.sign, loc)
+    return None
+
+
+def _sum(build: Builder, ref: Ref) -> Pointwise | None:
+    node = build.nodes[ref]
+    while isinstance(node, Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
+        node = build.nodes[node.x]
+    return node if isinstance(node, Pointwise) and node.op in (Op.add, Op.sub) else None
+
+
+def _shape_of(build: Builder, both: Pointwise) -> tuple[int, ...]:
+    a, b = (value_type(build, r).shape for r in both.args)
+    rank = max(len(a), len(b))
+    a, b = (1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b
+    return tuple(m if m != 1 else n for m, n in zip(a, b, strict=True))
+
+
+def _as(part: Product, both: tuple[int, ...], shape: tuple[int, ...]) -> Product:
+    """One part of a sum of shape `both`, in a product that has the sum as a factor `shape`."""
+    ones = (1,) * (len(both) - len(part.shape))
+    return Product(
+        part.sign, tuple(realigned(replace(f, shape=ones + f.shape), both, shape) for f in part.factors), shape
+    )  # fmt: skip
+
+
+def _gains(build: Builder, ref: Ref, m: Ref) -> bool:
+    """Whether a product has a factor that leaves the edges once it stands alone."""
+    for f in product(build, ref).factors:
+        total = row_sum(build, f.ref)
+        if lifted(build, f.ref, m) is not None or (total is not None and has_own(build, total.x, m)):
+            return True
+    return False
+
+
+RULE = Rule("distribute", "push(c * (a + b), m)", "push(c * a, m) + push(c * b, m)", distribute)

@@ -1,0 +1,116 @@
+"""push(pull(b, m) * x, m) -> b * push(x, m), and the same for division, signs and shared data.
+
+Legal for sums: what every edge of a row has in common leaves the row's loop. A row without edges stays 0: where `b` is
+not known to be finite there (and not 0, if divided by), the result is guarded by the row's degree.
+"""
+
+from __future__ import annotations
+
+import math
+
+from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.ir.message.builder import Builder, operands
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Const,
+    MapOf,
+    MapType,
+    Pointwise,
+    Push,
+    Ref,
+    Reshape,
+    Type,
+)
+from graphweave.passes.products import Factor, lifted, multiplied, negated, product, shaped, value_type
+from graphweave.passes.rules.rule import Rule
+
+
+def factor(build: Builder, ref: Ref) -> Ref | None:
+    """push(pull(b, m) * x, m) -> b * push(x, m)"""
+    push = build.nodes[ref]
+    if not is_edge_sum(build, push):
+        return None
+    assert isinstance(push, Push)
+    p = product(build, push.x)
+    local: list[Factor] = []
+    rest: list[Factor] = []
+    for f in p.factors:
+        above = lifted(build, f.ref, push.map)
+        if above is None:
+            rest.append(f)
+        else:
+            local.append(Factor(above, f.shape, f.inverse))
+    if not local:
+        return None
+    loc, t = build.locs[ref], value_type(build, ref)
+    inner = multiplied(build, rest, t.dtype, value_type(build, push.x).space, loc)
+    pushed = build.add(Push(inner, push.map, Fold.sum), loc)
+    own = value_type(build, pushed).shape
+    pushed_factor = Factor(pushed, (1,) * (len(p.shape) - len(own)) + own)
+    out = multiplied(build, [pushed_factor, *local], t.dtype, t.space, loc)
+    out = negated(build, out, p.sign, loc)
+    if not all(_harmless(build, f, push.map) for f in local):
+        out = _where_edges(build, out, push.map, t.dtype, loc)
+    return shaped(build, out, t.shape, loc)
+
+
+def is_edge_sum(build: Builder, push: object) -> bool:
+    """A sum along a map into the rows of a space, of a float value that is no constant."""
+    if not isinstance(push, Push) or push.fold is not Fold.sum or push.empty != 0:
+        return False
+    if not isinstance(build.nodes[push.map], MapOf) or isinstance(build.nodes[push.x], Const):
+        return False
+    return value_type(build, push.x).dtype.is_float
+
+
+def _where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> Ref:
+    mt = build.types[m]
+    assert isinstance(mt, MapType)
+    one = build.add(Const(1.0, Type(mt.dom, (), dtype)), loc)
+    zero = build.add(Const(0.0, Type(UNIT, (), dtype)), loc)
+    some = build.add(Pointwise(Op.gt, (build.add(Push(one, m, Fold.sum), loc), zero)), loc)
+    return build.add(Pointwise(Op.where, (some, value, zero)), loc)
+
+
+def _harmless(build: Builder, f: Factor, m: Ref) -> bool:
+    """Known to make 0 of 0 at rows without edges."""
+    value = at_empty_rows(build, f.ref, m)
+    return value is not None and math.isfinite(value) and not (f.inverse and value == 0)
+
+
+def at_empty_rows(build: Builder, ref: Ref, m: Ref) -> float | None:
+    """The number that all elements of `ref` are in rows which `m` sends no edge to; None where that is not known."""
+    node = build.nodes[ref]
+    match node:
+        case Const(value, _):
+            return float(value)
+        case Push(_, along, _, empty) if along == m:
+            return float(empty)
+        case Reshape(x, _) | Broadcast(x, _):
+            return at_empty_rows(build, x, m)
+        case Cast(x, dtype) if dtype.is_float:
+            return at_empty_rows(build, x, m)
+        case Pointwise(op, _) if op in _PYTHON:
+            args = [at_empty_rows(build, r, m) for r in operands(node)]
+            known = [a for a in args if a is not None]
+            return _PYTHON[op](*known) if len(known) == len(args) else None
+        case _:
+            return None
+
+
+def _divide(a: float, b: float) -> float:
+    return a / b if b else math.nan
+
+
+_PYTHON = {
+    Op.add: lambda a, b: a + b,
+    Op.sub: lambda a, b: a - b,
+    Op.mul: lambda a, b: a * b,
+    Op.div: _divide,
+    Op.neg: lambda a: -a,
+    Op.maximum: max,
+    Op.minimum: min,
+}
+
+RULE = Rule("factor", "push(pull(b, m) * x, m)", "b * push(x, m)", factor)

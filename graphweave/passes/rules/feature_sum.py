@@ -1,0 +1,78 @@
+"""push(c * sum_i(x_i)) -> sum_i(push(c * x_i)).
+
+Legal for sums. It pays where x has factors of the row's own, which then leave the edges (`factor`): the gradient of an
+edge softmax, sum_e a_e <g_v, z_e>, becomes <g_v, sum_e a_e z_e>, and that sum is the forward's.
+"""
+
+from __future__ import annotations
+
+from graphweave.core.types import UNIT, Fold
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import MapOf, Push, Reduce, Ref, Reshape
+from graphweave.passes.products import (
+    Factor,
+    lifted,
+    multiplied,
+    negated,
+    product,
+    realigned,
+    same_but_ones,
+    shaped,
+    value_type,
+)
+from graphweave.passes.rules.factor import is_edge_sum
+from graphweave.passes.rules.rule import Rule
+
+
+def feature_sum(build: Builder, ref: Ref) -> Ref | None:
+    """push(c * sum_i(x_i)) -> sum_i(push(c * x_i))"""
+    push = build.nodes[ref]
+    if not is_edge_sum(build, push):
+        return None
+    assert isinstance(push, Push) and isinstance(build.nodes[push.map], MapOf)
+    p = product(build, push.x)
+    for f in p.factors:
+        total = row_sum(build, f.ref)
+        if (
+            total is not None
+            and not f.inverse
+            and numel(f.shape) == numel(p.shape)
+            and has_own(build, total.x, push.map)
+        ):
+            others = tuple(g for g in p.factors if g is not f)
+            return _moved(build, ref, push, p.sign, p.shape, total, others)
+    return None
+
+
+def row_sum(build: Builder, ref: Ref) -> Reduce | None:
+    """The feature sum that `ref` is, seen through reshapes which add or drop dims of size 1."""
+    node = build.nodes[ref]
+    while isinstance(node, Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
+        node = build.nodes[node.x]
+    return node if isinstance(node, Reduce) and node.fold is Fold.sum else None
+
+
+def has_own(build: Builder, ref: Ref, m: Ref) -> bool:
+    """Whether the product `ref` has a factor pulled along `m`, and one that is not."""
+    refs = [f.ref for f in product(build, ref).factors]
+    own = [r for r in refs if lifted(build, r, m) is not None]
+    return len(own) < len(refs) and any(value_type(build, r).space != UNIT for r in own)
+
+
+def _moved(
+    build: Builder, ref: Ref, push: Push, sign: int, shape: tuple[int, ...], total: Reduce, others: tuple[Factor, ...]
+) -> Ref:
+    loc, t = build.locs[ref], value_type(build, ref)
+    inside = value_type(build, total.x)
+    kept = tuple(1 if d in total.dims else n for d, n in enumerate(inside.shape))
+    y = product(build, total.x)
+    factors = (*(realigned(g, shape, kept) for g in others), *y.factors)
+    sign *= y.sign
+    value = shaped(build, multiplied(build, factors, t.dtype, inside.space, loc), inside.shape, loc)
+    pushed = build.add(Push(value, push.map, Fold.sum), loc)
+    out = build.add(Reduce(pushed, Fold.sum, total.dims, True), loc)
+    return negated(build, shaped(build, out, t.shape, loc), sign, loc)
+
+
+RULE = Rule("feature-sum", "push(c * sum_i(x_i))", "sum_i(push(c * x_i))", feature_sum)

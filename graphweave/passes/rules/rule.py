@@ -1,0 +1,23 @@
+"""What a rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import Ref
+
+Apply: TypeAlias = Callable[[Builder, Ref], Ref | None]
+"""Builds, beside node `ref`, an equal value from what is there already; None where the rule does not apply."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """`before -> after` in words, for `explain`; `apply` is the legality and the edit, whether it pays is not its job."""
+
+    name: str
+    before: str
+    after: str
+    apply: Apply

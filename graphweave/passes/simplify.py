@@ -1,0 +1,50 @@
+"""Rules that never lose, at every node until none applies: constants folded, products made visible, dead nodes dropped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphweave.ir.message.builder import Builder, with_operands
+from graphweave.ir.message.nodes import Program, Ref
+from graphweave.passes.rewritten import Rewritten, unchanged
+from graphweave.passes.rules import common, constants, unbroadcast
+from graphweave.passes.rules.rule import Rule
+from graphweave.passes.substitute import substitute
+
+ALWAYS: tuple[Rule, ...] = (constants.RULE, unbroadcast.RULE, common.RULE)
+
+_FUEL = 16  # rules at one node
+
+
+@dataclass(frozen=True, slots=True)
+class Simplify:
+    """`keep` are calls that must stay though nobody reads them."""
+
+    keep: tuple[Ref, ...] = ()
+    name: str = "simplify"
+
+    def __call__(self, program: Program) -> Rewritten:
+        """`program` simplified; the same object where no rule applies."""
+        build = Builder()
+        where: dict[Ref, Ref] = {}
+        fired = False
+        for ref, node in enumerate(program.nodes):
+            first = build.add(with_operands(node, where.__getitem__), program.locs[ref])
+            where[ref] = simplified(build, first)
+            fired = fired or where[ref] != first
+        if not fired:
+            return unchanged(program)
+        outputs = [None if r is None else where[r] for r in program.outputs]
+        keep = [where[r] for r in self.keep]
+        done = substitute(build, len(build.nodes), {}, outputs, keep, program.spaces)
+        return Rewritten(done.program, {r: done.where[at] for r, at in where.items() if at in done.where})
+
+
+def simplified(build: Builder, ref: Ref) -> Ref:
+    """A simpler node equal to `ref`, or `ref`."""
+    for _ in range(_FUEL):
+        new = next((n for rule in ALWAYS if (n := rule.apply(build, ref)) is not None), None)
+        if new is None or new == ref:
+            break
+        ref = new
+    return ref

@@ -1,0 +1,54 @@
+"""A program with some of its nodes replaced by equal ones, and without the nodes that nobody needs then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from graphweave.core.types import Space
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.nodes import Input, Ref
+from graphweave.passes.rewritten import Rewritten
+
+
+def substitute(
+    build: Builder,
+    count: int,
+    replaced: Mapping[Ref, Ref],
+    outputs: Iterable[Ref | None],
+    keep: Iterable[Ref],
+    spaces: Iterable[tuple[Space, str]],
+) -> Rewritten:
+    """The live part of `build`'s first `count` nodes, every use of a key of `replaced` being a use of its value.
+
+    Inputs stay, in their order; so do calls in `keep`.
+    """
+    outputs = tuple(outputs)
+
+    def final(ref: Ref) -> Ref:
+        while ref in replaced:
+            ref = replaced[ref]
+        return ref
+
+    live: set[Ref] = set()
+    todo = [final(r) for r in (*(r for r in outputs if r is not None), *keep)]
+    while todo:
+        ref = todo.pop()
+        if ref not in live:
+            live.add(ref)
+            todo.extend(final(r) for r in operands(build.nodes[ref]))
+    new = Builder()
+    where: dict[Ref, Ref] = {}
+
+    def take(ref: Ref) -> Ref:
+        ref = final(ref)
+        if ref not in where:
+            for r in operands(build.nodes[ref]):
+                take(r)
+            where[ref] = new.add(with_operands(build.nodes[ref], lambda r: where[final(r)]), build.locs[ref])
+        return where[ref]
+
+    for ref in range(count):
+        if isinstance(build.nodes[ref], Input) or final(ref) in live:
+            take(ref)
+    program = new.program([None if r is None else where[final(r)] for r in outputs], spaces)
+    return Rewritten(program, {r: where[final(r)] for r in range(count) if final(r) in where})
