@@ -414,3 +414,30 @@ def test_folds_are_the_ones_asked_for() -> None:
     captured = one(PUSHES["reduce_amin"], x(E, W), DST, x(N, W, seed=2))
     (push,) = [n for n in captured.imported.program.nodes if isinstance(n, Push) and n.fold is Fold.min]
     assert push.empty == -1.5
+
+
+# ---------------------------------------------------------------- one number of each row
+
+PLACES = torch.randint(2, (N, 1), generator=torch.Generator().manual_seed(3))
+COLUMNS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "gather": lambda h, p: h.gather(1, p).exp(),
+    "gather_last": lambda h, p: h.view(-1, 2, 3).gather(-1, p[:, None].expand(-1, 2, -1)),
+    "gather_middle": lambda h, p: h.view(-1, 2, 3).gather(1, p[:, None].expand(-1, -1, 3)),
+    "scatter_value": lambda h, p: h.scatter(1, p, 2.5),
+    "scatter": lambda h, p: h.scatter(1, p, h[:, :1] * 2),
+    "scatter_add": lambda h, p: h.scatter_add(1, p, h[:, 1:2]),
+    "one_of_them": lambda h, p: h * (torch.arange(W) == p),
+}
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_one_number_of_each_row(name: str) -> None:
+    """Beside a pull, since rows are rows only where a map meets them; no call is left but checks of the places."""
+    captured = one(lambda h, p, i: COLUMNS[name](h, p)[i].sum(), x(N, W), PLACES, SRC)
+    assert captured.targets() == []
+    assert not captured.imported.refused
+
+
+def test_several_numbers_of_each_row_stay_with_torch() -> None:
+    captured = one(lambda h, p, i: h.gather(1, p.expand(-1, 3).contiguous())[i].sum(), x(N, W), PLACES, SRC)
+    assert "aten.gather.default" in captured.targets()

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import fx
+from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
@@ -24,6 +25,7 @@ from graphweave.ir.message.nodes import (
     Broadcast,
     Cast,
     Const,
+    Input,
     MapOf,
     Node,
     Operand,
@@ -43,13 +45,18 @@ Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
 
 
 class Context:
-    """The program as it grows: `refs[node]` translates an FX node, `loc` is the user's line of the present one."""
+    """The program as it grows: `refs[node]` translates an FX node, `loc` is the user's line of the present one.
+
+    `attributes` are inputs whose value is part of the program, `effects` calls that must run though nothing reads them.
+    """
 
     def __init__(self, spaces: Spaces) -> None:
         self.builder = Builder()
         self.spaces = spaces
         self.refs: dict[fx.Node, Ref] = {}
         self.sizes: dict[Any, Ref] = {}
+        self.attributes: dict[Ref, Any] = {}
+        self.effects: list[Ref] = []
         self.loc = ""
 
     # ------------------------------------------------------------ values
@@ -132,6 +139,22 @@ class Context:
         if not isinstance(val(arg), torch.SymInt | torch.SymFloat):
             raise IRError(f"{arg!r} is no number")
         return self.measured(self.refs[self.spaces.rep(arg)], dtype)
+
+    def arange(self, start: int, stop: int, step: int, dtype: DType) -> Ref:
+        """start, start + step, ... before stop, as shared data."""
+        with unset_fake_temporarily():
+            value = torch.arange(start, stop, step, dtype=TORCH_DTYPE[dtype])
+        name = f"arange_{start}_{stop}_{step}_{dtype.value}".replace("-", "minus")
+        ref = self.emit(Input(name, Type(UNIT, tuple(value.shape), dtype)))
+        self.attributes.setdefault(ref, value)
+        return ref
+
+    def assert_index(self, index: Ref, size: int) -> None:
+        """At run time, before anything else: IndexRangeError unless `index` lies in 0..size-1."""
+        args: tuple[Arg, ...] = (Operand(index), size, self.loc)
+        ref = self.emit(Aten("builtin._assert_index", args, (), AnyType("none")))
+        if ref not in self.effects:
+            self.effects.append(ref)
 
     def measured(self, size: Ref, dtype: DType) -> Ref:
         """A unit value from a symbolic number."""

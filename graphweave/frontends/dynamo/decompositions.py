@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,13 +30,35 @@ _COMPOUND: tuple[Any, ...] = (
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `aot_autograd(decompositions=...)`. Results differ from eager's by rounding at most."""
+    table = get_decompositions(_COMPOUND)
     return {
-        **get_decompositions(_COMPOUND),
+        **table,
+        **{op: _of_sum(table[op]) for op in _BY_MEAN},
         aten.var.correction: _var,
         aten.std.correction: _std,
         aten.var_mean.correction: _var_mean,
         aten.std_mean.correction: _std_mean,
     }
+
+
+_BY_MEAN: tuple[Any, ...] = (
+    aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default,
+)  # fmt: skip
+"""Calls whose decompositions in torch divide a Python number by the number of elements, which fails for none."""
+
+_MEAN, _SUM = 1, 2  # of torch.nn._reduction
+
+
+def _of_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The gradient of a mean as that of a sum, divided as a tensor."""
+
+    @functools.wraps(backward)
+    def divided(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *rest: Any) -> Tensor:
+        if reduction != _MEAN:
+            return backward(grad, x, target, reduction, *rest)
+        return backward(grad / x.numel(), x, target, _SUM, *rest)
+
+    return divided
 
 
 def _moments(x: Tensor, dim: Sequence[int] | None, correction: float | None) -> tuple[Tensor, Tensor]:

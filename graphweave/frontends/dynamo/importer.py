@@ -16,6 +16,7 @@ from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.masks import masks_to_indices
 from graphweave.frontends.dynamo.numbering import number, row_of
+from graphweave.frontends.dynamo.ops_columns import COLUMNS
 from graphweave.frontends.dynamo.ops_dense import DENSE
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_shape import SHAPE
@@ -26,7 +27,7 @@ from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
 
-HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE}
+HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS}
 
 aten = torch.ops.aten
 
@@ -75,8 +76,6 @@ class _Importer:
         self.spaces = Spaces(self.same_as)
         self.cx = Context(self.spaces)
         self.inputs: list[Ref] = []
-        self.attributes: dict[Ref, Any] = {}
-        self.effects: list[Ref] = []
         self.vals: dict[Ref, Any] = {}
         self.refused: dict[Ref, str] = {}
         self.serial = 0
@@ -115,7 +114,7 @@ class _Importer:
             with unset_fake_temporarily():
                 return self.cx.const(value.item(), t.dtype)
         ref = self.cx.emit(Input(node.name, t))
-        self.attributes[ref] = value
+        self.cx.attributes[ref] = value
         return ref
 
     def _call(self, node: fx.Node) -> Ref:
@@ -157,8 +156,8 @@ class _Importer:
         serial = self.serial if impure else 0
         name = target_name(_RESHAPES.get(node.target, node.target))
         ref = self.cx.emit(Aten(name, args, kwargs, self.cx.wanted(node), serial))
-        if node.is_impure() and ref not in self.effects:
-            self.effects.append(ref)
+        if node.is_impure() and ref not in self.cx.effects:
+            self.cx.effects.append(ref)
         return ref
 
     def _operand(self, node: fx.Node) -> Ref:
@@ -199,7 +198,7 @@ class _Importer:
         """Without what nothing needs: indices repeated over features, bases of zeros, calls that items replaced."""
         b = self.cx.builder
         results = _needed(b, [r for r in outputs if r is not None])
-        effects = [r for r in self.effects if r not in results]
+        effects = [r for r in self.cx.effects if r not in results]
         live = results | _needed(b, self.inputs + effects)
         kept = Builder()
         new: dict[Ref, Ref] = {}
@@ -217,7 +216,7 @@ class _Importer:
             rows,
             {new[r]: why for r, why in self.refused.items() if r in new},
             tuple(new[r] for r in effects),
-            {new[r]: v for r, v in self.attributes.items() if r in new},
+            {new[r]: v for r, v in self.cx.attributes.items() if r in new},
         )
 
 

@@ -14,6 +14,7 @@ from graphweave.core.types import UNIT
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.row_rules import permutation
 from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, is_tensor, rank, shape, val
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Concat, Pad, Ref, Slice
 
 aten = torch.ops.aten
@@ -264,6 +265,21 @@ def _fill_with(value: float) -> Any:
     return handler
 
 
+def _arange(cx: Context, node: fx.Node) -> Ref:
+    """The numbers of columns are part of the program; those of rows vary with their number."""
+    numbers = [argument(node, name, default) for name, default in (("start", 0), ("end", None), ("step", 1))]
+    start, stop, step = (fixed(val(n)) if isinstance(val(n), int | torch.SymInt) else None for n in numbers)
+    t = cx.result(node)
+    if start is None or stop is None or step is None or t.space != UNIT or val(node).device.type != "cpu":
+        raise IRError("counts what varies, or not in integers")
+    if numel(t.shape) > _MOST_NUMBERS:
+        raise IRError(f"{numel(t.shape)} numbers would be part of the program")
+    return cx.arange(start, stop, step, t.dtype)
+
+
+_MOST_NUMBERS = 4096
+
+
 def _copy(cx: Context, node: fx.Node) -> Ref:
     """copy(x, source) has the shape and dtype of x and the numbers of source."""
     t = cx.result(node)
@@ -289,6 +305,7 @@ SHAPE: Table = {
     aten.select_scatter.default: _select_scatter,
     aten.constant_pad_nd.default: _pad,
     aten.copy.default: _copy,
+    **dict.fromkeys((aten.arange.default, aten.arange.start, aten.arange.start_step), _arange),
     **dict.fromkeys((aten.full.default, aten.new_full.default, aten.full_like.default), _fill_of("fill_value")),
     **dict.fromkeys((aten.fill.Scalar, aten.fill.Tensor), _fill_of("value")),
     aten.scalar_tensor.default: _fill_of("s"),

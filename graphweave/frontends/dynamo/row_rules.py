@@ -134,6 +134,26 @@ def _pull(node: fx.Node) -> Pairs:
     found = pulled(node)
     if found is not None:
         yield found[0], node
+    yield from _picked(node)
+
+
+def within_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
+    """x and index of a gather or scatter along features, which picks or writes numbers within each row."""
+    if node.target not in _WITHIN:
+        return None
+    x, dim, index = node.args[:3]
+    if not is_tensor(x) or not is_tensor(index) or rank(x) == 0 or dim_of(dim, rank(x)) == 0:  # type: ignore[arg-type]
+        return None
+    return x, index  # type: ignore[return-value]
+
+
+_WITHIN = frozenset({aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value})
+
+
+def _picked(node: fx.Node) -> Pairs:
+    if within_rows(node) is not None:
+        for arg in (node.args[0], *node.args[2:]):
+            yield arg, node
 
 
 def pushed_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
@@ -160,6 +180,7 @@ def _base_and_source(node: fx.Node) -> tuple[Any, Any]:
 def _push(node: fx.Node) -> Pairs:
     """The base corresponds to the result; the source, where the index is a vector, to the index."""
     yield _base_and_source(node)[0], node
+    yield from _picked(node)
     rows = pushed_rows(node)
     if rows is not None:
         yield rows
@@ -167,6 +188,11 @@ def _push(node: fx.Node) -> Pairs:
         mask = node.args[1][0]  # type: ignore[index]
         if is_tensor(mask) and val(mask).dtype is torch.bool:
             yield mask, node
+
+
+def _written(node: fx.Node) -> Pairs:
+    yield node.args[0], node
+    yield from _picked(node)
 
 
 def _keeps_lead(node: fx.Node) -> Pairs:
@@ -329,7 +355,7 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.permute.default, aten.permute_copy.default, aten.t.default, aten.transpose.int), _permute),
     **dict.fromkeys((aten.cat.default, aten.stack.default), _lists),
     **dict.fromkeys((aten.mm.default, aten.addmm.default), _mm),
-    aten.scatter.value: lambda node: iter([(node.args[0], node)]),
+    aten.scatter.value: _written,
     aten.mv.default: _all_of(0),
     aten.bmm.default: _all_of(0, 1),
     aten.native_dropout_backward.default: _all_of(0, 1),

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from graphweave.core.types import UNIT, Space
-from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwise, pushed_rows
+from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwise, pushed_rows, within_rows
 from graphweave.frontends.dynamo.sizes import (
     Size,
     fixed,
@@ -38,9 +38,9 @@ class Spaces:
         self._maps: list[tuple[fx.Node, fx.Node, bool]] = []
         self._nodes = [n for n, first in same_as.items() if n is first and is_tensor(n) and rank(n) > 0]
         for node in self._nodes:
-            tied = pushed_rows(node)
+            tied = pushed_rows(node) or within_rows(node)
             if tied is not None:
-                # torch lets the source of a scatter be longer than its index; nobody means that
+                # torch lets the source of a scatter be longer than its index, what is gathered too; nobody means that
                 same_by_guard(*(shape(n)[0] for n in tied))
             for a, b in self._related(node):
                 self._join(a, b)

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import fx
+from torch import Tensor, fx
 
-from graphweave.core.errors import IRError
+from graphweave.core.errors import IndexRangeError, IRError
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Arg, Atom, Operand, Ref
 
@@ -32,11 +32,27 @@ _OPERATORS = (
 _SYMBOLIC = (
     "sym_int", "sym_float", "sym_max", "sym_min", "sym_not", "sym_ite", "sym_sum", "sym_sqrt", "_sym_sqrt", "_check",
 )  # fmt: skip
+
+
+def _assert_index(index: Tensor, size: int, where: str) -> None:
+    """IndexRangeError unless every number of `index` lies in 0..size-1; `where` is the user's line."""
+    if not index.numel():
+        return
+    low, high = (int(n) for n in index.aminmax())
+    if low < 0 or high >= size:
+        wrong = low if low < 0 else high
+        raise IndexRangeError(
+            f"index {wrong} is out of bounds: expected 0 to {size - 1}, one of {size} columns (the classes, where the "
+            f"index is the target of a loss). It is used at {where or 'an unknown line'}."
+        )
+
+
 _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in _OPERATORS},
     **{name: getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt", "log2")},
     **{name: getattr(builtins, name) for name in ("max", "min", "abs", "round", "int", "float", "bool", "len")},
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
+    "_assert_index": _assert_index,
 }
 _BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()}
 _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)

@@ -1,0 +1,106 @@
+"""ATen calls that pick or write one number of each row, at a place that an index tells -> comparisons with it.
+
+gather(x, 1, i)[r] = sum over c of (x[r, c] where c = i[r], else 0): row by row, so it joins the kernel of its
+neighbours. Both halves of a loss on class labels are such calls.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.frontends.dynamo.context import Context, Handler, Table
+from graphweave.frontends.dynamo.ops_sparse import SPARSE
+from graphweave.frontends.dynamo.sizes import dim_of, rank
+from graphweave.ir.message.nodes import Ref
+
+aten = torch.ops.aten
+
+_MOST_COLUMNS = 1024
+"""Columns up to which looking at each is better than a call of its own."""
+
+
+def _feature_dim(node: fx.Node) -> int | None:
+    """The feature dim along which `node` picks or writes; None where it is the rows."""
+    dim = dim_of(node.args[1], rank(node))  # type: ignore[arg-type]
+    return dim - 1 if dim > 0 else None
+
+
+def _here(cx: Context, x: Ref, index: Any, d: int) -> Ref:
+    """Whether a number of `x` is the one of its row that `index` names along feature dim `d`."""
+    t, i = cx.type(x), cx.value(index)
+    count = t.shape[d]
+    if cx.type(i).space != t.space or t.space == UNIT or cx.type(i).shape != (*t.shape[:d], 1, *t.shape[d + 1 :]):
+        raise IRError("an index that is not one number for each row")
+    if not 0 < count <= _MOST_COLUMNS:
+        raise IRError(f"one of {count} columns")
+    columns = cx.reshape(cx.arange(0, count, 1, DType.i32), (count, *(1 for _ in t.shape[d + 1 :])))
+    here = cx.map(Op.eq, columns, cx.cast(i, DType.i32))
+    cx.assert_index(i, count)
+    return here
+
+
+def _gather(cx: Context, node: fx.Node, d: int) -> Ref:
+    """x where it is picked, summed over columns, of which only one is not 0."""
+    x = cx.value(node.args[0])
+    t = cx.type(x)
+    if t.dtype is DType.bool:
+        raise IRError("picks bools")
+    zero = cx.const(0, t.dtype)
+    return cx.reduce(cx.map(Op.where, _here(cx, x, node.args[2], d), x, zero), Fold.sum, (d,), True)
+
+
+def _scatter_value(cx: Context, node: fx.Node, d: int) -> Ref:
+    base = cx.value(node.args[0])
+    value = cx.scalar(node.args[3], cx.result(node).dtype)
+    return cx.map(Op.where, _here(cx, base, node.args[2], d), value, base)
+
+
+def _scatter(cx: Context, node: fx.Node, d: int) -> Ref:
+    base, source = _base_and_source(cx, node)
+    return cx.map(Op.where, _here(cx, base, node.args[2], d), source, base)
+
+
+def _scatter_add(cx: Context, node: fx.Node, d: int) -> Ref:
+    base, source = _base_and_source(cx, node)
+    t = cx.type(base)
+    if t.dtype is DType.bool:
+        raise IRError("accumulates bools")
+    here = cx.map(Op.where, _here(cx, base, node.args[2], d), source, cx.const(0, t.dtype))
+    return here if cx.number_of(base) == 0 else cx.map(Op.add, base, here)
+
+
+def _base_and_source(cx: Context, node: fx.Node) -> tuple[Ref, Ref]:
+    base, source, index = (cx.value(node.args[i]) for i in (0, 3, 2))
+    if cx.type(source).shape != cx.type(index).shape or cx.type(source).space != cx.type(base).space:
+        raise IRError("writes of several numbers in a place one")
+    return base, source
+
+
+def _or_rows(target: Any, along_features: Any) -> Handler:
+    """The call along features by `along_features`, along rows as a pull or push."""
+
+    def handler(cx: Context, node: fx.Node) -> Ref | None:
+        d = _feature_dim(node)
+        if d is not None:
+            found: Ref = along_features(cx, node, d)
+            return found
+        by_rows = SPARSE.get(target)
+        return None if by_rows is None else by_rows(cx, node)
+
+    return handler
+
+
+COLUMNS: Table = {
+    target: _or_rows(target, handler)
+    for target, handler in {
+        aten.gather.default: _gather,
+        aten.scatter.value: _scatter_value,
+        aten.scatter.src: _scatter,
+        aten.scatter_add.default: _scatter_add,
+    }.items()
+}
