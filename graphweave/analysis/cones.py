@@ -25,6 +25,7 @@ from graphweave.ir.message.nodes import (
     Program,
     Pull,
     Push,
+    Random,
     Reduce,
     Ref,
     Reshape,
@@ -52,7 +53,9 @@ def is_light(program: Program, ref: Ref) -> bool:
             and numel(t.shape) <= _INLINE_UNIT
         )
     else:
-        good = isinstance(node, Pointwise | Cast | Reduce | Reshape | Broadcast | Permute | Slice | Pad | Concat | Pull)
+        good = isinstance(
+            node, Pointwise | Cast | Reduce | Reshape | Broadcast | Permute | Slice | Pad | Concat | Pull | Random
+        )
     return good and all(_readable(program, r) for r in operands(node))
 
 
@@ -137,8 +140,8 @@ def needs(program: Program, ref: Ref, stored: frozenset[Ref], *, through: bool) 
     """Leaves of the operands of `ref`; `stored` are nodes that exist as values.
 
     With `through` (a push), light nodes that are not stored are walked through; without, operands are the leaves.
-    Reshapes are always looked through, since they are views, and so are nodes that only widen what they read: to store
-    and load those costs more than to compute them again.
+    Reshapes are always looked through, since they are views, random numbers, which are drawn again, and nodes that only
+    widen what they read: to store and load those costs more than to compute them again.
     """
     pulls: dict[tuple[Ref, Ref], None] = {}
     same: dict[Ref, None] = {}
@@ -149,7 +152,7 @@ def needs(program: Program, ref: Ref, stored: frozenset[Ref], *, through: bool) 
         node = program.nodes[r]
         if isinstance(node, Const) or r in inner:
             return
-        if isinstance(node, Reshape) and is_light(program, r):
+        if isinstance(node, Reshape | Random) and is_light(program, r):
             walk(r)
             return
         exists = r in stored or not is_light(program, r) or isinstance(node, Push | Input)

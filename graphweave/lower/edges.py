@@ -10,7 +10,7 @@ from graphweave.ir.loop.nodes import Call, Degree, Edges, Let, Lit, Load, Prefet
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Push, Ref
+from graphweave.ir.message.nodes import Push, Random, Ref
 from graphweave.lower.blocks import choose_blocks, folds_into, is_expensive, stores_into, write
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.parameters import map_name, value_name
@@ -23,7 +23,7 @@ class EdgePass:
     def __init__(self, draft: Draft, members: list[Ref]) -> None:
         assert draft.region.map is not None
         self._draft, self._program, self._members, self._map = draft, draft.program, members, draft.region.map
-        self._edge = Scope(draft.program, map=self._map, outer=draft.row)
+        self._edge = Scope(draft.program, map=self._map, outer=draft.row, position=Var("e"))
         nodes = ((r, self._program.nodes[r]) for r in members)
         self._accumulated = {r: n for r, n in nodes if isinstance(n, Push) and not draft.is_total(n)}
 
@@ -34,7 +34,7 @@ class EdgePass:
             start = identity(push.fold, type_of(self._program, r).dtype).value
             out += [*self._draft.comment(r), self._draft.row_array(r, start)]
         inner = self._reads()
-        prefetch, body = self._lets()
+        prefetch, body = self._lets(inner)
         body += self._blocks(inner)
         for r in self._members:
             body += self._result(r)
@@ -70,14 +70,15 @@ class EdgePass:
                 draft.read_at_row(s)
         return sorted(inner)
 
-    def _lets(self) -> tuple[list[Prefetch], list[Stmt]]:
+    def _lets(self, inner: list[Ref]) -> tuple[list[Prefetch], list[Stmt]]:
         """The rows that this edge touches, read once; and which of them to ask for early."""
         parameters, options = self._draft.parameters, self._draft.options
         index = parameters.index
         lets: list[Stmt] = []
         prefetch: list[Prefetch] = []
         stores = any(not isinstance(self._program.nodes[r], Push) for r in self._members)
-        if stores or any(lead == (Var("e"),) for _, lead in self._edge.at.values()):
+        draws = any(isinstance(self._program.nodes[r], Random) for r in (*inner, *self._members))
+        if stores or draws or any(lead == (Var("e"),) for _, lead in self._edge.at.values()):
             lets.append(Let("e", index, Load(parameters.perm(self._map), (Var("k"),))))
         for (y, m), (name, _) in self._edge.gathered.items():
             column = parameters.column(self._map, m)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from graphweave.analysis.cones import type_of
 from graphweave.core.types import UNIT, Op
-from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load
+from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load, Uniform, Var
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     Broadcast,
     Cast,
@@ -17,6 +18,7 @@ from graphweave.ir.message.nodes import (
     Pointwise,
     Program,
     Pull,
+    Random,
     Ref,
     Reshape,
     Slice,
@@ -39,12 +41,16 @@ class NeedsLocal(Exception):
         self.ref = ref
 
 
+_ROW = Var("v")
+
+
 @dataclass(slots=True)
 class Scope:
     """Where values can be read at one level of the kernel.
 
     `at[ref]` is the buffer and the leading indices under which element `flat` of the value is loaded; `outer` is the
-    row around an edge, reached by pulls along `map`; `gathered[(value, map)]` are values of other rows.
+    row around an edge, reached by pulls along `map`; `gathered[(value, map)]` are values of other rows. `position` is
+    the row, or the edge in the user's order.
     """
 
     program: Program
@@ -52,6 +58,7 @@ class Scope:
     gathered: dict[tuple[Ref, Ref], tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
     map: Ref | None = None
     outer: Scope | None = None
+    position: Var = _ROW
 
 
 def shape_of(program: Program, ref: Ref) -> tuple[int, ...]:
@@ -68,6 +75,9 @@ def element(scope: Scope, ref: Ref, index: tuple[IndexSum, ...], extents: Mappin
     match node:
         case Const(value, _):
             return Lit(value, t.dtype)
+        case Random(seed, _):
+            at = flatten(index, t.shape)
+            return Uniform(element(scope, seed, (), extents), scope.position, numel(t.shape), at, t.dtype)
         case Pointwise(op, args):
             return Call(
                 op, tuple(element(scope, a, broadcast_index(index, shape_of(program, a)), extents) for a in args)
@@ -141,6 +151,8 @@ def weight(program: Program, ref: Ref, kept: frozenset[Ref], memo: dict[Ref, int
     node = program.nodes[ref]
     if ref in kept or isinstance(node, Const):
         out = 0
+    elif isinstance(node, Random):
+        out = 16
     elif isinstance(node, Pointwise):
         own = 16 if node.op in EXPENSIVE else 1
         out = own + sum(weight(program, a, kept, memo) for a in node.args)

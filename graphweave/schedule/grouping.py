@@ -15,7 +15,7 @@ from graphweave.analysis.flow import is_structure
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Input, MapOf, Program, Push, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Ref, Reshape, Type
 
 _GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
 
@@ -58,6 +58,7 @@ class _Grouping:
         self.group_of: dict[Ref, int] = {}
         self.needs: dict[Ref, Needs] = {}
         self.floating: set[Ref] = set()
+        self.impure: int | None = None  # the last call that draws or writes: those keep their order
         self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map under whose rows they are computed
 
     # -------------------------------------------------------- placing nodes
@@ -87,6 +88,10 @@ class _Grouping:
         self.groups.append(Group(None, None, [ref]))
         self.group_of[ref] = len(self.groups) - 1
         self.groups[-1].before |= self._producers(operands(self.program.nodes[ref]))
+        node = self.program.nodes[ref]
+        if isinstance(node, Aten) and node.serial:
+            self.groups[-1].before |= {self.impure} if self.impure is not None else set()
+            self.impure = len(self.groups) - 1
 
     def settle_if_floating(self, ref: Ref) -> None:
         if ref in self.floating:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from graphweave.analysis.cones import Needs, is_light, needs, on_edges, space_of
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Ref, Reshape, ToUnit
+from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Random, Ref, Reshape, ToUnit
 from graphweave.schedule.grouping import Group, group
 
 
@@ -93,5 +93,7 @@ def _not_worth_a_kernel(program: Program, group: Group, leaves: Mapping[Ref, Nee
     if group.map is not None or len(group.members) > 1:
         return False
     ref = group.members[0]
+    if isinstance(program.nodes[ref], Random):
+        return False
     recomputed = [r for r in leaves[ref].inner if not isinstance(program.nodes[r], Reshape)]
     return not recomputed and (isinstance(program.nodes[ref], Pull) or not leaves[ref].pulls)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from graphweave.codegen.cpp.names import Names, ctype, literal
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
-from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Var
+from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
 from graphweave.ir.loop.types import dtype_of
 
 
@@ -161,6 +161,10 @@ def expression(expr: Expr, scope: Scope) -> str:
         case Degree(csr, row):
             indptr, r = scope.names.derived(csr, "indptr"), expression(row, scope)
             return f"((int64_t){indptr}[{r} + 1] - (int64_t){indptr}[{r}])"
+        case Uniform(seed, row, size, index, dtype):
+            scope.helpers.add(f"gw_uniform_{dtype.value}")
+            position = f"{row_offset(row, size, scope)} + {_offset_text((index,), (size,), scope)}"
+            return f"gw_uniform_{dtype.value}({expression(seed, scope)}, {position})"
         case Call(op, args):
             return _call(op, args, scope)
 

@@ -96,6 +96,36 @@ GW_INLINE int64_t gw_bits(double x) { int64_t bits; memcpy(&bits, &x, sizeof bit
 GW_INLINE float gw_float(int32_t bits) { float x; memcpy(&x, &bits, sizeof x); return x; }
 GW_INLINE double gw_double(int64_t bits) { double x; memcpy(&x, &bits, sizeof x); return x; }"""
 
+_MULTIPLIER, _WEYL = 0xD256D193, 0x9E3779B9  # of Philox-2x32, as in ir/philox.py
+
+_PHILOX = f"""
+GW_INLINE void gw_philox_round(uint32_t& a, uint32_t& b, uint32_t key) {{
+  const uint64_t product = (uint64_t)a * {hex(_MULTIPLIER)}u;
+  a = (uint32_t)(product >> 32) ^ key ^ b;
+  b = (uint32_t)product;
+}}
+// Philox-2x32-10; the rounds are written out so that a loop over lanes around them vectorises
+GW_INLINE uint32_t gw_philox(int64_t seed, int64_t position, uint32_t& b) {{
+  const uint32_t key = (uint32_t)seed;
+  uint32_t a = (uint32_t)position;
+  b = (uint32_t)((uint64_t)position >> 32) ^ (uint32_t)((uint64_t)seed >> 32);
+{"".join(f"  gw_philox_round(a, b, key + {hex(i * _WEYL & 0xFFFFFFFF)}u);" + chr(10) for i in range(10))}\
+  return a;
+}}"""
+
+_UNIFORM_F32 = """
+GW_INLINE float gw_uniform_f32(int64_t seed, int64_t position) {
+  uint32_t b;
+  return (float)(int32_t)(gw_philox(seed, position, b) >> 8) * 5.9604644775390625e-08f;
+}"""
+
+_UNIFORM_F64 = """
+GW_INLINE double gw_uniform_f64(int64_t seed, int64_t position) {
+  uint32_t b;
+  const uint32_t a = gw_philox(seed, position, b);
+  return (double)(int64_t)(((uint64_t)a << 21) + (b >> 11)) * 1.1102230246251565e-16;
+}"""
+
 _TEMPLATES = {
     # NaN wins, as in torch
     "gw_max": "template <class T> GW_INLINE T gw_max(T a, T b) { return (a > b) | (a != a) ? a : b; }",
@@ -139,6 +169,9 @@ GW_INLINE {ctype} gw_tree{width}({ctype}* p) {{
 
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "bits": ((), _BITS),
+    "gw_philox": ((), _PHILOX),
+    "gw_uniform_f32": (("gw_philox",), _UNIFORM_F32),
+    "gw_uniform_f64": (("gw_philox",), _UNIFORM_F64),
     "gw_exp_f32": (("bits",), _EXP_F32),
     "gw_exp_f64": (("bits",), _EXP_F64),
     "gw_log_f32": (("bits",), _LOG_F32),

@@ -20,6 +20,7 @@ from graphweave.ir.loop.nodes import (
     Load,
     Stmt,
     Store,
+    Uniform,
     Var,
 )
 
@@ -52,6 +53,9 @@ def subexpressions(expr: Expr) -> Iterator[Expr]:
                 yield from subexpressions(part)
         case CastTo(x, _) | Degree(_, x):
             yield from subexpressions(x)
+        case Uniform(seed, row, _, index):
+            for part in (seed, row, index):
+                yield from subexpressions(part)
 
 
 def accesses(body: tuple[Stmt, ...]) -> Iterator[Access]:
@@ -141,6 +145,10 @@ def _value_fuses(value: Expr, outer: str, inner: str, extent: int, arrays: dict[
             return all(_value_fuses(arg, outer, inner, extent, arrays) for arg in args)
         case CastTo(x, _) | Degree(_, x):
             return _value_fuses(x, outer, inner, extent, arrays)
+        case Uniform(seed, row, size, index):
+            affine, rest = flatten((index,), (size,))
+            linear = affine.terms.get(outer, 0) == affine.terms.get(inner, 0) * extent
+            return linear and not rest and all(_value_fuses(x, outer, inner, extent, arrays) for x in (seed, row))
     return True
 
 

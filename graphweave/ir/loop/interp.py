@@ -32,9 +32,11 @@ from graphweave.ir.loop.nodes import (
     Role,
     Stmt,
     Store,
+    Uniform,
     Var,
 )
 from graphweave.ir.loop.types import identity
+from graphweave.ir.philox import uniform
 
 _TORCH = {
     DType.f64: torch.float64, DType.f32: torch.float32, DType.f16: torch.float16, DType.bf16: torch.bfloat16,
@@ -136,6 +138,9 @@ class _Frame:
             case IndexSum(terms, offset, div, mod):
                 total = (offset + sum(c * int(self.scalars[name]) for name, c in terms)) // div
                 return torch.tensor(total if mod is None else total % mod)
+            case Uniform(seed, row, size, index, dtype):
+                position = self.value(row).to(torch.int64) * size + self.value(index)
+                return uniform(self.value(seed), position, _TORCH[dtype])
             case Degree(csr, row):
                 here = int(self.value(row))
                 return (self.csrs[csr][here + 1] - self.csrs[csr][here]).to(torch.int64)

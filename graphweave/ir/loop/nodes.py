@@ -76,7 +76,19 @@ class Degree:
     row: Expr
 
 
-Expr: TypeAlias = Var | Lit | Load | Call | CastTo | IndexSum | Degree
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """A random number in [0, 1) of `dtype` (f32 or f64): a function of `seed` (i64) and of the position
+    row * size + index, that of an element in a tensor of rows of `size` (`ir/philox.py`)."""
+
+    seed: Expr
+    row: Expr
+    size: int
+    index: IndexSum
+    dtype: DType
+
+
+Expr: TypeAlias = Var | Lit | Load | Call | CastTo | IndexSum | Degree | Uniform
 
 # ---------------------------------------------------------------- statements
 

@@ -33,6 +33,7 @@ from graphweave.ir.loop.nodes import (
     Stash,
     Stmt,
     Store,
+    Uniform,
     Var,
 )
 
@@ -329,9 +330,25 @@ class _Reader:
             degree = Degree(csr, self.expr())
             self.expect(")")
             return degree
+        if self.accept("uniform"):
+            return self.uniform()
         op = self.member(Op, "an operator")
         self.expect("(")
         return Call(op, self.items(self.expr, ")"))
+
+    def uniform(self) -> Uniform:
+        self.expect("(")
+        seed = self.expr()
+        self.expect(",")
+        row = self.expr()
+        self.expect(",")
+        size = self.integer()
+        self.expect(",", "{")
+        index = self.index_sum()
+        self.expect(",")
+        dtype = self.dtype()
+        self.expect(")")
+        return Uniform(seed, row, size, index, dtype)
 
     def index_sum(self) -> IndexSum:
         terms: list[tuple[str, int]] = []

@@ -25,6 +25,7 @@ from graphweave.ir.loop.nodes import (
     Stash,
     Stmt,
     Store,
+    Uniform,
     Var,
 )
 
@@ -108,6 +109,8 @@ def show_expr(expr: Expr) -> str:
             return _index_sum(expr)
         case Degree(csr, row):
             return f"degree({csr}, {show_expr(row)})"
+        case Uniform(seed, row, size, index, dtype):
+            return f"uniform({show_expr(seed)}, {show_expr(row)}, {size}, {show_expr(index)}, {dtype.value})"
 
 
 def _element(buffer: str, index: tuple[Expr, ...]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
-from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Kernel, Lit, Load, Var
+from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Kernel, Lit, Load, Uniform, Var
 
 POSITION = DType.i64
 """Type of rows, positions, lane indices, index sums and degrees in an expression."""
@@ -48,7 +48,7 @@ def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:
             if name not in scope:
                 raise IRError(f"'{name}' is not defined here.")
             return scope[name]
-        case Lit(_, dtype) | CastTo(_, dtype):
+        case Lit(_, dtype) | CastTo(_, dtype) | Uniform(dtype=dtype):
             return dtype
         case Call(Op.where, args):
             return dtype_of(args[1], scope)

@@ -28,6 +28,7 @@ from graphweave.ir.loop.nodes import (
     Role,
     Stmt,
     Store,
+    Uniform,
     Var,
 )
 from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, supports
@@ -260,6 +261,8 @@ class _Verifier:
                 if csr not in self.csrs:
                     raise IRError(f"'{csr}' is not a CSR of the kernel.")
                 self._index_expr(row, scope)
+            case Uniform():
+                self._uniform(expr, scope)
             case Lit(value, dtype):
                 if dtype is DType.bool and not isinstance(value, bool):
                     raise IRError(f"a bool literal is true or false (got {value!r}).")
@@ -276,6 +279,17 @@ class _Verifier:
             raise IRError(f"operands of {op.value} differ in type: {', '.join(dtype.value for dtype in types)}.")
         if not supports(op, types[0]):
             raise IRError(f"{op.value} is not defined on {types[0].value}; cast its operand first.")
+
+    def _uniform(self, expr: Uniform, scope: _Scope) -> None:
+        self._expr(expr.seed, scope)
+        seed = dtype_of(expr.seed, scope.types)
+        if seed is not DType.i64 or expr.dtype not in (DType.f32, DType.f64):
+            raise IRError(f"uniform draws f32 or f64 by an i64 seed (got {expr.dtype.value}, {seed.value}).")
+        self._index_expr(expr.row, scope)
+        self._index_sum(expr.index, scope)
+        bounds = _bounds(expr.index, scope.extents)
+        if bounds is not None and not 0 <= bounds[0] <= bounds[1] < expr.size and 0 not in scope.extents.values():
+            raise IRError(f"uniform is indexed {bounds[0]}..{bounds[1]} in a row of {expr.size}.")
 
     def _index_sum(self, index: IndexSum, scope: _Scope) -> None:
         for name, _ in index.terms:
@@ -354,6 +368,9 @@ def _walk(expr: Expr, found: Callable[[Expr], None]) -> None:
                 _walk(part, found)
         case CastTo(x, _) | Degree(_, x):
             _walk(x, found)
+        case Uniform(seed, row, _, index):
+            for part in (seed, row, index):
+                _walk(part, found)
 
 
 def _lanes_of(expr: Expr) -> set[str]:

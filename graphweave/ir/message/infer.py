@@ -23,6 +23,7 @@ from graphweave.ir.message.nodes import (
     Pointwise,
     Pull,
     Push,
+    Random,
     Reduce,
     Ref,
     Reshape,
@@ -38,6 +39,11 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
     match node:
         case Input() | Const() | Aten():
             return node.type
+        case Random(seed, drawn):
+            t = _value(seed, types, node)
+            good = t == Type(UNIT, (), DType.i64) and drawn.dtype in _DRAWN
+            _expect(good, node, "one i64 as seed, to draw f32 or f64", t)
+            return drawn
         case MapOf(index, cod):
             t = _value(index, types, node)
             _expect(t.shape == () and t.dtype in _INDEX, node, "an integer value of one number a row", t)
@@ -99,6 +105,7 @@ def numel(shape: Sequence[int]) -> int:
 
 
 _INDEX = (DType.i64, DType.i32)
+_DRAWN = (DType.f32, DType.f64)
 
 
 def _reshaping(node: Node, t: Type) -> Type:

@@ -7,6 +7,7 @@ tensors and FX proxies: that is how nodes of the algebra become ATen calls again
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -35,6 +36,7 @@ from graphweave.ir.message.nodes import (
     Program,
     Pull,
     Push,
+    Random,
     Reduce,
     Ref,
     Reshape,
@@ -43,6 +45,7 @@ from graphweave.ir.message.nodes import (
     Type,
     ValueType,
 )
+from graphweave.ir.philox import uniform
 
 Values: TypeAlias = Mapping[Ref, Any] | Sequence[Any]
 Types: TypeAlias = Mapping[Ref, ValueType] | Sequence[ValueType]
@@ -71,6 +74,8 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
     match node:
         case Const(value, t):
             return _full(_sizes(t, rows_of), value, t.dtype, device)
+        case Random(seed, t):
+            return _random(values[seed], t, rows_of)
         case MapOf(index, cod, wrap):
             return _index(values[index], _type(types, index), rows_of(cod) if wrap else None)
         case ToUnit():
@@ -194,6 +199,13 @@ def _matmul(x: Any, t: Type, w: Any) -> Any:
 
 def _full(sizes: list[Any], value: float, dtype: DType, device: torch.device | str) -> Any:
     return aten.full.default(sizes, _as(dtype, value), dtype=TORCH_DTYPE[dtype], device=torch.device(device))
+
+
+def _random(seed: Any, t: Type, rows_of: RowsOf) -> Any:
+    sizes = _sizes(t, rows_of)
+    count = math.prod(sizes)
+    position = aten.arange.default(count, dtype=torch.int64, device=seed.device)
+    return aten.reshape.default(uniform(seed, position, TORCH_DTYPE[t.dtype]), sizes)
 
 
 def _as(dtype: DType, value: float) -> float | int | bool:

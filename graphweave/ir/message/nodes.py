@@ -64,6 +64,18 @@ class Const:
     type: Type
 
 
+@dataclass(frozen=True, slots=True)
+class Random:
+    """out[r, i] = a number in [0, 1), uniform, a function of the seed and the position r * numel(shape) + i alone.
+
+    `seed: unit i64`, of which each draw has its own; `ir/philox.py` is the function. f32 or f64. Evaluated again
+    wherever it is needed: nothing has to be stored for forward and backward to agree.
+    """
+
+    seed: Ref
+    type: Type
+
+
 # ---------------------------------------------------------------- maps
 
 
@@ -250,7 +262,7 @@ class Aten:
 
 
 Node: TypeAlias = (
-    Input | Const | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
+    Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
     | Slice | Pad | Concat | MatMul | Gram | Aten
 )  # fmt: skip
 

@@ -33,6 +33,7 @@ from graphweave.ir.message.nodes import (
     Program,
     Pull,
     Push,
+    Random,
     Reduce,
     Ref,
     Reshape,
@@ -148,7 +149,9 @@ class _Line:
             case "input":
                 return Input(self.name(), self.plain(t))
             case "const":
-                return Const(self.value(), self.row_type(t))
+                return Const(self.value(), self.row_type(t, "a constant"))
+            case "random":
+                return Random(self.ref(), self.row_type(t, "a random number"))
             case "map":
                 index = self.ref()
                 self.take("to")
@@ -241,9 +244,9 @@ class _Line:
             self.fail("no map type for an input or a call")
         return t
 
-    def row_type(self, t: ValueType) -> Type:
+    def row_type(self, t: ValueType, what: str) -> Type:
         if not isinstance(t, Type):
-            self.fail("a constant to have a value type")
+            self.fail(f"{what} to have a value type")
         return t
 
     def pair(self) -> tuple[Ref, Ref]:

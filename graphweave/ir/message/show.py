@@ -29,6 +29,7 @@ from graphweave.ir.message.nodes import (
     Program,
     Pull,
     Push,
+    Random,
     Reduce,
     Ref,
     Reshape,
@@ -68,6 +69,8 @@ def show_node(node: Node) -> str:
             return f"input {_name(name)}"
         case Const(value):
             return f"const {_literal(value)}"
+        case Random(seed):
+            return f"random %{seed}"
         case MapOf(index, cod, wrap):
             return f"map %{index} to {_space(cod)}" + (" wrap" if wrap else "")
         case ToUnit(dom):
