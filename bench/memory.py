@@ -4,8 +4,9 @@
 
 Each system has a fresh process. Compiled systems get the loss with the model (see bench.train_step). A system compiles
 and runs one step on a small graph first, so that what the compiler itself takes is not counted; then the resident size
-is read, the high-water mark is set back, and one step runs on the large graph. Peak extra memory is the high-water mark less that resident size (data and parameters were there before).
-Formats and what is kept of the graph are made in that step and counted.
+is read, the high-water mark is set back, and one step runs on the large graph. Peak extra memory is the high-water mark
+less that resident size (data and parameters were there before). Formats and what is kept of the graph are made in that
+step and counted.
 """
 
 from __future__ import annotations

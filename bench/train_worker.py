@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bench.check import Result
 from bench.common import seconds_of
 from bench.graphs import Workload, data_dir, load
 from bench.turns import Player, serve, steps_timer
@@ -68,7 +67,7 @@ class Training:
     def result(self, path: str) -> None:
         loss = self.step()
         grads = {name: value.grad for name, value in self.model.named_parameters() if value.grad is not None}
-        write_arrays(path, {"loss": loss, **grads})
+        write_arrays(path, {"out": loss, **grads})
 
     def save_case(self, path: str) -> None:
         write_arrays(path, {**_inputs(self.work), **{f"weight.{k}": v for k, v in self.model.state_dict().items()}})
@@ -81,13 +80,6 @@ def _inputs(work: Workload) -> dict[str, Tensor]:
 
 def write_arrays(path: str, tensors: Mapping[str, Tensor]) -> None:
     np.savez(path, **{name: value.detach().numpy() for name, value in tensors.items()})
-
-
-def read_result(path: Path) -> Result:
-    """Loss and gradients that a process wrote."""
-    with np.load(path) as arrays:
-        tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    return Result((tensors.pop("loss"),), dict(tensors))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
