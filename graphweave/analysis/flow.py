@@ -22,6 +22,7 @@ from graphweave.ir.message.nodes import (
     Program,
     Pull,
     Push,
+    Random,
     Ref,
     ToUnit,
     Type,
@@ -108,7 +109,7 @@ _NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.sc
 
 
 def is_work(program: Program, ref: Ref) -> bool:
-    """A call that PyTorch computes something with: no view, number, item of several results, or check of a number.
+    """A call that PyTorch computes something with: no view, number, seed, item of several results, check of a number.
 
     Of the algebra's own nodes, those that move rows of numbers for which there are no kernels (half precision).
     """
@@ -116,6 +117,8 @@ def is_work(program: Program, ref: Ref) -> bool:
     if isinstance(node, Pull | Push):
         return isinstance(t, Type) and t.dtype in (DType.f16, DType.bf16)
     if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
+        return False
+    if any(isinstance(n, Random) and n.seed == ref for n in program.nodes):
         return False
     return node.target not in _NO_WORK
 

@@ -23,7 +23,6 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Const,
-    MatMul,
     Pad,
     Permute,
     Pointwise,
@@ -41,10 +40,10 @@ from graphweave.ir.message.nodes import (
 Recompute: TypeAlias = Literal["auto", "never", "always"]
 """Which values of O(1) computation an element of memory, and which beyond, the backward computes again.
 
-`auto`: those on edge spaces, matrix products too, so that nothing of edges x features is saved, and random masks; node values are saved,
-pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values that the
-backward reads are saved, whatever their size. `always`: all, on nodes too, and pushes at their mean degree; saved are
-inputs, matrix products and ATen calls.
+`auto`: those on edge spaces, so that nothing of edges x features is saved, and random masks; node values are saved,
+pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values
+that the backward reads are saved, whatever their size. `always`: all, on nodes too, and pushes at their mean degree;
+saved are inputs, matrix products and ATen calls.
 """
 
 POLICIES: tuple[str, ...] = get_args(Recompute)
@@ -63,8 +62,6 @@ def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[S
         return policy == "always"
     if isinstance(node, Random) or _drawn(program, ref):
         return True
-    if isinstance(node, MatMul):
-        return is_tiled(program, ref)  # more than O(1) work, but its rows are the edges' and exist in tiles only
     if not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
         return False
     if t.space == UNIT:

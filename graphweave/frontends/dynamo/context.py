@@ -58,6 +58,8 @@ class Context:
         self.attributes: dict[Ref, Any] = {}
         self.effects: list[Ref] = []
         self.loc = ""
+        self.serial = 0
+        """Of the last call that draws or writes: equal ones are told apart."""
 
     # ------------------------------------------------------------ values
 

@@ -25,15 +25,18 @@ _COMPOUND: tuple[Any, ...] = (
     aten.binary_cross_entropy, aten.binary_cross_entropy_backward, aten.binary_cross_entropy_with_logits,
     aten.soft_margin_loss, aten.soft_margin_loss_backward, aten._prelu_kernel, aten._prelu_kernel_backward,
 )  # fmt: skip
-"""Random calls are not among them: they stay what eager mode calls, so that one seed gives the same masks."""
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table for `aot_autograd(decompositions=...)`. Results differ from eager's by rounding at most."""
+    """The table for `aot_autograd(decompositions=...)`. Results differ from eager's by rounding, and random masks by
+    being drawn otherwise."""
     table = get_decompositions(_COMPOUND)
     return {
         **table,
         **{op: _of_sum(table[op]) for op in _BY_MEAN},
+        aten.native_dropout.default: _dropout,
+        aten.bernoulli.p: _bernoulli_p,
+        aten.bernoulli.default: _bernoulli,
         aten.var.correction: _var,
         aten.std.correction: _std,
         aten.var_mean.correction: _var_mean,
@@ -59,6 +62,22 @@ def _of_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
         return backward(grad / x.numel(), x, target, _SUM, *rest)
 
     return divided
+
+
+def _dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
+    """A uniform number for each element of x is what the importer can have drawn again instead of saved."""
+    if train is False:
+        return x.clone(), torch.ones_like(x, dtype=torch.bool)
+    kept = torch.rand_like(x, dtype=torch.float32) < 1 - p
+    return x * kept * (0.0 if p == 1 else 1 / (1 - p)), kept
+
+
+def _bernoulli_p(x: Tensor, p: float, *, generator: torch.Generator | None = None) -> Tensor:
+    return NotImplemented if generator else (torch.rand_like(x, dtype=torch.float32) < p).to(x.dtype)
+
+
+def _bernoulli(p: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+    return NotImplemented if generator else (torch.rand_like(p, dtype=torch.float32) < p).to(p.dtype)
 
 
 def _moments(x: Tensor, dim: Sequence[int] | None, correction: float | None) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from graphweave.frontends.dynamo.numbering import number, row_of
 from graphweave.frontends.dynamo.ops_columns import COLUMNS
 from graphweave.frontends.dynamo.ops_dense import DENSE
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
+from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
@@ -27,7 +28,7 @@ from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
 
-HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS}
+HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
 
 aten = torch.ops.aten
 
@@ -78,7 +79,6 @@ class _Importer:
         self.inputs: list[Ref] = []
         self.vals: dict[Ref, Any] = {}
         self.refused: dict[Ref, str] = {}
-        self.serial = 0
 
     def run(self) -> Imported:
         outputs: list[Ref | None] = []
@@ -148,12 +148,12 @@ class _Importer:
                 f"{node.target} reads memory by strides, and only inputs have the strides they had in eager mode"
             )
         impure = _impure(node)
-        self.serial += impure
+        self.cx.serial += impure
         kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in node.kwargs.items())
         args = tuple(to_arg(_plain(a), self._operand) for a in node.args)
         if node.target is aten._reshape_alias.default:
             args = args[:2]  # sizes, without strides
-        serial = self.serial if impure else 0
+        serial = self.cx.serial if impure else 0
         name = target_name(_RESHAPES.get(node.target, node.target))
         ref = self.cx.emit(Aten(name, args, kwargs, self.cx.wanted(node), serial))
         if node.is_impure() and ref not in self.cx.effects:
@@ -182,9 +182,9 @@ class _Importer:
             ref = self._operand(result)
             copied = isinstance(self.cx.builder.nodes[ref], Input) and result.op == "call_function"
             if is_tensor(result) and (copied or given.setdefault(ref, result) is not result):
-                self.serial += 1
+                self.cx.serial += 1
                 t = self.cx.wanted(result)
-                ref = self.cx.emit(Aten("aten.clone.default", (Operand(ref),), (), t, self.serial))
+                ref = self.cx.emit(Aten("aten.clone.default", (Operand(ref),), (), t, self.cx.serial))
                 self.vals[ref] = val(result)
             out.append(ref)
         return out

@@ -304,7 +304,6 @@ _SPLITS = frozenset({
 })  # fmt: skip
 
 _ITEMS: Mapping[Any, tuple[int, ...]] = {
-    aten.native_dropout.default: (0, 1),
     aten.native_layer_norm.default: (0,),
     aten.native_layer_norm_backward.default: (0,),
     aten.native_batch_norm.default: (0,),
@@ -359,4 +358,5 @@ RULES: dict[Any, Rule] = {
     aten.mv.default: _all_of(0),
     aten.bmm.default: _all_of(0, 1),
     aten.native_dropout_backward.default: _all_of(0, 1),
+    aten.rand_like.default: _all_of(0),
 }  # fmt: skip

@@ -1,0 +1,32 @@
+"""Random numbers for each row of a space -> Random: a seed is drawn, the numbers are functions of it.
+
+The seed is one number from PyTorch's generator for every call that draws, so `torch.manual_seed` reproduces results and
+equal calls differ. The numbers are not those that eager mode draws for the same seed.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, DType
+from graphweave.frontends.dynamo.context import Context, Table
+from graphweave.ir.message.nodes import Aten, Atom, Random, Ref, Type
+
+aten = torch.ops.aten
+
+_SEEDS = 2**63 - 1
+
+
+def _rand_like(cx: Context, node: fx.Node) -> Ref:
+    t = cx.result(node)
+    if t.space == UNIT or t.dtype not in (DType.f32, DType.f64):
+        raise IRError("random numbers of shared data, or of half precision")
+    cx.serial += 1
+    kwargs = (("dtype", Atom("torch.int64")), ("device", Atom("device(cpu)")))
+    seed = cx.emit(Aten("aten.randint.default", (_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
+    return cx.emit(Random(seed, t))
+
+
+RANDOM: Table = {aten.rand_like.default: _rand_like}
