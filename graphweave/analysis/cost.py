@@ -180,9 +180,7 @@ class _Counter:
         found = {w for walks in self.walks.values() for w in walks if w[0] == late and w[1] is not None}
         fitting = [w for w in found if self._dom(w[1]) == getattr(space, "space", None)]
         alone: Walk = (late, None, roots[0])
-        best = (
-            min([*sorted(fitting), alone], key=lambda w: self._new_bytes(cone, w), default=alone) if fitting else alone
-        )
+        best = min([*sorted(fitting), alone], key=lambda w: self._new_bytes(cone, w))
         for r in cone:
             self.walks.setdefault(r, set()).add(best)
 

@@ -1,6 +1,6 @@
 """Values of edges read as products: the factors of a push, and which of them are the row's own.
 
-`x[16] * reshape(a / pull(d, m))[1]` is the factors x, a and 1/pull(d, m), each with the shape under which it takes part.
+`x[16] * reshape(a / pull(d, m))[1]` has the factors x, a and 1/pull(d, m), each with the shape in which it takes part.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, C
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """The value `ref`, seen as `shape` (its own but for dims of size 1), divided by instead of multiplied if `inverse`."""
+    """The value `ref`, seen as `shape` (its own but for dims of size 1); a divisor if `inverse`."""
 
     ref: Ref
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""Rules that never lose, at every node until none applies: constants folded, products made visible, dead nodes dropped."""
+"""Rules that never lose, at every node until none applies: constants folded, products shown, dead nodes dropped."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ not known to be finite there (and not 0, if divided by), the result is guarded b
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.message.builder import Builder, operands
@@ -103,7 +104,7 @@ def _divide(a: float, b: float) -> float:
     return a / b if b else math.nan
 
 
-_PYTHON = {
+_PYTHON: dict[Op, Callable[..., float]] = {
     Op.add: lambda a, b: a + b,
     Op.sub: lambda a, b: a - b,
     Op.mul: lambda a, b: a * b,

@@ -15,7 +15,7 @@ Apply: TypeAlias = Callable[[Builder, Ref], Ref | None]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`before -> after` in words, for `explain`; `apply` is the legality and the edit, whether it pays is not its job."""
+    """`before -> after` in words, for `explain`; `apply` is legality and edit. Whether it pays is not a rule's job."""
 
     name: str
     before: str

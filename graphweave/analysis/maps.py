@@ -1,0 +1,36 @@
+"""What is known of maps from how their index was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphweave.analysis.flow import is_view
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import Aten, MapOf, Node, Ref, Reshape
+
+_DIFFERENT_ROWS = frozenset({
+    "aten.nonzero.default", "aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.randperm.default",
+    "aten.argsort.default", "aten.argsort.stable",
+})  # fmt: skip
+_SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
+
+
+def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
+    """Whether no two rows are sent to one: the index lists positions of a mask, a range, or a permutation."""
+    node = nodes[m]
+    if not isinstance(node, MapOf) or node.wrap:
+        return False
+    made = nodes[node.index]
+    while (isinstance(made, Aten) and is_view(made) and _keeps_all(made)) or isinstance(made, Reshape):
+        made = nodes[operands(made)[0]]
+    if not isinstance(made, Aten):
+        return False
+    if made.target == "builtin.getitem":
+        tuple_, item = nodes[operands(made)[0]], made.args[1]
+        return isinstance(tuple_, Aten) and tuple_.target in _SORTS and item == 1
+    return made.target in _DIFFERENT_ROWS
+
+
+def _keeps_all(view: Aten) -> bool:
+    """A view that drops or adds a dim of size 1: each number still comes once."""
+    return view.target in ("aten.squeeze.dim", "aten.unsqueeze.default")

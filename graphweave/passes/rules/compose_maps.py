@@ -1,0 +1,39 @@
+"""pull(pull(x, m), n) -> pull(x, m . n), and push(push(x, n), m) -> push(x, m . n).
+
+Legal always (of pushes for one fold and rows without edges that keep its neutral element): the index of the composed
+map is the index of m pulled along n, which depends on the graph alone. It pays where the space between is not needed.
+"""
+
+from __future__ import annotations
+
+from graphweave.core.types import Fold
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import MapOf, Pull, Push, Ref
+from graphweave.passes.rules.rule import Rule
+
+
+def compose_maps(build: Builder, ref: Ref) -> Ref | None:
+    """pull(pull(x, m), n) -> pull(x, m . n)"""
+    loc, node = build.locs[ref], build.nodes[ref]
+    match node:
+        case Pull(x, n) if isinstance(inner := build.nodes[x], Pull):
+            both = _composed(build, inner.map, n, loc)
+            return None if both is None else build.add(Pull(inner.x, both), loc)
+        case Push(x, m, Fold.sum, 0) if isinstance(inner := build.nodes[x], Push):
+            if inner.fold is not Fold.sum or inner.empty != 0:
+                return None
+            both = _composed(build, m, inner.map, loc)
+            return None if both is None else build.add(Push(inner.x, both, Fold.sum), loc)
+        case _:
+            return None
+
+
+def _composed(build: Builder, m: Ref, n: Ref, loc: str) -> Ref | None:
+    """The map r -> m(n(r))."""
+    outer, inner = build.nodes[m], build.nodes[n]
+    if not isinstance(outer, MapOf) or not isinstance(inner, MapOf):
+        return None
+    return build.add(MapOf(build.add(Pull(outer.index, n), loc), outer.cod, outer.wrap), loc)
+
+
+RULE = Rule("compose-maps", "pull(pull(x, m), n)", "pull(x, m . n)", compose_maps)

@@ -1,0 +1,78 @@
+"""f(pull(x, m)) -> pull(f(x), m): work that all edges of a row repeat is done once, at the row.
+
+Legal for every row-wise f whose operands are pulled along one map (or shared). Graphiler calls it broadcast reordering
+(section 4.3.1), Zhang et al. propagation-postponed reorganization (section 4). It pays where the map's domain is larger
+than its codomain and f is more than what the fused loop does for free.
+"""
+
+from __future__ import annotations
+
+from graphweave.core.types import UNIT
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.nodes import (
+    Cast,
+    Concat,
+    Const,
+    MapOf,
+    MatMul,
+    Pad,
+    Permute,
+    Pointwise,
+    Pull,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+from graphweave.passes.rules.rule import Rule
+
+_ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat, MatMul)
+
+
+def postpone(build: Builder, ref: Ref) -> Ref | None:
+    """f(pull(x, m)) -> pull(f(x), m)"""
+    node = build.nodes[ref]
+    if not isinstance(node, _ROW_WISE):
+        return None
+    own = [r for r in operands(node) if isinstance(t := build.types[r], Type) and t.space != UNIT]
+    maps = {_map(build, r) for r in own if not isinstance(build.nodes[r], Const)}
+    if len(maps) != 1 or None in maps:
+        return None
+    (m,) = maps
+    assert m is not None
+    loc = build.locs[ref]
+    if not all(_has_place(build, r) for r in own):
+        return None
+    above = {r: _above(build, r, loc) for r in own}
+    return build.add(Pull(build.add(with_operands(node, lambda r: above.get(r, r)), loc), m), loc)
+
+
+def _map(build: Builder, ref: Ref) -> Ref | None:
+    """The map along which `ref` was pulled, seen through reshapes."""
+    node = build.nodes[ref]
+    while isinstance(node, Reshape):
+        node = build.nodes[node.x]
+    return node.map if isinstance(node, Pull) and isinstance(build.nodes[node.map], MapOf) else None
+
+
+def _has_place(build: Builder, ref: Ref) -> bool:
+    node = build.nodes[ref]
+    return not isinstance(node, Const) or node.type.shape == ()
+
+
+def _above(build: Builder, ref: Ref, loc: str) -> Ref:
+    """What `ref` is the pull of; a constant is one on every space."""
+    node = build.nodes[ref]
+    match node:
+        case Const(value, t):
+            return build.add(Const(value, Type(UNIT, t.shape, t.dtype)), loc)
+        case Reshape(x, shape):
+            return build.add(Reshape(_above(build, x, loc), shape), loc)
+        case Pull(x, _):
+            return x
+        case _:
+            raise AssertionError(f"%{ref} is not pulled")
+
+
+RULE = Rule("postpone", "f(pull(x, m))", "pull(f(x), m)", postpone)
