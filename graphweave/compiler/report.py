@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from graphweave.analysis.flow import is_work
 from graphweave.compiler.plan import Plan
-from graphweave.ir.message.nodes import Aten, Ref
+from graphweave.ir.message.nodes import Aten, Program, Ref
 from graphweave.ir.message.show import show, show_type
 from graphweave.lower.parameters import value_name
+from graphweave.passes.rewritten import Rewritten, Step
 from graphweave.schedule.regions import Region
 
 
@@ -46,10 +47,20 @@ class GraphNote:
     recompute: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class RewriteNote:
+    """A program before and after rewriting, and the choices made by cost, taken and refused."""
+
+    before: str
+    after: str
+    steps: tuple[Step, ...]
+
+
 @dataclass(slots=True)
 class Report:
     """Everything compiled while it was collected; `eager` lists whole graphs that could not be compiled, and why."""
 
+    rewrites: list[RewriteNote] = field(default_factory=list)
     graphs: list[GraphNote] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
 
@@ -74,6 +85,13 @@ def record(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, 
         note = describe(plan, wrapper, refused, saved, recompute)
         for report in _collecting:
             report.graphs.append(note)
+
+
+def record_rewrites(before: Program, done: Rewritten) -> None:
+    if _collecting:
+        note = RewriteNote(show(before), show(done.program), done.steps)
+        for report in _collecting:
+            report.rewrites.append(note)
 
 
 def record_eager(why: str) -> None:

@@ -7,11 +7,12 @@ of its users are gone. That is the look-ahead which greedy choice by itself lack
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from graphweave.analysis.cost import Cost, cost
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder, operands
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.passes.moves import ORDER, Move
@@ -83,7 +84,9 @@ class _State:
         old, new = self.cost.seconds(statistics), after.seconds(statistics)
         gains = old - new > _GAIN * old
         loc = program.locs[next(iter(replaced))]
-        step = Step(fired, loc, self.cost.total(statistics), after.total(statistics), old - new, gains)
+        gained = tuple(sorted(difference(self.cost.per_row(), after.per_row()).items(), key=lambda item: item[0].name))
+        totals = self.cost.total(statistics), after.total(statistics)
+        step = Step(fired, loc, *totals, old - new, gained, gains)
         if gains or step not in self.steps:
             self.steps.append(step)
         if gains:
@@ -111,6 +114,10 @@ def apply(build: Builder, move: Move) -> tuple[dict[Ref, Ref], tuple[str, ...]]:
                 break
             build.rollback(start)
     return replaced, tuple(fired)
+
+
+def difference(before: Mapping[Space, float], after: Mapping[Space, float]) -> dict[Space, float]:
+    return {s: d for s in {*before, *after} if (d := before.get(s, 0.0) - after.get(s, 0.0))}
 
 
 def depending(program: Program, roots: Iterable[Ref]) -> frozenset[Ref]:

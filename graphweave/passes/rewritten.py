@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.core.types import Space
 from graphweave.ir.message.nodes import Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rewrite that was tried: which rules, at which of the user's lines, what it costs without and with it.
+    """A rewrite that was tried: which rules, at which of the user's lines, what the program costs without and with it.
 
     Costs are (bytes, vector operations, flops of matrix products); `seconds` is what is gained, negative for a loss.
+    `per_row` is the gain for each row of a space: the choice holds for every graph at which their sum has its sign.
     """
 
     rules: tuple[str, ...]
@@ -19,6 +21,7 @@ class Step:
     before: tuple[float, float, float]
     after: tuple[float, float, float]
     seconds: float
+    per_row: tuple[tuple[Space, float], ...]
     taken: bool
 
 

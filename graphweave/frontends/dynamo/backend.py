@@ -16,11 +16,12 @@ from torch._guards import TracingContext
 from graphweave.analysis.statistics import statistics_of
 from graphweave.compiler.build import build_inference, build_training
 from graphweave.compiler.pipeline import Facts, optimise
-from graphweave.compiler.report import record_eager
+from graphweave.compiler.report import record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.decompositions import decompositions
+from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.handover import boxed, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.sizes import hint, unbacked
@@ -128,6 +129,8 @@ def _optimised(imported: Imported, tangents: frozenset[str]) -> Imported:
     rows = {s: hint(n) for s, n in imported.space_rows.items() if not unbacked(n)}
     facts = Facts(statistics_of({s: n for s, n in rows.items() if n is not None}), tangents)
     done = optimise(imported.program, facts, imported.effects)
+    record_rewrites(imported.program, done)
+    guard_choices(done.steps, imported.space_rows)
     where = done.where
     return replace(
         imported,

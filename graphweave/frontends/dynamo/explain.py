@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,15 +10,19 @@ from typing import Any
 import torch
 import torch._dynamo
 
-from graphweave.compiler.report import GraphNote, collect
+from graphweave.compiler.report import GraphNote, RewriteNote, collect
 from graphweave.core.counters import counters
 from graphweave.frontends.dynamo.compile import compile
+from graphweave.passes.rewritten import Step
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`graphs` has one entry a compiled graph (forward, backward or inference); printing it gives the whole story."""
+    """`rewrites` has one entry a captured graph, `graphs` one a compiled one (forward, backward, inference).
 
+    Printing it gives the whole story."""
+
+    rewrites: tuple[RewriteNote, ...]
     graphs: tuple[GraphNote, ...]
     eager: tuple[str, ...]
     graph_breaks: int
@@ -25,6 +30,7 @@ class Explanation:
     def __str__(self) -> str:
         parts = [f"{len(self.graphs)} compiled graphs, {self.graph_breaks} graph breaks"]
         parts += [f"runs eagerly: {why}" for why in self.eager]
+        parts += [_rewrites_text(r) for r in self.rewrites]
         parts += [_graph_text(g) for g in self.graphs]
         return "\n\n".join(parts) + "\n"
 
@@ -44,7 +50,27 @@ def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
         compile(target, dynamic=dynamic, options=options)(*args, **kwargs)
     breaks = counters()["graph_breaks"] - before
     torch._dynamo.reset()
-    return Explanation(tuple(report.graphs), tuple(report.eager), breaks)
+    return Explanation(tuple(report.rewrites), tuple(report.graphs), tuple(report.eager), breaks)
+
+
+def _rewrites_text(note: RewriteNote) -> str:
+    taken = [s for s in note.steps if s.taken]
+    refused = [s for s in note.steps if not s.taken]
+    lines = [f"== rewriting: {len(taken)} choices taken, {len(refused)} refused for their cost"]
+    for word, steps in (("taken", taken), ("refused", refused)):
+        lines += [f"-- {word}: {_step_text(s)}" for s in steps]
+    return "\n".join([*lines, "-- message IR before", note.before, "-- message IR after", note.after])
+
+
+def _step_text(step: Step) -> str:
+    rules = " ".join(f"{rule} x{n}" if n > 1 else rule for rule, n in Counter(step.rules).items())
+    units = ("MB moved", 1e6), ("Mflop on vectors", 1e6), ("Mflop in products", 1e6)
+    costs = ", ".join(
+        f"{b / scale:.4g} -> {a / scale:.4g} {unit}"
+        for (unit, scale), b, a in zip(units, step.before, step.after, strict=True)
+        if b != a
+    )
+    return f"{rules}: {costs}; {'gains' if step.taken else 'would lose'} {1e3 * abs(step.seconds):.3g} ms [{step.loc}]"
 
 
 def _graph_text(graph: GraphNote) -> str:
