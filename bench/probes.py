@@ -1,0 +1,103 @@
+"""Times of every kernel and every PyTorch call inside a compiled step, with what each must move and compute."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.traffic import Traffic, traffic_of
+from graphweave.compiler import wrapper
+from graphweave.compiler.steps import KernelStep
+from graphweave.ir.message.nodes import Aten, Gram, MatMul, Program, Ref
+
+
+@dataclass(slots=True)
+class Probe:
+    """One step of the program: `kernel` tells fused kernels from calls left to PyTorch."""
+
+    name: str
+    kernel: bool
+    traffic: Traffic
+    seconds: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Recorder:
+    """Probes in the order in which steps ran; nothing is recorded while not `on`."""
+
+    on: bool = False
+    probes: dict[Any, Probe] = field(default_factory=dict)
+
+    def add(self, key: Any, seconds: float, make: Callable[[], Probe]) -> None:
+        if key not in self.probes:
+            self.probes[key] = make()
+        self.probes[key].seconds.append(seconds)
+
+
+@contextmanager
+def probed() -> Iterator[Recorder]:
+    """Inside the block, what is compiled and what runs is timed; compile the model there, then switch `on`."""
+    recorder = Recorder()
+    run, make_call = KernelStep.__call__, wrapper.call_step
+
+    def timed_run(self: KernelStep, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
+        start = time.perf_counter()
+        out = run(self, rows, indices, inputs)
+        seconds = time.perf_counter() - start
+        if recorder.on:
+            recorder.add(id(self), seconds, lambda: _kernel_probe(self, rows, indices))
+        return out
+
+    def timed_call_step(program: Program, ref: Ref) -> Callable[..., Any]:
+        call = make_call(program, ref)
+
+        def timed(rows: Any, *values: Any) -> Any:
+            start = time.perf_counter()
+            out = call(rows, *values)
+            seconds = time.perf_counter() - start
+            if recorder.on:
+                recorder.add(id(timed), seconds, lambda: _call_probe(program, ref, values, out))
+            return out
+
+        return timed
+
+    KernelStep.__call__ = timed_run  # type: ignore[method-assign]
+    wrapper.call_step = timed_call_step  # type: ignore[attr-defined]
+    try:
+        yield recorder
+    finally:
+        KernelStep.__call__ = run  # type: ignore[method-assign]
+        wrapper.call_step = make_call  # type: ignore[attr-defined]
+
+
+def _kernel_probe(step: KernelStep, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Probe:
+    lowered = step.plan.lowered
+    sizes = dict(zip(lowered.kernel.sizes, rows, strict=True))
+    edges = indices[0].numel() if lowered.map is not None else 0
+    return Probe(step.name, True, traffic_of(lowered.kernel, sizes, edges))
+
+
+def _call_probe(program: Program, ref: Ref, values: Sequence[Any], out: Any) -> Probe:
+    node = program.nodes[ref]
+    tensors = [v for v in (*values, out) if isinstance(v, Tensor)]
+    storages = {v.untyped_storage().data_ptr(): v.nbytes for v in tensors}
+    is_view = isinstance(out, Tensor) and any(
+        v.untyped_storage().data_ptr() == out.untyped_storage().data_ptr() for v in tensors[:-1]
+    )
+    moved = 0 if is_view else sum(storages.values())
+    flops = 0
+    match node:
+        case MatMul():
+            flops = 2 * values[0].shape[0] * values[0].shape[1] * values[1].shape[1]
+        case Gram():
+            flops = 2 * values[0].shape[0] * values[0].shape[1] * values[-1].shape[1]
+        case _:
+            flops = out.numel() if isinstance(out, torch.Tensor) and not is_view else 0
+    name = node.target if isinstance(node, Aten) else type(node).__name__.lower()
+    return Probe(f"{name} %{ref}", False, Traffic(moved, moved, flops))

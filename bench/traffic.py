@@ -1,0 +1,147 @@
+"""What a kernel must move and compute, counted from its loop IR and the sizes of a graph."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any
+
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Buffer,
+    Call,
+    Edges,
+    FoldLanes,
+    Kernel,
+    Lanes,
+    Let,
+    Load,
+    Role,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
+    Var,
+)
+from graphweave.ir.message.aten import TORCH_DTYPE
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes and flops of one run.
+
+    `compulsory`: every tensor and index array once, which is all that a perfect cache would move. `gather`: with no
+    cache at all, a gathered row and the index of it for every edge of every pass over the edges, and what is not
+    gathered once. `flops`: of every operator one an element, of a matrix product two a multiplication.
+    """
+
+    compulsory: int
+    gather: int
+    flops: int
+
+    def seconds(self, triad: float, gemm: float, *, gathered: bool) -> float:
+        """The bound: bytes at the measured bandwidth, or flops at the measured rate of matrix products."""
+        return max((self.gather if gathered else self.compulsory) / triad, self.flops / gemm)
+
+
+def traffic_of(kernel: Kernel, sizes: Mapping[str, int], edges: int) -> Traffic:
+    """`sizes` by name, the kernel's rows first; `edges` are those of its CSR, 0 without one."""
+    count = _Count(kernel, sizes, edges)
+    for stmt in kernel.body:
+        count.visit(stmt, count.rows, "")
+    own = sum(count.bytes_of(buffer) for buffer in kernel.buffers)
+    indptr = len(kernel.csrs) * (count.rows + 1) * TORCH_DTYPE[kernel.index].itemsize
+    only_gathered = count.gathered.keys() - count.streamed
+    streamed = sum(count.bytes_of(b) for b in kernel.buffers if b.name not in only_gathered)
+    return Traffic(own + indptr, streamed + indptr + sum(map(sum, count.gathered.values())), int(count.flops))
+
+
+@dataclass(slots=True)
+class _Count:
+    kernel: Kernel
+    sizes: Mapping[str, int]
+    edges: int
+    flops: float = 0.0
+    gathered: dict[str, list[int]] = field(default_factory=dict)
+    """Buffer -> bytes of each pass that reads it at rows given by an index."""
+    streamed: set[str] = field(default_factory=set)
+    _buffers: dict[str, Buffer] = field(init=False)
+    _arrays: dict[str, int] = field(default_factory=dict)
+    _indices: set[str] = field(default_factory=set)
+    _seen: set[tuple[str, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self._buffers = {b.name: b for b in self.kernel.buffers}
+        self._arrays = {s.name: math.prod(s.shape) for s in self.kernel.stashes}
+
+    @property
+    def rows(self) -> int:
+        return self.sizes[self.kernel.sizes[0]]
+
+    def bytes_of(self, buffer: Buffer) -> int:
+        rows = 1 if buffer.rows is None else self.sizes.get(buffer.rows, self.edges)
+        return rows * self._row_bytes(buffer)
+
+    def _row_bytes(self, buffer: Buffer) -> int:
+        return math.prod(buffer.shape) * TORCH_DTYPE[buffer.dtype].itemsize
+
+    def visit(self, node: Any, times: float, walk: str) -> None:
+        """`times`: how often `node` runs in all; `walk` names the pass over edges it is in, "" for rows."""
+        match node:
+            case Edges(k=k, body=body, tile=tile):
+                walk = walk if tile is not None else k
+                return self._all(body, self.edges, walk)
+            case Tiles(tile=tile, body=body):
+                return self._all(body, self.edges, tile)
+            case TileArray(name=name, shape=shape):
+                self._arrays[name] = math.prod(shape)
+            case TileMatMul(out=out, x=x) | TileGram(x=x, y=out):
+                self.flops += 2 * self.edges * self._arrays[x] * self._arrays[out]
+            case Lanes(lanes=lanes, body=body):
+                return self._all(body, times * math.prod(extent for _, extent in lanes), walk)
+            case FoldLanes(lanes=lanes):
+                times *= math.prod(extent for _, extent in lanes)
+                self.flops += times
+            case Call() | Accum():
+                self.flops += times
+            case Let(name=name, value=Load(buffer=buffer)) if self._is_index(buffer):
+                self._indices.add(name)
+            case Load():
+                self._load(node, times, walk)
+            case _:
+                pass
+        self._all(_children(node), times, walk)
+
+    def _all(self, nodes: Any, times: float, walk: str) -> None:
+        for node in nodes:
+            self.visit(node, times, walk)
+
+    def _is_index(self, buffer: str) -> bool:
+        return buffer in self._buffers and self._buffers[buffer].role in (Role.column, Role.index)
+
+    def _load(self, load: Load, times: float, walk: str) -> None:
+        """A load at a row that an index gave is counted once for each pass and index, at every edge (or row)."""
+        buffer = self._buffers.get(load.buffer)
+        if buffer is None or buffer.rows is None:
+            return
+        at = load.index[0]
+        if not (self._is_index(load.buffer) or (isinstance(at, Var) and at.name in self._indices)):
+            self.streamed.add(load.buffer)
+            return
+        key = (load.buffer, f"{walk} {at}")
+        if key not in self._seen:
+            self._seen.add(key)
+            times = self.edges if walk else self.rows
+            self.gathered.setdefault(load.buffer, []).append(times * self._row_bytes(buffer))
+
+
+def _children(node: Any) -> Iterator[Any]:
+    """Statements and expressions directly inside."""
+    if not is_dataclass(node):
+        return
+    for f in fields(node):
+        value = getattr(node, f.name)
+        for item in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(item):
+                yield item
