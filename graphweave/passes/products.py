@@ -100,7 +100,7 @@ def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: S
     """The product of `factors`, narrow ones first, in an order that depends on nothing but what they are.
 
     A divisor narrower than the whole becomes a reciprocal: one division a row instead of one an element. Without
-    factors: the constant 1 on `space`.
+    factors: the constant 1 on `space`. Of shared data alone: that on `space`.
     """
     factors = list(factors)
     widest = max((numel(f.shape) for f in factors), default=0)
@@ -112,7 +112,10 @@ def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: S
             total = value if total is None else build.add(Pointwise(Op.mul, (total, value)), loc)
         else:
             total = build.add(Pointwise(Op.div if f.inverse else Op.mul, (total, value)), loc)
-    return build.add(Const(1.0, Type(space, (), dtype)), loc) if total is None else total
+    if total is not None and (space == UNIT or value_type(build, total).space != UNIT):
+        return total
+    one = build.add(Const(1.0, Type(space, (), dtype)), loc)
+    return one if total is None else build.add(Pointwise(Op.mul, (one, total)), loc)
 
 
 def viewed(build: Builder, f: Factor, loc: str) -> Ref:

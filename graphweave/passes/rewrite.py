@@ -107,7 +107,7 @@ def apply(build: Builder, move: Move) -> tuple[dict[Ref, Ref], tuple[str, ...]]:
         start = len(build.nodes)
         for rule in move.rules:
             new = rule.apply(build, ref)
-            if new is not None and new != ref:
+            if new is not None and _last(replaced, new) != ref:
                 replaced[ref] = new
                 fired.append(rule.name)
                 todo.extend(reversed(range(start, len(build.nodes))))
@@ -118,6 +118,13 @@ def apply(build: Builder, move: Move) -> tuple[dict[Ref, Ref], tuple[str, ...]]:
 
 def difference(before: Mapping[Space, float], after: Mapping[Space, float]) -> dict[Space, float]:
     return {s: d for s in {*before, *after} if (d := before.get(s, 0.0) - after.get(s, 0.0))}
+
+
+def _last(replaced: Mapping[Ref, Ref], ref: Ref) -> Ref:
+    """What `ref` is replaced by in the end: rules that undo each other must not replace two nodes by one another."""
+    while ref in replaced:
+        ref = replaced[ref]
+    return ref
 
 
 def depending(program: Program, roots: Iterable[Ref]) -> frozenset[Ref]:

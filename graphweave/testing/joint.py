@@ -139,7 +139,7 @@ def _backward(s: _Gradients, ref: Ref, node: Node, g: Ref) -> None:
             s.add(x, s.node(Pull(g, m)))
         case Push(x, m, Fold.max | Fold.min):
             _extreme_of_rows(s, ref, node, g)
-        case Reduce(x, fold, dims) if fold is not Fold.mul:
+        case Reduce(_, fold) if fold is not Fold.mul:
             _reduced(s, ref, node, g)
         case Cast(x):
             if s.type(x).dtype.is_float:
