@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+import graphweave
 from bench.common import (
     arguments,
     available_memory,
@@ -62,6 +63,9 @@ def worker(options: argparse.Namespace) -> None:
             start = time.perf_counter()
             step(work)
             times.append(time.perf_counter() - start)
+    if not any(probe.kernel for probe in recorder.probes.values()):
+        options.worker.write_text(json.dumps({"status": f"no kernel ran: {graphweave.counters()}"}))
+        return
     runs = [entry(probe, triad, gemm, len(times)) for probe in recorder.probes.values()]
     answer = {
         "status": "ok", "triad_bytes_per_second": triad, "gemm_flops_per_second": gemm, "step": median(times),

@@ -28,6 +28,7 @@ import torch
 import torch_geometric.nn as pyg
 from torch import nn
 
+import graphweave
 from bench.common import arguments, in_fresh_process, peak_extra_bytes, ratio_table, save
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
 from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
@@ -71,7 +72,10 @@ def worker(options: argparse.Namespace) -> None:
         step(work)
         step(work)
 
-    options.worker.write_text(json.dumps({"status": "ok", "peak_extra_bytes": peak_extra_bytes(steps)}))
+    answer: dict[str, Any] = {"status": "ok", "peak_extra_bytes": peak_extra_bytes(steps)}
+    if options.systems[0] == "graphweave":
+        answer["counters"] = graphweave.counters()
+    options.worker.write_text(json.dumps(answer))
 
 
 def fit(points: Sequence[tuple[int, int]]) -> dict[str, float] | None:
