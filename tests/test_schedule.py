@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from graphweave.analysis.cones import map_type, needs, space_of, walks_along
+from graphweave.analysis.cones import is_push, map_type, needs, space_of, walks_along
 from graphweave.analysis.hoist import hoisted
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Input, Program, Push, Ref
+from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
 from graphweave.schedule.regions import Call, Region, Schedule, demand, schedule
 from graphweave.testing.many_maps import many_maps_program
@@ -80,7 +80,9 @@ def test_regions_fit_their_rows(part: int) -> None:
             edges = None if step.map is None else map_type(program, step.map).dom
             for r in step.members:
                 node = program.nodes[r]
-                if not isinstance(node, Push):
+                if isinstance(node, Gram):
+                    assert space_of(program, node.x) == edges, f"{name}: {step}"
+                elif not isinstance(node, Push):
                     on_edges = step.map is not None and walks_along(program, r) == step.map
                     assert space_of(program, r) == (edges if on_edges else step.rows), f"{name}: {step}"
                     assert not on_edges or r in step.outputs, f"{name}: {step}"
@@ -120,8 +122,9 @@ def region_reads(program: Program, region: Region, order: Schedule) -> set[Ref]:
         node = program.nodes[ref]
         push = isinstance(node, Push)
         of_edges = region.map is not None and walks_along(program, ref) == region.map
-        n = needs(program, ref, order.stored, through=push or of_edges)
+        n = needs(program, ref, order.stored, through=is_push(program, ref) or of_edges)
         on_edges = of_edges or (push and region.map is not None and map_type(program, node.map).dom != region.rows)
+        on_edges = on_edges or isinstance(node, Gram)
         own = {y for y, m in n.pulls if m == region.map} if on_edges else set(n.same)
         other = {y for y, m in n.pulls if not on_edges or m != region.map} | set(n.shared)
         other |= set(n.same) if on_edges else set()

@@ -1,13 +1,16 @@
 """What a node needs, as kernels see it: values of its own row, and values of other rows.
 
 Row-wise light nodes below a push are not kernels of their own: they are recomputed for every edge inside the push (its
-*cone*), whose leaves are pulls, materialised values of the edge's own row, and shared data.
+*cone*), whose leaves are pulls, materialised values of the edge's own row, and shared data. Matrix products on edges are
+inside cones too: they are computed for tiles of edges (`tiles.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from graphweave.analysis.tiles import is_tiled
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -16,9 +19,12 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Const,
+    Gram,
     Input,
     MapOf,
     MapType,
+    MatMul,
+    Node,
     Pad,
     Permute,
     Pointwise,
@@ -40,10 +46,15 @@ _INLINE_UNIT = 4096  # elements; larger shared values are computed once by PyTor
 
 
 def is_light(program: Program, ref: Ref) -> bool:
-    """A node that a kernel may compute: O(1) work an element, sizes known, element type that kernels have."""
+    """A node that a kernel may compute: O(1) work an element, sizes known, element type that kernels have.
+
+    Or a product of matrices over edges, in tiles.
+    """
     node, t = program.nodes[ref], program.types[ref]
     if not isinstance(t, Type) or t.dtype not in KERNEL_DTYPES or numel(t.shape) == 0:
         return False
+    if isinstance(node, MatMul | Gram):
+        return is_tiled(program, ref)
     if isinstance(node, Push):
         source = program.types[node.x]
         return isinstance(source, Type) and t.dtype.is_float and numel(source.shape) > 0
@@ -100,27 +111,61 @@ def _elements(program: Program, ref: Ref) -> int:
     return numel(t.shape) if isinstance(t, Type) else 0
 
 
+def is_push(program: Program, ref: Ref) -> bool:
+    """Whether `ref` folds the rows of edges (or of nodes, to a total): a push, or a Gram in tiles."""
+    return isinstance(program.nodes[ref], Push) or (isinstance(program.nodes[ref], Gram) and is_tiled(program, ref))
+
+
 def walks_along(program: Program, ref: Ref) -> Ref | None:
     """The map under whose rows a value of edges is best computed, though it lies on the edges themselves.
 
     Where a node reads wide values through two maps, grouping its edges by one of them leaves only the other to be
-    gathered (an SDDMM). None for anything else: its own rows, in their order, do.
+    gathered (an SDDMM); where it needs a product of matrices, edges come in tiles. None for anything else: its own rows,
+    in their order, do.
     """
-    if isinstance(program.nodes[ref], Push) or not is_light(program, ref):
+    if is_push(program, ref) or not is_light(program, ref) or space_of(program, ref) == UNIT:
         return None
+    width = _widths(program, ref)
+    if in_tiles(program, ref):
+        return tile_map(program, ref)
+    return max(sorted(width), key=lambda m: (width[m], m)) if len(width) > 1 else None
+
+
+def in_tiles(program: Program, ref: Ref) -> bool:
+    """Whether computing `ref` from other rows takes tiles of edges: it is a product of matrices, or has one inside."""
+    if is_tiled(program, ref):
+        return True
+    return any(is_tiled(program, r) for r in needs(program, ref, frozenset(), through=True).inner)
+
+
+def tile_map(program: Program, ref: Ref) -> Ref:
+    """The map under whose rows the tiles of `ref` are computed where `ref` does not fold along one: what it reads most."""
+    node = program.nodes[ref]
+    space = space_of(program, node.x) if isinstance(node, Push | Gram) else space_of(program, ref)
+    width = _widths(program, ref)
+    maps = [r for r, n in enumerate(program.nodes) if isinstance(n, MapOf) and map_type(program, r).dom == space]
+    return max(maps, key=lambda m: (width.get(m, 0), _has_many_rows(program, m), m))
+
+
+def _widths(program: Program, ref: Ref) -> dict[Ref, int]:
+    """Elements of wide values that computing `ref` reads through each map, of those with enough rows to share."""
     width: dict[Ref, int] = {}
     for y, m in needs(program, ref, frozenset(), through=True).pulls:
         t = map_type(program, m)
-        rows = dict(program.spaces).get(t.cod, "")
-        many = not rows.isdigit() or int(rows) >= _MANY  # a few rows (types) would not fill the threads
-        if _elements(program, y) >= _WIDE and many and t.dom != t.cod:
+        if _elements(program, y) >= _WIDE and _has_many_rows(program, m) and t.dom != t.cod:
             width[m] = width.get(m, 0) + _elements(program, y)
-    return max(sorted(width), key=lambda m: (width[m], m)) if len(width) > 1 else None
+    return width
+
+
+def _has_many_rows(program: Program, m: Ref) -> bool:
+    """A few rows (types) would not fill the threads."""
+    rows = dict(program.spaces).get(map_type(program, m).cod, "")
+    return not rows.isdigit() or int(rows) >= _MANY
 
 
 def on_edges(program: Program, ref: Ref) -> bool:
     """Whether `ref` is computed edge by edge, with all that leads to it from the edges' ends."""
-    return isinstance(program.nodes[ref], Push) or walks_along(program, ref) is not None
+    return is_push(program, ref) or walks_along(program, ref) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,50 +188,56 @@ def needs(program: Program, ref: Ref, stored: frozenset[Ref], *, through: bool) 
     Reshapes are always looked through, since they are views, random numbers, which are drawn again, and nodes that only
     widen what they read: to store and load those costs more than to compute them again.
     """
-    pulls: dict[tuple[Ref, Ref], None] = {}
-    same: dict[Ref, None] = {}
-    shared: dict[Ref, None] = {}
-    inner: dict[Ref, None] = {}
+    walk = _Walk(program, stored, through)
+    walk.below(program.nodes[ref])
+    return walk.needs()
 
-    def visit(r: Ref) -> None:
-        node = program.nodes[r]
-        if isinstance(node, Const) or r in inner:
+
+def leaves(program: Program, refs: Iterable[Ref], stored: frozenset[Ref]) -> Needs:
+    """Leaves of `refs` themselves, walked through as far as nothing is `stored`."""
+    walk = _Walk(program, stored, True)
+    for ref in refs:
+        walk.visit(ref)
+    return walk.needs()
+
+
+class _Walk:
+    def __init__(self, program: Program, stored: frozenset[Ref], through: bool) -> None:
+        self._program, self._stored, self._through = program, stored, through
+        self._pulls: dict[tuple[Ref, Ref], None] = {}
+        self._same: dict[Ref, None] = {}
+        self._shared: dict[Ref, None] = {}
+        self._inner: set[Ref] = set()
+
+    def needs(self) -> Needs:
+        return Needs(tuple(self._pulls), tuple(self._same), tuple(self._shared), tuple(sorted(self._inner)))
+
+    def visit(self, r: Ref) -> None:
+        node, light = self._program.nodes[r], is_light(self._program, r)
+        if isinstance(node, Const) or r in self._inner:
             return
-        if isinstance(node, Reshape | Random) and is_light(program, r):
-            walk(r)
-            return
-        exists = r in stored or not is_light(program, r) or isinstance(node, Push | Input)
-        if space_of(program, r) == UNIT:
-            if exists:
-                shared[r] = None
-            else:
-                walk(r)
-        elif exists or not (through or widens(program, r)):
-            same[r] = None
+        seen_through = isinstance(node, Reshape | Random) and light
+        exists = r in self._stored or not light or isinstance(node, Push | Gram | Input)
+        if space_of(self._program, r) == UNIT:
+            leaf, found = exists, self._shared
         else:
-            walk(r)
-
-    def walk(r: Ref) -> None:
-        inner[r] = None
-        node = program.nodes[r]
-        if isinstance(node, Pull):
-            pull(node)
-            return
-        for operand in operands(node):
-            visit(operand)
-
-    def pull(node: Pull) -> None:
-        if isinstance(program.nodes[node.map], MapOf):
-            pulls[(node.x, node.map)] = None
+            leaf, found = exists or not (self._through or widens(self._program, r)), self._same
+        if leaf and not seen_through:
+            found[r] = None
         else:
-            visit(node.x)  # a pull of shared data
+            self._inner.add(r)
+            self.below(node)
 
-    node = program.nodes[ref]
-    if isinstance(node, Push):
-        visit(node.x)
-    elif isinstance(node, Pull):
-        pull(node)
-    else:
-        for operand in operands(node):
-            visit(operand)
-    return Needs(tuple(pulls), tuple(same), tuple(shared), tuple(sorted(inner)))
+    def below(self, node: Node) -> None:
+        """Visit the operands of `node`."""
+        match node:
+            case Pull(x, m) if isinstance(self._program.nodes[m], MapOf):
+                self._pulls[(x, m)] = None
+            case Push(x) | Pull(x):  # a pull of shared data
+                self.visit(x)
+            case MatMul(x, w):
+                self._shared[w] = None  # read as a whole
+                self.visit(x)
+            case _:
+                for operand in operands(node):
+                    self.visit(operand)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from graphweave.analysis.cones import Needs, map_type, needs, on_edges, space_of, type_of, walks_along
+from graphweave.analysis.cones import Needs, is_push, map_type, needs, on_edges, space_of, type_of, walks_along
 from graphweave.core.types import UNIT, DType, Fold
 from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
 from graphweave.ir.message.infer import numel
@@ -47,7 +47,8 @@ class Draft:
     def _walks_edges(self, ref: Ref) -> bool:
         node = self.program.nodes[ref]
         if not isinstance(node, Push):
-            return self.region.map is not None and walks_along(self.program, ref) == self.region.map
+            along = self.region.map is not None and walks_along(self.program, ref) == self.region.map
+            return along or is_push(self.program, ref)
         m = map_type(self.program, node.map)
         if m.cod != UNIT:
             return self.constant_push(node) is None

@@ -3,58 +3,157 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
-from graphweave.analysis.cones import needs, space_of, type_of
-from graphweave.core.types import UNIT, DType, Op
-from graphweave.ir.loop.nodes import Call, Degree, Edges, Let, Lit, Load, Prefetch, Stash, Stmt, Var
+from graphweave.analysis.cones import leaves, needs, space_of, type_of
+from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.ir.loop.nodes import (
+    Call,
+    Degree,
+    Edges,
+    Expr,
+    Let,
+    Lit,
+    Load,
+    Prefetch,
+    Role,
+    Stash,
+    Stmt,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
+    Var,
+)
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Push, Random, Ref
+from graphweave.ir.message.nodes import Gram, MatMul, Push, Random, Ref
 from graphweave.lower.blocks import choose_blocks, folds_into, is_expensive, stores_into, write
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.parameters import map_name, value_name
+from graphweave.lower.tiles import Stage, has_products, stages
 from graphweave.lower.values import Scope, load, shape_of
+
+_TILE = "tile"
+_K = Var("k")
 
 
 class EdgePass:
     """Computes `members`: pushes into the row, totals over all edges, and values of the edges themselves."""
 
     def __init__(self, draft: Draft, members: list[Ref]) -> None:
-        assert draft.region.map is not None
-        self._draft, self._program, self._members, self._map = draft, draft.program, members, draft.region.map
-        self._edge = Scope(draft.program, map=self._map, outer=draft.row, position=Var("e"))
+        self._draft, self._program, self._members = draft, draft.program, members
         nodes = ((r, self._program.nodes[r]) for r in members)
         self._accumulated = {r: n for r, n in nodes if isinstance(n, Push) and not draft.is_total(n)}
+        self._arrays: dict[Ref, str] = {}  # what has a row for each edge of the tile, or of the row (a stash)
 
     def statements(self) -> list[Stmt]:
         """Accumulators, the loop over edges, and what is done with the accumulators after it."""
+        draft = self._draft
         out: list[Stmt] = []
         for r, push in self._accumulated.items():
             start = identity(push.fold, type_of(self._program, r).dtype).value
-            out += [*self._draft.comment(r), self._draft.row_array(r, start)]
-        inner = self._reads()
-        prefetch, body = self._lets(inner)
-        body += self._blocks(inner)
-        for r in self._members:
-            body += self._result(r)
-        out.append(Edges("k", CSR, "v", tuple(prefetch), tuple(body)))
+            out += [*draft.comment(r), draft.row_array(r, start)]
+        kept = draft.stored | draft.stashes.keys()
+        inner = {x for r in self._members for x in needs(self._program, r, kept, through=True).inner}
+        if has_products(self._program, self._members, inner):
+            plan = stages(self._program, self._members, inner, frozenset(draft.stashes))
+            out.append(Tiles(_TILE, draft.options.tile, CSR, "v", tuple(self._tile(plan))))
+        else:
+            out += EdgeLoop(draft, self._members, self._members).statements()
         for r, push in self._accumulated.items():
             out += self._without_edges(r, push)
         for r in self._accumulated:
-            if r in self._draft.region.outputs:
-                out += self._draft.output(self._draft.row, r, "v")
+            if r in draft.region.outputs:
+                out += draft.output(draft.row, r, "v")
         return out
+
+    def _without_edges(self, ref: Ref, push: Push) -> list[Stmt]:
+        """A row without edges gets the push's `empty` value."""
+        dtype = type_of(self._program, ref).dtype
+        if identity(push.fold, dtype).value == push.empty:
+            return []
+        no_edges = Call(Op.eq, (Degree(CSR, Var("v")), Lit(0, DType.i64)))
+        place = self._draft.row.at[ref]
+        return self._draft.fill(ref, lambda at: Call(Op.where, (no_edges, Lit(push.empty, dtype), load(place, at))))
+
+    # -------------------------------------------------------- tiles
+
+    def _tile(self, plan: Sequence[Stage]) -> list[Stmt]:
+        """Loops over the edges of a tile, and the products between them."""
+        out: list[Stmt] = []
+        fetched: set[Prefetch] = set()
+        for stage in plan:
+            for r in stage.operands:
+                out.append(self._array(r))
+            loop = EdgeLoop(self._draft, stage.results, self._members, _TILE, self._arrays, stage.operands)
+            out += loop.statements(fetched)
+            for r in stage.operands:
+                self._arrays[r] = self._array(r).name
+            for r in stage.products:
+                out += self._product(r)
+        return out
+
+    def _array(self, ref: Ref) -> TileArray:
+        t = type_of(self._program, ref)
+        return TileArray(f"{value_name(self._program, ref)}_tile", _TILE, t.dtype, (numel(t.shape),))
+
+    def _product(self, ref: Ref) -> list[Stmt]:
+        draft, node = self._draft, self._program.nodes[ref]
+        if isinstance(node, Gram):
+            total = draft.parameters.tensor(ref, Role.total, Fold.sum)
+            return [*draft.comment(ref), TileGram(_TILE, total, self._place(node.x), self._place(node.y))]
+        assert isinstance(node, MatMul)
+        draft.read_at_row(node.w)
+        weight, _ = draft.row.at[node.w]
+        array = self._array(ref)
+        self._arrays[ref] = array.name
+        return [*draft.comment(ref), array, TileMatMul(_TILE, array.name, self._place(node.x), weight)]
+
+    def _place(self, ref: Ref) -> str:
+        return self._arrays[ref] if ref in self._arrays else self._draft.stashes[ref].name
+
+
+class EdgeLoop:
+    """A loop over the edges of the row, or of a tile, that finishes the members `results` of the pass over `members`.
+
+    `arrays` are the values that have a row for each edge of the tile; `operands` those that this loop computes.
+    """
+
+    def __init__(
+        self, draft: Draft, results: Sequence[Ref], members: Sequence[Ref], tile: str | None = None,
+        arrays: dict[Ref, str] | None = None, operands: Sequence[Ref] = (),
+    ) -> None:  # fmt: skip
+        assert draft.region.map is not None
+        self._draft, self._program, self._map = draft, draft.program, draft.region.map
+        self._results, self._members, self._tile, self._operands = results, members, tile, operands
+        self._edge = Scope(draft.program, map=self._map, outer=draft.row, position=Var("e"))
+        self._edge.at.update((r, (name, (_K,))) for r, name in (arrays or {}).items())
+
+    def statements(self, fetched: set[Prefetch] | None = None) -> list[Stmt]:
+        """The loop, none if it would do nothing; `fetched` are rows that were asked for already, and now these too."""
+        if not self._results and not self._operands:
+            return []
+        inner = self._reads()
+        prefetch, body = self._lets(inner)
+        body += self._blocks(inner)
+        for r in self._results:
+            body += self._result(r)
+        fetched = set() if fetched is None else fetched
+        hints = tuple(p for p in prefetch if p not in fetched)
+        fetched.update(hints)
+        return [Edges("k", CSR, "v", hints, tuple(body), self._tile)]
 
     # -------------------------------------------------------- what an edge reads
 
     def _reads(self) -> list[Ref]:
-        """Bind the leaves of the members' cones; the nodes to recompute, stashed ones being leaves."""
+        """Bind the leaves of what is computed; the nodes to recompute, what has an array of edges being leaves."""
         draft, stashes = self._draft, self._draft.stashes
-        kept = draft.stored | stashes.keys()
+        kept = draft.stored | stashes.keys() | self._edge.at.keys()
         inner: set[Ref] = set()
-        for r in self._members:
-            n = needs(self._program, r, kept, through=True)
+        found = [needs(self._program, r, kept, through=True) for r in self._results if r not in self._edge.at]
+        for n in [*found, leaves(self._program, self._operands, kept)]:
             inner.update(n.inner)
             for y, m in n.pulls:
                 if m == self._map:
@@ -62,8 +161,10 @@ class EdgePass:
                 else:
                     self._edge.gathered[(y, m)] = (draft.parameters.tensor(y), (Var(f"{map_name(m)}_k"),))
             for s in n.same:
+                if s in self._edge.at:
+                    continue
                 if s in stashes:
-                    self._edge.at[s] = (stashes[s].name, (Var("k"),))
+                    self._edge.at[s] = (stashes[s].name, (_K,))
                 else:
                     self._edge.at[s] = (draft.parameters.tensor(s), (Var("e"),))
             for s in n.shared:
@@ -76,13 +177,13 @@ class EdgePass:
         index = parameters.index
         lets: list[Stmt] = []
         prefetch: list[Prefetch] = []
-        stores = any(not isinstance(self._program.nodes[r], Push) for r in self._members)
-        draws = any(isinstance(self._program.nodes[r], Random) for r in (*inner, *self._members))
+        stores = any(not isinstance(self._program.nodes[r], Push) for r in self._results)
+        draws = any(isinstance(self._program.nodes[r], Random) for r in (*inner, *self._results))
         if stores or draws or any(lead == (Var("e"),) for _, lead in self._edge.at.values()):
-            lets.append(Let("e", index, Load(parameters.perm(self._map), (Var("k"),))))
+            lets.append(Let("e", index, Load(parameters.perm(self._map), (_K,))))
         for (y, m), (name, _) in self._edge.gathered.items():
             column = parameters.column(self._map, m)
-            let = Let(f"{map_name(m)}_k", index, Load(column, (Var("k"),)))
+            let = Let(f"{map_name(m)}_k", index, Load(column, (_K,)))
             if let not in lets:
                 lets.append(let)
             t = type_of(self._program, y)
@@ -96,14 +197,18 @@ class EdgePass:
         draft = self._draft
         later = self._wanted_later(inner)
         uses = Counter(later)
-        for r in self._members:
+        for r in self._results:
             node = self._program.nodes[r]
             uses.update((node.x,) if isinstance(node, Push) else operands(node))
+        out = [s for r in self._operands if r not in inner for s in self._keep(r)]
         kept = frozenset(self._edge.at) | frozenset(draft.row.at)
-        out: list[Stmt] = []
-        for r in choose_blocks(self._program, inner, uses, kept, frozenset(), draft.forced | later):
+        forced = draft.forced | later | frozenset(self._operands)
+        for r in choose_blocks(self._program, inner, uses, kept, frozenset(), forced):
             out += draft.comment(r)
-            out += self._stash(r) if r in later else draft.block(self._edge, r, value_name(self._program, r))
+            if r in later or r in self._operands:
+                out += self._keep(r)
+            else:
+                out += draft.block(self._edge, r, value_name(self._program, r))
         return out
 
     def _wanted_later(self, inner: list[Ref]) -> frozenset[Ref]:
@@ -114,35 +219,30 @@ class EdgePass:
             ahead.update(draft.needs[r].inner)
         return frozenset(
             r for r in inner
-            if r in ahead and is_expensive(self._program, r)
+            if r in ahead and r not in self._operands and is_expensive(self._program, r)
             and numel(shape_of(self._program, r)) <= draft.options.stash_width and space_of(self._program, r) != UNIT
         )  # fmt: skip
 
-    def _stash(self, ref: Ref) -> list[Stmt]:
-        """Compute `ref` where later passes will find it."""
-        t = type_of(self._program, ref)
-        stash = Stash(f"{value_name(self._program, ref)}_kept", CSR, t.dtype, (numel(t.shape),))
-        self._draft.stashes[ref] = stash
-        body = write(self._edge, ref, stores_into(stash.name, (Var("k"),), t.shape), self._draft.names)
-        self._edge.at[ref] = (stash.name, (Var("k"),))
+    def _keep(self, ref: Ref) -> list[Stmt]:
+        """Compute `ref` where the products of the tile, or later passes, will find it."""
+        t, name = type_of(self._program, ref), value_name(self._program, ref)
+        if ref in self._operands:
+            place: tuple[str, tuple[Expr, ...]] = (f"{name}_tile", (_K,))
+        else:
+            stash = Stash(f"{name}_kept", CSR, t.dtype, (numel(t.shape),))
+            self._draft.stashes[ref] = stash
+            place = (stash.name, (_K,))
+        body = write(self._edge, ref, stores_into(*place, t.shape), self._draft.names)
+        self._edge.at[ref] = place
         return body
 
     # -------------------------------------------------------- what becomes of it
 
     def _result(self, ref: Ref) -> list[Stmt]:
-        node = self._program.nodes[ref]
+        draft, node = self._draft, self._program.nodes[ref]
         if not isinstance(node, Push):
-            return self._draft.output(self._edge, ref, "e")
-        if ref not in self._accumulated:
-            return self._draft.total(self._edge, ref, node)
-        sink = folds_into(self._draft.row.at[ref][0], shape_of(self._program, ref), node.fold)
-        return write(self._edge, node.x, sink, self._draft.names)
-
-    def _without_edges(self, ref: Ref, push: Push) -> list[Stmt]:
-        """A row without edges gets the push's `empty` value."""
-        dtype = type_of(self._program, ref).dtype
-        if identity(push.fold, dtype).value == push.empty:
-            return []
-        no_edges = Call(Op.eq, (Degree(CSR, Var("v")), Lit(0, DType.i64)))
-        place = self._draft.row.at[ref]
-        return self._draft.fill(ref, lambda at: Call(Op.where, (no_edges, Lit(push.empty, dtype), load(place, at))))
+            return draft.output(self._edge, ref, "e")
+        if draft.is_total(node):
+            return draft.total(self._edge, ref, node)
+        sink = folds_into(draft.row.at[ref][0], shape_of(self._program, ref), node.fold)
+        return write(self._edge, node.x, sink, draft.names)

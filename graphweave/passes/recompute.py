@@ -15,6 +15,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 from graphweave.analysis.flow import is_structure, is_view
+from graphweave.analysis.tiles import is_tiled
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -23,6 +24,7 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Const,
+    MatMul,
     Pad,
     Permute,
     Pointwise,
@@ -40,10 +42,10 @@ from graphweave.ir.message.nodes import (
 Recompute: TypeAlias = Literal["auto", "never", "always"]
 """Which values of O(1) computation an element of memory, and which beyond, the backward computes again.
 
-`auto`: those on edge spaces, so that nothing of edges x features is saved, and random masks; node values are saved,
-pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values
-that the backward reads are saved, whatever their size. `always`: all, on nodes too, and pushes at their mean degree;
-saved are inputs, matrix products and ATen calls.
+`auto`: those on edge spaces, matrix products too, so that nothing of edges x features is saved, and random masks; node values are saved,
+pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values that the
+backward reads are saved, whatever their size. `always`: all, on nodes too, and pushes at their mean degree; saved are
+inputs, matrix products and ATen calls.
 """
 
 POLICIES: tuple[str, ...] = get_args(Recompute)
@@ -62,6 +64,8 @@ def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[S
         return policy == "always"
     if isinstance(node, Random) or _drawn(program, ref):
         return True
+    if isinstance(node, MatMul):
+        return is_tiled(program, ref)  # more than O(1) work, but its rows are the edges' and exist in tiles only
     if not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
         return False
     if t.space == UNIT:

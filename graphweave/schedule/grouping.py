@@ -10,12 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphweave.analysis.cones import Needs, is_light, map_type, needs, space_of, walks_along
+from graphweave.analysis.cones import (
+    Needs,
+    in_tiles,
+    is_light,
+    is_push,
+    map_type,
+    needs,
+    space_of,
+    tile_map,
+    walks_along,
+)
 from graphweave.analysis.flow import is_structure
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, Program, Push, Ref, Reshape, Type
 
 _GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
 
@@ -66,12 +76,12 @@ class _Grouping:
     def visit(self, ref: Ref) -> None:
         """Take the next node of the program: place it, or let it float."""
         program, node = self.program, self.program.nodes[ref]
-        unit_value = space_of(program, ref) == UNIT and not isinstance(node, Push)
+        unit_value = space_of(program, ref) == UNIT and not is_push(program, ref)
         if not is_light(program, ref) or isinstance(node, Reshape) or unit_value:
             self._call(ref)
             return
         self.along[ref] = walks_along(program, ref)
-        cone = isinstance(node, Push) or self.along[ref] is not None
+        cone = is_push(program, ref) or self.along[ref] is not None
         self.needs[ref] = needs(program, ref, self.stored, through=cone)
         if not cone and all(self._exists(r) for r in self.needs[ref].same):
             self.floating.add(ref)
@@ -121,33 +131,46 @@ class _Grouping:
 
     def _complete_before(self, ref: Ref) -> list[Ref]:
         """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads)."""
-        n, node = self.needs[ref], self.program.nodes[ref]
+        n = self.needs[ref]
         _, along = self._home(ref)
-        if isinstance(node, Push) or along is not None:
-            return [*(y for y, m in n.pulls if along is None or m != along), *n.same, *n.shared]
+        if self._is_total(ref):
+            return [*(y for y, _ in n.pulls), *n.same, *n.shared]
+        if along is not None:
+            return [*(y for y, m in n.pulls if m != along), *n.same, *n.shared]
         return [*(y for y, _ in n.pulls), *n.shared]
 
     def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
         """Rows and map of a group opened for `ref`."""
-        node = self.program.nodes[ref]
-        if isinstance(node, Push):
-            m = map_type(self.program, node.map)
-            return (m.dom, None) if m.cod == UNIT else (m.cod, node.map)
-        along = self.along.get(ref)
+        node, along = self.program.nodes[ref], self.along.get(ref)
+        if self._is_total(ref):
+            if in_tiles(self.program, ref):
+                along = tile_map(self.program, ref)
+            elif isinstance(node, Push):
+                return map_type(self.program, node.map).dom, None
+        elif isinstance(node, Push):
+            along = node.map
         if along is not None:
             return map_type(self.program, along).cod, along
         space = space_of(self.program, ref)
         assert space is not None
         return space, None
 
+    def _is_total(self, ref: Ref) -> bool:
+        return is_push(self.program, ref) and space_of(self.program, ref) == UNIT
+
     def _candidates(self, ref: Ref) -> list[int]:
+        """Groups of the rows and map at which `ref` is at home; for totals over edges any that walks these edges."""
         rows, along = self._home(ref)
-        total = isinstance(self.program.nodes[ref], Push) and along is None
         found = []
         for i, g in enumerate(self.groups):
-            same_rows = g.rows == rows and (along is None or g.map in (None, along))
-            on_edges = total and g.map is not None and map_type(self.program, g.map).dom == rows
-            if same_rows or on_edges:
+            if self._is_total(ref):
+                node = self.program.nodes[ref]
+                assert isinstance(node, Push | Gram)
+                walks = g.map is not None and map_type(self.program, g.map).dom == space_of(self.program, node.x)
+                fits = walks or (along is None and g.rows == rows)
+            else:
+                fits = g.rows == rows and (along is None or g.map in (None, along))
+            if fits:
                 found.append(i)
         return found
 
@@ -163,7 +186,7 @@ class _Grouping:
         local, remote = self._deps(ref, g)
         group = self.groups[g]
         _, along = self._home(ref)
-        if along is not None:
+        if along is not None and group.map is None:
             group.map = along
         group.members.append(ref)
         group.before |= self._producers([*local, *remote]) - {g}
@@ -178,7 +201,7 @@ class _Grouping:
         if isinstance(node, Push) and isinstance(self.program.nodes[node.map], MapOf):
             along = node.map
         row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
-        edge_level = along is not None or (isinstance(node, Push) and not row_total)
+        edge_level = along is not None or (is_push(self.program, ref) and not row_total)
         walked = along if along is not None else (group.map if edge_level else None)
         local = [y for y, m in n.pulls if m == walked] if edge_level else list(n.same)
         remote = [y for y, m in n.pulls if not edge_level or m != walked]

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 class Options:
     """`wide`: elements from which a gathered row is worth sharing between pushes. `stash_width`: elements an edge may
     keep from one pass over a row's edges to the next. Rows of at least `prefetch_bytes` are asked for
-    `prefetch_distance` edges ahead.
+    `prefetch_distance` edges ahead. Products of matrices on edges are computed for at most `tile` of them at a time.
     """
 
     wide: int = 8
     stash_width: int = 32
     prefetch_bytes: int = 16
     prefetch_distance: int = 16
+    tile: int = 32

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, is_light, needs, on_edges, space_of
+from graphweave.analysis.cones import Needs, is_light, is_push, needs, on_edges, space_of
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Random, Ref, Reshape, ToUnit
@@ -19,6 +19,7 @@ from graphweave.schedule.grouping import Group, group
 @dataclass(frozen=True, slots=True)
 class Region:
     """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows.
+    Products of matrices over edges belong to the cones of members, or are members themselves.
 
     A member that lies on the edges of `map` (an SDDMM) is computed under the row that `map` gives each of them.
     `outputs` are the members that somebody outside needs.
@@ -76,7 +77,7 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
         if not is_light(program, ref):
             todo.extend(operands(node))
             continue
-        if isinstance(node, Reshape) or (space_of(program, ref) == UNIT and not isinstance(node, Push)):
+        if isinstance(node, Reshape) or (space_of(program, ref) == UNIT and not is_push(program, ref)):
             todo.extend(operands(node))
             continue
         n = needs(program, ref, given, through=on_edges(program, ref))

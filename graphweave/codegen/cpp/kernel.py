@@ -17,9 +17,9 @@ from graphweave.codegen.cpp.expr import Array, Scope, folded
 from graphweave.codegen.cpp.names import Names, ctype, literal
 from graphweave.codegen.cpp.preamble import preamble
 from graphweave.codegen.cpp.stmt import Printer
-from graphweave.codegen.cpp.walk import binders, local_arrays, statements
+from graphweave.codegen.cpp.walk import binders, local_arrays, statements, tile_sizes
 from graphweave.codegen.writer import Writer
-from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash
+from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
@@ -62,19 +62,24 @@ class _Unit:
             [kernel.name, kernel.row, *arrays, *kernel.sizes, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
         )
         self.scope = Scope(self.names, arrays, parameter_types(kernel))
+        self.tiles = tile_sizes(kernel.body)
         self.heap = [
             stmt
             for stmt in statements(kernel.body)
-            if isinstance(stmt, Alloc) and arrays[stmt.name].numel * stmt.dtype.itemsize > _STACK_LIMIT
+            if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
-        self.private: list[Stash | Alloc] = [*kernel.stashes, *self.heap]
+        self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
         self.rows_name = self.names.derived(kernel.name, "rows")
-        edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges)]
+        edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
         self.walked = {stmt.csr for stmt in edges}
-        self.prefetching = {stmt.csr for stmt in edges if stmt.prefetch}
+        self.prefetching = {stmt.csr for stmt in edges if isinstance(stmt, Edges) and stmt.prefetch}
         self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
+
+    def _local_bytes(self, stmt: Alloc | TileArray) -> int:
+        rows = self.tiles[stmt.tile] if isinstance(stmt, TileArray) else 1
+        return rows * self.scope.arrays[stmt.name].numel * stmt.dtype.itemsize
 
     # ------------------------------------------------------------ the rows of one chunk
 
@@ -90,7 +95,8 @@ class _Unit:
         for param in params:
             w.line(f"    {param},")
         row = names.of(kernel.row)
-        printer = Printer(w, self.scope, {s.name: s for s in kernel.stashes}, frozenset(a.name for a in self.heap))
+        heap = frozenset(a.name for a in self.heap)
+        printer = Printer(w, self.scope, {s.name: s for s in kernel.stashes}, heap, self.tiles)
         with w.block("    int64_t first, int64_t last)"):
             for csr in kernel.csrs:
                 if csr.name in self.prefetching:
@@ -146,7 +152,7 @@ class _Unit:
             w.line(f"const int64_t {self.names.derived('at', stash.name)} = gw_bytes;")
             w.line(f"gw_bytes += ({degree[stash.csr]} * {size} + {_ALIGN - 1}) / {_ALIGN} * {_ALIGN};")
         for alloc in self.heap:
-            size = _padded(self.scope.arrays[alloc.name].numel * alloc.dtype.itemsize)
+            size = _padded(self._local_bytes(alloc))
             w.line(f"const int64_t {self.names.derived('at', alloc.name)} = gw_bytes;")
             w.line(f"gw_bytes += {size};")
         w.line("char* scratch = nullptr;")

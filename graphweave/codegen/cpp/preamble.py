@@ -7,6 +7,8 @@ gw_sigmoid 4 ulp; gw_sigmoid gives 0 where its value is denormal.
 
 from __future__ import annotations
 
+from graphweave.codegen.cpp.products import BLOCK, GRAM, MATMUL
+
 _EXP_F32 = """
 // 2^n * e^r with x = n ln 2 + r; overflows to inf, underflows gradually, keeps NaN
 GW_INLINE float gw_exp(float x) {
@@ -172,6 +174,9 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "gw_philox": ((), _PHILOX),
     "gw_uniform_f32": (("gw_philox",), _UNIFORM_F32),
     "gw_uniform_f64": (("gw_philox",), _UNIFORM_F64),
+    "gw_block": ((), BLOCK),
+    "gw_matmul": (("gw_block",), MATMUL),
+    "gw_gram": (("gw_block",), GRAM),
     "gw_exp_f32": (("bits",), _EXP_F32),
     "gw_exp_f64": (("bits",), _EXP_F64),
     "gw_log_f32": (("bits",), _LOG_F32),

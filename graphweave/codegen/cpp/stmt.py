@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphweave.codegen.cpp.expr import Scope, element, expression, folded, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
@@ -24,6 +24,10 @@ from graphweave.ir.loop.nodes import (
     Stash,
     Stmt,
     Store,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
     Var,
 )
 from graphweave.ir.loop.types import POSITION, identity
@@ -34,12 +38,15 @@ _MAX_LINES = 8  # more would crowd out the loads of the current edge
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """Prints statements of one kernel. `stashes` by name; `heap` names allocs that live in per-thread scratch."""
+    """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
+    gives the most positions of each tile."""
 
     w: Writer
     scope: Scope
     stashes: dict[str, Stash]
     heap: frozenset[str]
+    tiles: dict[str, int]
+    tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
@@ -52,7 +59,7 @@ class Printer:
             key = (array, variable)
             if not info.has_rows or index[0] != Var(variable) or info.numel == 1 or key in self.scope.row_pointers:
                 continue
-            if array in self.stashes:
+            if array in self.stashes or array in self.tile_of:
                 continue
             base, pointer = self.scope.names.of(array), self.scope.names.derived(array, variable)
             offset = row_offset(Var(variable), info.numel, self.scope)
@@ -78,6 +85,14 @@ class Printer:
                 self._lanes(stmt)
             case Edges():
                 self._edges(stmt)
+            case Tiles():
+                self._tiles(stmt)
+            case TileArray():
+                self._tile_array(stmt)
+            case TileMatMul(tile, out, x, w):
+                self._product("gw_matmul", tile, (out, x, w), (x, out))
+            case TileGram(tile, out, x, y):
+                self._product("gw_gram", tile, (out, x, y), (x, y))
 
     def _let(self, stmt: Let, rest: tuple[Stmt, ...]) -> None:
         value = expression(stmt.value, self.scope)
@@ -88,7 +103,7 @@ class Printer:
     def _bind(self, name: str, dtype: DType) -> str:
         """Forget what an earlier block knew of `name`, whose scope has ended."""
         self.scope.types[name] = dtype
-        for key in [key for key in self.scope.row_pointers if key[1] == name]:
+        for key in [key for key in self.scope.row_pointers if name in key]:
             del self.scope.row_pointers[key]
         self.scope.fused.discard(name)
         return self.scope.names.of(name)
@@ -209,24 +224,66 @@ class Printer:
 
     def _edges(self, stmt: Edges) -> None:
         k, names = self._bind(stmt.k, POSITION), self.scope.names
-        begin, end = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
+        walked = stmt.csr if stmt.tile is None else stmt.tile
+        begin, end = names.derived(walked, "begin"), names.derived(walked, "end")
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance in sorted({prefetch.distance for prefetch in stmt.prefetch}):
                 self._prefetch(stmt, distance)
             for array, index in dict.fromkeys(accesses(stmt.body)):
-                if array in self.stashes and index[0] == Var(stmt.k):
-                    self._stash_pointer(array, stmt.k, begin)
+                if (array in self.stashes or array in self.tile_of) and index[0] == Var(stmt.k):
+                    self._array_pointer(array, stmt.k)
             self.row_pointers(stmt.k, stmt.body)
             self.body(stmt.body)
 
-    def _stash_pointer(self, stash: str, k: str, begin: str) -> None:
-        if (stash, k) in self.scope.row_pointers:
+    def _array_pointer(self, array: str, k: str) -> None:
+        """A pointer to the row of position `k` in a stash or tile array, whose first row is the first position's."""
+        if (array, k) in self.scope.row_pointers:
             return
-        pointer = self.scope.names.derived(stash, k)
-        edge = f"({self.scope.names.of(k)} - {begin})"
-        numel = self.scope.arrays[stash].numel
-        self.w.line(f"auto* const {pointer} = {self.scope.names.of(stash)} + {edge} * {numel};")
-        self.scope.row_pointers[stash, k] = pointer
+        pointer = self.scope.names.derived(array, k)
+        edge = f"({self.scope.names.of(k)} - {self._first(array)})"
+        numel = self.scope.arrays[array].numel
+        self.w.line(f"auto* const {pointer} = {self.scope.names.of(array)} + {edge} * {numel};")
+        self.scope.row_pointers[array, k] = pointer
+
+    def _first(self, array: str) -> str:
+        """The position of the first row of a stash or tile array."""
+        walked = self.tile_of[array] if array in self.tile_of else self.stashes[array].csr
+        return self.scope.names.derived(walked, "begin")
+
+    # ------------------------------------------------------------ tiles
+
+    def _tiles(self, stmt: Tiles) -> None:
+        """Tiles of one row are equally long, give or take one: a short last one would waste registers."""
+        names = self.scope.names
+        first, last = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
+        begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
+        count, number = names.derived(stmt.tile, "count"), names.of(stmt.tile)
+        self._bind(stmt.tile, POSITION)
+        step = f"{number} = 0, {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size}"
+        with self.w.block(f"for (int64_t {step}; {number} < {count}; ++{number})"):
+            for bound, at in ((begin, number), (end, f"({number} + 1)")):
+                self.w.line(f"const int64_t {bound} = {first} + ({last} - {first}) * {at} / {count};")
+            self.body(stmt.body)
+
+    def _tile_array(self, stmt: TileArray) -> None:
+        name = self._bind(stmt.name, stmt.dtype)
+        self.tile_of[stmt.name] = stmt.tile
+        if stmt.name not in self.heap:
+            size = max(1, self.scope.arrays[stmt.name].numel * self.tiles[stmt.tile])
+            self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{size}];")
+
+    def _product(self, function: str, tile: str, arrays: tuple[str, ...], wide: tuple[str, str]) -> None:
+        """A call of the preamble's `function`, for rows of the elements that the arrays `wide` have."""
+        names = self.scope.names
+        begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
+        extents = ", ".join(str(self.scope.arrays[array].numel) for array in wide)
+        pointers = []
+        for array in arrays:
+            numel, stashed = self.scope.arrays[array].numel, array in self.stashes
+            offset = f" + ({begin} - {self._first(array)}) * {numel}" if stashed else ""
+            pointers.append(names.of(array) + offset)
+        self.scope.helpers.add(function)
+        self.w.line(f"{function}<{extents}>({', '.join(pointers)}, {end} - {begin});")
 
     def _prefetch(self, stmt: Edges, distance: int) -> None:
         """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row."""

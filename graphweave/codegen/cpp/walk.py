@@ -20,6 +20,8 @@ from graphweave.ir.loop.nodes import (
     Load,
     Stmt,
     Store,
+    TileArray,
+    Tiles,
     Uniform,
     Var,
 )
@@ -31,7 +33,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Every statement of `body`, outer before inner."""
     for stmt in body:
         yield stmt
-        if isinstance(stmt, FoldLanes | Lanes | Edges):
+        if isinstance(stmt, FoldLanes | Lanes | Edges | Tiles):
             yield from statements(stmt.body)
 
 
@@ -70,18 +72,25 @@ def accesses(body: tuple[Stmt, ...]) -> Iterator[Access]:
 
 
 def local_arrays(body: tuple[Stmt, ...]) -> dict[str, Array]:
-    return {
-        stmt.name: Array(stmt.name, stmt.dtype, stmt.shape, has_rows=False, is_scalar=not stmt.shape)
-        for stmt in statements(body)
-        if isinstance(stmt, Alloc)
-    }
+    found: dict[str, Array] = {}
+    for stmt in statements(body):
+        if isinstance(stmt, Alloc):
+            found[stmt.name] = Array(stmt.name, stmt.dtype, stmt.shape, has_rows=False, is_scalar=not stmt.shape)
+        elif isinstance(stmt, TileArray):
+            found[stmt.name] = Array(stmt.name, stmt.dtype, stmt.shape, has_rows=True)
+    return found
+
+
+def tile_sizes(body: tuple[Stmt, ...]) -> dict[str, int]:
+    """Positions that each tile has at most."""
+    return {stmt.tile: stmt.size for stmt in statements(body) if isinstance(stmt, Tiles)}
 
 
 def binders(body: tuple[Stmt, ...]) -> Iterator[str]:
     """Every name that `body` defines."""
     for stmt in statements(body):
         match stmt:
-            case Let(name) | Alloc(name):
+            case Let(name) | Alloc(name) | TileArray(name) | Tiles(name):
                 yield name
             case FoldLanes(name, _, _, lanes):
                 yield name
@@ -122,7 +131,7 @@ def can_fuse(
     if not all(_value_fuses(value, outer, inner, extent, arrays) for value in values):
         return False
     for stmt in statements(body):
-        if isinstance(stmt, Lanes | FoldLanes | Edges):
+        if isinstance(stmt, Lanes | FoldLanes | Edges | Tiles):
             return False
         indexed = [(stmt.buffer, stmt.index)] if isinstance(stmt, Store | Accum) else []
         own = [stmt.value] if isinstance(stmt, Store | Accum | Let) else []

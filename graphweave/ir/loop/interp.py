@@ -32,6 +32,10 @@ from graphweave.ir.loop.nodes import (
     Role,
     Stmt,
     Store,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
     Uniform,
     Var,
 )
@@ -69,12 +73,13 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
 
 @dataclass
 class _Frame:
-    """One row in progress: arrays and scalars by name, and the first position of each stash."""
+    """One row in progress: arrays and scalars by name, positions of tiles, first position of stashes and tile arrays."""
 
     arrays: dict[str, Tensor]
     csrs: Mapping[str, Tensor]
     scalars: dict[str, Tensor]
     first: dict[str, int] = field(default_factory=dict)
+    tiles: dict[str, range] = field(default_factory=dict)
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         for stmt in body:
@@ -100,11 +105,41 @@ class _Frame:
             case Lanes(lanes, inner):
                 for _ in self._iterate(lanes):
                     self.block(inner)
-            case Edges(k, csr, row, _, inner):
-                indptr, here = self.csrs[csr], int(self.scalars[row])
-                for position in range(int(indptr[here]), int(indptr[here + 1])):
+            case Edges(k, csr, row, _, inner, tile):
+                for position in self._positions(csr, row) if tile is None else self.tiles[tile]:
                     self.scalars[k] = torch.tensor(position)
                     self.block(inner)
+            case Tiles(tile, size, csr, row, inner):
+                positions = self._positions(csr, row)
+                for start in range(0, len(positions), size):
+                    self.tiles[tile] = positions[start : start + size]
+                    self.block(inner)
+            case TileArray(name, tile, dtype, shape):
+                self.first[name] = self.tiles[tile].start
+                self.arrays[name] = torch.zeros(len(self.tiles[tile]), *shape, dtype=_TORCH[dtype])
+            case TileMatMul() | TileGram():
+                self._product(stmt)
+
+    def _positions(self, csr: str, row: str) -> range:
+        indptr, here = self.csrs[csr], int(self.scalars[row])
+        return range(int(indptr[here]), int(indptr[here + 1]))
+
+    def _product(self, stmt: TileMatMul | TileGram) -> None:
+        tile = self.tiles[stmt.tile]
+
+        def rows(name: str) -> Tensor:
+            return self.arrays[name][tile.start - self.first[name] : tile.stop - self.first[name]].flatten(1)
+
+        x = rows(stmt.x)
+        if isinstance(stmt, TileMatMul):
+            w = self.arrays[stmt.w].reshape(x.shape[1], -1)
+            rows(stmt.out).copy_(torch.zeros(len(tile), w.shape[1], dtype=w.dtype))
+            for i in range(x.shape[1]):
+                rows(stmt.out).addcmul_(x[:, i : i + 1], w[i])
+        else:
+            total = self.arrays[stmt.out].view(x.shape[1], -1)
+            for i in range(len(tile)):
+                total.addcmul_(x[i, :, None], rows(stmt.y)[i])
 
     def _iterate(self, lanes: tuple[tuple[str, int], ...]) -> Iterator[None]:
         for combination in itertools.product(*(range(extent) for _, extent in lanes)):

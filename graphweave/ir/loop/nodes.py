@@ -2,6 +2,7 @@
 
 A kernel walks the rows of one space in parallel; inside a row it may walk, any number of times (phases), the edges
 that a CSR format lists for that row; inside either it runs data-parallel `Lanes` over dense features of static size.
+Edges may come in `Tiles`, runs of them short enough to keep a row of numbers for each, which matrices then multiply.
 Everything is scalar per lane, nothing mentions threads, vectors or pointers, so each target is free to map rows,
 edges and lanes to its own hardware.
 
@@ -162,13 +163,62 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """body for every position k with indptr[row] <= k < indptr[row + 1], in increasing order."""
+    """body for every position k with indptr[row] <= k < indptr[row + 1], in increasing order; or for those of `tile`."""
 
     k: str
     csr: str
     row: str
     prefetch: tuple[Prefetch, ...]
     body: tuple[Stmt, ...]
+    tile: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """body for runs of at most `size` positions that together are those of `row`, in increasing order.
+
+    How long each run is, is the target's choice: nothing that a kernel computes depends on it.
+    """
+
+    tile: str
+    size: int
+    csr: str
+    row: str
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileArray:
+    """An array over the positions of the tile in progress, [positions, *shape], unset; indexed by a position first."""
+
+    name: str
+    tile: str
+    dtype: DType
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TileMatMul:
+    """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile, in the order of i, one rounding a term.
+
+    So an element has the same bits in every tile. `x`: tile array or stash [I], `out`: the same [J], `w`: unit-space
+    input of I * J elements.
+    """
+
+    tile: str
+    out: str
+    x: str
+    w: str
+
+
+@dataclass(frozen=True, slots=True)
+class TileGram:
+    """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: total of I * J elements."""
+
+    tile: str
+    out: str
+    x: str
+    y: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +228,9 @@ class Comment:
     text: str
 
 
-Stmt: TypeAlias = Let | Alloc | Store | Accum | FoldLanes | Lanes | Edges | Comment
+Stmt: TypeAlias = (
+    Let | Alloc | Store | Accum | FoldLanes | Lanes | Edges | Tiles | TileArray | TileMatMul | TileGram | Comment
+)  # fmt: skip
 
 # ---------------------------------------------------------------- parameters
 

@@ -33,6 +33,10 @@ from graphweave.ir.loop.nodes import (
     Stash,
     Stmt,
     Store,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
     Uniform,
     Var,
 )
@@ -193,13 +197,17 @@ class _Reader:
         return Buffer(name, role, dtype, rows, shape, fold)
 
     def stash(self) -> Stash:
+        return Stash(*self.array())
+
+    def array(self) -> tuple[str, str, DType, tuple[int, ...]]:
+        """Name, what its rows are the positions of, dtype and shape of a row."""
         name = self.name()
         self.expect(":")
         dtype = self.dtype()
         self.expect("[")
-        csr = self.name()
+        of = self.name()
         self.expect(";")
-        return Stash(name, csr, dtype, self.items(self.integer, "]"))
+        return name, of, dtype, self.items(self.integer, "]")
 
     # ------------------------------------------------------------ statements
 
@@ -227,6 +235,15 @@ class _Reader:
                 return Lanes(self.lanes(), self.block())
             case "edges":
                 return self.edges()
+            case "tiles":
+                return self.tiles()
+            case "array":
+                self.take()
+                return TileArray(*self.array())
+            case "matmul":
+                return TileMatMul(*self.product())
+            case "gram":
+                return TileGram(*self.product())
         return self.assignment()
 
     def let(self) -> Let:
@@ -286,6 +303,7 @@ class _Reader:
         self.expect("[")
         row = self.name()
         self.expect("]")
+        tile = self.name() if self.accept("of") else None
         hints: list[Prefetch] = []
         while self.accept("prefetch"):
             buffer = self.name()
@@ -295,7 +313,28 @@ class _Reader:
             hints.append(Prefetch(buffer, column, self.integer()))
             self.expect("]", "]")
         self.expect("{")
-        return Edges(k, csr, row, tuple(hints), self.block())
+        return Edges(k, csr, row, tuple(hints), self.block(), tile)
+
+    def tiles(self) -> Tiles:
+        self.expect("tiles")
+        tile, size = self.lane()
+        self.expect("in")
+        csr = self.name()
+        self.expect("[")
+        row = self.name()
+        self.expect("]", "{")
+        return Tiles(tile, size, csr, row, self.block())
+
+    def product(self) -> tuple[str, str, str, str]:
+        """Tile, result and operands."""
+        self.take()
+        out = self.name()
+        self.expect("=")
+        x = self.name()
+        self.expect(",")
+        y = self.name()
+        self.expect("of")
+        return self.name(), out, x, y
 
     # ------------------------------------------------------------ expressions
 

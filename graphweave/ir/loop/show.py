@@ -25,6 +25,10 @@ from graphweave.ir.loop.nodes import (
     Stash,
     Stmt,
     Store,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
     Uniform,
     Var,
 )
@@ -79,9 +83,18 @@ def show_stmt(stmt: Stmt) -> list[str]:
             return [head, *_body(body), f"  yield {show_expr(value)}", "}"]
         case Lanes(lanes, body):
             return [f"lanes {_lanes(lanes)}{{", *_body(body), "}"]
-        case Edges(k, csr, row, prefetch, body):
+        case Edges(k, csr, row, prefetch, body, tile):
+            of = "" if tile is None else f"of {tile} "
             hints = "".join(f"prefetch {p.buffer}[{p.column}[{k} + {p.distance}]] " for p in prefetch)
-            return [f"edges {k} in {csr}[{row}] {hints}{{", *_body(body), "}"]
+            return [f"edges {k} in {csr}[{row}] {of}{hints}{{", *_body(body), "}"]
+        case Tiles(tile, size, csr, row, body):
+            return [f"tiles {tile} < {size} in {csr}[{row}] {{", *_body(body), "}"]
+        case TileArray(name, tile, dtype, shape):
+            return [f"array {name}: {dtype.value}[{tile}; {_extents(shape)}]"]
+        case TileMatMul(tile, out, x, w):
+            return [f"matmul {out} = {x}, {w} of {tile}"]
+        case TileGram(tile, out, x, y):
+            return [f"gram {out} = {x}, {y} of {tile}"]
         case Comment(text):
             return [f"# {json.dumps(text)}"]
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import ARITY, DType, Op
+from graphweave.core.types import ARITY, DType, Fold, Op
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
@@ -28,6 +29,10 @@ from graphweave.ir.loop.nodes import (
     Role,
     Stmt,
     Store,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
     Uniform,
     Var,
 )
@@ -97,16 +102,24 @@ def _one_line(text: str, place: str) -> None:
 
 @dataclass(frozen=True)
 class _Scope:
-    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR of each position in scope."""
+    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position in scope.
+
+    `tiles`: the CSR of each tile; `tile_arrays`: tile and shape of each.
+    """
 
     types: dict[str, DType]
     extents: dict[str, int] = field(default_factory=dict)
     allocs: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    positions: dict[str, str] = field(default_factory=dict)
+    positions: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    tiles: dict[str, str] = field(default_factory=dict)
+    tile_arrays: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     parallel: tuple[str, ...] = ()  # lanes of the enclosing Lanes statements that have more than one iteration
 
     def inside(self) -> _Scope:
-        return _Scope(dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), self.parallel)
+        return _Scope(
+            dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), dict(self.tiles),
+            dict(self.tile_arrays), self.parallel,
+        )  # fmt: skip
 
 
 class _Verifier:
@@ -150,6 +163,16 @@ class _Verifier:
                 self.block(body, replace(inner, parallel=parallel), place)
             case Edges():
                 self._edges(stmt, scope, place)
+            case Tiles():
+                self._tiles(stmt, scope, place)
+            case TileArray(name, tile, dtype, shape):
+                self._inside_tile(tile, scope, place)
+                if min(shape, default=0) < 0:
+                    _fail(place, f"extents must not be negative (got {shape}).")
+                self._bind(name, dtype, scope, place)
+                scope.tile_arrays[name] = (tile, shape)
+            case TileMatMul() | TileGram():
+                self._product(stmt, scope, place)
 
     # ------------------------------------------------------------ statements
 
@@ -183,14 +206,18 @@ class _Verifier:
 
     def _accum(self, stmt: Accum, scope: _Scope, place: str) -> None:
         parameter = self.buffers.get(stmt.buffer)
-        if stmt.buffer in self.stashes or (parameter is not None and parameter.role is not Role.total):
+        if (
+            stmt.buffer in self.stashes
+            or stmt.buffer in scope.tile_arrays
+            or (parameter is not None and parameter.role is not Role.total)
+        ):
             _fail(place, f"'{stmt.buffer}' is not an alloc or a total.")
         if parameter is not None and parameter.fold is not stmt.fold:
             _fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
         self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
 
     def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
-        if buffer not in scope.allocs and buffer not in self.buffers and buffer not in self.stashes:
+        if not self._is_array(buffer, scope):
             _fail(place, f"'{buffer}' is not defined here.")
         self._element(buffer, index, scope)
         self._typed(value, scope.types[buffer], scope, place)
@@ -210,18 +237,74 @@ class _Verifier:
         self._bind(stmt.name, stmt.dtype, scope, place)
 
     def _edges(self, stmt: Edges, scope: _Scope, place: str) -> None:
+        self._walk(stmt, scope, place)
+        if stmt.tile is None and scope.tiles:
+            _fail(place, "edges inside a tile are those of the tile.")
+        if stmt.tile is not None and scope.tiles.get(stmt.tile) != stmt.csr:
+            _fail(place, f"'{stmt.tile}' is not a tile of '{stmt.csr}' here.")
+        for prefetch in stmt.prefetch:
+            self._prefetch(prefetch, place)
+        inner = scope.inside()
+        self._bind(stmt.k, POSITION, inner, place)
+        inner.positions[stmt.k] = (stmt.csr, stmt.tile)
+        self.block(stmt.body, inner, place)
+
+    def _walk(self, stmt: Edges | Tiles, scope: _Scope, place: str) -> None:
         if stmt.csr not in self.csrs:
             _fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
         if stmt.row != self.kernel.row:
             _fail(place, f"the row must be the kernel's, '{self.kernel.row}' (got '{stmt.row}').")
         if scope.parallel or scope.extents:
             _fail(place, "edges belong to a row, not to a lane.")
-        for prefetch in stmt.prefetch:
-            self._prefetch(prefetch, place)
+
+    # ------------------------------------------------------------ tiles
+
+    def _tiles(self, stmt: Tiles, scope: _Scope, place: str) -> None:
+        self._walk(stmt, scope, place)
+        if stmt.size < 1:
+            _fail(place, f"a tile has at least one position (got {stmt.size}).")
+        if scope.tiles or scope.positions:
+            _fail(place, "tiles belong to a row, not to a tile or an edge.")
         inner = scope.inside()
-        self._bind(stmt.k, POSITION, inner, place)
-        inner.positions[stmt.k] = stmt.csr
+        self._bind(stmt.tile, POSITION, inner, place)
+        inner.tiles[stmt.tile] = stmt.csr
         self.block(stmt.body, inner, place)
+
+    def _inside_tile(self, tile: str, scope: _Scope, place: str) -> None:
+        if tile not in scope.tiles or scope.positions or scope.extents:
+            _fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
+
+    def _product(self, stmt: TileMatMul | TileGram, scope: _Scope, place: str) -> None:
+        self._inside_tile(stmt.tile, scope, place)
+        x = self._tile_row(stmt.x, stmt.tile, scope, place)
+        if isinstance(stmt, TileMatMul):
+            y, whole, role = self._tile_row(stmt.out, stmt.tile, scope, place), stmt.w, Role.input
+            if stmt.out in (stmt.x, stmt.w):
+                _fail(place, f"'{stmt.out}' is both operand and result.")
+            types = {scope.types[n] for n in (stmt.x, stmt.out) if n in scope.types}
+        else:
+            y, whole, role = self._tile_row(stmt.y, stmt.tile, scope, place), stmt.out, Role.total
+            types = {scope.types[n] for n in (stmt.x, stmt.y) if n in scope.types}
+        buffer = self.buffers.get(whole)
+        if buffer is None or buffer.role is not role or buffer.rows is not None or buffer.fold not in (None, Fold.sum):
+            _fail(place, f"'{whole}' is not {'shared data' if role is Role.input else 'a total that sums'}.")
+            return
+        if math.prod(buffer.shape) != x * y:
+            _fail(place, f"'{whole}' must have {x} x {y} elements (got {buffer.shape}).")
+        if types != {buffer.dtype} or not buffer.dtype.is_float:
+            _fail(place, "operands and result must be of one float type.")
+
+    def _tile_row(self, name: str, tile: str, scope: _Scope, place: str) -> int:
+        """Elements a position of a tile array of `tile`, or of a stash of its CSR."""
+        if scope.tile_arrays.get(name, ("", ()))[0] == tile:
+            shape = scope.tile_arrays[name][1]
+        elif name in self.stashes and self.stashes[name].csr == scope.tiles[tile]:
+            shape = self.stashes[name].shape
+        else:
+            raise IRError(f"{place}: '{name}' is neither an array of the tile nor a stash of its CSR.")
+        if math.prod(shape) < 1 or not shape:
+            _fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
+        return math.prod(shape)
 
     def _prefetch(self, prefetch: Prefetch, place: str) -> None:
         column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
@@ -243,7 +326,7 @@ class _Verifier:
     def _expr(self, expr: Expr, scope: _Scope) -> None:
         match expr:
             case Var(name):
-                if name not in scope.types or self._is_array(name, scope):
+                if name not in scope.types or name in scope.tiles or self._is_array(name, scope):
                     raise IRError(f"'{name}' is not a variable here.")
             case Load(buffer, index):
                 if not self._is_array(buffer, scope):
@@ -310,8 +393,8 @@ class _Verifier:
             raise IRError(f"'{buffer}' takes {len(shape) + has_rows} indices (got {len(index)}).")
         for part in index:
             self._index_expr(part, scope)
-        if buffer in self.stashes:
-            self._stash_position(buffer, index[0], scope)
+        if buffer in self.stashes or buffer in scope.tile_arrays:
+            self._position(buffer, index[0], scope)
         empty = any(extent == 0 for extent in scope.extents.values())
         if empty:
             return
@@ -320,17 +403,24 @@ class _Verifier:
             if bounds is not None and not 0 <= bounds[0] <= bounds[1] < extent:
                 raise IRError(f"'{buffer}' is indexed {bounds[0]}..{bounds[1]} along a dimension of {extent}.")
 
-    def _stash_position(self, stash: str, position: Expr, scope: _Scope) -> None:
-        csr = self.stashes[stash].csr
-        if not isinstance(position, Var) or scope.positions.get(position.name) != csr:
-            raise IRError(f"stash '{stash}' is indexed by a position of its CSR '{csr}', inside its edges.")
+    def _position(self, array: str, position: Expr, scope: _Scope) -> None:
+        csr, tile = scope.positions.get(position.name, ("", None)) if isinstance(position, Var) else ("", None)
+        if array in scope.tile_arrays:
+            if tile != scope.tile_arrays[array][0]:
+                raise IRError(f"'{array}' is indexed by a position of its tile '{scope.tile_arrays[array][0]}'.")
+        elif csr != self.stashes[array].csr:
+            raise IRError(
+                f"stash '{array}' is indexed by a position of its CSR '{self.stashes[array].csr}', inside its edges."
+            )
 
     def _is_array(self, name: str, scope: _Scope) -> bool:
-        return name in scope.allocs or name in self.buffers or name in self.stashes
+        return name in scope.allocs or name in self.buffers or name in self.stashes or name in scope.tile_arrays
 
     def _layout(self, name: str, scope: _Scope) -> tuple[bool, tuple[int, ...]]:
         if name in scope.allocs:
             return False, scope.allocs[name]
+        if name in scope.tile_arrays:
+            return True, scope.tile_arrays[name][1]
         if name in self.stashes:
             return True, self.stashes[name].shape
         return self.buffers[name].rows is not None, self.buffers[name].shape

@@ -1,0 +1,107 @@
+"""Which matrix products on edges a kernel computes tile by tile, so that their rows are never stored.
+
+A product on nodes belongs to the vendor's library. On edges its rows are as many as messages: a kernel gathers a tile of
+operand rows, multiplies, and uses the result before the next tile overwrites it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from functools import lru_cache
+
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    MapType,
+    MatMul,
+    Node,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+)
+
+MAX_WIDTH = 512  # elements of a row; wider products are dear enough to pay for storing them
+MAX_GRAM = 65536  # elements; every chunk of rows has a partial sum of this size
+MAX_PRODUCTS = 8  # behind one value; it would be recomputed with all of them wherever it is used
+_DTYPES = frozenset({DType.f32, DType.f64})
+_ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
+
+
+def is_tiled(program: Program, ref: Ref) -> bool:
+    """Whether `ref` is a MatMul or Gram over edges that kernels compute in tiles."""
+    return isinstance(program.nodes[ref], MatMul | Gram) and ref in _tiled(_Identity(program))
+
+
+class _Identity:
+    """A program as a key of caches: by identity, since to compare programs by value costs more than what is cached."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and other.program is self.program
+
+    def __hash__(self) -> int:
+        return id(self.program)
+
+
+@lru_cache(maxsize=8)
+def _tiled(key: _Identity) -> frozenset[Ref]:
+    program = key.program
+    if not any(isinstance(node, MatMul | Gram) for node in program.nodes):
+        return frozenset()
+    edges = tile_spaces(program)
+    behind: dict[Ref, frozenset[Ref]] = {}  # tiled products among what a value's own row is computed from
+    for ref, node in enumerate(program.nodes):
+        t = program.types[ref]
+        if not isinstance(node, (*_ROW_WISE, MatMul, Gram)) or not isinstance(t, Type):
+            continue
+        inside = frozenset().union(*(behind.get(r, frozenset()) for r in operands(node)))
+        if isinstance(node, MatMul | Gram):
+            if not _fits(program, node, edges) or len(inside) >= MAX_PRODUCTS:
+                continue
+            inside |= {ref}
+        behind[ref] = inside
+    return frozenset(r for r in behind if isinstance(program.nodes[r], MatMul | Gram))
+
+
+def tile_spaces(program: Program) -> frozenset[Space]:
+    """Spaces of messages: two maps or more start there (a batch of nodes has one), and none ends there."""
+    maps = [t for t, n in zip(program.types, program.nodes, strict=True) if isinstance(n, MapOf)]
+    starts = Counter(t.dom for t in maps if isinstance(t, MapType))
+    ends = {t.cod for t in maps if isinstance(t, MapType)}
+    return frozenset(s for s, count in starts.items() if count > 1 and s not in ends and s != UNIT)
+
+
+def _fits(program: Program, node: MatMul | Gram, edges: frozenset[Space]) -> bool:
+    x, other = (program.types[r] for r in _pair(node))
+    if not (isinstance(x, Type) and isinstance(other, Type)):
+        return False
+    if x.space not in edges or x.dtype not in _DTYPES or other.dtype is not x.dtype:
+        return False
+    widths = (*x.shape, *other.shape)
+    if min(widths) < 1 or max(widths) > MAX_WIDTH:
+        return False
+    if isinstance(node, MatMul):
+        return other.space == UNIT and not isinstance(program.nodes[node.w], Const)
+    stored = all(isinstance(program.nodes[r], Input) for r in _pair(node))  # then the vendor's library is as good
+    return other.space == x.space and numel(widths) <= MAX_GRAM and not stored
+
+
+def _pair(node: Node) -> tuple[Ref, Ref]:
+    assert isinstance(node, MatMul | Gram)
+    return (node.x, node.w) if isinstance(node, MatMul) else (node.x, node.y)

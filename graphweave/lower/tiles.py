@@ -1,0 +1,93 @@
+"""Products of matrices over the edges of a row: the loops between them, and what these leave for each other.
+
+A row's edges come in tiles. Of a tile, loops over its edges and products alternate: a loop computes the operands of
+products into arrays of the tile, a product reads them and writes one that the next loop reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from graphweave.analysis.cones import space_of
+from graphweave.core.types import UNIT
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import Gram, MatMul, Program, Pull, Push, Ref
+from graphweave.lower.blocks import is_expensive
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A loop over a tile's edges that writes the rows of `operands` and finishes `results`; then the `products`."""
+
+    operands: tuple[Ref, ...]
+    results: tuple[Ref, ...]
+    products: tuple[Ref, ...]
+
+
+def stages(program: Program, members: Iterable[Ref], inner: Iterable[Ref], kept: frozenset[Ref]) -> tuple[Stage, ...]:
+    """Stages that compute `members`; `inner` are the nodes recomputed for them, `kept` those that are loads."""
+    members = tuple(members)
+    inner = frozenset(inner) - kept
+    products = {r for r in (*inner, *members) if isinstance(program.nodes[r], MatMul | Gram)}
+    level = _levels(program, sorted(inner | set(members)))
+    read = {r: _read(program, r) for r in products}
+    arrays: list[dict[Ref, None]] = [{} for _ in range(max(level.values(), default=0) + 1)]
+    for r in sorted(products):
+        for x in read[r]:
+            if x not in kept and not isinstance(program.nodes[x], MatMul):
+                arrays[level.get(x, 0)][x] = None
+    results: list[list[Ref]] = [[] for _ in arrays]
+    for r in members:
+        if not isinstance(program.nodes[r], Gram):
+            results[level[r]].append(r)
+    _add_shared(program, arrays, results, inner)
+    ready = {r: max(level.get(x, 0) for x in read[r]) for r in products}
+    return tuple(
+        Stage(tuple(arrays[s]), tuple(results[s]), tuple(sorted(r for r in products if ready[r] == s)))
+        for s in range(len(arrays))
+    )
+
+
+def has_products(program: Program, members: Iterable[Ref], inner: Iterable[Ref]) -> bool:
+    return any(isinstance(program.nodes[r], MatMul | Gram) for r in (*members, *inner))
+
+
+def _read(program: Program, ref: Ref) -> tuple[Ref, ...]:
+    """What a product reads of each edge."""
+    node = program.nodes[ref]
+    assert isinstance(node, MatMul | Gram)
+    return (node.x,) if isinstance(node, MatMul) else (node.x, node.y)
+
+
+def _levels(program: Program, order: Iterable[Ref]) -> dict[Ref, int]:
+    """Products that must come before each node, on the longest way to it."""
+    level: dict[Ref, int] = {}
+    for r in order:
+        node = program.nodes[r]
+        below = () if isinstance(node, Pull) else (node.x,) if isinstance(node, Push) else operands(node)
+        level[r] = max((level.get(x, 0) for x in below), default=0) + isinstance(node, MatMul)
+    return level
+
+
+def _add_shared(
+    program: Program, arrays: list[dict[Ref, None]], results: list[list[Ref]], inner: frozenset[Ref]
+) -> None:
+    """What is dear to compute and needed by several stages is kept by the first."""
+
+    def wanted(s: int, kept: Mapping[Ref, None]) -> set[Ref]:
+        found: set[Ref] = set()
+        todo = [x for r in (*arrays[s], *results[s]) for x in ((r,) if r in arrays[s] else operands(program.nodes[r]))]
+        while todo:
+            r = todo.pop()
+            if r not in found and r in inner and r not in kept and not isinstance(program.nodes[r], MatMul):
+                found.add(r)
+                todo.extend(operands(program.nodes[r]))
+        return found
+
+    kept: dict[Ref, None] = {}
+    for s, own in enumerate(arrays):
+        ahead = set().union(*(wanted(later, kept) for later in range(s + 1, len(arrays))))
+        both = sorted(r for r in wanted(s, kept) & ahead if is_expensive(program, r) and space_of(program, r) != UNIT)
+        own.update(dict.fromkeys(both))
+        kept.update(own)
