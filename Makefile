@@ -18,7 +18,19 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup train test slow zoo lint format bench bench-peers clean
+# DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers` makes. The
+# wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is enough:
+#   make bench-peers DGL_TORCH="torch==2.2.1+cpu --index-url https://download.pytorch.org/whl/cpu"
+# DGL's wheels are for Python 3.8 to 3.12.
+DGL_TORCH ?= torch==2.2.1
+DGL_PYTHON ?= $(PYTHON)
+DGL_VENV := .venv-dgl
+DGL_STAMP := $(DGL_VENV)/.installed
+
+# Options of bench.peers alone; ARGS go to bench.kernels too: `make bench-peers ARGS="--graph rmat --out bench/results"`.
+PEER_ARGS ?=
+
+.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers clean
 
 setup: $(STAMP)
 
@@ -58,8 +70,21 @@ bench: $(STAMP)
 	$(BIN)/python -m bench.memory
 	$(BIN)/python -m bench.compile_time
 
-bench-peers: $(STAMP)
+bench-memory: $(STAMP)
+	$(BIN)/python -m bench.memory_growth $(ARGS)
+
+bench-bounds: $(STAMP)
+	$(BIN)/python -m bench.bounds $(ARGS)
+
+bench-peers: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.kernels $(ARGS)
+	$(BIN)/python -m bench.peers $(ARGS) $(PEER_ARGS)
+
+$(DGL_STAMP): bench/requirements-dgl.txt
+	$(DGL_PYTHON) -m venv $(DGL_VENV)
+	$(DGL_VENV)/bin/python -m pip install $(DGL_TORCH)
+	$(DGL_VENV)/bin/python -m pip install -r bench/requirements-dgl.txt
+	touch $@
 
 clean:
 	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -32,6 +32,10 @@ SETTLE_SECONDS = 0.02
 """Pause between turns: the OpenMP threads of the process before have then stopped spinning."""
 
 
+ANSWERS = "BENCH_ANSWERS"
+"""Variable that tells a process the pipe for its answers: standard output is for whatever libraries print."""
+
+
 class PlayerLost(Exception):
     """The process ended, ran out of memory or time, or its answer is an error; the text says which."""
 
@@ -48,24 +52,28 @@ class Player:
         """
         self._timeout = timeout
         self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 (closed by `close`)
+        reading, writing = os.pipe()
         self._process = subprocess.Popen(
-            list(command), cwd=ROOT, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=self._errors, text=True, bufsize=1, start_new_session=True,
+            list(command), cwd=ROOT, env={**os.environ, **environment, ANSWERS: str(writing)}, pass_fds=(writing,),
+            stdin=subprocess.PIPE, stdout=self._errors, stderr=self._errors, text=True, bufsize=1,
+            start_new_session=True,
         )  # fmt: skip
+        os.close(writing)
+        self._answers = os.fdopen(reading)
         if memory is not None:
             resource.prlimit(self._process.pid, resource.RLIMIT_DATA, (memory, memory))
 
     def ask(self, do: str, **arguments: Any) -> Any:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         except BrokenPipeError:
             raise PlayerLost(self._last_words()) from None
-        ready, _, _ = select.select([self._process.stdout], [], [], self._timeout)
+        ready, _, _ = select.select([self._answers], [], [], self._timeout)
         if not ready:
             self.close()
             raise PlayerLost(f"no answer to {do!r} within {self._timeout:.0f} s")
-        line = self._process.stdout.readline()
+        line = self._answers.readline()
         if not line:
             raise PlayerLost(self._last_words())
         answer = json.loads(line)
@@ -85,19 +93,17 @@ class Player:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout, self._errors):
+        for stream in (self._process.stdin, self._answers, self._errors):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
 
 def serve(handlers: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer questions until the other end closes. A handler's exception is an answer; the process lives on.
-
-    Answers go to what standard output was; whatever prints is sent to standard error from here on.
-    """
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
-    os.dup2(2, 1)
+    """Answer questions until the other end closes. A handler's exception is an answer; the process lives on."""
+    pipe = int(os.environ.pop(ANSWERS))
+    os.set_inheritable(pipe, False)  # who waits for answers must see the pipe end with this process
+    answers = os.fdopen(pipe, "w", buffering=1)
     for line in sys.stdin:
         question = json.loads(line)
         try:

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.workloads import data_dir
+from bench.graphs import data_dir
 from graphweave.core.errors import DataError
 from graphweave.data import NO_LABEL, NodeData, digits, karate, npz, planetoid, random_split, rmat, symmetrise
 

@@ -7,7 +7,8 @@ import torch
 from support import assert_matches
 
 import graphweave
-from bench.workloads import MODELS, data_dir, load, missing
+from bench.graphs import data_dir, load, missing
+from bench.workloads import MODELS
 
 pytestmark = [pytest.mark.data, pytest.mark.usefixtures("fresh_compiler")]
 
@@ -20,5 +21,5 @@ def test_two_layers_on(graph: str, model: str) -> None:
         pytest.skip(reason)
     work = load(graph, data_dir())
     torch.manual_seed(0)
-    network = MODELS[model](work.x.size(1))
+    network = MODELS[model].make(work.x.size(1))
     assert_matches(graphweave.compile(network), network, work.x, work.edge_index, module=network)

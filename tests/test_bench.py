@@ -1,0 +1,148 @@
+"""The parts of benchmarks that a wrong number could come from: counted traffic, fitted lines, graphs, taking turns."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+
+from bench.common import in_fresh_process
+from bench.graphs import knn_clouds, pseudo_coordinates
+from bench.memory_growth import fit
+from bench.traffic import Traffic, traffic_of
+from bench.turns import Player, PlayerLost, take_turns
+from graphweave.ir.loop.parse import parse
+
+SPMM = """\
+kernel spmm_sum_4(v < N, E; i32) {
+  csr by_dst
+  column src: i32[E; ]
+  in x: f32[N; 4]
+  out y: f32[N; 4]
+  do
+    alloc acc: f32[4] = 0
+    edges k in by_dst[v] prefetch x[src[k + 2]] {
+      let u: i32 = src[k]
+      lanes c < 4 {
+        acc[c] sum= x[u, c]
+      }
+    }
+    lanes c < 4 {
+      y[v, c] = mul(acc[c], x[v, c])
+    }
+}
+"""
+
+
+def test_traffic_counts_each_tensor_once_or_each_gathered_row() -> None:
+    rows, edges = 100, 700
+    indptr, column, block = 4 * (rows + 1), 4 * edges, 4 * 4 * rows
+    want = Traffic(
+        compulsory=indptr + column + 2 * block,
+        gather=indptr + column + 2 * block + 16 * edges,  # x is read at its own rows as well
+        flops=4 * edges + 4 * rows,
+    )
+    assert traffic_of(parse(SPMM), {"N": rows, "E": edges}, edges) == want
+
+
+def test_what_is_only_gathered_is_not_counted_twice() -> None:
+    kernel = parse(SPMM.replace("mul(acc[c], x[v, c])", "acc[c]"))
+    got = traffic_of(kernel, {"N": 10, "E": 30}, 30)
+    assert got.gather == 4 * 11 + 4 * 30 + 16 * 30 + 160
+    assert got.flops == 4 * 30
+
+
+def test_every_pass_over_the_edges_gathers_again() -> None:
+    walk = SPMM[SPMM.index("    edges k") : SPMM.index("    lanes c < 4 {\n      y")]
+    again = walk.replace(" k ", " k2 ").replace("[k]", "[k2]").replace("k + 2", "k2 + 2").replace("let u", "let u2")
+    kernel = parse(SPMM.replace(walk, walk + again.replace("x[u,", "x[u2,")))
+    once = traffic_of(parse(SPMM), {"N": 10, "E": 30}, 30)
+    twice = traffic_of(kernel, {"N": 10, "E": 30}, 30)
+    assert twice.compulsory == once.compulsory
+    assert twice.gather - once.gather >= 16 * 30
+
+
+def test_a_bound_is_of_bytes_or_of_flops() -> None:
+    traffic = Traffic(compulsory=1000, gather=4000, flops=300)
+    assert traffic.seconds(100.0, 1e9, gathered=False) == 10.0
+    assert traffic.seconds(100.0, 1e9, gathered=True) == 40.0
+    assert traffic.seconds(1e9, 100.0, gathered=True) == 3.0
+
+
+def test_a_line_through_points_has_their_slope() -> None:
+    line = fit([(edges, 24 * edges + 5_000_000) for edges in (500_000, 1_000_000, 4_000_000)])
+    assert line is not None
+    assert line["bytes_per_edge"] == pytest.approx(24)
+    assert line["intercept_bytes"] == pytest.approx(5_000_000)
+    assert line["worst_residual_bytes"] < 1
+    assert fit([(1, 1), (2, 2)]) is None
+
+
+def test_nearest_neighbours_are_of_the_same_cloud_and_grouped_by_destination() -> None:
+    clouds, points, k = 3, 30, 4
+    x, index = knn_clouds(clouds, points, k, torch.Generator().manual_seed(0))
+    source, target = index
+    assert torch.equal(target, torch.arange(clouds * points).repeat_interleave(k))
+    assert torch.equal(source // points, target // points)
+    distances = torch.cdist(x.double(), x.double())
+    distances[torch.arange(clouds * points)[:, None] // points != torch.arange(clouds * points) // points] = torch.inf
+    distances.fill_diagonal_(torch.inf)
+    assert torch.equal(distances.topk(k, largest=False).indices, source.view(-1, k))
+
+
+def test_pseudo_coordinates_of_a_node_nobody_points_to() -> None:
+    index = torch.tensor([[0, 0, 1, 1, 2], [1, 2, 2, 2, 2]])
+    got = pseudo_coordinates(index, 4)
+    torch.testing.assert_close(got, torch.tensor([1.0, 1.0, 4.0])[index].rsqrt().t())
+
+
+PLAYER = """
+import os, time
+from bench.turns import serve, steps_timer
+print("what libraries print is no answer")
+def fail(): raise ValueError("no such graph")
+def take(megabytes): return len(bytearray(megabytes << 20))
+serve({"turn": steps_timer(lambda: None), "fail": fail, "die": lambda: os._exit(3), "take": take,
+       "sleep": lambda: time.sleep(60)})
+"""
+
+
+@contextmanager
+def player(timeout: float = 60, memory: int | None = None) -> Iterator[Player]:
+    one = Player([sys.executable, "-c", PLAYER], {}, timeout=timeout, memory=memory)
+    try:
+        yield one
+    finally:
+        one.close()
+
+
+def test_players_take_turns_and_one_that_fails_ends_alone() -> None:
+    with player() as first, player() as second:
+        with pytest.raises(PlayerLost, match="ValueError: no such graph"):
+            first.ask("fail")
+        with pytest.raises(PlayerLost, match="exit 3"):
+            second.ask("die")
+        results = take_turns({"first": first, "second": second}, repeats=3, warmup=1)
+    assert results["first"]["status"] == "ok"
+    assert results["first"]["repeats"] == 3
+    assert "exit 3" in results["second"]["status"]
+
+
+def test_a_player_that_does_not_answer_is_ended() -> None:
+    with player(timeout=1.0) as one, pytest.raises(PlayerLost, match="no answer to 'sleep' within 1 s"):
+        one.ask("sleep")
+
+
+def test_a_player_beyond_its_memory_says_so() -> None:
+    with player(memory=256 << 20) as one:
+        with pytest.raises(PlayerLost, match="MemoryError"):
+            one.ask("take", megabytes=1024)
+        assert one.ask("take", megabytes=1) == 1 << 20
+
+
+def test_a_fresh_process_that_fails_is_a_result() -> None:
+    answer = in_fresh_process("bench.memory", ["--graph", "no such graph"])
+    assert answer["status"].startswith("exit 2")
