@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+
+from graphweave.testing.randomness import CounterBased
 
 FLOAT_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Largest relative error accepted: sums in another order differ by a few ulp per addition."""
@@ -53,17 +56,19 @@ def step(
     module: nn.Module | None = None,
     seed: int = 7,
     backward: bool = True,
+    counter_based: bool = False,
 ) -> Result:
     """Run `fn` on leaf copies of its inputs and pull a fixed random cotangent through every float output.
 
     `module` owns the parameters whose gradients are reported; they are cleared before. The seed is set right before
-    the call, so that two systems that draw from torch's generator in the same order see the same dropout masks.
+    the call. With `counter_based` eager mode draws the dropout masks that compiled programs draw for the same seed.
     """
     args, kwargs = detached((tuple(args), dict(kwargs or {})))
     if module is not None:
         module.zero_grad(set_to_none=True)
     torch.manual_seed(seed)
-    out = fn(*args, **kwargs)
+    with CounterBased() if counter_based else nullcontext():
+        out = fn(*args, **kwargs)
     outputs = [value for value in pytree.tree_leaves(out) if isinstance(value, Tensor)]
     live = [value for value in outputs if value.is_floating_point() and value.requires_grad]
     if backward and live:

@@ -62,7 +62,7 @@ def run_case(name: str) -> Row:
     """Eager and compiled on identical copies of one case."""
     built = build(name)
     eager, compiled_module = built.module, build(name).module
-    want = step(eager, built.args, built.kwargs, module=eager)
+    want = step(eager, built.args, built.kwargs, module=eager, counter_based=True)
     torch._dynamo.reset()
     graphweave.reset_counters()
     start = time.perf_counter()
@@ -103,7 +103,7 @@ def in_float64(name: str) -> Result | None:
         torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, (built.args, built.kwargs)
     )
     try:
-        return step(module, args, kwargs, module=module)
+        return step(module, args, kwargs, module=module, counter_based=True)
     except RuntimeError:
         return None
 

@@ -68,7 +68,7 @@ def assert_matches(
 
     `module` owns the eager parameters; `compiled_module` those the compiled side trains (the same module if None).
     """
-    want = step(eager, args, module=module, seed=seed, backward=backward)
+    want = step(eager, args, module=module, seed=seed, backward=backward, counter_based=True)
     owner = compiled_module if compiled_module is not None else module
     got = step(compiled, args, module=owner, seed=seed, backward=backward)
     error, where = worst_error(got, want)
