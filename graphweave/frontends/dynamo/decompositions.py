@@ -23,6 +23,9 @@ _COMPOUND: tuple[Any, ...] = (
     aten.native_dropout_backward, aten.nll_loss_forward, aten.nll_loss_backward, aten.mse_loss, aten.mse_loss_backward,
     aten.smooth_l1_loss, aten.smooth_l1_loss_backward, aten.huber_loss, aten.huber_loss_backward,
     aten.binary_cross_entropy, aten.binary_cross_entropy_backward, aten.binary_cross_entropy_with_logits,
+    aten.native_layer_norm, aten.native_layer_norm_backward, aten._native_batch_norm_legit,
+    aten._native_batch_norm_legit_no_training,
+    aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward,
     aten.soft_margin_loss, aten.soft_margin_loss_backward, aten._prelu_kernel, aten._prelu_kernel_backward,
 )  # fmt: skip
 

@@ -53,6 +53,29 @@ def _mv(cx: Context, node: fx.Node) -> Ref:
     return cx.reshape(cx.emit(MatMul(x, cx.reshape(w, (features[0], 1)))), ())
 
 
+def _bmm(cx: Context, node: fx.Node) -> Ref:
+    """A small product in each row, by its sums: no row has a matrix of its own then that must be stored for a call."""
+    a, b = (cx.value(x) for x in node.args[:2])
+    t, s = cx.type(a), cx.type(b)
+    if UNIT in (t.space, s.space) or t.space != s.space:
+        raise IRError("products of shared data, or rows against matrices that they share")
+    (m, k), (_, n) = t.shape, s.shape
+    if m * k * n > _SMALL_PRODUCT:
+        raise IRError(f"products of {m}x{k} by {k}x{n} in each row")
+    if m == 1:  # the longest dim last, where it is contiguous
+        product = cx.map(Op.mul, cx.reshape(a, (k, 1)), b)
+        return cx.reshape(cx.reduce(product, Fold.sum, (0,), False), (1, n))
+    if n == 1:
+        product = cx.map(Op.mul, a, cx.reshape(b, (1, k)))
+        return cx.reshape(cx.reduce(product, Fold.sum, (1,), False), (m, 1))
+    product = cx.map(Op.mul, cx.reshape(a, (m, k, 1)), cx.reshape(b, (1, k, n)))
+    return cx.reduce(product, Fold.sum, (1,), False)
+
+
+_SMALL_PRODUCT = 4096
+"""Multiplications of one row up to which they are part of kernels."""
+
+
 def _dims(node: fx.Node) -> list[int]:
     x = node.args[0]
     assert isinstance(x, fx.Node)
@@ -123,6 +146,7 @@ DENSE: Table = {
     aten.addmm.default: _addmm,
     aten.mv.default: _mv,
     aten.dot.default: _dot,
+    aten.bmm.default: _bmm,
     **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default), _fold(Fold.sum)),
     **dict.fromkeys((aten.prod.dim_int, aten.prod.default), _fold(Fold.mul)),
     **dict.fromkeys((aten.amax.default, aten.max.default), _fold(Fold.max)),
