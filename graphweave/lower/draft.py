@@ -23,7 +23,8 @@ CSR = "csr"
 class Draft:
     """`forced` are values that must be blocks, since an earlier draft could not index them where they are used.
 
-    `given` are the values that exist before the kernel starts; `stashes` fill up as passes keep values for later ones.
+    `given` are the values that exist before the kernel starts; `stashes` fill up as passes keep values for later ones;
+    `passed` are the members of passes that are written.
     """
 
     def __init__(
@@ -35,6 +36,7 @@ class Draft:
         self.names = Namer()
         self.row = Scope(program)
         self.stashes: dict[Ref, Stash] = {}
+        self.passed: set[Ref] = set()
         self.members = frozenset(region.members)
         self.given = stored - self.members
         self.on_edges = frozenset(r for r in region.members if self._walks_edges(r))

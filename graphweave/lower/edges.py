@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from graphweave.analysis.cones import leaves, needs, space_of, type_of
 from graphweave.core.types import UNIT, DType, Fold, Op
@@ -47,6 +47,7 @@ class EdgePass:
         nodes = ((r, self._program.nodes[r]) for r in members)
         self._accumulated = {r: n for r, n in nodes if isinstance(n, Push) and not draft.is_total(n)}
         self._arrays: dict[Ref, str] = {}  # what has a row for each edge of the tile, or of the row (a stash)
+        self._stashed: frozenset[Ref] = frozenset()
 
     def statements(self) -> list[Stmt]:
         """Accumulators, the loop over edges, and what is done with the accumulators after it."""
@@ -59,9 +60,11 @@ class EdgePass:
         inner = {x for r in self._members for x in needs(self._program, r, kept, through=True).inner}
         if has_products(self._program, self._members, inner):
             plan = stages(self._program, self._members, inner, frozenset(draft.stashes))
+            self._stashed = self._wanted_later(r for stage in plan for r in stage.products)
             out.append(Tiles(_TILE, draft.options.tile, CSR, "v", tuple(self._tile(plan))))
         else:
             out += EdgeLoop(draft, self._members, self._members).statements()
+        draft.passed.update(self._members)
         for r, push in self._accumulated.items():
             out += self._without_edges(r, push)
         for r in self._accumulated:
@@ -108,8 +111,25 @@ class EdgePass:
         draft.read_at_row(node.w)
         weight, _ = draft.row.at[node.w]
         array = self._array(ref)
+        declared: tuple[Stmt, ...] = (array,)
         self._arrays[ref] = array.name
-        return [*draft.comment(ref), array, TileMatMul(_TILE, array.name, self._place(node.x), weight)]
+        if ref in self._stashed:
+            draft.stashes[ref] = Stash(f"{value_name(self._program, ref)}_kept", CSR, array.dtype, array.shape)
+            declared, self._arrays[ref] = (), draft.stashes[ref].name
+        return [*draft.comment(ref), *declared, TileMatMul(_TILE, self._arrays[ref], self._place(node.x), weight)]
+
+    def _wanted_later(self, products: Iterable[Ref]) -> frozenset[Ref]:
+        """Products that later passes over the row's edges need; not those behind others that are kept for them."""
+        draft = self._draft
+        ahead = draft.on_edges.difference(self._members, draft.passed)
+        keep: frozenset[Ref] = frozenset()
+        for r in sorted(products, reverse=True):
+            narrow = numel(shape_of(self._program, r)) <= draft.options.stash_product
+            if narrow and isinstance(self._program.nodes[r], MatMul):
+                kept = draft.stored | draft.stashes.keys() | keep
+                if any(r in needs(self._program, m, kept, through=True).inner for m in ahead):
+                    keep |= {r}
+        return keep
 
     def _place(self, ref: Ref) -> str:
         return self._arrays[ref] if ref in self._arrays else self._draft.stashes[ref].name
@@ -215,7 +235,7 @@ class EdgeLoop:
         """Expensive narrow nodes of this pass that a later pass would otherwise recompute."""
         draft = self._draft
         ahead: set[Ref] = set()
-        for r in draft.on_edges.difference(self._members, draft.row.at):
+        for r in draft.on_edges.difference(self._members, draft.passed):
             ahead.update(draft.needs[r].inner)
         return frozenset(
             r for r in inner

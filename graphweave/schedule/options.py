@@ -9,7 +9,8 @@ from dataclasses import dataclass
 class Options:
     """`wide`: elements from which a gathered row is worth sharing between pushes. `stash_width`: elements an edge may
     keep from one pass over a row's edges to the next. Rows of at least `prefetch_bytes` are asked for
-    `prefetch_distance` edges ahead. Products of matrices on edges are computed for at most `tile` of them at a time.
+    `prefetch_distance` edges ahead. Products of matrices on edges are computed for at most `tile` of them at a time;
+    a row of one may be kept for the next pass if it has at most `stash_product` elements.
     """
 
     wide: int = 8
@@ -17,3 +18,4 @@ class Options:
     prefetch_bytes: int = 16
     prefetch_distance: int = 16
     tile: int = 32
+    stash_product: int = 256
