@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+import torch
+import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from support import features, random_graph
+from support import assert_matches, features, random_graph
+from torch import Tensor
 
 import graphweave
 from graphweave.analysis.hoist import hoisted
@@ -53,3 +58,104 @@ def test_degrees_of_a_mean_are_one_number_a_node() -> None:
     saved = [value.split(": ")[1] for value in told.graphs[0].saved]
     assert saved.count("V0[] f32") == 1  # the degrees
     assert saved.count("V0[16] f32") <= 2  # x and the aggregate
+
+
+# ---------------------------------------------------------------- once per graph, and never for another
+
+N, W = 30, 5
+
+
+def _summed(x: Tensor, edge_index: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+
+
+def degrees(x: Tensor, edge_index: Tensor, kind: Tensor) -> Tensor:
+    counts = torch.zeros(x.size(0)).index_add(0, edge_index[1], torch.ones(edge_index.size(1))).clamp(min=1)
+    return _summed(x / counts.sqrt()[:, None], edge_index)
+
+
+def looped(x: Tensor, edge_index: Tensor, kind: Tensor) -> Tensor:
+    loops = torch.arange(x.size(0)).expand(2, -1)
+    return _summed(x, torch.cat([edge_index, loops], 1))
+
+
+def by_target(x: Tensor, edge_index: Tensor, kind: Tensor) -> Tensor:
+    return _summed(x, edge_index[:, edge_index[1].argsort(stable=True)])
+
+
+def by_relation(x: Tensor, edge_index: Tensor, kind: Tensor) -> Tensor:
+    return sum((r + 1) * _summed(x, edge_index[:, kind == r]) for r in range(3))  # type: ignore[return-value]
+
+
+def positions(x: Tensor, edge_index: Tensor, kind: Tensor) -> Tensor:
+    place = torch.arange(x.size(0)) / x.size(0)
+    which = F.one_hot(kind, 3).to(x.dtype) @ torch.tensor([[0.5], [1.0], [-1.0]])
+    message = x[edge_index[0]] * place[edge_index[0]][:, None] * which
+    return torch.zeros_like(x).index_add(0, edge_index[1], message)
+
+
+ONCE: dict[str, Callable[..., Tensor]] = {f.__name__: f for f in (degrees, looped, by_target, by_relation, positions)}
+
+
+def _work(f: Callable[..., Tensor], *args: Tensor) -> tuple[int, int]:
+    """Preludes run and calls left to PyTorch of one training step."""
+    x, *rest = args
+    graphweave.reset_counters()
+    f(x.clone().requires_grad_(), *rest).square().sum().backward()
+    counters = graphweave.counters()
+    return counters["hoist_builds"], counters["fallback_calls"]
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", ONCE)
+def test_once_per_graph(name: str) -> None:
+    f = ONCE[name]
+    compiled = graphweave.compile(f)
+    x, edges = features(N, W), random_graph(N, N, 90)
+    kind = torch.randint(3, (90,), generator=torch.Generator().manual_seed(4))
+    assert_matches(compiled, f, x, edges, kind)
+    _work(compiled, x, edges, kind)
+    assert _work(compiled, x, edges, kind)[0] == 0
+    assert _work(compiled, features(N, W, seed=9), edges, kind)[0] == 0  # other features, same graph
+    edges[0, ::2] = edges[0, ::2].flip(0)
+    kind[::3] = 1
+    assert _work(compiled, x, edges, kind)[0] > 0
+    assert_matches(compiled, f, x, edges, kind, label="edited")
+    edges.t()[:5].fill_(3)  # through a view of it
+    assert_matches(compiled, f, x, edges, kind, label="edited through a view")
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_nothing_is_left_to_do_for_a_graph_seen_before() -> None:
+    x, edges = features(N, W), random_graph(N, N, 90)
+    kind = torch.randint(3, (90,), generator=torch.Generator().manual_seed(4))
+    for name in ("degrees", "looped", "by_target", "by_relation"):
+        compiled = graphweave.compile(ONCE[name])
+        _work(compiled, x, edges, kind)
+        assert _work(compiled, x, edges, kind) == (0, 0), name
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_gcn_costs_what_a_cached_one_costs() -> None:
+    torch.manual_seed(0)
+    x, edges = features(N, W), random_graph(N, N, 90)
+    launches = []
+    for cached in (False, True):
+        compiled = graphweave.compile(pyg.GCNConv(W, W, cached=cached))
+        for _ in range(2):  # the cached one is compiled anew when it has cached
+            _work(compiled, x, edges)
+        assert _work(compiled, x, edges) == (0, 0)
+        launches.append(graphweave.counters()["kernel_launches"])
+    assert launches[0] == launches[1]
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+def test_an_address_used_again_is_another_graph() -> None:
+    """Index tensors that die give their memory to the next ones."""
+    layer = pyg.GCNConv(W, W)
+    compiled = graphweave.compile(layer)
+    x = features(N, W)
+    for seed in range(12):
+        edges = random_graph(N, N, 90, seed=seed)
+        torch.testing.assert_close(compiled(x, edges), layer(x, edges))
+        del edges

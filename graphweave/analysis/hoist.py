@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphweave.analysis.cones import is_light, widens
-from graphweave.analysis.flow import ancestors, is_integral, is_scalar, is_structure, is_view, users
+from graphweave.analysis.flow import is_integral, is_scalar, is_structure, is_view, is_work, users
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     Aten,
@@ -40,10 +40,11 @@ def graph_only(program: Program) -> frozenset[Ref]:
 def hoisted(program: Program) -> tuple[Ref, ...]:
     """The graph-only values worth keeping from one call to the next, in program order.
 
-    Those are the graph-only tensors that the rest of the program uses and behind which lies real work on maps (a pull,
-    a push, or a computed index), and the index of every graph-only map, so that equal graphs give the same tensor
-    object and the formats built from it are found again. Of what only widens or rearranges, the value beneath is kept:
-    one number a node is little to store and to read, the same number for each feature is not.
+    Those are the graph-only tensors that the rest of the program uses and behind which lies real work (a pull, a push,
+    a computed index, or a call of PyTorch, which would be one at each call), and the index of every graph-only map, so
+    that equal graphs give the same tensor object and the formats built from it are found again. Of what only widens or
+    rearranges, the value beneath is kept: one number a node is little to store and to read, the same number for each
+    feature is not.
     """
     only = graph_only(program)
     used_by = users(program)
@@ -81,15 +82,13 @@ def hoisted_checks(program: Program) -> tuple[Ref, ...]:
 
 
 def _worked(program: Program, only: frozenset[Ref], indices: set[Ref]) -> set[Ref]:
-    """Graph-only nodes with a pull, a push or a computed map index behind them."""
+    """Graph-only nodes with a pull, a push, a computed map index or a working call behind them."""
     computed = {i for i in indices if i in only and not _only_views(program, i)}
-    behind_index = ancestors(program, computed)
     found: set[Ref] = set()
     for ref in sorted(only):
-        node = program.nodes[ref]
-        on_maps = isinstance(node, Pull | Push) or ref in computed or any(r in found for r in operands(node))
-        makes_index = ref in behind_index and isinstance(node, Aten) and not is_view(node) and _is_tensor(program, ref)
-        if on_maps or makes_index:
+        moves = isinstance(program.nodes[ref], Pull | Push) or ref in computed
+        calls = is_work(program, ref) and _is_tensor(program, ref)
+        if moves or calls or any(r in found for r in operands(program.nodes[ref])):
             found.add(ref)
     return found
 
