@@ -27,7 +27,7 @@ DGL_PYTHON ?= $(PYTHON)
 DGL_VENV := .venv-dgl
 DGL_STAMP := $(DGL_VENV)/.installed
 
-# Options of bench.peers alone; ARGS go to bench.kernels too: `make bench-peers ARGS="--graph rmat --out bench/results"`.
+# Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
 .PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers clean
