@@ -9,9 +9,10 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Aten, MapOf, Node, Ref, Reshape
 
 _DIFFERENT_ROWS = frozenset({
-    "aten.nonzero.default", "aten.arange.default", "aten.arange.start", "aten.arange.start_step", "aten.randperm.default",
-    "aten.argsort.default", "aten.argsort.stable",
+    "aten.nonzero.default", "aten.arange.default", "aten.arange.start", "aten.arange.start_step",
+    "aten.randperm.default",
 })  # fmt: skip
+_ARGSORTS = frozenset({"aten.argsort.default", "aten.argsort.stable"})
 _SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
 
 
@@ -21,14 +22,21 @@ def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
     if not isinstance(node, MapOf) or node.wrap:
         return False
     made = nodes[node.index]
+    if _sorts(nodes, made):  # as it stands: columns of one number, each sorted by itself, are all zeros
+        return True
     while (isinstance(made, Aten) and is_view(made) and _keeps_all(made)) or isinstance(made, Reshape):
         made = nodes[operands(made)[0]]
+    return isinstance(made, Aten) and made.target in _DIFFERENT_ROWS
+
+
+def _sorts(nodes: Sequence[Node], made: Node) -> bool:
+    """Whether `made` is the order in which a sort puts rows."""
     if not isinstance(made, Aten):
         return False
     if made.target == "builtin.getitem":
         tuple_, item = nodes[operands(made)[0]], made.args[1]
         return isinstance(tuple_, Aten) and tuple_.target in _SORTS and item == 1
-    return made.target in _DIFFERENT_ROWS
+    return made.target in _ARGSORTS
 
 
 def _keeps_all(view: Aten) -> bool:

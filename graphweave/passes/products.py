@@ -56,29 +56,45 @@ def value_type(build: Builder, ref: Ref) -> Type:
 
 
 def product(build: Builder, ref: Ref) -> Product:
-    """`ref` as a product, through mul, div, neg, broadcasts and reshapes that add or drop dims of size 1."""
-    node, t = build.nodes[ref], value_type(build, ref)
-    match node:
-        case Pointwise(Op.mul, (a, b)):
-            p, q = product(build, a), product(build, b)
-            return Product(p.sign * q.sign, (*_padded(p, t.shape), *_padded(q, t.shape)), t.shape)
-        case Pointwise(Op.div, (a, b)):
-            p, q = product(build, a), product(build, b)
-            below = tuple(replace(f, inverse=not f.inverse) for f in _padded(q, t.shape))
-            return Product(p.sign * q.sign, (*_padded(p, t.shape), *below), t.shape)
+    """`ref` as a product, through mul, div, neg, broadcasts and reshapes that add or drop dims of size 1.
+
+    Of at most `_FACTORS` factors and `_DEPTH` nested operations: what is more stays one factor.
+    """
+    return _product(build, ref, {}, _DEPTH)
+
+
+_FACTORS = 32
+_DEPTH = 64
+
+
+def _product(build: Builder, ref: Ref, done: dict[Ref, Product], depth: int) -> Product:
+    if ref not in done:
+        t = value_type(build, ref)
+        found = _opened(build, ref, t, done, depth) if depth else None
+        small = found is not None and len(found.factors) <= _FACTORS
+        done[ref] = found if found is not None and small else Product(1, (Factor(ref, t.shape),), t.shape)
+    return done[ref]
+
+
+def _opened(build: Builder, ref: Ref, t: Type, done: dict[Ref, Product], depth: int) -> Product | None:
+    match build.nodes[ref]:
+        case Pointwise(Op.mul | Op.div as op, args):
+            p, q = (_product(build, a, done, depth - 1) for a in args)
+            second = (replace(f, inverse=f.inverse != (op is Op.div)) for f in _padded(q, t.shape))
+            return Product(p.sign * q.sign, (*_padded(p, t.shape), *second), t.shape)
         case Pointwise(Op.neg, (a,)):
-            p = product(build, a)
+            p = _product(build, a, done, depth - 1)
             return Product(-p.sign, p.factors, t.shape)
         case Const(value) if value == 1:
             return Product(1, (), t.shape)
         case Broadcast(x, shape):
-            p = product(build, x)
+            p = _product(build, x, done, depth - 1)
             return Product(p.sign, _padded(p, shape), shape)
         case Reshape(x, shape) if same_but_ones(value_type(build, x).shape, shape):
-            p = product(build, x)
+            p = _product(build, x, done, depth - 1)
             return Product(p.sign, tuple(realigned(f, p.shape, shape) for f in p.factors), shape)
         case _:
-            return Product(1, (Factor(ref, t.shape),), t.shape)
+            return None
 
 
 def same_but_ones(a: Sequence[int], b: Sequence[int]) -> bool:
@@ -154,11 +170,15 @@ def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: str) -> Ref:
 def lifted(build: Builder, ref: Ref, m: Ref) -> Ref | None:
     """The value on the codomain of `m` of which `ref`, on its domain, is the pull; None where there is none.
 
-    `ref` is row-wise work on values pulled along `m` and shared data, so that pull(lifted(x)) = x.
+    `ref` is row-wise work on values pulled along `m` and shared data, so that pull(lifted(x)) = x; at most `_LIFTED`
+    nodes of it.
     """
     if not _can_lift(build, ref, m, set()):
         return None
     return _lift(build, ref, m, {})
+
+
+_LIFTED = 64
 
 
 def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
@@ -166,7 +186,7 @@ def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
         return True
     seen.add(ref)
     t = build.types[ref]
-    if not isinstance(t, Type):
+    if not isinstance(t, Type) or len(seen) > _LIFTED:
         return False
     if t.space == UNIT:
         return True

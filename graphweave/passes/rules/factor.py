@@ -9,7 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import torch
+
 from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder, operands
 from graphweave.ir.message.nodes import (
     Broadcast,
@@ -77,11 +80,27 @@ def _where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> 
 def _harmless(build: Builder, f: Factor, m: Ref) -> bool:
     """Known to make 0 of 0 at rows without edges."""
     value = at_empty_rows(build, f.ref, m)
-    return value is not None and math.isfinite(value) and not (f.inverse and value == 0)
+    if value is None or not math.isfinite(value):
+        return False
+    return not f.inverse or (value != 0 and math.isfinite(_rounded(1 / value, value_type(build, f.ref).dtype)))
 
 
 def at_empty_rows(build: Builder, ref: Ref, m: Ref) -> float | None:
     """The number that all elements of `ref` are in rows which `m` sends no edge to; None where that is not known."""
+    return _at_empty_rows(build, ref, m, {}, _DEPTH)
+
+
+_DEPTH = 64
+
+
+def _at_empty_rows(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None], depth: int) -> float | None:
+    if ref not in done:
+        value = _value_there(build, ref, m, done, depth - 1) if depth else None
+        done[ref] = None if value is None else _rounded(value, value_type(build, ref).dtype)
+    return done[ref]
+
+
+def _value_there(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None], depth: int) -> float | None:
     node = build.nodes[ref]
     match node:
         case Const(value, _):
@@ -89,15 +108,20 @@ def at_empty_rows(build: Builder, ref: Ref, m: Ref) -> float | None:
         case Push(_, along, _, empty) if along == m:
             return float(empty)
         case Reshape(x, _) | Broadcast(x, _):
-            return at_empty_rows(build, x, m)
+            return _at_empty_rows(build, x, m, done, depth)
         case Cast(x, dtype) if dtype.is_float:
-            return at_empty_rows(build, x, m)
+            return _at_empty_rows(build, x, m, done, depth)
         case Pointwise(op, _) if op in _PYTHON:
-            args = [at_empty_rows(build, r, m) for r in operands(node)]
+            args = [_at_empty_rows(build, r, m, done, depth) for r in operands(node)]
             known = [a for a in args if a is not None]
-            return _PYTHON[op](*known) if len(known) == len(args) else None
+            return _PYTHON[op](*known) if len(known) == len(args) and not any(map(math.isnan, known)) else None
         case _:
             return None
+
+
+def _rounded(value: float, dtype: DType) -> float:
+    """`value` as `dtype` holds it: 1e-16 is 0 in half precision."""
+    return float(torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPE[dtype]))
 
 
 def _divide(a: float, b: float) -> float:
