@@ -16,6 +16,7 @@ from graphweave.passes.rules import (
     injective_maps,
     linear_through_push,
     postpone,
+    reciprocal,
     split_linear,
     totals,
 )
@@ -36,7 +37,10 @@ Moves: TypeAlias = Callable[[Program, frozenset[Ref]], Iterator[Move]]
 OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)
 NARROWER = (linear_through_push.SCALE, linear_through_push.INTO, postpone.RULE)
-ALONE = (injective_maps.RULE, totals.RULE, compose_maps.RULE, postpone.RULE, split_linear.RULE, linear_through_push.OUT)
+ALONE = (
+    injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, split_linear.RULE,
+    linear_through_push.OUT,
+)  # fmt: skip
 
 
 def linear(program: Program, late: frozenset[Ref]) -> Iterator[Move]:

@@ -103,16 +103,19 @@ class _Grouping:
             self.groups[-1].before |= {self.impure} if self.impure is not None else set()
             self.impure = len(self.groups) - 1
 
-    def settle_if_floating(self, ref: Ref) -> None:
+    def settle_if_floating(self, ref: Ref, reader: Ref | None = None) -> None:
         if ref in self.floating:
-            self.settle(ref)
+            self.settle(ref, reader=reader)
 
-    def settle(self, ref: Ref, beside: int | None = None) -> None:
-        """Put `ref` into the best group; `beside` is the group that is about to read it."""
+    def settle(self, ref: Ref, beside: int | None = None, reader: Ref | None = None) -> None:
+        """Put `ref` into the best group; `beside` is the group that is about to read it.
+
+        `reader` needs it complete, and so could not join its group any more.
+        """
         self.floating.discard(ref)
         for r in self._complete_before(ref):
-            self.settle_if_floating(r)
-        best = self._best(ref, beside)
+            self.settle_if_floating(r, ref)
+        best = self._best(ref, beside, reader)
         floating = [r for r in self._deps(ref, best)[0] if r in self.floating]
         for r in floating:
             if r in self.floating:
@@ -121,13 +124,22 @@ class _Grouping:
             best = self._best(ref, beside)
         self._join(ref, best)
 
-    def _best(self, ref: Ref, beside: int | None) -> int:
-        """The legal group that saves most, a new one where there is none."""
+    def _best(self, ref: Ref, beside: int | None, reader: Ref | None = None) -> int:
+        """The legal group that saves most, a new one where there is none; not one in which `reader` saves more."""
         candidates = [g for g in self._candidates(ref) if self._legal(ref, g)]
+        if reader is not None:
+            lost = {g for g in self._candidates(reader) if self._legal(reader, g)}
+            candidates = [g for g in candidates if g not in lost or not self._saves_more(reader, ref, g)]
         if not candidates:
             self.groups.append(Group(*self._home(ref)))
             candidates = [len(self.groups) - 1]
         return max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
+
+    def _saves_more(self, reader: Ref, ref: Ref, g: int) -> bool:
+        """Whether `reader` shares more with `g` than `ref` does, what both compute for every edge included."""
+        theirs = {r for m in self.groups[g].members if m in self.needs for r in self.needs[m].inner}
+        shared = sum(self._bytes(r) for r in self.needs[reader].inner if r in theirs)
+        return self._shared_bytes(reader, g, None) + _GATHER * shared > self._shared_bytes(ref, g, None)
 
     def _complete_before(self, ref: Ref) -> list[Ref]:
         """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads)."""
