@@ -31,6 +31,22 @@ class MaxMessages(nn.Module):
         return out.scatter_reduce(0, dst[:, None].expand_as(message), message, "amax", include_self=False)
 
 
+class Products(nn.Module):
+    """max over edges of x_u * a + x_v * b, of whose first product the gradient needs the value itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = (nn.Parameter(features(1, 16, seed=seed)[0]) for seed in (3, 4))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index
+        product = x[src] * self.a
+        message = product + x[dst] * self.b
+        index = dst[:, None].expand_as(message)
+        most = torch.zeros_like(x).scatter_reduce(0, index, message, "amax", include_self=False)
+        return most + torch.zeros_like(x).index_add(0, dst, product**3)
+
+
 def on_edges(saved: tuple[str, ...]) -> list[str]:
     """Types of values of edges among `saved`; the indices are the graph's, and there anyway."""
     types = [s.split(": ", 1)[1] for s in saved]
@@ -52,6 +68,17 @@ def test_policies_give_equal_gradients(model: nn.Module) -> None:
             got = torch.autograd.grad(other(x, graph.edge_index).square().sum(), inputs)
             for a, b in zip(got, want, strict=True):
                 torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5, msg=f"{graph.name}, {policy}")
+
+
+def test_messages_computed_again_are_the_bits_that_the_maximum_was_found_among() -> None:
+    """A product and a sum fused in one kernel and not in the other would leave a maximum without its message."""
+    model = Products()
+    x, index = features(50, 16).requires_grad_(), random_graph(50, 50, 2000)
+    inputs = [x, *model.parameters()]
+    want = torch.autograd.grad(model(x, index).square().sum(), inputs)
+    got = torch.autograd.grad(graphweave.compile(model)(x, index).square().sum(), inputs)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5 * float(b.abs().max()))
 
 
 def test_explain_tells_the_policy_and_what_is_kept() -> None:

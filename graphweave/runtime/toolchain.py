@@ -23,7 +23,9 @@ log = logger(__name__)
 
 _REQUIRED = ("-std=c++17", "-fPIC", "-O3")
 # No -ffast-math: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
-_WANTED = ("-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
+# No contraction either: the backward computes messages again and compares them with the maximum that the forward kept,
+# so an expression must have the same bits in every kernel. Kernels write out the fused multiply-adds that pay.
+_WANTED = ("-ffp-contract=off", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
 _OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
 _COMPILE_SECONDS = 600
 

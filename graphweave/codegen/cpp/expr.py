@@ -296,6 +296,15 @@ def _bool_call(op: Op, texts: list[str]) -> str:
 _INFIX_COMPARE = {op: text for op, text in _INFIX.items() if op.gives_bool}
 
 
+def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: Scope) -> str:
+    """As `folded`, a product added in one step: sums are not compared with what another kernel computes again."""
+    match value:
+        case Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
+            scope.helpers.add("gw_madd")
+            return f"{target} = gw_madd({expression(a, scope)}, {expression(b, scope)}, {target})"
+    return folded(fold, dtype, target, expression(value, scope), scope)
+
+
 def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> str:
     """The statement `target = fold(target, value)` without its semicolon."""
     match fold:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from graphweave.codegen.cpp.expr import Scope, element, expression, folded, row_offset
+from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used, statements
 from graphweave.codegen.writer import Writer
@@ -77,8 +77,8 @@ class Printer:
             case Store(buffer, index, value):
                 self.w.line(f"{element(buffer, index, self.scope)} = {expression(value, self.scope)};")
             case Accum(buffer, index, fold, value):
-                target, text = element(buffer, index, self.scope), expression(value, self.scope)
-                self.w.line(f"{folded(fold, self.scope.types[buffer], target, text, self.scope)};")
+                target = element(buffer, index, self.scope)
+                self.w.line(f"{accumulated(fold, self.scope.types[buffer], target, value, self.scope)};")
             case FoldLanes():
                 self._fold_lanes(stmt)
             case Lanes():

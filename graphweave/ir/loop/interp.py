@@ -1,7 +1,7 @@
 """Slow reference interpreter of the loop IR: one scalar at a time, every scalar a torch tensor of its own dtype.
 
-So operators mean exactly what torch means, and values are rounded where the kernel rounds them (except that a compiler
-may contract a multiplication and an addition).
+So operators mean exactly what torch means, and values are rounded where the kernel rounds them (except that a product
+may be added to an accumulator in one step).
 """
 
 from __future__ import annotations
