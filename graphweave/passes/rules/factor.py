@@ -54,8 +54,8 @@ def factor(build: Builder, ref: Ref) -> Ref | None:
     pushed_factor = Factor(pushed, (1,) * (len(p.shape) - len(own)) + own)
     out = multiplied(build, [pushed_factor, *local], t.dtype, t.space, loc)
     out = negated(build, out, p.sign, loc)
-    if not all(_harmless(build, f, push.map) for f in local):
-        out = _where_edges(build, out, push.map, t.dtype, loc)
+    if not all(is_harmless(build, f, push.map) for f in local):
+        out = where_edges(build, out, push.map, t.dtype, loc)
     return shaped(build, out, t.shape, loc)
 
 
@@ -68,7 +68,8 @@ def is_edge_sum(build: Builder, push: object) -> bool:
     return value_type(build, push.x).dtype.is_float
 
 
-def _where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> Ref:
+def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> Ref:
+    """`value` in rows which `m` sends edges to, 0 in the others."""
     mt = build.types[m]
     assert isinstance(mt, MapType)
     one = build.add(Const(1.0, Type(mt.dom, (), dtype)), loc)
@@ -77,7 +78,7 @@ def _where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> 
     return build.add(Pointwise(Op.where, (some, value, zero)), loc)
 
 
-def _harmless(build: Builder, f: Factor, m: Ref) -> bool:
+def is_harmless(build: Builder, f: Factor, m: Ref) -> bool:
     """Known to make 0 of 0 at rows without edges."""
     value = at_empty_rows(build, f.ref, m)
     if value is None or not math.isfinite(value):

@@ -2,7 +2,8 @@
 
 Legal for sums: both sides are linear. Which side is cheaper depends on the numbers of rows and the widths: a product
 belongs where the rows are fewer, a push where the rows are narrower. A factor of one number a row commutes with a
-product as well, so that a mean (a sum divided by a count) is no obstacle.
+product as well, so that a mean (a sum divided by a count) is no obstacle. Rows without edges are not pulled, and so no
+part of the gram of a pull: where they may not be finite (1 / degree), they are taken out of the gram of a push.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Pointwise, Pull, Push, Ref, Reshape
+from graphweave.passes.finite import finite_without_edges
 from graphweave.passes.products import value_type
+from graphweave.passes.rules.factor import where_edges
 from graphweave.passes.rules.rule import Rule
 
 
@@ -43,10 +46,10 @@ def out_of_push(build: Builder, ref: Ref) -> Ref | None:
                 return _apart(build, ref, node, product)
             return None
         case Gram(x, y) if (pull := _pull(build, x)) is not None:
-            a = _flat(build, pull.x, loc)
+            a = _flat(build, _where_pulled(build, pull, loc), loc)
             return build.add(Gram(a, build.add(Push(y, pull.map, Fold.sum), loc)), loc)
         case Gram(x, y) if (pull := _pull(build, y)) is not None:
-            b = _flat(build, pull.x, loc)
+            b = _flat(build, _where_pulled(build, pull, loc), loc)
             return build.add(Gram(build.add(Push(x, pull.map, Fold.sum), loc), b), loc)
         case _:
             return None
@@ -89,6 +92,13 @@ def _sum(build: Builder, ref: Ref) -> Push | None:
 def _pull(build: Builder, ref: Ref) -> Pull | None:
     node = _below(build, ref)
     return node if isinstance(node, Pull) and isinstance(build.nodes[node.map], MapOf) else None
+
+
+def _where_pulled(build: Builder, pull: Pull, loc: str) -> Ref:
+    """What is pulled, where it may not be finite only in rows that are: the others would not be multiplied by 0."""
+    if finite_without_edges(build, pull.x, pull.map):
+        return pull.x
+    return where_edges(build, pull.x, pull.map, value_type(build, pull.x).dtype, loc)
 
 
 def _below(build: Builder, ref: Ref) -> object:

@@ -1,0 +1,46 @@
+"""Which values of rows without edges are known to be finite, so that a product with a sum over no edges is 0."""
+
+from __future__ import annotations
+
+import math
+
+from graphweave.core.types import UNIT, Op
+from graphweave.ir.message.builder import Builder, operands
+from graphweave.ir.message.nodes import Aten, Input, Pointwise, Push, Ref, Type
+from graphweave.passes.products import Factor
+from graphweave.passes.rules.factor import at_empty_rows, is_harmless
+
+_CAREFUL = frozenset({Op.reciprocal, Op.rsqrt, Op.sqrt, Op.log, Op.log1p, Op.pow})
+_MOST = 128
+
+
+def finite_without_edges(build: Builder, ref: Ref, m: Ref) -> bool:
+    """Whether `ref` is finite in rows which `m` sends no edge to, if all inputs are and nothing overflows."""
+    return _known(build, ref, m, {})
+
+
+def _known(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
+    if ref not in done:
+        done[ref] = False  # what is cut off by the limit stays so
+        done[ref] = len(done) <= _MOST and _finite(build, ref, m, done)
+    return done[ref]
+
+
+def _finite(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
+    node, t = build.nodes[ref], build.types[ref]
+    if isinstance(node, Input) or not isinstance(t, Type) or t.space == UNIT:
+        return True
+    value = at_empty_rows(build, ref, m)
+    if value is not None:
+        return math.isfinite(value)
+    match node:
+        case Pointwise(Op.div, (a, b)):
+            return _known(build, a, m, done) and is_harmless(build, Factor(b, (), inverse=True), m)
+        case Aten():
+            return False
+        case Pointwise(op) if op in _CAREFUL:
+            return False
+        case Push(empty=empty) if not math.isfinite(empty):
+            return False
+        case _:
+            return all(_known(build, r, m, done) for r in operands(node))
