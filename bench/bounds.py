@@ -67,7 +67,7 @@ def worker(options: argparse.Namespace) -> None:
         options.worker.write_text(json.dumps({"status": f"no kernel ran: {graphweave.counters()}"}))
         return
     runs = [entry(probe, triad, gemm, len(times)) for probe in recorder.probes.values()]
-    answer = {
+    answer: dict[str, Any] = {
         "status": "ok", "triad_bytes_per_second": triad, "gemm_flops_per_second": gemm, "step": median(times),
         "runs": runs, "kernels": total([one for one in runs if one["kernel"]]), "all": total(runs),
     }  # fmt: skip

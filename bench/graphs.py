@@ -11,7 +11,7 @@ import torch
 from scipy.spatial import cKDTree
 from torch import Tensor
 
-from bench.common import ROOT
+from bench.turns import ROOT
 from graphweave.data import npz, rmat
 
 FEATURES = 64

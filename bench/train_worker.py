@@ -64,7 +64,7 @@ class Training:
     def first(self) -> dict[str, Any]:
         """What graphweave counted is part of the answer: a model that fell back to eager PyTorch is seen there."""
         seconds = seconds_of(self.step)
-        answer = {"first": seconds, "nodes": self.work.x.size(0), "edges": self.work.edge_index.size(1)}
+        answer: dict[str, Any] = {"first": seconds, "nodes": self.work.x.size(0), "edges": self.work.edge_index.size(1)}
         if self.options.system == "graphweave":
             answer["counters"] = graphweave.counters()
         return answer
