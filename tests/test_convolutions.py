@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from math import prod
 
 import pytest
 import torch
@@ -47,6 +49,7 @@ class Normed(nn.Module):
 
 CONVS: dict[str, tuple[Callable[[], nn.Module], tuple[Tensor, ...]]] = {
     "pna": (lambda: pyg.PNAConv(W, W, AGGREGATORS, ["identity", "amplification", "attenuation"], DEGREES), ()),
+    "gatv2": (lambda: pyg.GATv2Conv(W, 4, heads=2), ()),
     "transformer": (lambda: pyg.TransformerConv(W, 4, heads=2), ()),
     "transformer-edge": (lambda: pyg.TransformerConv(W, 4, heads=2, edge_dim=W, beta=True), (wide(),)),
     "gine": (lambda: pyg.GINEConv(_mlp(), train_eps=True, edge_dim=W), (wide(),)),
@@ -79,7 +82,10 @@ def _nothing_left(compiled: nn.Module, *args: Tensor) -> None:
     assert graphweave.counters()["fallback_calls"] == 0
 
 
-@pytest.mark.parametrize("name", CONVS)
+RARER = ("cg", "feast", "gated", "cheb", "tag", "agnn", "hypergraph", "gen", "le", "gmm-separate")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in RARER else ()) for n in CONVS])
 def test_compiled_equals_eager(name: str) -> None:
     torch.manual_seed(0)
     make, more = CONVS[name]
@@ -88,6 +94,16 @@ def test_compiled_equals_eager(name: str) -> None:
     compiled = graphweave.compile(conv)
     assert_matches(compiled, conv, x, EDGES, *more, module=conv)
     _nothing_left(compiled, x, EDGES, *more)
+
+
+@pytest.mark.parametrize("name", ["pna", "gatv2", "transformer", "resgated", "edgeconv-linear", "supergat"])
+def test_nothing_of_edges_and_features_is_kept(name: str) -> None:
+    """What the forward saves on edges is at most a number for each head."""
+    torch.manual_seed(0)
+    told = graphweave.explain(CONVS[name][0](), features(N, W).requires_grad_(), EDGES)
+    saved = [re.search(r": E\d+\[([\d, ]*)\] f", value) for graph in told.graphs for value in graph.saved]
+    assert all(prod(int(n) for n in found[1].split(",") if n.strip()) <= 2 for found in saved if found)
+    assert told.graphs[0].saved
 
 
 def test_faconv() -> None:
