@@ -34,6 +34,7 @@ from graphweave.ir.loop.nodes import (
     Store,
     Var,
 )
+from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.types import identity
 from graphweave.runtime import kernel_cache
 
@@ -206,6 +207,50 @@ def reindexed(index: DType = DType.i32) -> Kernel:
         Buffer("degree", Role.output, DType.i64, "N", ()),
     )
     return Kernel("reindexed", "v", ("N", "E"), index, (Csr("by_dst"),), buffers, (), body)
+
+
+def edge_mlp(
+    inner: int, hidden: int, outer: int, dtype: DType = DType.f32, index: DType = DType.i32, size: int = 4
+) -> Kernel:
+    """m[e] = relu((x[src] - x[v]) w) w2 in tiles of `size`; its maximum, the ties by a stash, and a weight gradient."""
+    f = dtype.value
+    return parse(f"""
+kernel edge_mlp_{inner}_{hidden}_{outer}(v < N, E; {index.value}) {{
+  csr by_dst
+  column src: {index.value}[E; ]
+  column perm: {index.value}[E; ]
+  in x: {f}[N; {inner}]
+  in w: {f}[; {inner}, {hidden}]
+  in w2: {f}[; {hidden * outer}]
+  out y: {f}[N; {outer}]
+  out ties: {f}[N; {outer}]
+  out m: {f}[E; {outer}]
+  total g: {f}[; {hidden}, {outer}] sum
+  stash kept: {f}[by_dst; {outer}]
+  do
+    alloc top: {f}[{outer}] = -inf
+    tiles t < {size} in by_dst[v] {{
+      array a: {f}[t; {inner}]
+      edges k in by_dst[v] of t prefetch x[src[k + 3]] {{
+        let u: {index.value} = src[k]
+        lanes c < {inner} {{ a[k, c] = sub(x[u, c], x[v, c]) }}
+      }}
+      array h: {f}[t; {hidden}]
+      matmul h = a, w of t
+      array r: {f}[t; {hidden}]
+      edges k in by_dst[v] of t {{ lanes c < {hidden} {{ r[k, c] = relu(mul(h[k, c], 0.03125:{f})) }} }}
+      matmul kept = r, w2 of t
+      gram g = r, kept of t
+      edges k in by_dst[v] of t {{
+        let e: {index.value} = perm[k]
+        lanes c < {outer} {{ top[c] max= kept[k, c]  m[e, c] = kept[k, c] }}
+      }}
+    }}
+    alloc n: {f}[{outer}] = 0.0
+    edges k in by_dst[v] {{ lanes c < {outer} {{ n[c] sum= cast(eq(kept[k, c], top[c]), {f}) }} }}
+    lanes c < {outer} {{ y[v, c] = top[c]  ties[v, c] = n[c] }}
+}}
+""")
 
 
 # ---------------------------------------------------------------- running them

@@ -31,6 +31,7 @@ from tests.loop_support import (
     case_for,
     chunks_of,
     compiled,
+    edge_mlp,
     interpreted,
     reindexed,
     sddmm,
@@ -63,6 +64,10 @@ KERNELS = {
     "attention_3_5_f64": attention(3, 5, DType.f64, DType.i64),
     "totals_1": totals(1),
     "totals_9_f64": totals(9, DType.f64),
+    "edge_mlp_33_31_33": edge_mlp(33, 31, 33),
+    "edge_mlp_64": edge_mlp(64, 64, 65, size=7),
+    "edge_mlp_1_1_1": edge_mlp(1, 1, 1, index=DType.i64),
+    "edge_mlp_5_3_2_f64": edge_mlp(5, 3, 2, DType.f64, size=1),
     "reindexed": reindexed(),
     "reindexed_i64": reindexed(DType.i64),
 }
@@ -100,6 +105,27 @@ def test_chunks_do_not_change_what_rows_hold() -> None:
     case = case_for(KERNELS["attention_4_16"], DEGREES["hub"])
     small, large = compiled(case, chunk=1), compiled(case, chunk=100)
     assert torch.equal(small["y"], large["y"])
+
+
+@pytest.mark.parametrize("size", [1, 3, 40])
+@pytest.mark.parametrize(
+    ("widths", "dtype"), [((7, 33, 1), DType.f32), ((20, 64, 130), DType.f32), ((5, 31, 65), DType.f64)]
+)
+def test_the_size_of_tiles_changes_no_bit(widths: tuple[int, int, int], dtype: DType, size: int) -> None:
+    """What a later kernel computes again in other tiles is compared for equality with a maximum of it."""
+    degrees = (1, 2, 3, 4, 5, 6, 7, 8, 0, 31, 33, 13)
+    of_two = compiled(case_for(edge_mlp(*widths, dtype, size=16), degrees), chunk=3)
+    got = compiled(case_for(edge_mlp(*widths, dtype, size=size), degrees), chunk=5)
+    for name in ("y", "ties", "m"):
+        assert torch.equal(got[name], of_two[name]), name
+
+
+def test_equal_edges_are_tied_wherever_they_lie() -> None:
+    """All edges come from one node: every element of every message is a maximum."""
+    case = case_for(edge_mlp(33, 64, 33, size=6), (1, 2, 3, 4, 5, 11, 40))
+    case.buffers["src"].zero_()
+    got = compiled(case)["ties"]
+    assert torch.equal(got, torch.tensor([1.0, 2, 3, 4, 5, 11, 40])[:, None].expand(7, 33))
 
 
 def test_uneven_and_empty_chunks() -> None:
@@ -268,7 +294,16 @@ int main() {
 
 @pytest.mark.sanitize
 @pytest.mark.parametrize(
-    "name", ["spmm_sum_33_ahead", "sddmm_max_31", "attention_3_5_f64", "totals_9_f64", "reindexed"]
+    "name",
+    [
+        "spmm_sum_33_ahead",
+        "sddmm_max_31",
+        "attention_3_5_f64",
+        "totals_9_f64",
+        "reindexed",
+        "edge_mlp_33_31_33",
+        "edge_mlp_5_3_2_f64",
+    ],
 )
 def test_sanitized(name: str, tmp_path: Path) -> None:
     kernel = KERNELS[name]

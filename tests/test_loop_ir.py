@@ -43,10 +43,11 @@ from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.verify import verify
-from tests.loop_support import attention, case_for, interpreted, reindexed, sddmm, spmm, totals
+from tests.loop_support import attention, case_for, edge_mlp, interpreted, reindexed, sddmm, spmm, totals
 
 ALL = [
     spmm(33), spmm(1, Fold.mul, DType.f64, DType.i64, ahead=3), sddmm(0), attention(4, 16), totals(5), reindexed(),
+    edge_mlp(5, 3, 2),
 ]  # fmt: skip
 
 
@@ -203,6 +204,10 @@ kernel k(v < N, E; i32) {
 }
 """
 
+_TILE = (
+    "tiles t1 < 4 in by_dst[v] { array q: f32[t1; 4] array r: f32[t1; 1] array s: f32[t1; 2] array d1: f64[t1; 1] %s }"
+)
+
 BAD_BODIES = {
     "let a: f32 = z": r"body\[1\].let a: 'z' is not a variable here",
     "let a: f32 = q[v]": "'q' is not a buffer here",
@@ -251,6 +256,28 @@ BAD_BODIES = {
     "fold s: f32 = sum c < 4 { yield d[v, c] }": r"body\[1\].foldlanes s: the value is f64, expected f32",
     "fold s: f32 = sum c < 4 { yield x[v, c] } let a: i64 = c": "'c' is not a variable here",
     '# "two\\nlines"': "must be one line",
+    "tiles t1 < 0 in by_dst[v] { }": "a tile has at least one position",
+    "tiles t1 < 4 in by_type[v] { }": "'by_type' is not a CSR",
+    "tiles t1 < 4 in by_dst[v] { let a: i64 = t1 }": "'t1' is not a variable here",
+    "tiles t1 < 4 in by_dst[v] { edges k in by_dst[v] { } }": "edges inside a tile are those of the tile",
+    "tiles t1 < 4 in by_dst[v] { edges k in by_src[v] of t1 { } }": "'t1' is not a tile of 'by_src' here",
+    "tiles t1 < 4 in by_dst[v] { tiles t2 < 4 in by_dst[v] { } }": "tiles belong to a row, not to a tile",
+    "edges k in by_dst[v] of t1 { }": "'t1' is not a tile of 'by_dst' here",
+    "array q: f32[t1; 4]": "belongs into the tile 't1'",
+    "tiles t1 < 4 in by_dst[v] { array q: f32[t1; -4] }": "extents must not be negative",
+    "tiles t1 < 4 in by_dst[v] { array q: f32[t1; 4] } let a: f32 = q[v, {0}]": "'q' is not a buffer here",
+    _TILE % "let z: f32 = q[v, {0}]": "'q' is indexed by a position of its tile 't1'",
+    _TILE % "edges k in by_dst[v] of t1 { q[k, {4}] = 0.0:f32 }": "'q' is indexed 4..4 along a dimension of 4",
+    _TILE % "edges k in by_dst[v] of t1 { q[k, {0}] sum= 0.0:f32 }": "'q' is not an alloc or a total",
+    _TILE % "edges k in by_dst[v] of t1 { matmul r = q, w of t1 }": "outside its edges",
+    _TILE % "matmul r = x, w of t1": "'x' is neither an array of the tile nor a stash",
+    _TILE % "matmul r = q, x of t1": "'x' is not shared data",
+    _TILE % "matmul r = p, t of t1": "'t' is not shared data",
+    _TILE % "matmul s = q, w of t1": r"'w' must have 4 x 2 elements \(got \(4,\)\)",
+    _TILE % "matmul q = q, w of t1": "'q' is both operand and result",
+    _TILE % "matmul d1 = q, w of t1": "must be of one float type",
+    _TILE % "gram w = q, r of t1": "'w' is not a total that sums",
+    _TILE % "gram t = q, q of t1": "'t' must have 4 x 4 elements",
 }
 
 
@@ -271,6 +298,8 @@ def test_bad_bodies_are_refused(body: str) -> None:
         "lanes c < 2 { let a: i64 = c } lanes c < 3 { let a: i64 = c }",
         "edges k in by_dst[v] { p[k, {0}] = 1.0:f32 let a: f32 = p[k, {1}] }",
         "edges k in by_dst[v] { alloc a: f32[2] a[{0}] max= 1.0:f32 }",
+        _TILE % "matmul r = q, w of t1 gram t = r, q of t1 edges k in by_dst[v] of t1 { r[k, {0}] = p[k, {0}] }",
+        _TILE % "matmul r = p, w of t1 gram t = p, r of t1",
     ],
 )
 def test_fine_bodies_are_accepted(body: str) -> None:

@@ -35,7 +35,7 @@ def stages(program: Program, members: Iterable[Ref], inner: Iterable[Ref], kept:
     arrays: list[dict[Ref, None]] = [{} for _ in range(max(level.values(), default=0) + 1)]
     for r in sorted(products):
         for x in read[r]:
-            if x not in kept and not isinstance(program.nodes[x], MatMul):
+            if x not in kept and x not in products:
                 arrays[level.get(x, 0)][x] = None
     results: list[list[Ref]] = [[] for _ in arrays]
     for r in members:

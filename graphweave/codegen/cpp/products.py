@@ -4,7 +4,8 @@ Blocks of rows x vectors of the result stay in registers. Every element is one c
 of the summed index, whichever block it falls into, so it has the same bits in every tile: a maximum that is computed
 again meets itself. Columns that do not fill a vector are covered by one that overlaps its neighbour.
 
-With AVX-512 and 64 x 64 elements, one core multiplies 20 rows at the vendor's rate for thousands, 7 rows at 90 %, 2 at 80 % (GCC 12, 2026-11).
+With AVX-512 and 64 x 64 elements, gw_matmul multiplies 20 rows at the rate of torch.mm on thousands, 7 rows at 90 %, 1
+row at 60 % of it; gw_gram at 80, 60 and 20 % (GCC 12, 2026-11).
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ template <class T, int J> constexpr int gw_width() {
   while (width > J) width /= 2;
   return width * (int)sizeof(T) < 16 ? 1 : width;
 }
-// out[r][c] = (add ? out[r][c] : 0) + sum over k of a[r * ar + k * ak] * b[k * J + c], c in C vectors, the last at `last`
+// out[r][c] = (add ? out[r][c] : 0) + sum over k of a[r * ar + k * ak] * b[k * J + c],
+// R rows r, C vectors of columns c, the last of them at `last`
 template <int R, int C, int W, int J, class T>
 GW_INLINE void gw_block(
     T* out, const T* a, int64_t ar, int64_t ak, const T* b, int64_t last, int64_t count, bool add) {
@@ -94,11 +96,13 @@ GW_INLINE void gw_rows(
     r = next;
   }
 }
-// groups of columns hold about equally many vectors: two that overlap are in one, which reads both before it writes
+// groups of columns hold about equally many vectors, two at least where there are two: the last, which overlaps its
+// neighbour, is then in one group with it, which reads both before it writes
 template <int J, class T>
 GW_INLINE void gw_product(
     T* out, const T* a, int64_t ar, int64_t ak, const T* b, int64_t count, int64_t rows, bool add) {
-  constexpr int W = gw_width<T, J>(), vectors = (J + W - 1) / W, groups = (vectors + gw_vectors - 1) / gw_vectors;
+  constexpr int W = gw_width<T, J>(), vectors = (J + W - 1) / W, most = (vectors + gw_vectors - 1) / gw_vectors;
+  constexpr int groups = vectors > 1 && most > vectors / 2 ? vectors / 2 : most;
   constexpr int C = vectors / groups, larger = vectors % groups;
   int64_t at = 0;
   if constexpr (larger > 0)
