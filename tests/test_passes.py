@@ -11,10 +11,11 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.pipeline import PIPELINE, Facts, Pass
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Pull, Push, Reshape
+from graphweave.ir.message.nodes import AddMatMul, Pull, Push, Reshape
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
+from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.sink_reshape import SinkReshape
 from graphweave.testing.graphs import zoo
 from graphweave.testing.programs import inputs, random_program
@@ -31,6 +32,22 @@ space E = s1
 %6: E[2, 4] f32 = pull %5, %2
 %7: E[8] f32 = reshape %6 [8]
 %8: V[8] f32 = push.sum %7, %3
+return %8
+"""
+
+
+PRODUCTS = """
+space V = s0
+space E = s1
+%0: V[3] f64 = input x
+%1: V[4] f64 = input y
+%2: unit[3, 2] f64 = input w
+%3: unit[4, 2] f64 = input u
+%4: unit[2] f64 = input b
+%5: V[2] f64 = matmul %0, %2
+%6: V[2] f64 = add %5, %4
+%7: V[2] f64 = matmul %1, %3
+%8: V[2] f64 = sub %6, %7
 return %8
 """
 
@@ -56,8 +73,8 @@ def test_twice_is_once_and_nothing_to_do_is_the_same_program(rewrite: Pass) -> N
 @pytest.mark.parametrize("rewrite", PASSES.values(), ids=PASSES)
 def test_values_stay_what_they_were(rewrite: Pass) -> None:
     changed = 0
-    for number in range(40):
-        program = random_program(number, DType.f64)
+    sample = [random_program(number, DType.f64) for number in range(40)]
+    for number, program in enumerate([*sample, parse(PRODUCTS)]):
         after = rewrite(program).program
         changed += after is not program
         for graph in zoo(number)[::3]:
@@ -72,3 +89,19 @@ def test_no_move_of_a_reshape_is_left() -> None:
         program = SinkReshape()(random_program(number)).program
         moves = [n for n in program.nodes if isinstance(n, Pull | Push)]
         assert not any(isinstance(program.nodes[n.x], Reshape) for n in moves)
+
+
+def test_a_sum_of_products_is_accumulated() -> None:
+    program = parse(PRODUCTS)
+    after = Accumulate()(program).program
+    assert [type(n) for n in after.nodes].count(AddMatMul) == 1
+    given = {"x": torch.randn(5, 3), "y": torch.randn(5, 4), "w": torch.randn(3, 2), "u": torch.randn(4, 2)}
+    given = {name: value.double() for name, value in (given | {"b": torch.randn(2)}).items()}
+    torch.testing.assert_close(interp(after, given), interp(program, given))
+
+
+@pytest.mark.parametrize("output", ["%5", "%7"])
+def test_a_product_that_somebody_else_reads_is_left_alone(output: str) -> None:
+    text = PRODUCTS.replace("return %8", f"return %8, {output}")
+    program = parse(text)
+    assert Accumulate()(program).program is program

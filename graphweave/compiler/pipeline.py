@@ -9,6 +9,7 @@ from typing import TypeAlias
 from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.verify import verify
+from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.simplify import Simplify
@@ -23,7 +24,7 @@ class Facts:
     tangents: frozenset[str] = frozenset()
 
 
-Pass: TypeAlias = Rewrite | Simplify | SinkReshape
+Pass: TypeAlias = Accumulate | Rewrite | Simplify | SinkReshape
 
 PIPELINE: tuple[Callable[[Facts, tuple[Ref, ...]], Pass], ...] = (
     lambda facts, keep: Simplify(keep),
@@ -31,6 +32,7 @@ PIPELINE: tuple[Callable[[Facts, tuple[Ref, ...]], Pass], ...] = (
     lambda facts, keep: Rewrite(facts.statistics, facts.tangents, keep),
     lambda facts, keep: Simplify(keep),
     lambda facts, keep: SinkReshape(),
+    lambda facts, keep: Accumulate(),
 )
 """Each makes its pass for the facts and the calls that must stay."""
 

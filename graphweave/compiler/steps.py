@@ -17,7 +17,7 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Program, Push, Ref, Type
+from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Push, Ref, Type
 from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.runtime import arena, formats
 from graphweave.runtime.kernel_cache import load
@@ -190,6 +190,10 @@ def call_step(program: Program, ref: Ref) -> Callable[..., Any]:
     node, types = program.nodes[ref], program.types
     if isinstance(node, MatMul) and _plain(program, node.x):
         return lambda rows, x, w: matmul(x, w)
+    if isinstance(node, AddMatMul) and _plain(program, node.x):
+        # A product that nobody else reads may be added to where it lies; what is saved or given may not.
+        into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
+        return lambda rows, a, x, w: addmatmul(a, x, w, into=into)
     if isinstance(node, Gram) and _plain(program, node.x):
         return lambda rows, *xy: torch.mm(xy[0].t(), xy[-1])  # x alone where y is x
     names = tuple(dict.fromkeys(operands(node)))
@@ -198,6 +202,12 @@ def call_step(program: Program, ref: Ref) -> Callable[..., Any]:
         return apply(node, dict(zip(names, values, strict=True)), types, rows.__getitem__)
 
     return call
+
+
+def addmatmul(a: Tensor, x: Tensor, w: Tensor, *, into: bool) -> Tensor:
+    """a + x @ w; `into`: in the memory of `a`."""
+    with torch.no_grad():
+        return torch.addmm(a, x, w, out=a if into else arena.empty(a.shape, a.dtype))
 
 
 def _plain(program: Program, ref: Ref) -> bool:

@@ -83,7 +83,7 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
 _REF_FIELDS: dict[str, tuple[str, ...]] = {
     "Random": ("seed",), "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",),
     "Reduce": ("x",), "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
-    "MatMul": ("x", "w"), "Gram": ("x", "y"),
+    "MatMul": ("x", "w"), "AddMatMul": ("a", "x", "w"), "Gram": ("x", "y"),
 }  # fmt: skip
 
 

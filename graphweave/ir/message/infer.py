@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from graphweave.core.errors import IRError
 from graphweave.core.types import ARITY, UNIT, DType, Op, Space
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     Aten,
     Broadcast,
     Cast,
@@ -63,6 +64,12 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             good = len(t.shape) == 1 and wt.space == UNIT and len(wt.shape) == 2 and wt.shape[0] == t.shape[0]
             _expect(good and t.dtype == wt.dtype, node, "S x [K] and unit x [K, J] of one dtype", t, wt)
             return Type(t.space, (wt.shape[1],), t.dtype)
+        case AddMatMul(a, x, w):
+            product = infer(MatMul(x, w), types)
+            _expect(
+                _value(a, types, node) == product, node, f"a value like the product ({product})", _value(a, types, node)
+            )
+            return product
         case Gram(x, y):
             t, u = _value(x, types, node), _value(y, types, node)
             good = len(t.shape) == len(u.shape) == 1 and t.space == u.space and t.dtype == u.dtype

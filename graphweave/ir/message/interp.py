@@ -18,6 +18,7 @@ from graphweave.core.errors import DataError, IndexRangeError, IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     AnyType,
     Aten,
     Broadcast,
@@ -92,6 +93,8 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
             return _concat([values[x] for x in xs], [_type(types, x) for x in xs], dim, rows_of)
         case MatMul(x, w):
             return _matmul(values[x], _type(types, x), values[w])
+        case AddMatMul(a, x, w):
+            return aten.add.Tensor(values[a], _matmul(values[x], _type(types, x), values[w]))
         case Gram(x, y):
             rows = [_with_row(values[r], _type(types, r)) for r in (x, y)]
             return aten.mm.default(aten.permute.default(rows[0], [1, 0]), rows[1])

@@ -219,6 +219,15 @@ class MatMul:
 
 
 @dataclass(frozen=True, slots=True)
+class AddMatMul:
+    """out[r, j] = a[r, j] + sum_k x[r, k] w[k, j]. `a: S x [J]`, `x: S x [K]`, `w: unit x [K, J]` -> `S x [J]`."""
+
+    a: Ref
+    x: Ref
+    w: Ref
+
+
+@dataclass(frozen=True, slots=True)
 class Gram:
     """out[i, j] = sum_r x[r, i] y[r, j]. `x: S x [I]`, `y: S x [J]` -> `unit x [I, J]`, weight gradient of MatMul."""
 
@@ -263,7 +272,7 @@ class Aten:
 
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
-    | Slice | Pad | Concat | MatMul | Gram | Aten
+    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Aten
 )  # fmt: skip
 
 

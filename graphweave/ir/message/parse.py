@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 from graphweave.core.errors import ParseError
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     AnyType,
     Arg,
     Aten,
@@ -165,6 +166,10 @@ class _Line:
                 return Push(x, m, self.member(Fold, fold), self.empty())
             case "matmul":
                 return MatMul(*self.pair())
+            case "addmatmul":
+                a = self.ref()
+                self.take(",")
+                return AddMatMul(a, *self.pair())
             case "gram":
                 return Gram(*self.pair())
             case "concat":

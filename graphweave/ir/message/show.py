@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     AnyType,
     Arg,
     Aten,
@@ -99,6 +100,8 @@ def show_node(node: Node) -> str:
             return f"concat dim={dim} {_refs(xs)}".rstrip()
         case MatMul(x, w):
             return f"matmul %{x}, %{w}"
+        case AddMatMul(a, x, w):
+            return f"addmatmul %{a}, %{x}, %{w}"
         case Gram(x, y):
             return f"gram %{x}, %{y}"
         case Aten(target, args, kwargs, _, serial):

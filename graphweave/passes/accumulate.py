@@ -1,0 +1,86 @@
+"""x W + y V + b -> addmatmul(x W, y, V) + b: a sum of products is accumulated in one tensor.
+
+Legal for sums and differences whose parts nobody else reads. Always pays: each further product adds to the tensor that
+is there instead of writing one of its own, which then has to be read again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphweave.analysis.flow import edge_spaces, users
+from graphweave.core.types import UNIT, Op
+from graphweave.ir.message.builder import Builder, with_operands
+from graphweave.ir.message.nodes import AddMatMul, MatMul, Pointwise, Program, Ref, Type
+from graphweave.passes.rewritten import Rewritten, unchanged
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    name: str = "accumulate"
+
+    def __call__(self, program: Program) -> Rewritten:
+        """`program` with sums of products accumulated; the same object where there are none."""
+        sums = _sums(program)
+        if not sums:
+            return unchanged(program)
+        build = Builder()
+        where: dict[Ref, Ref] = {}
+        for ref, node in enumerate(program.nodes):
+            if ref in sums:
+                where[ref] = _accumulated(build, program, sums[ref], where, program.locs[ref])
+            else:
+                where[ref] = build.add(with_operands(node, where.__getitem__), program.locs[ref])
+        outputs = [None if r is None else where[r] for r in program.outputs]
+        return Rewritten(build.program(outputs, program.spaces), where)
+
+
+def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
+    """Sums on nodes with two products among their signed terms, the first of them with a plus."""
+    used = users(program)
+    kept = {r for r in program.outputs if r is not None}
+    edges = edge_spaces(program)
+    found: dict[Ref, list[tuple[int, Ref]]] = {}
+    inside: set[Ref] = set()
+    for ref in reversed(range(len(program.nodes))):
+        node, t = program.nodes[ref], program.types[ref]
+        if ref in inside or not isinstance(node, Pointwise) or not isinstance(t, Type) or not t.dtype.is_float:
+            continue
+        if t.space == UNIT or t.space in edges or node.op not in (Op.add, Op.sub):
+            continue
+        terms: list[tuple[int, Ref]] = []
+        todo = [(1, ref)]
+        while todo:
+            sign, r = todo.pop()
+            n = program.nodes[r]
+            alone = r == ref or (len(used[r]) == 1 and r not in kept)
+            if alone and isinstance(n, Pointwise) and n.op in (Op.add, Op.sub) and program.types[r] == t:
+                inside.add(r)
+                todo += [(-sign if n.op is Op.sub else sign, n.args[1]), (sign, n.args[0])]
+            else:
+                terms.append((sign, r))
+        products = [(s, r) for s, r in terms if _own_product(program, r, used, kept)]
+        if len(products) > 1 and any(s > 0 for s, _ in products):
+            found[ref] = terms
+    return found
+
+
+def _own_product(program: Program, ref: Ref, used: list[list[Ref]], kept: set[Ref]) -> bool:
+    return isinstance(program.nodes[ref], MatMul) and len(used[ref]) == 1 and ref not in kept
+
+
+def _accumulated(
+    build: Builder, program: Program, terms: list[tuple[int, Ref]], where: dict[Ref, Ref], loc: str
+) -> Ref:
+    products = [(s, r) for s, r in terms if isinstance(program.nodes[r], MatMul)]
+    others = [(s, r) for s, r in terms if not isinstance(program.nodes[r], MatMul)]
+    first = next(r for s, r in products if s > 0)
+    total = where[first]
+    for sign, r in products:
+        node = program.nodes[r]
+        if r != first and isinstance(node, MatMul):
+            w = where[node.w] if sign > 0 else build.add(Pointwise(Op.neg, (where[node.w],)), loc)
+            total = build.add(AddMatMul(total, where[node.x], w), loc)
+    for sign, r in others:
+        total = build.add(Pointwise(Op.add if sign > 0 else Op.sub, (total, where[r])), loc)
+    return total
