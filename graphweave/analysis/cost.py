@@ -103,9 +103,13 @@ class _Counter:
         self.late = self._late(tangents)
         cods = {t.cod for t in self.types if isinstance(t, MapType)}
         self.edges = edge_spaces(program) - cods
-        self.given = graph_only(program)
+        self.given = frozenset(r for r in graph_only(program) if not self._made_by_walks(r))
         self.cost = Cost()
         self.walks: dict[Ref, set[Walk]] = {}
+
+    def _made_by_walks(self, ref: Ref) -> bool:
+        """A value of edges that kernels make again, although it depends on the graph alone."""
+        return self._on_edges(ref) and not isinstance(self.nodes[ref], Aten | Input)
 
     def _late(self, tangents: frozenset[Ref]) -> set[Ref]:
         found = set(tangents)

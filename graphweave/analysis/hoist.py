@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from graphweave.analysis.cones import is_light, widens
-from graphweave.analysis.flow import is_integral, is_scalar, is_structure, is_view, is_work, users
+from graphweave.analysis.cones import is_light, space_of, widens
+from graphweave.analysis.flow import edge_spaces, is_integral, is_scalar, is_structure, is_view, is_work, users
+from graphweave.core.types import Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     Aten,
@@ -44,13 +45,14 @@ def hoisted(program: Program) -> tuple[Ref, ...]:
     a computed index, or a call of PyTorch, which would be one at each call), and the index of every graph-only map, so
     that equal graphs give the same tensor object and the formats built from it are found again. Of what only widens or
     rearranges, the value beneath is kept: one number a node is little to store and to read, the same number for each
-    feature is not.
+    feature is not. Nor is a number for each edge that a kernel can make of its two ends (GCN's norm).
     """
     only = graph_only(program)
     used_by = users(program)
     outputs = {r for r in program.outputs if r is not None}
     indices = {n.index for n in program.nodes if isinstance(n, MapOf)}
     worked = _worked(program, only, indices)
+    edges = edge_spaces(program)
     crossing = outputs | {r for r in only if any(u not in only for u in used_by[r])}
     keep = []
     for ref in sorted(only, reverse=True):
@@ -59,18 +61,20 @@ def hoisted(program: Program) -> tuple[Ref, ...]:
             continue
         is_index = ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m])
         wanted = is_index or (ref in crossing and ref in worked and _is_tensor(program, ref))
-        if wanted and not is_index and ref not in outputs and _repeats(program, ref):
+        if wanted and not is_index and ref not in outputs and _repeats(program, ref, edges):
             crossing.update(operands(node))
         elif wanted:
             keep.append(ref)
     return tuple(reversed(keep))
 
 
-def _repeats(program: Program, ref: Ref) -> bool:
-    """A value of no more numbers than those beneath it, which a kernel spreads or rearranges as it reads."""
+def _repeats(program: Program, ref: Ref, edges: frozenset[Space]) -> bool:
+    """A value that a kernel makes as it reads, of fewer numbers: spread, rearranged, or on edges and of O(1) work."""
     node = program.nodes[ref]
     if not is_light(program, ref):
         return False
+    if space_of(program, ref) in edges and not isinstance(node, Push):
+        return True
     spreads = isinstance(node, Pull) and isinstance(program.nodes[node.map], ToUnit)
     return spreads or isinstance(node, Reshape | Broadcast | Permute) or widens(program, ref)
 
