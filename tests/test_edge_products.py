@@ -25,9 +25,10 @@ from graphweave.passes.partition import split
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Call
 from graphweave.testing import programs as moves
-from graphweave.testing.programs import E, Growing, V
+from graphweave.testing.programs import E, Growing, V, inputs
 from tests.program_support import assert_computes, compiled
 from tests.support import AWKWARD, assert_matches, features
+from tests.test_lower import TINY, check_kernel
 
 # ---------------------------------------------------------------- models
 
@@ -122,6 +123,28 @@ def test_float32(name: str, width: int) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_every_width(name: str, width: int, dtype: torch.dtype) -> None:
     on_awkward_graphs(name, width, dtype)
+
+
+ATTRIBUTED: dict[str, Callable[[], nn.Module]] = {
+    "gine": lambda: pyg.GINEConv(mlp(8, 8), edge_dim=5),
+    "gat": lambda: pyg.GATConv(8, 4, heads=2, edge_dim=5, add_self_loops=False),
+    "transformer": lambda: pyg.TransformerConv(8, 4, heads=2, edge_dim=5),
+    "crystal": lambda: pyg.CGConv(8, dim=5),
+    "nnconv": lambda: pyg.NNConv(8, 4, mlp(5, 6, 32)),
+}
+
+
+@pytest.mark.usefixtures("fresh_compiler")
+@pytest.mark.parametrize("name", ATTRIBUTED)
+def test_attributes_of_edges(name: str) -> None:
+    """Whose own gradient lies on the edges, and is the mathematics' own."""
+    torch.manual_seed(0)
+    layer = ATTRIBUTED[name]().double()
+    fast = graphweave.compile(layer)
+    for graph in AWKWARD:
+        x = features(graph.num_nodes, 8, torch.float64)
+        attributes = features(graph.edge_index.shape[1], 5, torch.float64, seed=3)
+        assert_matches(fast, layer, x, graph.edge_index, attributes, module=layer, label=graph.name)
 
 
 # ---------------------------------------------------------------- plans
@@ -235,7 +258,7 @@ def test_a_chain_of_many_products_is_cut() -> None:
     )
     tiled = [r for r, n in enumerate(program.nodes) if isinstance(n, MatMul) and is_tiled(program, r)]
     assert len(tiled) == MAX_PRODUCTS + 1  # the first ones, not the next, and the one behind it
-    assert len(stored_on_edges(make_plan("test", program, Options(), {}))) == 1
+    assert len(stored_on_edges(make_plan("test", program, Options(), {}))) == 2  # the product and its operand
 
 
 # ---------------------------------------------------------------- random programs
@@ -296,6 +319,16 @@ def check(number: int) -> None:
 @pytest.mark.parametrize("number", range(16))
 def test_program(number: int) -> None:
     check(number)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_kernels_compute_what_their_nodes_mean(number: int) -> None:
+    """By the interpreter of the loop IR, in tiles of three edges."""
+    program = program_of_products(2 * number + 1)
+    plan = make_plan("test", program, TINY_TILES, {})
+    for graph in TINY:
+        for kernel in plan.kernels.values():
+            check_kernel(program, kernel.lowered, inputs(program, graph, 3), f"program {number} on {graph.name}")
 
 
 @pytest.mark.slow

@@ -77,10 +77,10 @@ def check(numbers: range, dtype: DType) -> None:
         for graph in TINY:
             given = inputs(plan.program, graph, 3)
             for i, kernel in plan.kernels.items():
-                _check_kernel(plan.program, kernel.lowered, given, f"{name} on {graph.name}, kernel {i}")
+                check_kernel(plan.program, kernel.lowered, given, f"{name} on {graph.name}, kernel {i}")
 
 
-def _check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor], what: str) -> None:
+def check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor], what: str) -> None:
     """Run the kernel on the interpreter's values; its outputs must be the interpreter's too."""
     refs = {b.ref for b in lowered.bindings if isinstance(b, Value)}
     maps = {m for b in lowered.bindings for m in _maps(b)} | ({lowered.map} - {None})
