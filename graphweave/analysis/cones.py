@@ -1,8 +1,8 @@
 """What a node needs, as kernels see it: values of its own row, and values of other rows.
 
 Row-wise light nodes below a push are not kernels of their own: they are recomputed for every edge inside the push (its
-*cone*), whose leaves are pulls, materialised values of the edge's own row, and shared data. Matrix products on edges are
-inside cones too: they are computed for tiles of edges (`tiles.py`).
+*cone*), whose leaves are pulls, materialised values of the edge's own row, and shared data. Matrix products on edges
+are inside cones too: they are computed for tiles of edges (`tiles.py`).
 """
 
 from __future__ import annotations
@@ -120,8 +120,8 @@ def walks_along(program: Program, ref: Ref) -> Ref | None:
     """The map under whose rows a value of edges is best computed, though it lies on the edges themselves.
 
     Where a node reads wide values through two maps, grouping its edges by one of them leaves only the other to be
-    gathered (an SDDMM); where it needs a product of matrices, edges come in tiles. None for anything else: its own rows,
-    in their order, do.
+    gathered (an SDDMM); where it needs a product of matrices, edges come in tiles. None for anything else: its own
+    rows, in their order, do.
     """
     if is_push(program, ref) or not is_light(program, ref) or space_of(program, ref) == UNIT:
         return None
@@ -139,7 +139,7 @@ def in_tiles(program: Program, ref: Ref) -> bool:
 
 
 def tile_map(program: Program, ref: Ref) -> Ref:
-    """The map under whose rows the tiles of `ref` are computed where `ref` does not fold along one: what it reads most."""
+    """The map under whose rows the tiles of `ref` are computed, unless `ref` folds along one: what it reads most."""
     node = program.nodes[ref]
     space = space_of(program, node.x) if isinstance(node, Push | Gram) else space_of(program, ref)
     width = _widths(program, ref)

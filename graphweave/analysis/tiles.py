@@ -1,7 +1,7 @@
 """Which matrix products on edges a kernel computes tile by tile, so that their rows are never stored.
 
-A product on nodes belongs to the vendor's library. On edges its rows are as many as messages: a kernel gathers a tile of
-operand rows, multiplies, and uses the result before the next tile overwrites it.
+A product on nodes belongs to the vendor's library. On edges its rows are as many as messages: a kernel gathers a tile
+of operand rows, multiplies, and uses the result before the next tile overwrites it.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
+from graphweave.analysis.cones import widens
 from graphweave.analysis.flow import is_structure, is_view
 from graphweave.analysis.tiles import is_tiled
 from graphweave.core.types import UNIT, Space
@@ -42,10 +43,10 @@ from graphweave.ir.message.nodes import (
 Recompute: TypeAlias = Literal["auto", "never", "always"]
 """Which values of O(1) computation an element of memory, and which beyond, the backward computes again.
 
-`auto`: those on edge spaces, matrix products too, so that nothing of edges x features is saved, and random masks; node values are saved,
-pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as eager does: the first values that the
-backward reads are saved, whatever their size. `always`: all, on nodes too, and pushes at their mean degree; saved are
-inputs, matrix products and ATen calls.
+`auto`: those on edge spaces, products of matrices there too, so that nothing of edges x features is saved, and random
+masks, and rows on nodes that are wider than all they are made of; other node values are saved, pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as
+eager does: the first values that the backward reads are saved, whatever their size. `always`: all, on nodes too, and
+pushes at their mean degree; saved are inputs, matrix products on nodes and ATen calls.
 """
 
 POLICIES: tuple[str, ...] = get_args(Recompute)
@@ -70,7 +71,7 @@ def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[S
         return False
     if t.space == UNIT:
         return numel(t.shape) <= _SMALL_UNIT
-    return policy == "always" or t.space in edges or isinstance(node, Pull)
+    return policy == "always" or t.space in edges or isinstance(node, Pull) or widens(program, ref)
 
 
 def _drawn(program: Program, ref: Ref) -> bool:

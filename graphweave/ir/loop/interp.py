@@ -73,7 +73,7 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
 
 @dataclass
 class _Frame:
-    """One row in progress: arrays and scalars by name, positions of tiles, first position of stashes and tile arrays."""
+    """One row in progress: arrays and scalars by name, positions of tiles, and the `first` of each array of edges."""
 
     arrays: dict[str, Tensor]
     csrs: Mapping[str, Tensor]

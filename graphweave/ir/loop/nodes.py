@@ -163,7 +163,7 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """body for every position k with indptr[row] <= k < indptr[row + 1], in increasing order; or for those of `tile`."""
+    """body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order."""
 
     k: str
     csr: str

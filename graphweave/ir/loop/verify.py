@@ -102,7 +102,7 @@ def _one_line(text: str, place: str) -> None:
 
 @dataclass(frozen=True)
 class _Scope:
-    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position in scope.
+    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position.
 
     `tiles`: the CSR of each tile; `tile_arrays`: tile and shape of each.
     """
