@@ -59,15 +59,15 @@ class Layers:
         return joint(self.forward, self.constants)
 
 
-def random_layers(seed: int, dtype: DType = DType.f64) -> Layers:
-    """The program of that number: maps src: E -> V, dst: E -> V or W, batch: V -> G, and 1 to 6 moves."""
+def random_layers(seed: int, dtype: DType = DType.f64, moves: int = 6) -> Layers:
+    """The program of that number: maps src: E -> V, dst: E -> V or W, batch: V -> G, and 1 to `moves` moves."""
     source = random.Random(seed)
 
     def choose(options: Sequence[_T]) -> _T:
         return options[source.randrange(len(options))]
 
     s = _Layers(choose, dtype)
-    for _ in range(choose(range(1, 7))):
+    for _ in range(choose(range(1, moves + 1))):
         choose(MOVES)(s)
     fresh = [r for r in s.pool if not isinstance(s.builder.nodes[r], Input)] or s.pool
     outputs: list[Ref | None] = [fresh[-1], *(choose(fresh) for _ in range(choose(range(3))))]
@@ -226,9 +226,13 @@ def pulls(s: _Layers) -> list[Ref]:
     """Two or three rows of edges: through both maps, through the batch, of the edges' own."""
     found = []
     for _ in range(s.choose((2, 2, 3))):
-        kind = s.choose(("src", "dst", "src", "dst", "batch", "edge"))
+        kind = s.choose(("src", "dst", "src", "dst", "batch", "edge", "inverse"))
         if kind == "edge":
             found.append(s.row(E))
+        elif kind == "inverse":
+            m = s.choose(s.maps)
+            share = s.op(Op.div, s.fresh(s.cod(m), s.choose(_WIDTHS)), s.add(Reshape(s.degree(m), (1,))))
+            found.append(s.bounded(s.add(Pull(share, m)), 10.0))  # not finite in rows which no edge sees
         elif kind == "batch":
             found.append(s.pulled(s.pulled(s.row(G), s.batch), s.maps[0]))
         else:

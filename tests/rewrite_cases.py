@@ -1,0 +1,444 @@
+"""Small programs to which a rewrite rule applies, and programs it must leave alone."""
+
+from __future__ import annotations
+
+HEAD = """
+space V = s0
+space W = s1
+space E = s2
+%0: E[] i64 = input src
+%1: E[] i64 = input dst
+%2: E -> V = map %0 to V
+%3: E -> W = map %1 to W
+%4: V[4] f64 = input x
+%5: W[4] f64 = input b
+%6: E[4] f64 = input e
+%7: unit[4, 3] f64 = input w
+%8: unit[] f64 = input u
+%9: E[4] f64 = pull %4, %2
+%10: E[4] f64 = pull %5, %3
+%11: W[4] f64 = push.sum %6, %3
+"""
+"""x: V and pulled from there %9, b: W and pulled from there %10, e: E and pushed to W %11."""
+
+APPLIES = {
+    "common-factor": [
+        ("leaky ReLU's gradient", """
+%12: E[] bool = gt %0, %1
+%13: E[4] f64 = mul %6, %10
+%14: unit[] f64 = const 0.2
+%15: E[4] f64 = mul %14, %6
+%16: E[4] f64 = where %12, %13, %15"""),
+        ("a narrow factor with a sign", """
+%12: unit[4] bool = input c
+%13: E[1] f64 = input s
+%14: E[4] f64 = mul %13, %6
+%15: E[4] f64 = div %13, %10
+%16: E[4] f64 = neg %15
+%17: E[4] f64 = where %12, %14, %16"""),
+        ("shared data on the rows of ones", """
+%12: unit[] bool = input c
+%13: E[4] f64 = const 1.0
+%14: E[4] f64 = mul %13, %8
+%15: unit[] f64 = const 0.2
+%16: E[4] f64 = mul %14, %15
+%17: E[4] f64 = where %12, %14, %16"""),
+    ],
+    "compose-maps": [
+        ("pulls", """
+%12: W[] i64 = input graph
+%13: W -> V = map %12 to V
+%14: W[4] f64 = pull %4, %13
+%15: E[4] f64 = pull %14, %3"""),
+        ("pushes", """
+%12: W[] i64 = input graph
+%13: W -> V = map %12 to V wrap
+%14: V[4] f64 = push.sum %11, %13"""),
+    ],
+    "fold-constants": [
+        ("arithmetic", """
+%12: unit[4] f64 = const 2.0
+%13: E[] f64 = const 0.5
+%14: E[4] f64 = pow %12, %13"""),
+        ("times one", """
+%12: unit[] f64 = const 1.0
+%13: E[4] f64 = mul %12, %6"""),
+        ("minus zero", """
+%12: unit[] f64 = const 0.0
+%13: E[4] f64 = sub %6, %12"""),
+    ],
+    "distribute": [
+        ("one part is the row's own", """
+%12: E[4] f64 = mul %10, %6
+%13: E[4] f64 = sub %12, %9
+%14: E[4] f64 = mul %13, %8
+%15: W[4] f64 = push.sum %14, %3"""),
+        ("the other is shared data", """
+%12: unit[4] f64 = input bias
+%13: E[4] f64 = mul %10, %6
+%14: E[4] f64 = add %13, %12
+%15: W[4] f64 = push.sum %14, %3"""),
+        ("one part is broadcast", """
+%12: W[1, 4] f64 = input y
+%13: E[1, 4] f64 = pull %12, %3
+%14: E[2, 1] f64 = input z
+%15: E[2, 4] f64 = mul %13, %14
+%16: E[2, 4] f64 = add %15, %6
+%17: E[1, 2, 4] f64 = reshape %16 [1, 2, 4]
+%18: E[1, 2, 4] f64 = neg %17
+%19: W[1, 2, 4] f64 = push.sum %18, %3"""),
+    ],
+    "factor": [
+        ("product", """
+%12: E[4] f64 = mul %6, %10
+%13: W[4] f64 = push.sum %12, %3"""),
+        ("quotient, guarded", """
+%12: E[4] f64 = div %6, %10
+%13: W[4] f64 = push.sum %12, %3"""),
+        ("degree", """
+%12: E[4] f64 = neg %10
+%13: W[4] f64 = push.sum %12, %3"""),
+        ("softmax's division", """
+%12: E[4] f64 = exp %6
+%13: W[4] f64 = push.sum %12, %3
+%14: unit[] f64 = const 1e-16
+%15: W[4] f64 = add %13, %14
+%16: E[4] f64 = pull %15, %3
+%17: E[4] f64 = div %12, %16
+%18: E[4] f64 = mul %9, %17
+%19: W[4] f64 = push.sum %18, %3"""),
+    ],
+    "feature-sum": [
+        ("softmax's gradient", """
+%12: E[4] f64 = mul %10, %9
+%13: E[1] f64 = reduce.sum %12 [0] keepdim
+%14: E[] f64 = reshape %13 []
+%15: E[] f64 = input a
+%16: E[] f64 = mul %15, %14
+%17: W[] f64 = push.sum %16, %3"""),
+        ("over the first of two dims", """
+%12: W[3, 2] f64 = input y
+%13: E[3, 2] f64 = pull %12, %3
+%14: E[3, 1] f64 = input z
+%15: E[3, 2] f64 = div %13, %14
+%16: E[3, 2] f64 = neg %15
+%17: E[2] f64 = reduce.sum %16 [0]
+%18: E[1] f64 = input a
+%19: E[2] f64 = mul %17, %18
+%20: E[2, 1] f64 = reshape %19 [2, 1]
+%21: W[2, 1] f64 = push.sum %20, %3"""),
+    ],
+    "injective-maps": [
+        ("positions of a mask", """
+%12: V[] bool = input mask
+%13: M[1] i64 = call aten.nonzero.default(%12)
+%14: M[] i64 = reshape %13 []
+%15: M -> V = map %14 to V
+%16: M[4] f64 = pull %4, %15
+%17: M[4] f64 = tanh %16
+%18: V[4] f64 = push.sum %17, %15
+%19: M[4] f64 = pull %18, %15"""),
+    ],
+    "linear-into-push": [
+        ("product", "%12: W[3] f64 = matmul %11, %7"),
+        ("gram, first", "%12: unit[4, 4] f64 = gram %11, %5"),
+        ("gram, second", "%12: unit[4, 4] f64 = gram %5, %11"),
+        ("through a reshape", """
+%12: E[2, 2] f64 = input y
+%13: W[2, 2] f64 = push.sum %12, %3
+%14: W[4] f64 = reshape %13 [4]
+%15: W[3] f64 = matmul %14, %7"""),
+    ],
+    "linear-out-of-push": [
+        ("product", """
+%12: E[3] f64 = matmul %6, %7
+%13: W[3] f64 = push.sum %12, %3"""),
+        ("a part that is a product", """
+%12: E[3] f64 = matmul %6, %7
+%13: E[3] f64 = input y
+%14: E[3] f64 = sub %12, %13
+%15: W[3] f64 = push.sum %14, %3"""),
+        ("gram, first", "%12: unit[4, 4] f64 = gram %9, %6"),
+        ("gram, second, not finite where nobody pulls", """
+%12: unit[] f64 = const 1.0
+%13: W[4] f64 = div %12, %5
+%14: E[4] f64 = pull %13, %3
+%15: unit[4, 4] f64 = gram %6, %14"""),
+    ],
+    "scale-out-of-linear": [
+        ("a number a row", """
+%12: V[1] f64 = input s
+%13: V[4] f64 = mul %12, %4
+%14: V[3] f64 = matmul %13, %7"""),
+        ("a mean", """
+%12: W[] f64 = input s
+%13: W[1] f64 = reshape %12 [1]
+%14: W[4] f64 = div %11, %13
+%15: unit[4, 4] f64 = gram %5, %14"""),
+    ],
+    "postpone": [
+        ("product", "%12: E[3] f64 = matmul %9, %7"),
+        ("with shared data and a constant", """
+%12: E[] f64 = const 0.5
+%13: unit[] bool = input c
+%14: E[4] f64 = where %13, %12, %10"""),
+        ("two values, one through a reshape", """
+%12: V[2, 2] f64 = input y
+%13: E[2, 2] f64 = pull %12, %2
+%14: E[4] f64 = reshape %13 [4]
+%15: E[8] f64 = concat dim=0 %14, %9"""),
+    ],
+    "split-linear": [
+        ("concatenation", """
+%12: E[2] f64 = input y
+%13: E[2] f64 = input z
+%14: E[4] f64 = concat dim=0 %12, %13
+%15: E[3] f64 = matmul %14, %7"""),
+        ("difference", """
+%12: E[4] f64 = sub %9, %10
+%13: E[3] f64 = matmul %12, %7"""),
+        ("gradient of the weight", """
+%12: E[8] f64 = concat dim=0 %9, %10
+%13: unit[4, 8] f64 = gram %6, %12"""),
+        ("slice of a product", """
+%12: E[3] f64 = matmul %6, %7
+%13: E[1] f64 = slice %12 dim=0 1:3:2"""),
+        ("feature sum of a concatenation", """
+%12: unit[2] f64 = input y
+%13: E[6] f64 = concat dim=0 %12, %6
+%14: E[1] f64 = reduce.sum %13 [0] keepdim"""),
+    ],
+    "totals": [
+        ("gradient of a bias", """
+%12: E -> unit = tounit E
+%13: unit[4] f64 = push.sum %6, %12"""),
+    ],
+    "reciprocal": [
+        ("each row's own", """
+%12: E[4] f64 = div %6, %10"""),
+        ("through a reshape", """
+%12: W[2] f64 = input y
+%13: E[2] f64 = pull %12, %3
+%14: E[2, 1] f64 = reshape %13 [2, 1]
+%15: E[2, 4] f64 = div %6, %14"""),
+    ],
+    "join-reshapes": [
+        ("two values and a number", """
+%12: E[2, 2] f64 = reshape %6 [2, 2]
+%13: E[2, 2] f64 = reshape %9 [2, 2]
+%14: unit[] bool = input c
+%15: E[2, 2] f64 = where %14, %12, %13"""),
+        ("a dim of size 1", """
+%12: E[4, 1] f64 = reshape %6 [4, 1]
+%13: E[4, 1] f64 = mul %8, %12"""),
+        ("cast", """
+%12: E[2, 2] f64 = reshape %6 [2, 2]
+%13: E[2, 2] f32 = cast %12 f32"""),
+    ],
+    "unbroadcast": [
+        ("beside a wide one", """
+%12: E[1] f64 = input s
+%13: E[4] f64 = broadcast %12 [4]
+%14: E[4] f64 = mul %13, %6"""),
+    ],
+}  # fmt: skip
+"""By rule: a title, and what follows HEAD; the rule applies to the last node."""
+
+REFUSED = {
+    "common-factor": [
+        ("nothing in common", """
+%12: E[] bool = gt %0, %1
+%13: E[4] f64 = where %12, %9, %10"""),
+        ("a factor and its inverse", """
+%12: E[] bool = gt %0, %1
+%13: E[4] f64 = mul %9, %6
+%14: E[4] f64 = div %10, %6
+%15: E[4] f64 = where %12, %13, %14"""),
+        ("integers", """
+%12: E[] bool = gt %0, %1
+%13: E[] i64 = mul %0, %1
+%14: E[] i64 = where %12, %13, %0"""),
+    ],
+    "compose-maps": [
+        ("maxima of sums", """
+%12: W -> unit = tounit W
+%13: unit[4] f64 = push.max %11, %12"""),
+        ("rows without edges are not 0", """
+%12: W[] i64 = input graph
+%13: W -> V = map %12 to V
+%14: W[4] f64 = push.sum %6, %3 empty=1.0
+%15: V[4] f64 = push.sum %14, %13"""),
+    ],
+    "fold-constants": [
+        ("zero minus", """
+%12: unit[] f64 = const 0.0
+%13: E[4] f64 = sub %12, %6"""),
+        ("one that widens", """
+%12: unit[2, 1] f64 = const 1.0
+%13: E[2, 4] f64 = mul %6, %12"""),
+        ("one on rows, times shared data", """
+%12: E[] f64 = const 1.0
+%13: E[] f64 = mul %12, %8"""),
+    ],
+    "distribute": [
+        ("maximum", """
+%12: E[4] f64 = mul %10, %6
+%13: E[4] f64 = add %12, %9
+%14: W[4] f64 = push.max %13, %3"""),
+        ("no part gains", """
+%12: E[4] f64 = add %6, %9
+%13: W[4] f64 = push.sum %12, %3"""),
+        ("a sum that divides", """
+%12: E[4] f64 = mul %10, %6
+%13: E[4] f64 = add %12, %9
+%14: E[4] f64 = div %6, %13
+%15: W[4] f64 = push.sum %14, %3"""),
+    ],
+    "factor": [
+        ("maximum", """
+%12: E[4] f64 = mul %6, %10
+%13: W[4] f64 = push.max %12, %3"""),
+        ("another map", """
+%12: E[4] f64 = mul %6, %9
+%13: W[4] f64 = push.sum %12, %3"""),
+        ("rows without edges are not 0", """
+%12: E[4] f64 = mul %6, %10
+%13: W[4] f64 = push.sum %12, %3 empty=-1.0"""),
+        ("a sum, no product", """
+%12: E[4] f64 = add %6, %10
+%13: W[4] f64 = push.sum %12, %3"""),
+        ("a total", """
+%12: E -> unit = tounit E
+%13: E[4] f64 = mul %6, %8
+%14: unit[4] f64 = push.sum %13, %12"""),
+    ],
+    "feature-sum": [
+        ("a maximum of features", """
+%12: E[4] f64 = mul %10, %9
+%13: E[] f64 = reduce.max %12 [0]
+%14: W[] f64 = push.sum %13, %3"""),
+        ("a sum that is broadcast", """
+%12: E[4] f64 = mul %10, %9
+%13: E[1] f64 = reduce.sum %12 [0] keepdim
+%14: E[4] f64 = mul %13, %6
+%15: W[4] f64 = push.sum %14, %3"""),
+        ("nothing of the row's own", """
+%12: E[4] f64 = mul %6, %9
+%13: E[] f64 = reduce.sum %12 [0]
+%14: W[] f64 = push.sum %13, %3"""),
+        ("a sum that divides", """
+%12: E[4] f64 = mul %10, %9
+%13: E[] f64 = reduce.sum %12 [0]
+%14: E[] f64 = input a
+%15: E[] f64 = div %14, %13
+%16: W[] f64 = push.sum %15, %3"""),
+    ],
+    "injective-maps": [
+        ("any index", """
+%12: E[4] f64 = pull %11, %3"""),
+        ("each column sorted by itself", """
+%12: V[1] f64 = slice %4 dim=0 0:1:1
+%13: V[1] i64 = call aten.argsort.default(%12)
+%14: V[] i64 = reshape %13 []
+%15: V -> V = map %14 to V
+%16: V[4] f64 = push.sum %4, %15
+%17: V[4] f64 = pull %16, %15"""),
+    ],
+    "linear-into-push": [
+        ("maximum", """
+%12: W[4] f64 = push.max %6, %3
+%13: W[3] f64 = matmul %12, %7"""),
+        ("rows without edges are not 0", """
+%12: W[4] f64 = push.sum %6, %3 empty=1.0
+%13: unit[4, 4] f64 = gram %5, %12"""),
+    ],
+    "linear-out-of-push": [
+        ("maximum", """
+%12: E[3] f64 = matmul %6, %7
+%13: W[3] f64 = push.max %12, %3"""),
+        ("a part that is broadcast", """
+%12: E[3] f64 = matmul %6, %7
+%13: E[1] f64 = input y
+%14: E[3] f64 = add %12, %13
+%15: W[3] f64 = push.sum %14, %3"""),
+        ("spread shared data", """
+%12: E -> unit = tounit E
+%13: unit[4] f64 = input y
+%14: E[4] f64 = pull %13, %12
+%15: unit[4, 4] f64 = gram %14, %6"""),
+    ],
+    "scale-out-of-linear": [
+        ("a number a feature", """
+%12: unit[4] f64 = input s
+%13: V[4] f64 = mul %4, %12
+%14: V[3] f64 = matmul %13, %7"""),
+        ("rows divide a number", """
+%12: V[1] f64 = input s
+%13: V[4] f64 = div %12, %4
+%14: V[3] f64 = matmul %13, %7"""),
+        ("rows of one number that are widened", """
+%12: V[1] f64 = input s
+%13: unit[4] f64 = input y
+%14: V[4] f64 = mul %13, %12
+%15: V[3] f64 = matmul %14, %7"""),
+    ],
+    "postpone": [
+        ("two maps", "%12: E[4] f64 = add %9, %10"),
+        ("of the edges", "%12: E[3] f64 = matmul %6, %7"),
+        ("shared data", """
+%12: E -> unit = tounit E
+%13: unit[4] f64 = input y
+%14: E[4] f64 = pull %13, %12
+%15: E[4] f64 = tanh %14"""),
+    ],
+    "split-linear": [
+        ("shared data beside rows", """
+%12: unit[2] f64 = input y
+%13: E[2] f64 = input z
+%14: E[4] f64 = concat dim=0 %12, %13
+%15: E[3] f64 = matmul %14, %7"""),
+        ("a part that is broadcast", """
+%12: E[4] f64 = add %6, %8
+%13: E[3] f64 = matmul %12, %7"""),
+        ("a product of features", """
+%12: E[8] f64 = concat dim=0 %6, %9
+%13: E[] f64 = reduce.mul %12 [0]"""),
+        ("along another dim", """
+%12: E[2, 2] f64 = input y
+%13: E[4, 2] f64 = concat dim=0 %12, %12
+%14: E[4] f64 = reduce.sum %13 [1]"""),
+    ],
+    "totals": [
+        ("maximum", """
+%12: E -> unit = tounit E
+%13: unit[4] f64 = push.max %6, %12"""),
+        ("no rows' sums", """
+%12: E -> unit = tounit E
+%13: W[4] f64 = push.max %9, %3
+%14: unit[4] f64 = push.sum %9, %12"""),
+    ],
+    "reciprocal": [
+        ("of the edges", "%12: E[4] f64 = div %10, %6"),
+        ("shared data", "%12: E[4] f64 = div %6, %8"),
+        ("a product", "%12: E[4] f64 = mul %6, %10"),
+    ],
+    "join-reshapes": [
+        ("of different shapes beneath", """
+%12: E[1, 4] f64 = input y
+%13: E[2, 2] f64 = reshape %12 [2, 2]
+%14: E[2, 2] f64 = reshape %6 [2, 2]
+%15: E[2, 2] f64 = add %13, %14"""),
+        ("beside a row that is not reshaped", """
+%12: E[1, 4] f64 = reshape %6 [1, 4]
+%13: E[1, 4] f64 = add %12, %9"""),
+        ("a reshape that is widened", """
+%12: E[4, 1] f64 = reshape %6 [4, 1]
+%13: E[1, 4] f64 = reshape %6 [1, 4]
+%14: E[4, 4] f64 = add %12, %13"""),
+    ],
+    "unbroadcast": [
+        ("nothing else is as wide", """
+%12: E[2, 4] f64 = broadcast %6 [2, 4]
+%13: E[2, 4] f64 = mul %12, %9"""),
+    ],
+}  # fmt: skip
