@@ -44,7 +44,8 @@ Recompute: TypeAlias = Literal["auto", "never", "always"]
 """Which values of O(1) computation an element of memory, and which beyond, the backward computes again.
 
 `auto`: those on edge spaces, products of matrices there too, so that nothing of edges x features is saved, and random
-masks, and rows on nodes that are wider than all they are made of; other node values are saved, pushes too (a softmax's maximum and sum, the maximum of an aggregation). `never`: none, as
+masks, and rows on nodes that are wider than all they are made of; other node values are saved, pushes too (a
+softmax's maximum and sum, the maximum of an aggregation). `never`: none, as
 eager does: the first values that the backward reads are saved, whatever their size. `always`: all, on nodes too, and
 pushes at their mean degree; saved are inputs, matrix products on nodes and ATen calls.
 """

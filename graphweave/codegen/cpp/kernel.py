@@ -17,6 +17,7 @@ from graphweave.codegen.cpp.expr import Array, Scope, folded
 from graphweave.codegen.cpp.names import Names, ctype, literal
 from graphweave.codegen.cpp.preamble import preamble
 from graphweave.codegen.cpp.stmt import Printer
+from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
 from graphweave.codegen.cpp.walk import binders, local_arrays, statements, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, Tiles
@@ -45,6 +46,7 @@ def print_kernel(kernel: Kernel) -> str:
         _NO_JAM if unit.walked else "",
         "#include <cmath>\n#include <cstdint>\n#include <cstdlib>\n#include <cstring>\n",
         "#ifdef _OPENMP\n#include <omp.h>\n#endif\n" if unit.scratch else "",
+        "#if defined(__AVX__)\n#include <immintrin.h>\n#endif\n" if unit.streamed else "",
         preamble(unit.scope.helpers),
         body,
         entry,
@@ -75,6 +77,8 @@ class _Unit:
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
         self.walked = {stmt.csr for stmt in edges}
         self.prefetching = {stmt.csr for stmt in edges if isinstance(stmt, Edges) and stmt.prefetch}
+        self.streamed = streamed(kernel)
+        self.counts_rows = bool(self.prefetching or self.streamed)
         self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
 
     def _local_bytes(self, stmt: Alloc | TileArray) -> int:
@@ -89,7 +93,7 @@ class _Unit:
         params = [f"const {index}* __restrict__ {indptr}" for indptr in self.indptrs]
         params += [f"{_pointee(buffer)}* __restrict__ {names.of(buffer.name)}" for buffer in kernel.buffers]
         params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in self.private]
-        params += ["int64_t num_rows"] if self.prefetching else []
+        params += ["int64_t num_rows"] if self.counts_rows else []
         w.line("// the rows first .. last - 1, in order")
         w.line(f"static __attribute__((noinline)) void {self.rows_name}(")
         for param in params:
@@ -102,14 +106,19 @@ class _Unit:
                 if csr.name in self.prefetching:
                     indptr = names.derived(csr.name, "indptr")
                     w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
+            declare(w, self.scope, self.streamed)
             with w.block(f"for (int64_t {row} = first; {row} < last; ++{row})"):
                 for csr in kernel.csrs:
                     if csr.name in self.walked:
                         indptr = names.derived(csr.name, "indptr")
                         begin, end = names.derived(csr.name, "begin"), names.derived(csr.name, "end")
                         w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
+                begin_row(w, self.scope, self.streamed, kernel.row, {b.name: ctype(b.dtype) for b in kernel.buffers})
                 printer.row_pointers(kernel.row, kernel.body)
                 printer.body(kernel.body)
+                end_row(w, self.scope, self.streamed, kernel.row)
+            if self.streamed:
+                w.line("gw_streamed();")
         return w.text()
 
     # ------------------------------------------------------------ the entry point
@@ -201,7 +210,7 @@ class _Unit:
             for array in self.private:
                 at = self.names.derived("at", array.name)
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")
-        args += ["sizes[0]"] if self.prefetching else []
+        args += ["sizes[0]"] if self.counts_rows else []
         w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'chunks[chunk + 1]'])});")
 
     def _fold_parts(self, w: Writer) -> None:

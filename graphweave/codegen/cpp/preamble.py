@@ -8,6 +8,7 @@ gw_sigmoid 4 ulp; gw_sigmoid gives 0 where its value is denormal.
 from __future__ import annotations
 
 from graphweave.codegen.cpp.products import BLOCK, GRAM, MATMUL
+from graphweave.codegen.cpp.stream import STREAM
 
 _EXP_F32 = """
 // 2^n * e^r with x = n ln 2 + r; overflows to inf, underflows gradually, keeps NaN
@@ -187,6 +188,7 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "gw_block": ((), BLOCK),
     "gw_matmul": (("gw_block",), MATMUL),
     "gw_gram": (("gw_block",), GRAM),
+    "gw_stream": ((), STREAM),
     "gw_madd": ((), _MADD),
     "gw_exp_f32": (("bits", "gw_madd"), _EXP_F32),
     "gw_exp_f64": (("bits", "gw_madd"), _EXP_F64),
