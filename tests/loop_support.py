@@ -253,6 +253,27 @@ kernel edge_mlp_{inner}_{hidden}_{outer}(v < N, E; {index.value}) {{
 """)
 
 
+def two_ends() -> Kernel:
+    """Rows of one buffer, asked for through two columns."""
+    return parse("""
+kernel two_ends(v < N, E; i32) {
+  csr by_dst
+  column src: i32[E; ]
+  column via: i32[E; ]
+  in x: f32[N; 9]
+  out y: f32[N; 9]
+  do
+    alloc acc: f32[9] = 0.0
+    edges k in by_dst[v] prefetch x[src[k + 2]] prefetch x[via[k + 2]] {
+      let u: i32 = src[k]
+      let w: i32 = via[k]
+      lanes c < 9 { acc[c] sum= mul(x[u, c], x[w, c]) }
+    }
+    lanes c < 9 { y[v, c] = acc[c] }
+}
+""")
+
+
 # ---------------------------------------------------------------- running them
 
 

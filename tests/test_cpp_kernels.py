@@ -37,6 +37,7 @@ from tests.loop_support import (
     sddmm,
     spmm,
     totals,
+    two_ends,
 )
 
 # Another order of summation, over at most 40 terms, and contracted multiply-adds.
@@ -68,6 +69,7 @@ KERNELS = {
     "edge_mlp_64": edge_mlp(64, 64, 65, size=7),
     "edge_mlp_1_1_1": edge_mlp(1, 1, 1, index=DType.i64),
     "edge_mlp_5_3_2_f64": edge_mlp(5, 3, 2, DType.f64, size=1),
+    "two_ends": two_ends(),
     "reindexed": reindexed(),
     "reindexed_i64": reindexed(DType.i64),
 }

@@ -302,7 +302,7 @@ class Printer:
             lines.append(size - 1)  # rows that are not whole lines may straddle one more
         column = f"{names.of(prefetch.column)}[{ahead}]"
         row = f"(const char*)({names.of(array.name)} + (int64_t){column} * {array.numel})"
-        pointer = names.derived(prefetch.buffer, "ahead")
+        pointer = names.derived(prefetch.buffer, prefetch.column, "ahead")
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:
             self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")
