@@ -98,6 +98,16 @@ APPLIES = {
         ("degree", """
 %12: E[4] f64 = neg %10
 %13: W[4] f64 = push.sum %12, %3"""),
+        ("a count along another map, guarded", """
+%12: E[] i64 = input other
+%13: E -> W = map %12 to W
+%14: E[] f64 = const 1.0
+%15: W[] f64 = push.sum %14, %13
+%16: unit[] f64 = const 1.0
+%17: W[] f64 = sub %16, %15
+%18: E[] f64 = pull %17, %3
+%19: E[4] f64 = div %9, %18
+%20: W[4] f64 = push.sum %19, %3"""),
         ("softmax's division", """
 %12: E[4] f64 = exp %6
 %13: W[4] f64 = push.sum %12, %3
