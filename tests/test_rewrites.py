@@ -61,7 +61,8 @@ def given_for(program: Program, graph: Edges, seed: int = 0, at_empty_rows: floa
 
 
 def check(program: Program, after: Program, step: int = 1) -> None:
-    """Equal values on every graph, or each of so many; also where rows without edges hold what would spoil a product or a quotient."""
+    """Equal values on every graph, or one of every `step`; also where rows without edges hold what would spoil a
+    product or a quotient."""
     for number, graph in enumerate(zoo(3)[::step]):
         assert_equal(program, {graph.name: after}, given_for(program, graph, number))
         for there in (0.0, math.inf, math.nan):
