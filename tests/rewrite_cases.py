@@ -223,6 +223,16 @@ APPLIES = {
 %12: E -> unit = tounit E
 %13: unit[4] f64 = push.sum %6, %12"""),
     ],
+    "pull-scale": [
+        ("a product", """
+%12: V[] f64 = input s
+%13: V[4] f64 = mul %4, %12
+%14: E[4] f64 = pull %13, %2"""),
+        ("a quotient, its divisor a column", """
+%12: W[1] f64 = input s
+%13: W[4] f64 = div %5, %12
+%14: E[4] f64 = pull %13, %3"""),
+    ],
     "reciprocal": [
         ("each row's own", """
 %12: E[4] f64 = div %6, %10"""),
@@ -426,6 +436,18 @@ REFUSED = {
 %12: E -> unit = tounit E
 %13: W[4] f64 = push.max %9, %3
 %14: unit[4] f64 = push.sum %9, %12"""),
+    ],
+    "pull-scale": [
+        ("of whole rows", """
+%12: V[4] f64 = mul %4, %4
+%13: E[4] f64 = pull %12, %2"""),
+        ("by shared data", """
+%12: V[4] f64 = mul %4, %8
+%13: E[4] f64 = pull %12, %2"""),
+        ("a number by rows", """
+%12: V[] f64 = input s
+%13: V[4] f64 = div %12, %4
+%14: E[4] f64 = pull %13, %2"""),
     ],
     "reciprocal": [
         ("of the edges", "%12: E[4] f64 = div %10, %6"),

@@ -41,7 +41,7 @@ from graphweave.ir.message.nodes import (
 BANDWIDTH = 20e9
 """Bytes per second of a kernel that streams or gathers rows."""
 
-VECTOR = 20e9
+VECTOR = 40e9
 """Operations per second of fused loops over features."""
 
 PRODUCT = 200e9

@@ -10,14 +10,15 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
-from graphweave.core.types import UNIT, DType, Space
+from graphweave.compiler.products import product_step
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.loop.nodes import Role
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Push, Ref, Type
+from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
 from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.runtime import arena, formats
 from graphweave.runtime.kernel_cache import load
@@ -188,34 +189,12 @@ def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
 def call_step(program: Program, ref: Ref) -> Callable[..., Any]:
     """`step(rows, *operand values)`: one node by PyTorch; operands as `operands(node)` lists them, each once."""
     node, types = program.nodes[ref], program.types
-    if isinstance(node, MatMul) and _plain(program, node.x):
-        return lambda rows, x, w: matmul(x, w)
-    if isinstance(node, AddMatMul) and _plain(program, node.x):
-        # A product that nobody else reads may be added to where it lies; what is saved or given may not.
-        into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
-        return lambda rows, a, x, w: addmatmul(a, x, w, into=into)
-    if isinstance(node, Gram) and _plain(program, node.x):
-        return lambda rows, *xy: torch.mm(xy[0].t(), xy[-1])  # x alone where y is x
+    product = product_step(program, ref)
+    if product is not None:
+        return product
     names = tuple(dict.fromkeys(operands(node)))
 
     def call(rows: Mapping[Space, int], *values: Any) -> Any:
         return apply(node, dict(zip(names, values, strict=True)), types, rows.__getitem__)
 
     return call
-
-
-def addmatmul(a: Tensor, x: Tensor, w: Tensor, *, into: bool) -> Tensor:
-    """a + x @ w; `into`: in the memory of `a`."""
-    with torch.no_grad():
-        return torch.addmm(a, x, w, out=a if into else arena.empty(a.shape, a.dtype))
-
-
-def _plain(program: Program, ref: Ref) -> bool:
-    t = program.types[ref]
-    return isinstance(t, Type) and t.space != UNIT and t.dtype in (DType.f32, DType.f64)
-
-
-def matmul(x: Tensor, w: Tensor) -> Tensor:
-    """x @ w into arena memory: fresh pages cost as much as the product itself on tall matrices."""
-    with torch.no_grad():
-        return torch.mm(x, w, out=arena.empty((x.shape[0], w.shape[1]), x.dtype))

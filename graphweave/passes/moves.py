@@ -16,6 +16,7 @@ from graphweave.passes.rules import (
     injective_maps,
     linear_through_push,
     postpone,
+    pull_scale,
     reciprocal,
     split_linear,
     totals,
@@ -38,8 +39,8 @@ OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)
 NARROWER = (linear_through_push.SCALE, linear_through_push.INTO, postpone.RULE)
 ALONE = (
-    injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, split_linear.RULE,
-    linear_through_push.OUT,
+    injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, pull_scale.RULE,
+    split_linear.RULE, linear_through_push.OUT,
 )  # fmt: skip
 
 

@@ -12,8 +12,11 @@ from dataclasses import dataclass
 from graphweave.analysis.cones import Needs, is_light, is_push, needs, on_edges, space_of
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Random, Ref, Reshape, ToUnit
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Random, Ref, Reshape, ToUnit, Type
 from graphweave.schedule.grouping import Group, group
+
+_WIDE = 16  # elements of a row
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +93,15 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
 
 
 def _not_worth_a_kernel(program: Program, group: Group, leaves: Mapping[Ref, Needs]) -> bool:
-    """A single row-wise node gains nothing from a kernel of its own over PyTorch's."""
+    """A single row-wise node gains nothing from a kernel of its own over PyTorch's, but where it writes wide rows.
+
+    Those belong into memory of the arena: to the fresh pages that PyTorch takes, the work itself is little.
+    """
     if group.map is not None or len(group.members) > 1:
         return False
     ref = group.members[0]
-    if isinstance(program.nodes[ref], Random):
+    t = program.types[ref]
+    if isinstance(program.nodes[ref], Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE):
         return False
     recomputed = [r for r in leaves[ref].inner if not isinstance(program.nodes[r], Reshape)]
     return not recomputed and (isinstance(program.nodes[ref], Pull) or not leaves[ref].pulls)

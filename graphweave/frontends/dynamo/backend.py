@@ -20,8 +20,8 @@ from graphweave.compiler.report import record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
-from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.choices import guard_choices
+from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.sizes import hint, unbacked

@@ -1,0 +1,93 @@
+"""Matrix products on nodes: generated kernels for tall matrices, the vendor's library for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.analysis.cones import type_of
+from graphweave.codegen.cpp.dense import Kind, print_product, product_name
+from graphweave.core.types import UNIT, DType
+from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
+from graphweave.runtime import arena
+from graphweave.runtime.kernel_cache import load
+from graphweave.runtime.launch import uniform_chunks
+
+TALL = 16_384
+"""Rows from which a matrix is tall; below, a product is no work worth a kernel of its own."""
+
+WIDE = 256
+"""Columns up to which the small matrix stays in cache."""
+
+_PART = 4096  # rows that one part of a gram stands for, at least
+
+
+def product_step(program: Program, ref: Ref) -> Callable[..., Any] | None:
+    """`step(rows, *operand values)` of a matrix product of f32 or f64 rows; None for any other node."""
+    node = program.nodes[ref]
+    if not isinstance(node, MatMul | AddMatMul | Gram) or not _plain(program, node.x):
+        return None
+    t = type_of(program, ref)
+    match node:
+        case Gram():
+            gram = Product("gram", t.shape[0], t.shape[1], t.dtype)
+            return lambda rows, *xy: gram(xy[0], xy[-1])  # x alone where y is x
+        case MatMul(x, _):
+            product = Product("matmul", type_of(program, x).shape[0], t.shape[0], t.dtype)
+            return lambda rows, x, w: product(x, w)
+        case AddMatMul(a, x, _):
+            # A product that nobody else reads may be added to where it lies; what is saved or given may not.
+            into = isinstance(program.nodes[a], MatMul | AddMatMul)
+            adding = Product("addmatmul", type_of(program, x).shape[0], t.shape[0], t.dtype)
+            return lambda rows, a, x, w: adding.add(a if into else _copy(a), x, w)
+
+
+class Product:
+    """x @ w, or x.T @ y; results lie in memory of the arena where they have as many rows as x."""
+
+    def __init__(self, kind: Kind, k: int, j: int, dtype: DType) -> None:
+        self.kind, self.k, self.j, self.dtype = kind, k, j, dtype
+        self._chosen = 0 < k <= WIDE and 0 < j <= WIDE
+
+    def __call__(self, x: Tensor, w: Tensor) -> Tensor:
+        if not self._tall(x):
+            with torch.no_grad():
+                if self.kind == "gram":
+                    return torch.mm(x.t(), w)
+                return torch.mm(x, w, out=arena.empty((x.shape[0], self.j), x.dtype))
+        if self.kind == "gram":
+            out = torch.empty((self.k, self.j), dtype=x.dtype)
+            chunks = uniform_chunks(x.shape[0], max(1, (1 << 14) // _PART))
+        else:
+            out, chunks = arena.empty((x.shape[0], self.j), x.dtype), uniform_chunks(x.shape[0], self.k + self.j)
+        return self._run(x, w, out, chunks)
+
+    def add(self, a: Tensor, x: Tensor, w: Tensor) -> Tensor:
+        """a + x @ w, in the memory of `a`."""
+        if not self._tall(x) or not a.is_contiguous():
+            with torch.no_grad():
+                return torch.addmm(a, x, w, out=a)
+        return self._run(x, w, a, uniform_chunks(x.shape[0], self.k + self.j))
+
+    def _tall(self, x: Tensor) -> bool:
+        return self._chosen and x.shape[0] >= TALL
+
+    def _run(self, x: Tensor, w: Tensor, out: Tensor, chunks: Tensor) -> Tensor:
+        kernel = load(
+            print_product(self.kind, self.k, self.j, self.dtype), product_name(self.kind, self.k, self.j, self.dtype)
+        )
+        x, w = x.contiguous(), w.contiguous()
+        kernel((x.data_ptr(), w.data_ptr(), out.data_ptr()), (), chunks, torch.get_num_threads())
+        return out
+
+
+def _copy(a: Tensor) -> Tensor:
+    return arena.empty(a.shape, a.dtype).copy_(a)
+
+
+def _plain(program: Program, ref: Ref) -> bool:
+    t = program.types[ref]
+    return isinstance(t, Type) and t.space != UNIT and t.dtype in (DType.f32, DType.f64)
