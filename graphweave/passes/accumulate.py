@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.analysis.cones import KERNEL_DTYPES
 from graphweave.analysis.flow import edge_spaces, users
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, with_operands
@@ -44,9 +45,9 @@ def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
     inside: set[Ref] = set()
     for ref in reversed(range(len(program.nodes))):
         node, t = program.nodes[ref], program.types[ref]
-        if ref in inside or not isinstance(node, Pointwise) or not isinstance(t, Type) or not t.dtype.is_float:
+        if ref in inside or not isinstance(node, Pointwise) or not isinstance(t, Type) or t.dtype not in KERNEL_DTYPES:
             continue
-        if t.space == UNIT or t.space in edges or node.op not in (Op.add, Op.sub):
+        if not t.dtype.is_float or t.space == UNIT or t.space in edges or node.op not in (Op.add, Op.sub):
             continue
         terms: list[tuple[int, Ref]] = []
         todo = [(1, ref)]
