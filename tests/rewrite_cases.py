@@ -236,6 +236,8 @@ APPLIES = {
     "reciprocal": [
         ("each row's own", """
 %12: E[4] f64 = div %6, %10"""),
+        ("shared data", """
+%12: E[4] f64 = div %6, %8"""),
         ("through a reshape", """
 %12: W[2] f64 = input y
 %13: E[2] f64 = pull %12, %3
@@ -451,7 +453,7 @@ REFUSED = {
     ],
     "reciprocal": [
         ("of the edges", "%12: E[4] f64 = div %10, %6"),
-        ("shared data", "%12: E[4] f64 = div %6, %8"),
+        ("of shared data", "%12: E[4] f64 = div %8, %10"),
         ("a product", "%12: E[4] f64 = mul %6, %10"),
     ],
     "join-reshapes": [

@@ -158,3 +158,27 @@ return %9
     assert isinstance(wide, Region) and wide.rows.name == "V" and wide.map == 3 and wide.members == (9,)
     narrow = [s for s in schedule(parse(text.replace("WIDTH", "1"))).steps if isinstance(s, Region)]
     assert [(s.rows.name, s.map) for s in narrow] == [("E", None)]
+
+
+def test_a_total_that_edges_need_is_complete_before_them() -> None:
+    """Totals over edges are placed last, but %5 decides what %9 is for every edge (random program 140)."""
+    program = parse("""
+space V = s0
+space E = s1
+%0: E[] i64 = input dst
+%1: E -> V = map %0 to V
+%2: E[] f32 = input e
+%3: unit[] f32 = const -0.5
+%4: E -> unit = tounit E
+%5: unit[] f32 = push.min %2, %4 empty=1.0
+%6: unit[] bool = lt %5, %3
+%7: E[31] f32 = input y
+%8: E[31] f32 = where %6, %7, %3
+%9: V[31] f32 = push.sum %8, %1
+return %9
+""")
+    order = schedule(program, ())
+    for step in order.steps:
+        if isinstance(step, Region):
+            region_reads(program, step, order)
+    assert len([s for s in order.steps if isinstance(s, Region)]) == 2

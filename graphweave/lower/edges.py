@@ -28,12 +28,12 @@ from graphweave.ir.loop.nodes import (
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, MatMul, Push, Random, Ref
+from graphweave.ir.message.nodes import Gram, MatMul, Pointwise, Push, Random, Ref
 from graphweave.lower.blocks import choose_blocks, folds_into, is_expensive, stores_into, write
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.parameters import map_name, value_name
 from graphweave.lower.tiles import Stage, has_products, stages
-from graphweave.lower.values import Scope, load, shape_of
+from graphweave.lower.values import Scope, find, load, shape_of
 
 _TILE = "tile"
 _K = Var("k")
@@ -58,6 +58,7 @@ class EdgePass:
             out += [*draft.comment(r), draft.row_array(r, start)]
         kept = draft.stored | draft.stashes.keys()
         inner = {x for r in self._members for x in needs(self._program, r, kept, through=True).inner}
+        out += self._shared(inner)
         if has_products(self._program, self._members, inner):
             plan = stages(self._program, self._members, inner, frozenset(draft.stashes))
             self._stashed = self._wanted_later(r for stage in plan for r in stage.products)
@@ -70,6 +71,19 @@ class EdgePass:
         for r in self._accumulated:
             if r in draft.region.outputs:
                 out += draft.output(draft.row, r, "v")
+        return out
+
+    def _shared(self, inner: Iterable[Ref]) -> list[Stmt]:
+        """Shared data that every edge would compute again, computed once for the row."""
+        draft, out = self._draft, []
+        for r in sorted(inner):
+            node = self._program.nodes[r]
+            if not isinstance(node, Pointwise) or space_of(self._program, r) != UNIT or find(draft.row, r) is not None:
+                continue
+            if numel(shape_of(self._program, r)) <= draft.options.stash_width:
+                for s in needs(self._program, r, draft.stored, through=True).shared:
+                    draft.read_at_row(s)
+                out += draft.block(draft.row, r, f"{value_name(self._program, r)}_v")
         return out
 
     def _without_edges(self, ref: Ref, push: Push) -> list[Stmt]:
@@ -201,6 +215,9 @@ class EdgeLoop:
         draws = any(isinstance(self._program.nodes[r], Random) for r in (*inner, *self._results))
         if stores or draws or any(lead == (Var("e"),) for _, lead in self._edge.at.values()):
             lets.append(Let("e", index, Load(parameters.perm(self._map), (_K,))))
+        for name, lead in self._edge.at.values():
+            if lead == (Var("e"),):  # in the user's order, so anywhere
+                prefetch.append(Prefetch(name, parameters.perm(self._map), options.prefetch_distance))
         for (y, m), (name, _) in self._edge.gathered.items():
             column = parameters.column(self._map, m)
             let = Let(f"{map_name(m)}_k", index, Load(column, (_K,)))

@@ -174,7 +174,7 @@ def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
 
 
 def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrFormat:
-    rows = flat(index, num_rows, wrap, wide)
+    rows = _build_flat(index, num_rows, wrap, wide)  # not kept: 4 bytes an edge that no kernel reads
     num_edges = rows.numel()
     indptr = torch.empty(num_rows + 1, dtype=rows.dtype)
     perm = torch.empty_like(rows)
@@ -201,9 +201,9 @@ def _build_column(
             "they name the ends of the same edges."
         )
     perm = csr(index, num_rows, wrap, wide).perm
-    rows = flat(other, num_other, wrap_other, wide)
     if perm is None:
-        return rows
+        return flat(other, num_other, wrap_other, wide)
+    rows = _build_flat(other, num_other, wrap_other, wide)
     out = torch.empty_like(rows)
     _native(toolchain()).gw_permute(
         rows.data_ptr(), perm.data_ptr(), out.data_ptr(), rows.numel(), wide, torch.get_num_threads()

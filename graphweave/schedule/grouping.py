@@ -21,7 +21,7 @@ from graphweave.analysis.cones import (
     tile_map,
     walks_along,
 )
-from graphweave.analysis.flow import is_structure
+from graphweave.analysis.flow import edge_spaces, is_structure
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -53,11 +53,34 @@ class Groups:
 def group(program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> Groups:
     """Groups of the `demanded` nodes; `given` values exist already."""
     grouping = _Grouping(program, demanded, given)
-    for ref in sorted(demanded):
+    last = _after_edges(program, demanded)
+    for ref in (*sorted(demanded - last), *sorted(last)):
         grouping.visit(ref)
     for ref in sorted(grouping.floating):
         grouping.settle_if_floating(ref)
     return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
+
+
+def _after_edges(program: Program, demanded: frozenset[Ref]) -> frozenset[Ref]:
+    """Totals over edges, and shared values that only they lead to: placed last, beside whatever walks their edges then.
+
+    In program order a total often comes before the pushes whose gathers it could share.
+    """
+    edges = edge_spaces(program)
+    late: set[Ref] = set()
+    needed: set[Ref] = set()
+    for ref, node in enumerate(program.nodes):
+        shared = space_of(program, ref) == UNIT
+        total = shared and is_push(program, ref) and space_of(program, operands(node)[0]) in edges
+        if total or (shared and not late.isdisjoint(operands(node))):
+            late.add(ref)
+        else:
+            needed.update(operands(node))
+    for ref in sorted(late, reverse=True):
+        if ref in needed:
+            late.discard(ref)
+            needed.update(operands(program.nodes[ref]))
+    return demanded & late
 
 
 class _Grouping:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
@@ -33,7 +34,10 @@ from graphweave.ir.loop.nodes import (
 from graphweave.ir.loop.types import POSITION, identity
 
 _LINE = 64  # bytes fetched by one prefetch
-_MAX_LINES = 8  # more would crowd out the loads of the current edge
+_MAX_LINES = 12  # more would crowd out the loads of the current edge
+
+
+_SHORT = 4  # lanes of a fold that are written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,12 +128,18 @@ class Printer:
     # ------------------------------------------------------------ lanes
 
     def _lanes(self, stmt: Lanes) -> None:
-        simple = not any(isinstance(inner, Lanes | FoldLanes | Edges) for inner in statements(stmt.body))
+        simple = not any(
+            isinstance(inner, Lanes | Edges) or (isinstance(inner, FoldLanes) and not _is_short(inner))
+            for inner in statements(stmt.body)
+        )
         pragma = "#pragma omp simd" if simple else None
         with self._loops(stmt.lanes, stmt.body, (), pragma):
             self.body(stmt.body)
 
     def _fold_lanes(self, stmt: FoldLanes) -> None:
+        if _is_short(stmt):
+            self._fold_unrolled(stmt)
+            return
         width = _tree_width(stmt)
         if width is not None:
             self._fold_by_tree(stmt, width)
@@ -143,6 +153,21 @@ class Printer:
             self.body(stmt.body)
             value = expression(stmt.value, self.scope)
             self.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, self.scope)};")
+
+    def _fold_unrolled(self, stmt: FoldLanes) -> None:
+        """Few lanes written one after the other, so that the loop around them is what runs on vectors."""
+        name, text = self._bind(stmt.name, stmt.dtype), ctype(stmt.dtype)
+        start = identity(stmt.fold, stmt.dtype)
+        self.w.line(f"{text} {name} = {literal(start.value, stmt.dtype)};")
+        for at in product(*(range(extent) for _, extent in stmt.lanes)):
+            with self.w.block(""):
+                for (lane, _), i in zip(stmt.lanes, at, strict=True):
+                    self._bind(lane, POSITION)
+                    if lane in lanes_used(stmt.body, (stmt.value,)):
+                        self.w.line(f"constexpr int64_t {self.scope.names.of(lane)} = {i};")
+                self.body(stmt.body)
+                value = expression(stmt.value, self.scope)
+                self.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, self.scope)};")
 
     def _fold_by_tree(self, stmt: FoldLanes, width: int) -> None:
         """A sum as `width` partial sums, added pairwise in registers.
@@ -306,6 +331,13 @@ class Printer:
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:
             self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")
+
+
+def _is_short(stmt: FoldLanes) -> bool:
+    total = 1
+    for _, extent in stmt.lanes:
+        total *= extent
+    return 0 < total <= _SHORT
 
 
 def _tree_width(stmt: FoldLanes) -> int | None:
