@@ -1,6 +1,7 @@
-"""Peak extra memory of a GAT training step (8 heads x 32, two layers) on a large graph.
+"""Peak extra memory of a GAT training step (8 heads x 32 unless told otherwise, two layers) on a large graph.
 
-    python -m bench.memory [--systems eager graphweave] [--graph rmat] [--no-compile-loss] [--threads 2] [--out FILE]
+    python -m bench.memory [--systems eager graphweave] [--graph rmat] [--heads 8] [--channels 32] [--no-compile-loss]
+                           [--threads 2] [--out FILE]
 
 Each system has a fresh process. Compiled systems get the loss with the model (see bench.train_step). A system compiles
 and runs one step on a small graph first, so that what the compiler itself takes is not counted; then the resident size
@@ -24,14 +25,12 @@ from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
 from bench.workloads import COMPILERS, attention, training_step
 from graphweave.data import rmat
 
-HEADS, CHANNELS = 8, 32
-
 
 def worker(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     work = load(options.graph, options.data_dir)
     torch.manual_seed(0)
-    model = attention(FEATURES, HEADS, CHANNELS)
+    model = attention(FEATURES, options.heads, options.channels)
     step = training_step(options.systems[0], model, compile_loss=options.compile_loss)
     for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic on the second one
         small = Workload(torch.randn(nodes, FEATURES), rmat(nodes, 6 * nodes), torch.randint(64, (nodes,)))
@@ -44,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("--systems", nargs="+", choices=COMPILERS, default=["eager", "graphweave"])
     parser.add_argument("--graph", choices=GRAPHS, default="rmat")
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--channels", type=int, default=32, help="of each head")
     parser.add_argument("--compile-loss", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--timeout", type=float, default=900, help="seconds that a system may take")
     parser.add_argument("--data-dir", type=Path, default=data_dir())
@@ -57,7 +58,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results: dict[str, Any] = {}
     for name in options.systems:
         given = ["--systems", name, "--threads", str(options.threads), "--graph", options.graph]
-        given += ["--data-dir", str(options.data_dir)]
+        given += ["--data-dir", str(options.data_dir), "--heads", str(options.heads)]
+        given += ["--channels", str(options.channels)]
         given += ["--compile-loss" if options.compile_loss else "--no-compile-loss"]
         environment = {"OMP_NUM_THREADS": str(options.threads)}
         results[name] = in_fresh_process(
@@ -69,11 +71,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         peak = answer.get("peak_extra_bytes")
         ratio = f"{peak / own:.2f}x" if peak and own else "-"
         rows.append([name, f"{peak / 2**20:.0f}" if peak else answer["status"], ratio])
-    ratio_table(
-        f"peak extra memory of a GAT step, 8 heads x 32, {options.graph}", ["system", "MiB", "of graphweave's"], rows
-    )
+    shape = f"{options.heads} heads x {options.channels}"
+    title = f"peak extra memory of a GAT step, {shape}, {options.graph}"
+    ratio_table(title, ["system", "MiB", "of graphweave's"], rows)
     loss = "compiled" if options.compile_loss else "eager"
-    save(options.out, {"benchmark": "memory", "graph": options.graph, "loss": loss, "results": results})
+    save(options.out, {"benchmark": "memory", "graph": options.graph, "model": shape, "loss": loss, "results": results})
     return 0
 
 
