@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from graphweave.analysis.flow import ancestors, edge_spaces, is_structure
+from graphweave.analysis.flow import ancestors, depending, edge_spaces, is_structure
 from graphweave.analysis.hoist import graph_only
 from graphweave.analysis.statistics import Statistics
-from graphweave.core.types import UNIT, Op, Space
+from graphweave.core.types import EXPENSIVE, UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -47,10 +47,6 @@ VECTOR = 40e9
 PRODUCT = 200e9
 """Flops per second of matrix products."""
 
-_DEAR = frozenset({
-    Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos,
-    Op.div, Op.pow, Op.atan2,
-})  # fmt: skip
 _DEAR_FLOPS = 8
 _LANES = 8  # a vector instruction costs as much for fewer elements
 _INDEX_BYTES = 4
@@ -100,7 +96,7 @@ class _Counter:
         self.program, self.nodes, self.types = program, program.nodes, program.types
         self.outputs = {r for r in program.outputs if r is not None} | set(keep)
         self.live = sorted(ancestors(program, self.outputs))
-        self.late = self._late(tangents)
+        self.late = depending(program, tangents)
         cods = {t.cod for t in self.types if isinstance(t, MapType)}
         self.edges = edge_spaces(program) - cods
         self.given = frozenset(r for r in graph_only(program) if not self._made_by_walks(r))
@@ -110,14 +106,6 @@ class _Counter:
     def _made_by_walks(self, ref: Ref) -> bool:
         """A value of edges that kernels make again, although it depends on the graph alone."""
         return self._on_edges(ref) and not isinstance(self.nodes[ref], Aten | Input)
-
-    def _late(self, tangents: frozenset[Ref]) -> set[Ref]:
-        found = set(tangents)
-        if found:
-            for ref in self.live:
-                if any(r in found for r in operands(self.nodes[ref])):
-                    found.add(ref)
-        return found
 
     def count(self) -> Cost:
         totals = self._walks_of_pushes()
@@ -262,7 +250,7 @@ class _Counter:
         assert isinstance(t, Type)
         match node:
             case Pointwise(op, _):
-                return max(numel(t.shape), _LANES) * (_DEAR_FLOPS if op in _DEAR else 1)
+                return max(numel(t.shape), _LANES) * (_DEAR_FLOPS if op in EXPENSIVE else 1)
             case Reduce(x):
                 source = self.types[x]
                 assert isinstance(source, Type)

@@ -53,6 +53,15 @@ def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = fro
     return seen
 
 
+def depending(program: Program, roots: Iterable[Ref]) -> frozenset[Ref]:
+    """`roots` and every node that needs one of them."""
+    found = set(roots)
+    for ref, node in enumerate(program.nodes):
+        if not found.isdisjoint(operands(node)):
+            found.add(ref)
+    return frozenset(found)
+
+
 def edge_spaces(program: Program) -> frozenset[Space]:
     """The domains of the program's maps: the spaces that can be much larger than the nodes'."""
     return frozenset(

@@ -14,7 +14,7 @@ from graphweave.core.types import UNIT, DType
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
-from graphweave.runtime.launch import uniform_chunks
+from graphweave.runtime.launch import Kernel, uniform_chunks
 
 TALL = 16_384
 """Rows from which a matrix is tall; below, a product is no work worth a kernel of its own."""
@@ -51,6 +51,7 @@ class Product:
     def __init__(self, kind: Kind, k: int, j: int, dtype: DType) -> None:
         self.kind, self.k, self.j, self.dtype = kind, k, j, dtype
         self._chosen = 0 < k <= WIDE and 0 < j <= WIDE
+        self._kernel: Kernel | None = None
 
     def __call__(self, x: Tensor, w: Tensor) -> Tensor:
         if not self._tall(x):
@@ -76,11 +77,11 @@ class Product:
         return self._chosen and x.shape[0] >= TALL
 
     def _run(self, x: Tensor, w: Tensor, out: Tensor, chunks: Tensor) -> Tensor:
-        kernel = load(
-            print_product(self.kind, self.k, self.j, self.dtype), product_name(self.kind, self.k, self.j, self.dtype)
-        )
+        if self._kernel is None:
+            shape = self.kind, self.k, self.j, self.dtype
+            self._kernel = load(print_product(*shape), product_name(*shape))
         x, w = x.contiguous(), w.contiguous()
-        kernel((x.data_ptr(), w.data_ptr(), out.data_ptr()), (), chunks, torch.get_num_threads())
+        self._kernel((x.data_ptr(), w.data_ptr(), out.data_ptr()), (), chunks, torch.get_num_threads())
         return out
 
 

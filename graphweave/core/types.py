@@ -108,6 +108,13 @@ ARITY: dict[Op, int] = {op: 1 if op in _UNARY else 3 if op is Op.where else 2 fo
 """Number of operands of each operator."""
 
 
+EXPENSIVE = frozenset({
+    Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos,
+    Op.div, Op.pow, Op.atan2,
+})  # fmt: skip
+"""Operators worth computing once and keeping."""
+
+
 class Fold(Enum):
     """Associative reductions, used along maps (push), along features (reduce) and in accumulators."""
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import type_of
-from graphweave.core.types import DType, Fold
+from graphweave.core.types import EXPENSIVE, DType, Fold
 from graphweave.ir.loop.nodes import Accum, Expr, FoldLanes, IndexSum, Lanes, Lit, Stmt, Store, Var
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -26,7 +26,7 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.lower.index import flatten, refine, scaled, unflatten
-from graphweave.lower.values import EXPENSIVE, Scope, element, find, shape_of, weight
+from graphweave.lower.values import Scope, element, find, shape_of, weight
 
 Sink = Callable[[tuple[IndexSum, ...], Expr], Stmt]
 """Makes the statement that consumes element `index` of a value."""

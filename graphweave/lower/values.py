@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphweave.analysis.cones import type_of
-from graphweave.core.types import UNIT, Op
+from graphweave.core.types import EXPENSIVE, UNIT
 from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load, Uniform, Var
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -25,12 +25,6 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.lower.index import broadcast_index, flatten, scaled, unflatten
-
-EXPENSIVE = frozenset({
-    Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos,
-    Op.div, Op.pow, Op.atan2,
-})  # fmt: skip
-"""Operators worth computing once and keeping."""
 
 
 class NeedsLocal(Exception):

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from graphweave.analysis.flow import (
     Extract,
     ancestors,
+    depending,
     edge_spaces,
     extract,
     spaces_in,
@@ -68,7 +69,7 @@ def saved_values(
     joint: Program, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...], recompute: Recompute
 ) -> tuple[Ref, ...]:
     """What the backward needs of the forward: the first values met that recomputing is not allowed to cross."""
-    after_tangent = _depends(joint, tangents)
+    after_tangent = depending(joint, tangents)
     kept_anyway = frozenset(hoisted(joint))
     edges = edge_spaces(joint)
     saved: set[Ref] = set()
@@ -110,7 +111,7 @@ def _riders(
 
     Beside the forward's pushes they cost an accumulator; in the backward, a walk of their own with all its gathers.
     """
-    late = _depends(joint, tangents)
+    late = depending(joint, tangents)
     walked = {n.map for r in forward if isinstance(n := joint.nodes[r], Push)}
     needed = ancestors(joint, [r for r in backward_outputs if r is not None], frozenset(tangents))
     return {
@@ -126,11 +127,3 @@ def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
         if isinstance(n, Aten) and n.target == "builtin.getitem" and forward.issuperset(operands(n))
     }  # fmt: skip
     return forward | items
-
-
-def _depends(joint: Program, roots: tuple[Ref, ...]) -> set[Ref]:
-    found = set(roots)
-    for ref, node in enumerate(joint.nodes):
-        if any(r in found for r in operands(node)):
-            found.add(ref)
-    return found

@@ -140,10 +140,10 @@ def viewed(build: Builder, f: Factor, loc: str) -> Ref:
         return f.ref
     while len(f.shape) > 0 and f.shape[0] == 1:
         f = replace(f, shape=f.shape[1:])
-    return build.add(Reshape(_below_reshapes(build, f.ref), f.shape), loc)
+    return build.add(Reshape(below_reshapes(build, f.ref), f.shape), loc)
 
 
-def _below_reshapes(build: Builder, ref: Ref) -> Ref:
+def below_reshapes(build: Builder, ref: Ref) -> Ref:
     while isinstance(node := build.nodes[ref], Reshape):
         ref = node.x
     return ref
@@ -163,7 +163,7 @@ def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: str) -> Ref:
     if own == shape:
         return ref
     if numel(own) == numel(shape):
-        return build.add(Reshape(_below_reshapes(build, ref), shape), loc)
+        return build.add(Reshape(below_reshapes(build, ref), shape), loc)
     return build.add(Broadcast(ref, shape), loc)
 
 

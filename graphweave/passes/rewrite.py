@@ -7,13 +7,14 @@ of its users are gone. That is the look-ahead which greedy choice by itself lack
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphweave.analysis.cost import Cost, cost
+from graphweave.analysis.flow import depending
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import Space
-from graphweave.ir.message.builder import Builder, operands
+from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.passes.moves import ORDER, Move
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
@@ -125,15 +126,6 @@ def _last(replaced: Mapping[Ref, Ref], ref: Ref) -> Ref:
     while ref in replaced:
         ref = replaced[ref]
     return ref
-
-
-def depending(program: Program, roots: Iterable[Ref]) -> frozenset[Ref]:
-    """`roots` and every node that needs one of them."""
-    found = set(roots)
-    for ref, node in enumerate(program.nodes):
-        if not found.isdisjoint(operands(node)):
-            found.add(ref)
-    return frozenset(found)
 
 
 def _tangents(program: Program, names: frozenset[str]) -> list[Ref]:

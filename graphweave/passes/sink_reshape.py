@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import Node, Program, Pull, Push, Ref, Reshape, Type, ValueType
+from graphweave.passes.products import below_reshapes
 from graphweave.passes.rewritten import Rewritten, unchanged
 
 
@@ -35,15 +36,9 @@ def _sunk(build: Builder, node: Node, t: ValueType, loc: str) -> Ref:
     if not _moves_reshape(build.nodes, node):
         return build.add(node, loc)
     assert isinstance(node, Pull | Push) and isinstance(t, Type)
-    moved = build.add(replace(node, x=_below_reshapes(build, node.x)), loc)
+    moved = build.add(replace(node, x=below_reshapes(build, node.x)), loc)
     return moved if build.types[moved] == t else build.add(Reshape(moved, t.shape), loc)
 
 
 def _moves_reshape(nodes: Sequence[Node], node: Node) -> bool:
     return isinstance(node, Pull | Push) and isinstance(nodes[node.x], Reshape)
-
-
-def _below_reshapes(build: Builder, ref: Ref) -> Ref:
-    while isinstance(node := build.nodes[ref], Reshape):
-        ref = node.x
-    return ref

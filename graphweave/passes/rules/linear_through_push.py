@@ -13,7 +13,7 @@ from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Pointwise, Pull, Push, Ref, Reshape
 from graphweave.passes.finite import finite_without_edges
-from graphweave.passes.products import value_type
+from graphweave.passes.products import below_reshapes, value_type
 from graphweave.passes.rules.factor import where_edges
 from graphweave.passes.rules.rule import Rule
 
@@ -84,13 +84,13 @@ def _apart(build: Builder, ref: Ref, push: Push, both: Pointwise) -> Ref | None:
 
 
 def _sum(build: Builder, ref: Ref) -> Push | None:
-    node = _below(build, ref)
+    node = build.nodes[below_reshapes(build, ref)]
     plain = isinstance(node, Push) and node.fold is Fold.sum and node.empty == 0
     return node if isinstance(node, Push) and plain and isinstance(build.nodes[node.map], MapOf) else None
 
 
 def _pull(build: Builder, ref: Ref) -> Pull | None:
-    node = _below(build, ref)
+    node = build.nodes[below_reshapes(build, ref)]
     return node if isinstance(node, Pull) and isinstance(build.nodes[node.map], MapOf) else None
 
 
@@ -99,13 +99,6 @@ def _where_pulled(build: Builder, pull: Pull, loc: str) -> Ref:
     if finite_without_edges(build, pull.x, pull.map):
         return pull.x
     return where_edges(build, pull.x, pull.map, value_type(build, pull.x).dtype, loc)
-
-
-def _below(build: Builder, ref: Ref) -> object:
-    node = build.nodes[ref]
-    while isinstance(node, Reshape):
-        node = build.nodes[node.x]
-    return node
 
 
 def _flat(build: Builder, ref: Ref, loc: str) -> Ref:
