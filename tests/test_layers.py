@@ -13,7 +13,7 @@ FILES = sorted(PACKAGE.rglob("*.py"))
 
 _FACTS = {"core", "ir", "analysis"}
 _STAGES = _FACTS | {"passes", "schedule", "lower", "codegen", "runtime"}
-_MODEL_SIDE = {"core", "runtime", "graph", "ops"}
+_MODEL_SIDE = {"core", "graph", "udf", "function"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "core": set(),
@@ -24,13 +24,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "lower": _FACTS | {"passes", "schedule"},
     "codegen": {"core", "ir.loop"},
     "runtime": {"core"},
-    "graph": {"core", "runtime"},
-    "ops": {"core", "runtime", "graph"},
+    "compiler": _STAGES,
+    "frontends": _STAGES | {"compiler"},
+    "udf": {"core", "compiler", "frontends"},
+    "function": {"udf"},
+    "graph": {"core", "runtime", "udf"},
     "nn": _MODEL_SIDE,
     "sampling": {"core", "runtime", "graph"},
     "data": {"core", "graph"},
-    "compiler": _STAGES,
-    "frontends": _STAGES | _MODEL_SIDE | {"compiler"},
     "testing": {"core", "ir"},
     "": _STAGES | _MODEL_SIDE | {"compiler", "frontends"},
     "cli": _STAGES | _MODEL_SIDE | {"compiler", "frontends", "data", "testing", ""},

@@ -14,6 +14,7 @@ COUNTERS: dict[str, str] = {
     "hoist_builds": "graph-only subprograms computed",
     "hoist_hits": "graph-only subprograms whose results were still valid",
     "graph_breaks": "graph breaks reported by capture",
+    "bucketed_reductions": "reduce functions run once for each number of messages, not being expressible at once",
     "eager_fallbacks": "whole functions that ran eagerly instead of compiled",
 }
 """Name -> meaning of every counter; the set is fixed."""

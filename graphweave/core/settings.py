@@ -42,6 +42,9 @@ class Settings:
     arena_bytes: int = GIB
     """GRAPHWEAVE_ARENA_BYTES: bound of free buffers that the arena keeps for reuse; 0 keeps none."""
 
+    eager_kernels: bool = True
+    """GRAPHWEAVE_EAGER_KERNELS: 0 runs a graph's message passing outside compiled models as PyTorch's own calls."""
+
     sanitize: tuple[str, ...] = ()
     """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, as `address,undefined`. The process must be started with
     the sanitizer's runtime preloaded (`LD_PRELOAD=$(g++ -print-file-name=libasan.so)`)."""
@@ -65,6 +68,12 @@ def _parse_bytes(name: str, text: str) -> int:
     return int(match[1]) * _SUFFIX[match[2].upper()]
 
 
+def _parse_switch(name: str, text: str) -> bool:
+    if text.strip() not in ("0", "1"):
+        raise SettingsError(f"{name} must be 0 or 1 (got {text!r}).")
+    return text.strip() == "1"
+
+
 def _parse_sanitize(name: str, text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in names:
@@ -82,6 +91,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
     ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
+    ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )
 

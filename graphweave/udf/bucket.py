@@ -1,0 +1,45 @@
+"""Degree bucketing: a reduce function called once for each number of messages, on dense mailboxes.
+
+What DGL does with every user-defined reduce function (dgl.txt, section 4.1); here the way out for functions whose
+mailbox is more than reductions: an LSTM over messages, a sort.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.udf.batch import Ends, Frames, NodeBatch
+from graphweave.udf.check import check_fields
+
+Reduce = Callable[[NodeBatch], Mapping[str, Any]]
+
+
+def reduce_in_buckets(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+    """`reduce` over the messages [edges, ...] of each node in the order of edges; nodes without messages get zeros."""
+    dst, rows = ends.dst.long(), ends.dst_rows
+    degrees = torch.bincount(dst, minlength=rows.shape[0])
+    by_row = torch.argsort(dst, stable=True)
+    starts = degrees.cumsum(0) - degrees
+    # a graph without edges still has to know the names and shapes of the results
+    sizes = torch.unique(degrees[degrees > 0]).tolist() or [1]
+    nodes: list[Tensor] = []
+    results: list[dict[str, Tensor]] = []
+    for size in sizes:
+        members = (degrees == size).nonzero().squeeze(1)
+        slots = by_row[(starts[members].unsqueeze(1) + torch.arange(size, device=dst.device)).flatten()]
+        mailbox = {k: m.index_select(0, slots).unflatten(0, (members.numel(), size)) for k, m in messages.items()}
+        data = {k: x.index_select(0, members) for k, x in frames.dst.items()}
+        batch = NodeBatch(members, rows.index_select(0, members), frames, data, mailbox)
+        results.append(check_fields(reduce(batch), members.numel(), "the reduce function", "nodes of a bucket"))
+        nodes.append(members)
+    where = torch.cat(nodes)
+    return {name: _gathered(name, results, where, rows.shape[0]) for name in results[0]}
+
+
+def _gathered(name: str, results: list[dict[str, Tensor]], where: Tensor, num_rows: int) -> Tensor:
+    values = torch.cat([r[name] for r in results])
+    return values.new_zeros((num_rows, *values.shape[1:])).index_copy(0, where, values)

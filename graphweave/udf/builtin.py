@@ -1,0 +1,118 @@
+"""Built-in message and reduce functions: shorthands, written as user-defined functions are.
+
+Message: copies a field of sources (`u`) or edges (`e`), or combines two of sources, edges and destinations (`v`).
+Feature dims broadcast as DGL's: from the right, behind dim 0.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from graphweave.udf.batch import EdgeBatch, Fields, NodeBatch
+
+
+def _dot(x: Tensor, y: Tensor) -> Tensor:
+    return (x * y).sum(-1, keepdim=True)
+
+
+_OPS: dict[str, Callable[[Any, Any], Any]] = {
+    "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "dot": _dot,
+}  # fmt: skip
+
+TARGETS = {"u": "sources", "e": "edges", "v": "destinations"}
+
+
+@dataclass(frozen=True)
+class CopyMessage:
+    """out[e] = field[e], field[src[e]] or field[dst[e]]."""
+
+    target: str
+    field: str
+    out: str
+
+    def __call__(self, edges: EdgeBatch) -> dict[str, Tensor]:
+        return {self.out: _fields(edges, self.target)[self.field]}
+
+
+@dataclass(frozen=True)
+class BinaryMessage:
+    """out[e] = op(lhs field, rhs field) at the ends of edge e; `dot` sums the last dim and keeps it with size 1."""
+
+    lhs: str
+    op: str
+    rhs: str
+    lhs_field: str
+    rhs_field: str
+    out: str
+
+    def __call__(self, edges: EdgeBatch) -> dict[str, Tensor]:
+        x, y = _fields(edges, self.lhs)[self.lhs_field], _fields(edges, self.rhs)[self.rhs_field]
+        for _ in range(y.dim() - x.dim()):
+            x = x.unsqueeze(1)
+        for _ in range(x.dim() - y.dim()):
+            y = y.unsqueeze(1)
+        return {self.out: _OPS[self.op](x, y)}
+
+
+@dataclass(frozen=True)
+class ReduceMessages:
+    """out[v] = sum, mean, max or min over the messages that v received; 0 for none."""
+
+    op: str
+    field: str
+    out: str
+
+    def __call__(self, nodes: NodeBatch) -> dict[str, Tensor]:
+        box: Any = nodes.mailbox[self.field]
+        if self.op == "sum":
+            return {self.out: box.sum(1)}
+        if self.op == "mean":
+            return {self.out: box.mean(1)}
+        return {self.out: box.amax(1) if self.op == "max" else box.amin(1)}
+
+
+def _fields(edges: EdgeBatch, target: str) -> Fields:
+    if target == "u":
+        return edges.src
+    return edges.data if target == "e" else edges.dst
+
+
+def copy_u(u: str, out: str) -> CopyMessage:
+    """Message: the source's field `u`, as `out`. out[e] = u[src[e]]."""
+    return CopyMessage("u", u, out)
+
+
+def copy_e(e: str, out: str) -> CopyMessage:
+    """Message: the edge's field `e`, as `out`. out[e] = e[e]."""
+    return CopyMessage("e", e, out)
+
+
+def _binary(lhs: str, op: str, rhs: str) -> Callable[[str, str, str], BinaryMessage]:
+    def build(lhs_field: str, rhs_field: str, out: str) -> BinaryMessage:
+        return BinaryMessage(lhs, op, rhs, lhs_field, rhs_field, out)
+
+    build.__name__ = build.__qualname__ = f"{lhs}_{op}_{rhs}"
+    build.__doc__ = (
+        f"Message: {op} of the field `lhs_field` of {TARGETS[lhs]} and `rhs_field` of {TARGETS[rhs]}, as `out`."
+    )
+    return build
+
+
+BINARY = {f"{lhs}_{op}_{rhs}": _binary(lhs, op, rhs) for op in _OPS for lhs in TARGETS for rhs in TARGETS if lhs != rhs}
+
+
+def _reduce(op: str) -> Callable[[str, str], ReduceMessages]:
+    def build(msg: str, out: str) -> ReduceMessages:
+        return ReduceMessages(op, msg, out)
+
+    build.__name__ = build.__qualname__ = op
+    build.__doc__ = f"Reduce: out[v] = {op} of `msg` over the messages that v received; 0 for nodes that received none."
+    return build
+
+
+REDUCE = {op: _reduce(op) for op in ("sum", "mean", "max", "min")}

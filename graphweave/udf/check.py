@@ -1,0 +1,28 @@
+"""What user-defined functions may return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.udf.mailbox import Mailbox
+
+
+def check_fields(out: Any, rows: int, who: str, of: str) -> dict[str, Tensor]:
+    """`out` as a dict of tensors with `rows` rows; DataError says which field is not."""
+    if not isinstance(out, Mapping):
+        raise DataError(f"{who} must return a dict of tensors (got {type(out).__name__}).")
+    for name, x in out.items():
+        if isinstance(x, Mailbox):
+            raise DataError(
+                f"{who} returned {name!r} for each message ({x!r}), where one row for each node is expected. "
+                "Reduce it along dim 1, with .sum(1) for instance."
+            )
+        if not isinstance(x, Tensor):
+            raise DataError(f"{who} must return tensors (got {type(x).__name__} for {name!r}).")
+        if x.dim() == 0 or x.shape[0] != rows:
+            raise DataError(f"{who} returned {name!r} of shape {tuple(x.shape)}, but there are {rows} {of}.")
+    return dict(out)

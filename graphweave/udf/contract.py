@@ -1,0 +1,104 @@
+"""Products of mailboxes: with shared weights row by row; over the mailbox dim a push of products.
+
+One mechanism: an einsum whose letters say which dim is nodes and which is messages.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphweave.udf.mailbox import Mailbox, NotExpressible, first, register
+from graphweave.udf.reductions import push
+
+
+def _einsum(equation: str, *operands: Any) -> Any:
+    """Letters of nodes and messages are those at dim 0 and `axis` of the mailboxes; nodes stay first in the output."""
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        operands = tuple(operands[0])
+    box = first(*operands)
+    for x in operands:
+        if isinstance(x, Mailbox) and x.received is not box.received:
+            raise NotExpressible("an einsum of mailboxes of different nodes")
+    plan = _plan(equation, tuple(x.axis if isinstance(x, Mailbox) else 0 for x in operands))
+    if plan.refused:
+        raise NotExpressible(plan.refused)
+    spread = []
+    for x, pulled in zip(operands, plan.pulled, strict=True):
+        data = x.data if isinstance(x, Mailbox) else x
+        spread.append(box.received.pull(data) if pulled else data)
+    data = torch.einsum(plan.equation, *spread)
+    return push(data, box, "sum") if plan.axis is None else box.like(data, plan.axis)
+
+
+class _Plan(NamedTuple):
+    """The einsum over messages, which operands are pulled to them, and the axis of the result (None: it is pushed)."""
+
+    equation: str = ""
+    pulled: tuple[bool, ...] = ()
+    axis: int | None = None
+    refused: str = ""
+
+
+@torch.compiler.assume_constant_result  # letters: nothing of it belongs into a trace
+def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
+    """`axes` are those of the mailboxes, 0 for tensors."""
+    if "." in equation:
+        return _Plan(refused="an einsum of a mailbox with an ellipsis")
+    inputs, _, output = equation.replace(" ", "").partition("->")
+    terms = inputs.split(",")
+    if "->" not in equation:
+        output = "".join(sorted(c for c in set(inputs) if c.isalpha() and inputs.count(c) == 1))
+    boxes = [(t, axis) for t, axis in zip(terms, axes, strict=True) if axis]
+    rows, messages = {t[0] for t, _ in boxes}, {t[axis] for t, axis in boxes}
+    if len(rows) > 1 or len(messages) > 1:
+        return _Plan(refused="an einsum of pairs of messages")
+    (row,), (message,) = rows, messages
+    if output[:1] != row:
+        return _Plan(refused="an einsum whose output does not start with the nodes")
+    pulled = []
+    for t, axis in zip(terms, axes, strict=True):
+        if not axis and message in t:
+            return _Plan(refused="an einsum in which a tensor has a value for each place of a mailbox")
+        if not axis and row in t[1:]:
+            return _Plan(refused="an einsum of a tensor whose nodes are not its first dim")
+        pulled.append(not axis and row in t)
+    inner = ",".join(t.replace(message, "") for t in terms) + "->" + output.replace(message, "")
+    return _Plan(inner, tuple(pulled), output.index(message) if message in output else None)
+
+
+def _matmul(a: Any, b: Any) -> Any:
+    """a @ b as an einsum; dims before the last two align from the right."""
+    box = first(a, b)
+    if isinstance(a, Mailbox) and not isinstance(b, Mailbox) and b.dim() <= 2 and a.axis < a.ndim - 1:
+        return a.like(a.data @ b)  # shared weights
+    a_dims, b_dims = (x.ndim if isinstance(x, Mailbox) else x.dim() for x in (a, b))
+    if a_dims < 2 or b_dims < 2:
+        raise NotExpressible("a product of a mailbox and a vector")
+    if max(a_dims, b_dims) != box.ndim:
+        raise NotExpressible("a product of a mailbox with a tensor of more dims")
+    return _einsum(_equation(a_dims, b_dims), a, b)
+
+
+@torch.compiler.assume_constant_result
+def _equation(a_dims: int, b_dims: int) -> str:
+    i, k, j, *rest = list(string.ascii_letters)
+    lead = "".join(rest[: max(a_dims, b_dims) - 2])
+    return f"{lead[len(lead) - a_dims + 2 :]}{i}{k},{lead[len(lead) - b_dims + 2 :]}{k}{j}->{lead}{i}{j}"
+
+
+def _linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
+    if not isinstance(x, Mailbox) or x.axis == x.ndim - 1:
+        raise NotExpressible("a linear layer over the messages of a mailbox, or with weights of a mailbox")
+    return x.like(functional.linear(x.data, weight, bias))
+
+
+def register_products() -> None:
+    register("einsum", _einsum)
+    for name in ("matmul", "bmm", "mm"):
+        register(name, _matmul)
+    register("linear", _linear)

@@ -1,0 +1,201 @@
+"""The messages that a row receives, as a tensor with one ragged dim: [rows, mailbox, *features].
+
+A reduce function of DGL is written for a dense tensor of rows that all received equally many messages. Here it is
+called once for all rows: messages stay [edges, *features], and what works along the mailbox dim becomes a push along
+the edges' destinations, or a push and a pull. It is traced as plain PyTorch operations, so it is compiled, or runs,
+like anything else. (Graphiler, section 4.1: the residencies of what a function reads decide how its operations move data.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError, GraphweaveError
+
+
+class NotExpressible(GraphweaveError):
+    """A reduce function does with its mailbox what is neither row-wise nor a reduction; it then runs in buckets."""
+
+
+class Received:
+    """Which row each of the messages goes to: `dst` [messages], and a tensor `rows` of shape [number of rows, 0].
+
+    `zero_if_empty` are results of reductions, which are 0 already in rows that received nothing.
+    """
+
+    def __init__(self, dst: Tensor, rows: Tensor) -> None:
+        self.dst, self.rows = dst, rows
+        self.zero_if_empty: list[Tensor] = []
+
+    def num_rows(self) -> int:
+        return self.rows.shape[0]
+
+    def count(self, dtype: torch.dtype) -> Tensor:
+        """Number of messages of each row, [rows]."""
+        ones = torch.ones(self.dst.shape[0], dtype=dtype, device=self.dst.device)
+        return ones.new_zeros(self.num_rows()).index_add(0, self.dst, ones)
+
+    def pull(self, x: Tensor) -> Tensor:
+        """[rows, ...] -> [messages, ...]: to each message the value of its row."""
+        return x.index_select(0, self.dst)
+
+
+HANDLERS: dict[str, Callable[..., Any]] = {}
+"""Name of a PyTorch function -> what stands in for it where a mailbox is among its arguments."""
+
+NAMES: dict[str, str] = {}
+"""What PyTorch calls those functions when it hands them over, operators and methods included -> the name."""
+
+_SPELLINGS = (torch, torch.Tensor, torch.nn.functional, torch.special, torch.linalg)
+
+
+def register(name: str, handler: Callable[..., Any]) -> None:
+    """Let `handler` stand in for all spellings of the PyTorch function `name`, operators included."""
+    HANDLERS[name] = handler
+    NAMES[name] = NAMES[f"__{name}__"] = name
+    for home in _SPELLINGS:
+        function = getattr(home, name, None)
+        if callable(function):
+            NAMES[function.__name__] = name
+
+
+class Mailbox:
+    """Messages as [rows, ..., mailbox, ...features]: `data` [messages, *features] and `axis`, the dim of the mailbox.
+
+    Whatever has one number of rows and messages may be combined with it: other mailboxes, tensors [rows, 1, *features]
+    (values of the row), and tensors of feature dims alone (shared data). Its methods are those of a tensor.
+    """
+
+    def __init__(self, data: Tensor, received: Received, axis: int = 1) -> None:
+        self.data, self.received, self.axis = data, received, axis
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # by name: under Dynamo one function has several objects
+        if func.__name__ not in NAMES:
+            raise NotExpressible(f"{func.__name__} of a mailbox")
+        return HANDLERS[NAMES[func.__name__]](*args, **(kwargs or {}))
+
+    @property
+    def ndim(self) -> int:
+        return self.data.dim() + 1
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.data.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.data.device
+
+    def dim_of_data(self, dim: int) -> int:
+        """The dim of `data` that is feature dim `dim` of the mailbox."""
+        return dim if dim < self.axis else dim - 1
+
+    def like(self, data: Tensor, axis: int | None = None) -> Mailbox:
+        """A mailbox of the same messages."""
+        return Mailbox(data, self.received, self.axis if axis is None else axis)
+
+    def __repr__(self) -> str:
+        sizes = ["rows", *map(str, self.data.shape[1:])]
+        sizes.insert(self.axis, "messages")
+        return f"Mailbox({', '.join(sizes)}; {self.data.dtype})"
+
+    def __len__(self) -> int:
+        return self.received.num_rows()
+
+    def __bool__(self) -> bool:
+        raise NotExpressible("a branch on the values of a mailbox")
+
+    def __iter__(self) -> Any:
+        raise NotExpressible("a loop over a mailbox")
+
+    __hash__ = object.__hash__
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def method(self: Mailbox, *args: Any, **kwargs: Any) -> Any:
+        return HANDLERS[name](self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _reflected(name: str) -> Callable[..., Any]:
+    def method(self: Mailbox, other: Any) -> Any:
+        return HANDLERS[name](other, self)
+
+    return method
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    def method(self: Mailbox, *args: Any, **kwargs: Any) -> Any:
+        raise NotExpressible(f"Tensor.{name} of a mailbox")
+
+    method.__name__ = name
+    return method
+
+
+_OPERATORS = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+    "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
+_COMPARISONS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+
+
+def attach_methods() -> None:
+    """Give mailboxes the methods and operators of tensors: those that are registered, others refuse by name."""
+    for name in dir(torch.Tensor):
+        if name.startswith("_") or name in Mailbox.__dict__ or name in Mailbox.__annotations__:
+            continue
+        if name in HANDLERS:
+            setattr(Mailbox, name, _method(name))
+        elif callable(getattr(torch.Tensor, name)):
+            setattr(Mailbox, name, _missing(name))
+    for operator, name in _OPERATORS.items():
+        setattr(Mailbox, f"__{operator}__", _method(name))
+        setattr(Mailbox, f"__r{operator}__", _reflected(name))
+    for operator, name in _COMPARISONS.items():
+        setattr(Mailbox, f"__{operator}__", _method(name))
+    for operator, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "getitem": "getitem"}.items():
+        setattr(Mailbox, f"__{operator}__", _method(name))
+
+
+def first(*args: Any) -> Mailbox:
+    """The first mailbox among arguments."""
+    for a in args:
+        if isinstance(a, Mailbox):
+            return a
+    raise NotExpressible("a mailbox inside a container")
+
+
+def aligned(x: Any, box: Mailbox) -> Any:
+    """`x` as it takes part in a row-wise operation on the messages of `box`: [messages or 1, *features].
+
+    Dims align from the right, as ever. Raises DataError where `x` has one value for each place of a mailbox (rows need
+    not have equally many), or more dims than the mailbox, so that its rows would meet other dims.
+    """
+    if isinstance(x, Mailbox):
+        if x.ndim != box.ndim or x.axis != box.axis or x.received is not box.received:
+            raise NotExpressible("mailboxes of different shapes or nodes in one operation")
+        return x.data
+    if not isinstance(x, Tensor) or x.dim() <= box.ndim - 1 - box.axis:
+        return x  # a number, or feature dims alone
+    if x.dim() > box.ndim:
+        raise DataError(
+            f"a tensor of {x.dim()} dims meets a mailbox of {box.ndim} ({box!r}): dims align from the right, so nodes "
+            "would meet messages. Give the mailbox the missing dims: m.unsqueeze(-1)."
+        )
+    for _ in range(box.ndim - x.dim()):
+        x = x.unsqueeze(0)
+    if x.shape[box.axis] != 1:
+        raise DataError(
+            f"a tensor of shape {tuple(x.shape)} has {x.shape[box.axis]} values along dim {box.axis}, where each node "
+            "has its own number of messages: expected 1. Write values of nodes as x.unsqueeze(1)."
+        )
+    x = x.squeeze(box.axis)
+    return x if x.shape[0] == 1 else box.received.pull(x)

@@ -1,0 +1,81 @@
+"""Messages along edges and their reduction at nodes, written once: traced into a compiled model, or run as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.counters import bump
+from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
+from graphweave.udf.bucket import reduce_in_buckets
+from graphweave.udf.check import check_fields
+from graphweave.udf.contract import register_products
+from graphweave.udf.mailbox import NotExpressible, Received, attach_methods
+from graphweave.udf.reductions import register_reductions
+from graphweave.udf.report import ragged, report_bucketing, why_in_buckets
+from graphweave.udf.rowwise import register_rowwise
+from graphweave.udf.shapes import register_shapes
+
+register_rowwise()
+register_reductions()
+register_shapes()
+register_products()
+attach_methods()
+
+Message = Callable[[EdgeBatch], Mapping[str, Any]]
+Reduce = Callable[[NodeBatch], Mapping[str, Any]]
+
+
+def edge_results(ends: Ends, frames: Frames, function: Message, who: str) -> dict[str, Tensor]:
+    """What `function` returns for all edges, [edges, ...] each."""
+    return check_fields(function(EdgeBatch(ends, frames)), ends.src.shape[0], who, "edges")
+
+
+def node_results(rows: Tensor, frames: Frames, data: Mapping[str, Tensor], function: Reduce) -> dict[str, Tensor]:
+    """What `function` returns for all nodes, [nodes, ...] each."""
+    return check_fields(function(NodeBatch(None, rows, frames, data)), rows.shape[0], "the function", "nodes")
+
+
+def updated(ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None) -> dict[str, Tensor]:
+    """New fields [destinations, ...]: messages reduced at each destination, zeros without any, then `apply`."""
+    messages = edge_results(ends, frames, message, "the message function")
+    out = reduced(ends, frames, messages, reduce)
+    if apply is not None:
+        out.update(node_results(ends.dst_rows, frames, {**frames.dst, **out}, apply))
+    return out
+
+
+def reduced(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+    """`reduce` called once on ragged mailboxes; in buckets, where it asks for more than they can."""
+    received = Received(ends.dst, ends.dst_rows)
+    try:
+        result: Any = ragged(received, frames, messages, reduce)
+    except NotExpressible:
+        result = None
+    if result is None:
+        return bucketed(ends, frames, messages, reduce)
+    rows = ends.dst_rows.shape[0]
+    out = check_fields(result, rows, "the reduce function", "destination nodes")
+    return {name: _zero_if_empty(x, received) for name, x in out.items()}
+
+
+@torch.compiler.disable
+def bucketed(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+    """The reduce function in buckets, counted, and said once with the line that asks for it."""
+    bump("bucketed_reductions")
+    report_bucketing(reduce, why_in_buckets(ends, frames, messages, reduce) or "an operation that it met in a trace")
+    return reduce_in_buckets(ends, frames, messages, reduce)
+
+
+def _zero_if_empty(x: Tensor, received: Received) -> Tensor:
+    """DGL does not call a reduce function for nodes without messages: their results are zeros."""
+    for z in received.zero_if_empty:
+        if x is z:
+            return x
+    empty = received.count(torch.get_default_dtype()) == 0
+    for _ in x.shape[1:]:
+        empty = empty.unsqueeze(-1)
+    return torch.where(empty, torch.zeros_like(x), x)

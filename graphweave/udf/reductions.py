@@ -1,0 +1,282 @@
+"""Along the mailbox dim: reductions are pushes, softmax and its like pushes and pulls; along feature dims, dense work.
+
+Rows without messages get 0 (argmax and argmin: 0), which is what DGL gives to nodes that receive nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from graphweave.udf.mailbox import Mailbox, NotExpressible, register
+
+
+class Extremes(NamedTuple):
+    """What torch.max(x, dim) returns."""
+
+    values: Any
+    indices: Any
+
+
+def push(x: Tensor, box: Mailbox, fold: str) -> Tensor:
+    """[messages, *features] -> [rows, *features], `fold` being sum, prod, amax or amin; rows without messages get 0."""
+    out = x.new_zeros((box.received.num_rows(), *x.shape[1:]))
+    if fold == "sum":
+        return out.index_add(0, box.received.dst, x)
+    dst = box.received.dst
+    for _ in x.shape[1:]:
+        dst = dst.unsqueeze(-1)
+    return out.scatter_reduce(0, dst.expand_as(x), x, fold, include_self=False)
+
+
+def pull(x: Tensor, box: Mailbox) -> Tensor:
+    return box.received.pull(x)
+
+
+# ---------------------------------------------------------------- dims
+
+
+def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, tuple[int, ...]]:
+    """Does `dim` include the mailbox dim, and which dims of the messages does it include?"""
+    if dim is None:
+        raise NotExpressible(f"{what} over all dims of a mailbox, nodes included")
+    given = dim if isinstance(dim, (tuple, list)) else (dim,)
+    dims = sorted(d + box.ndim if d < 0 else d for d in given)
+    if 0 in dims:
+        raise NotExpressible(f"{what} over the nodes (dim 0) of a mailbox")
+    return box.axis in dims, tuple(box.dim_of_data(d) for d in dims if d != box.axis)
+
+
+def _over_features(box: Mailbox, dims: tuple[int, ...], keepdim: bool, reduced: Tensor) -> Mailbox:
+    moved = 0 if keepdim else sum(d < box.axis for d in dims)
+    return box.like(reduced, box.axis - moved)
+
+
+def _kept(out: Tensor, box: Mailbox, keepdim: bool) -> Tensor:
+    return out.unsqueeze(box.axis) if keepdim else out
+
+
+def _empty_is_zero(out: Tensor, box: Mailbox) -> Tensor:
+    box.received.zero_if_empty.append(out)
+    return out
+
+
+def _reduction(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], what: str) -> Callable[..., Any]:
+    """`along` reduces the mailbox dim of messages; `dense` is PyTorch's reduction, for feature dims."""
+
+    def handler(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None) -> Any:
+        inside, dims = _dims(x, dim if axis is None else axis, what)
+        if dtype is not None:
+            x = x.like(x.data.to(dtype))
+        if dims:
+            x = _over_features(x, dims, keepdim, dense(x.data, dims, keepdim=keepdim))
+        return _kept(along(x), x, keepdim) if inside else x
+
+    return handler
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def _counts(box: Mailbox) -> Tensor:
+    """Messages of each row, at least 1, with the dims of a reduced mailbox."""
+    data = box.data
+    count = box.received.count(data.dtype if data.is_floating_point() else torch.get_default_dtype()).clamp(min=1)
+    for _ in data.shape[1:]:
+        count = count.unsqueeze(-1)
+    return count
+
+
+def _sum(box: Mailbox) -> Tensor:
+    x = box.data.long() if box.data.dtype is torch.bool else box.data
+    return _empty_is_zero(push(x, box, "sum"), box)
+
+
+def _mean(box: Mailbox) -> Tensor:
+    return _empty_is_zero(_sum(box) / _counts(box), box)
+
+
+def _prod(box: Mailbox) -> Tensor:
+    return _empty_is_zero(push(box.data, box, "prod"), box)
+
+
+def _amax(box: Mailbox) -> Tensor:
+    return _empty_is_zero(push(box.data, box, "amax"), box)
+
+
+def _amin(box: Mailbox) -> Tensor:
+    return _empty_is_zero(push(box.data, box, "amin"), box)
+
+
+def _any(box: Mailbox) -> Tensor:
+    return push(box.data.bool().long(), box, "sum") > 0
+
+
+def _all(box: Mailbox) -> Tensor:
+    return push((~box.data.bool()).long(), box, "sum") == 0
+
+
+def _logsumexp(box: Mailbox) -> Tensor:
+    top = push(box.data.detach(), box, "amax")
+    top = torch.where(top.isinf(), torch.zeros_like(top), top)  # an infinite one leaves nothing to scale
+    return push((box.data - pull(top, box)).exp(), box, "sum").log() + top
+
+
+def _prod_of_features(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
+    for d in reversed(dims):
+        x = x.prod(d, keepdim=keepdim)
+    return x
+
+
+def _root(x: Tensor) -> Tensor:
+    """A square root whose gradient at 0 is 0, as that of torch.std and torch.norm."""
+    zero = x == 0
+    return torch.where(zero, torch.zeros_like(x), torch.where(zero, torch.ones_like(x), x).sqrt())
+
+
+def _variance(box: Mailbox, correction: float) -> Tensor:
+    gap = box.data - pull(_mean(box), box)
+    count = box.received.count(box.data.dtype)
+    for _ in box.data.shape[1:]:
+        count = count.unsqueeze(-1)
+    return push(gap * gap, box, "sum") / (count - correction).clamp(min=0)
+
+
+def _spread(root: bool) -> Callable[..., Any]:
+    dense = torch.std if root else torch.var
+
+    def handler(
+        x: Mailbox, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
+    ) -> Any:
+        inside, dims = _dims(x, dim, "std" if root else "var")
+        n = float(unbiased) if correction is None else correction
+        if not inside:
+            return _over_features(x, dims, keepdim, dense(x.data, dims, correction=n, keepdim=keepdim))
+        if dims:
+            raise NotExpressible("a variance over messages and features together")
+        out = _variance(x, n)
+        return _kept(_root(out) if root else out, x, keepdim)
+
+    return handler
+
+
+def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    p = 2 if p in (None, "fro") else p
+    inside, dims = _dims(x, dim, "norm")
+    if not inside:
+        return _over_features(x, dims, keepdim, torch.linalg.vector_norm(x.data, p, dims, keepdim, dtype=dtype))
+    size = x.data.abs()
+    if p == float("inf"):
+        out = _AMAX(x.like(size), dim, keepdim)
+    elif p == 1:
+        out = _SUM(x.like(size), dim, keepdim)
+    elif p == 2:
+        out = _root(_SUM(x.like(size * size), dim, keepdim))
+    else:
+        out = _SUM(x.like(size**p), dim, keepdim) ** (1 / p)
+    return out
+
+
+def _vector_norm(x: Mailbox, ord: Any = 2, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return _norm(x, ord, dim, keepdim, dtype)
+
+
+# ---------------------------------------------------------------- extremes with places
+
+
+def _place(box: Mailbox) -> Tensor:
+    """Place of each message in its row's mailbox, in the order of edges, [messages]."""
+    dst = box.received.dst
+    by_row = torch.argsort(dst, stable=True)
+    start = box.received.count(torch.float64).long().cumsum(0) - box.received.count(torch.float64).long()
+    place = torch.arange(dst.shape[0], device=dst.device) - start.index_select(0, dst.index_select(0, by_row))
+    return torch.zeros_like(dst, dtype=torch.int64).index_copy(0, by_row, place)
+
+
+def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
+    """Place of the first message that equals the row's extreme."""
+    place = _place(box)
+    for _ in box.data.shape[1:]:
+        place = place.unsqueeze(-1)
+    far = torch.full_like(place, box.data.shape[0])
+    return push(torch.where(box.data == pull(extreme, box), place, far), box, "amin")
+
+
+def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair: Callable[..., Any]) -> Any:
+    def handler(x: Mailbox, dim: Any = None, keepdim: bool = False) -> Any:
+        if isinstance(dim, (Tensor, Mailbox)):
+            return pair(x, dim)
+        inside, dims = _dims(x, dim, "max or min")
+        if not inside:
+            values, indices = dense(x.data, dims[0], keepdim=keepdim)
+            return Extremes(_over_features(x, dims, keepdim, values), _over_features(x, dims, keepdim, indices))
+        values = along(x)
+        return Extremes(_kept(values, x, keepdim), _kept(_where_extreme(x, values.detach()), x, keepdim))
+
+    return handler
+
+
+def _argument(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any]) -> Callable[..., Any]:
+    def handler(x: Mailbox, dim: Any = None, keepdim: bool = False) -> Any:
+        inside, dims = _dims(x, dim, "argmax or argmin")
+        if not inside:
+            return _over_features(x, dims, keepdim, dense(x.data, dims[0], keepdim=keepdim))
+        return _kept(_where_extreme(x, along(x.like(x.data.detach()))), x, keepdim)
+
+    return handler
+
+
+# ---------------------------------------------------------------- softmax
+
+
+def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+    inside, dims = _dims(x, dim, "softmax")
+    if not inside:
+        return x.like(torch.softmax(x.data, dims[0], dtype=dtype))
+    data = x.data if dtype is None else x.data.to(dtype)
+    top = push(data.detach(), x, "amax")
+    e = (data - pull(top, x)).exp()
+    return x.like(e / pull(push(e, x, "sum"), x))
+
+
+def _log_softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+    inside, dims = _dims(x, dim, "log_softmax")
+    if not inside:
+        return x.like(torch.log_softmax(x.data, dims[0], dtype=dtype))
+    data = x.data if dtype is None else x.data.to(dtype)
+    gap = data - pull(push(data.detach(), x, "amax"), x)
+    return x.like(gap - pull(push(gap.exp(), x, "sum").log(), x))
+
+
+def _normalize(x: Mailbox, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Mailbox:
+    size = _norm(x, p, dim, keepdim=True)
+    return x / size.clamp(min=eps)
+
+
+_SUM = _reduction(_sum, torch.sum, "sum")
+_AMAX = _reduction(_amax, torch.amax, "max")
+
+
+def register_reductions() -> None:
+    register("sum", _SUM)
+    register("mean", _reduction(_mean, torch.mean, "mean"))
+    register("prod", _reduction(_prod, _prod_of_features, "prod"))
+    register("amax", _AMAX)
+    register("amin", _reduction(_amin, torch.amin, "min"))
+    register("any", _reduction(_any, torch.any, "any"))
+    register("all", _reduction(_all, torch.all, "all"))
+    register("logsumexp", _reduction(_logsumexp, torch.logsumexp, "logsumexp"))
+    register("std", _spread(True))
+    register("var", _spread(False))
+    register("norm", _norm)
+    register("vector_norm", _vector_norm)
+    register("max", _extreme(_amax, torch.max, torch.maximum))
+    register("min", _extreme(_amin, torch.min, torch.minimum))
+    register("argmax", _argument(_amax, torch.argmax))
+    register("argmin", _argument(_amin, torch.argmin))
+    register("softmax", _softmax)
+    register("log_softmax", _log_softmax)
+    register("normalize", _normalize)

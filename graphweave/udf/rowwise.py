@@ -1,0 +1,87 @@
+"""Row-wise operations on mailboxes: the same operation on the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphweave.udf.mailbox import Mailbox, aligned, first, register
+
+_TORCH = (
+    "abs", "acos", "acosh", "add", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
+    "bitwise_not", "bitwise_or", "bitwise_xor", "ceil", "clamp", "clamp_max", "clamp_min", "clip", "copysign",
+    "cos", "cosh", "deg2rad", "digamma", "div", "divide", "dropout", "eq", "erf", "erfc", "exp", "exp2", "expm1",
+    "float_power", "floor", "floor_divide", "fmax", "fmin", "fmod", "frac", "ge", "greater", "gt", "isfinite",
+    "isinf", "isnan", "le", "lerp", "less", "lgamma", "log", "log10", "log1p", "log2", "logaddexp", "logical_and",
+    "logical_not", "logical_or", "logical_xor", "logit", "lt", "maximum", "minimum", "mul", "multiply",
+    "nan_to_num", "ne", "neg", "negative", "positive", "pow", "rad2deg", "reciprocal", "relu", "remainder", "round",
+    "rsqrt", "rsub", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan",
+    "tanh", "true_divide", "trunc", "where", "xlogy",
+)  # fmt: skip
+
+_FUNCTIONAL = (
+    "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
+    "prelu", "relu6", "rrelu", "selu", "silu", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
+    "alpha_dropout",
+)  # fmt: skip
+
+_CONVERSIONS = (
+    "bfloat16", "bool", "clone", "contiguous", "detach", "double", "float", "half", "int", "long", "to", "type_as",
+    "type",
+)  # fmt: skip
+
+
+def _rowwise(function: Callable[..., Any]) -> Callable[..., Any]:
+    def handler(*args: Any, **kwargs: Any) -> Any:
+        box = first(*args, *kwargs.values())
+        inner = [aligned(a, box) for a in args]
+        named = {name: aligned(a, box) for name, a in kwargs.items()}
+        return box.like(function(*inner, **named))
+
+    return handler
+
+
+def _type_as(x: Any, other: Any) -> Any:
+    box = first(x, other)
+    to = other.data if isinstance(other, Mailbox) else other
+    return box.like(box.data.type_as(to)) if isinstance(x, Mailbox) else x.type_as(to)
+
+
+def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
+    def handler(x: Mailbox, *args: Any, **kwargs: Any) -> Any:
+        return x.like(function(x.data, *args, **kwargs))
+
+    return handler
+
+
+def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    if x is None:
+        raise TypeError("torch.where of a mailbox expects a condition and two values")
+    return _choose(condition, x, y)
+
+
+_choose = _rowwise(torch.where)
+
+
+def _masked_fill(x: Any, mask: Any, value: Any) -> Any:
+    return _choose(mask, value, x)
+
+
+def register_rowwise() -> None:
+    for name in _TORCH:
+        register(name, _rowwise(getattr(torch, name)))
+    for name in _FUNCTIONAL:
+        register(name, _rowwise(getattr(functional, name)))
+    for name in _CONVERSIONS:
+        register(name, _like(getattr(torch.Tensor, name)))
+    for name in ("zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like", "bernoulli"):
+        register(name, _like(getattr(torch, name)))
+    register("dropout", _rowwise(functional.dropout))
+    register("where", _where)
+    register("masked_fill", _masked_fill)
+    register("type_as", _type_as)
+    register("truediv", _rowwise(torch.div))
