@@ -3,7 +3,7 @@
 A reduce function of DGL is written for a dense tensor of rows that all received equally many messages. Here it is
 called once for all rows: messages stay [edges, *features], and what works along the mailbox dim becomes a push along
 the edges' destinations, or a push and a pull. It is traced as plain PyTorch operations, so it is compiled, or runs,
-like anything else. (Graphiler, section 4.1: the residencies of what a function reads decide how its operations move data.)
+like anything else. (Graphiler, section 4.1: where what a function reads resides decides how its operations move data.)
 """
 
 from __future__ import annotations
