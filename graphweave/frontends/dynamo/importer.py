@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -40,6 +41,8 @@ _RESHAPES: dict[Any, Any] = dict.fromkeys(
 _BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
+_PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_LAYERS = os.path.join(_PACKAGE, "nn") + os.sep
 
 
 @dataclass(frozen=True)
@@ -221,8 +224,10 @@ class _Importer:
 
 
 def location(node: fx.Node) -> str:
-    """ "file:line code" of the innermost line outside torch that made `node`; "" where nothing is known."""
+    """ "file:line code" of the innermost line that made `node` and is the user's: outside torch and, if there is such a
+    line, outside this package, whose layers count as the user's; "" where nothing is known."""
     trace = (node.meta.get("stack_trace") or "").splitlines()
+    ours = ""
     for i in range(len(trace) - 1, -1, -1):
         head = trace[i].strip()
         if not head.startswith('File "'):
@@ -232,8 +237,11 @@ def location(node: fx.Node) -> str:
             continue
         line = rest.split(",")[0].strip()
         code = trace[i + 1].strip() if i + 1 < len(trace) and not trace[i + 1].strip().startswith('File "') else ""
-        return f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
-    return ""
+        found = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
+        if not path.startswith(_PACKAGE) or path.startswith(_LAYERS):
+            return found
+        ours = ours or found
+    return ours
 
 
 def attribute(gm: fx.GraphModule, name: str) -> Any:
