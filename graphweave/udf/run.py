@@ -74,6 +74,11 @@ def _first_edge(ends: Ends) -> Ends:
     return Ends(ends.src[:1], ends.dst[:1], ends.src_rows, ends.dst_rows, eids)
 
 
+def call(function: Callable[..., Any], *args: Any) -> Any:
+    """`function(*args)`, a function of this package over messages: with kernels, or as it is."""
+    return function(*args) if _plain() else _call(function, function, *args)
+
+
 def _plain() -> bool:
     return torch.compiler.is_compiling() or not settings().eager_kernels
 
