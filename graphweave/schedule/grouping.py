@@ -28,6 +28,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, Program, Push, Ref, Reshape, Type
 
 _GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
+_WIDE_BYTES = 64  # a row's, from which it deserves a kernel of its own
 
 
 @dataclass(slots=True)
@@ -153,10 +154,19 @@ class _Grouping:
         if reader is not None:
             lost = {g for g in self._candidates(reader) if self._legal(reader, g)}
             candidates = [g for g in candidates if g not in lost or not self._saves_more(reader, ref, g)]
-        if not candidates:
+        if not candidates or not self._belongs(ref, candidates, beside):
             self.groups.append(Group(*self._home(ref)))
             candidates = [len(self.groups) - 1]
         return max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
+
+    def _belongs(self, ref: Ref, candidates: Iterable[int], beside: int | None) -> bool:
+        """False for wide rows that share nothing with any group: a kernel of their own makes them when needed.
+
+        Beside what happens to run earlier they would only lie in memory for longer.
+        """
+        if is_push(self.program, ref) or self.along.get(ref) is not None or self._bytes(ref) < _WIDE_BYTES:
+            return True
+        return any(self._shared_bytes(ref, g, beside) for g in candidates)
 
     def _saves_more(self, reader: Ref, ref: Ref, g: int) -> bool:
         """Whether `reader` shares more with `g` than `ref` does, what both compute for every edge included."""
