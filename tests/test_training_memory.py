@@ -97,3 +97,51 @@ def test_explain_tells_the_policy_and_what_is_kept() -> None:
 def test_an_unknown_policy_is_refused_by_name() -> None:
     with pytest.raises(SettingsError, match="auto, never, always"):
         graphweave.compile(MaxMessages(), options={"recompute": "sometimes"})
+
+
+class Activated(nn.Module):
+    """Sums of neighbours, an activation, a product: the gradient wants the sum's sign and the activation itself."""
+
+    def __init__(self, wide_input: bool) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(features(1, 9, seed=5)[0])
+        self.linear = nn.Linear(9, 20)
+        self.wide_input = wide_input
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index
+        total = torch.zeros_like(x).index_add(0, dst, x[src])
+        hidden = torch.relu(total * self.scale)
+        return self.linear(hidden) + (total.square() if self.wide_input else total).sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("wide_input", [True, False])
+def test_of_an_activation_and_what_it_is_made_of_one_is_saved(wide_input: bool) -> None:
+    model = Activated(wide_input)
+    compiled = graphweave.compile(model)
+    x = features(40, 9).requires_grad_()
+    told = graphweave.explain(compiled, x, INDEX)
+    kept = on_nodes(next(g.saved for g in told.graphs if g.saved))
+    assert kept == ["V0[9] f32"], kept
+    inputs = [x, *model.parameters()]
+    want = torch.autograd.grad(model(x, INDEX).square().sum(), inputs)
+    got = torch.autograd.grad(compiled(x, INDEX).square().sum(), inputs)
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-4 * float(b.abs().max()), rtol=0)
+
+
+def test_of_a_softmax_over_classes_the_logits_and_numbers_of_a_row_are_saved() -> None:
+    class Loss(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.tensor(1.5))
+
+        def forward(self, x: Tensor, edge_index: Tensor, y: Tensor) -> Tensor:
+            src, dst = edge_index
+            logits = torch.zeros_like(x).index_add(0, dst, x[src])
+            return nn.functional.cross_entropy(logits * self.scale, y)
+
+    x, y = features(40, 9).requires_grad_(), torch.arange(40) % 9
+    told = graphweave.explain(graphweave.compile(Loss()), x, INDEX, y)
+    kept = on_nodes(next(g.saved for g in told.graphs if g.saved))
+    assert kept.count("V0[9] f32") == 1, kept

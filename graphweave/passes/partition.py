@@ -21,10 +21,11 @@ from graphweave.analysis.flow import (
     symbols_in,
 )
 from graphweave.analysis.hoist import hoisted
-from graphweave.core.types import UNIT
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Ref, Type
-from graphweave.passes.recompute import Recompute, recomputed
+from graphweave.passes.recompute import Recompute, recomputed, repeatable
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,52 @@ def saved_values(
             todo.extend(operands(node))
         else:
             saved.add(ref)
+    if recompute == "auto":
+        saved = _made_of_others(joint, saved, kept_anyway, edges)
     return tuple(sorted(saved))
+
+
+def _made_of_others(joint: Program, saved: set[Ref], free: frozenset[Ref], edges: frozenset[Space]) -> set[Ref]:
+    """`saved` without rows on nodes that cost little to compute again from others of `saved`.
+
+    So of what lies before and behind an activation one is kept, and of a softmax over classes its input, which a
+    gradient needs, and two numbers a row. Narrower values may join `saved` for that. Computing again reads at most
+    twice the bytes that it saves.
+    """
+    for ref in sorted(saved, reverse=True):
+        if not repeatable(joint, ref):
+            continue
+        made_of = _origins(joint, ref, saved | free, edges)
+        added = {r for r in made_of - saved - free if not isinstance(joint.nodes[r], Input)}
+        size = _row_bytes(joint, ref)
+        known = all(isinstance(joint.types[r], Type) for r in made_of)
+        if known and _bytes_of(joint, added) < size and _bytes_of(joint, made_of) <= 2 * size:
+            saved = (saved - {ref}) | made_of
+    return saved
+
+
+def _origins(joint: Program, ref: Ref, there: set[Ref] | frozenset[Ref], edges: frozenset[Space]) -> set[Ref]:
+    """What `ref` can be computed again from: the first values that are `there`, inputs, or dear to repeat."""
+    found: set[Ref] = set()
+    todo = list(operands(joint.nodes[ref]))
+    while todo:
+        r = todo.pop()
+        there_anyway = r in there or isinstance(joint.nodes[r], Input)
+        if not there_anyway and (repeatable(joint, r) or recomputed("auto", joint, r, edges)):
+            todo.extend(operands(joint.nodes[r]))
+        else:
+            found.add(r)
+    return found
+
+
+def _bytes_of(program: Program, refs: Iterable[Ref]) -> int:
+    return sum(_row_bytes(program, r) for r in refs)
+
+
+def _row_bytes(program: Program, ref: Ref) -> int:
+    """Bytes of a row; shared data, of which there is one row, count nothing."""
+    t = program.types[ref]
+    return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) and t.space != UNIT else 0
 
 
 def _sizes_to_save(

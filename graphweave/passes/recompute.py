@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-from graphweave.analysis.cones import widens
+from graphweave.analysis.cones import is_light, widens
 from graphweave.analysis.flow import is_structure, is_view
 from graphweave.analysis.tiles import is_tiled
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import EXPENSIVE, UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -73,6 +73,17 @@ def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[S
     if t.space == UNIT:
         return numel(t.shape) <= _SMALL_UNIT
     return policy == "always" or t.space in edges or isinstance(node, Pull) or widens(program, ref)
+
+
+def repeatable(program: Program, ref: Ref) -> bool:
+    """Whether a kernel computes rows of `ref`, a value on nodes, again from its operands at about the cost of a read.
+
+    Elementary functions and reductions are dearer than reading their results.
+    """
+    node = program.nodes[ref]
+    if not isinstance(node, Pointwise | Cast | Pad | Concat) or not is_light(program, ref):
+        return False
+    return not isinstance(node, Pointwise) or node.op not in EXPENSIVE
 
 
 def _drawn(program: Program, ref: Ref) -> bool:
