@@ -18,8 +18,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers` makes. The
-# wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is enough:
+# DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers` and
+# `make bench-udf` make. The wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is
+# enough:
 #   make bench-peers DGL_TORCH="torch==2.2.1+cpu --index-url https://download.pytorch.org/whl/cpu"
 # DGL's wheels are for Python 3.8 to 3.12.
 DGL_TORCH ?= torch==2.2.1
@@ -30,7 +31,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers clean
+.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf clean
 
 setup: $(STAMP)
 
@@ -79,6 +80,10 @@ bench-bounds: $(STAMP)
 bench-peers: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.kernels $(ARGS)
 	$(BIN)/python -m bench.peers $(ARGS) $(PEER_ARGS)
+
+# User-defined functions here and in DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.
+bench-udf: $(STAMP) $(DGL_STAMP)
+	$(BIN)/python -m bench.udf $(ARGS)
 
 $(DGL_STAMP): bench/requirements-dgl.txt
 	$(DGL_PYTHON) -m venv $(DGL_VENV)

@@ -21,8 +21,11 @@ from typing import ClassVar
 import dgl
 import dgl.nn as dglnn
 import torch
+import torch.nn.functional as F
 from dgl import DGLGraph
 from torch import Tensor, nn
+
+from bench.udf_layers import LAYERS, SELF_LOOPS, Stack
 
 Weights = Mapping[str, Tensor]
 """state_dict of the PyG model: names begin with `layers.<i>.`."""
@@ -173,10 +176,13 @@ class Layers(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(layers)
 
-    def forward(self, graph: DGLGraph, x: Tensor) -> Tensor:
+    def forward(self, graph: DGLGraph, x: Tensor, y: Tensor | None = None) -> Tensor:
         for i, layer in enumerate(self.layers):
             x = layer(graph, x if i == 0 else x.relu())
         return x
+
+    def loss(self, graph: DGLGraph, x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(self(graph, x), y)
 
     def take(self, weights: Weights) -> None:
         for i, layer in enumerate(self.layers):
@@ -190,6 +196,26 @@ class Layers(nn.Module):
         }
 
 
+class UserDefined(nn.Module):
+    """Layers of `bench.udf_layers`, which have PyG's names already."""
+
+    def __init__(self, model: Stack) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, graph: DGLGraph, x: Tensor, y: Tensor) -> Tensor | tuple[Tensor, ...]:
+        return self.model(graph, x, y)
+
+    def loss(self, graph: DGLGraph, x: Tensor, y: Tensor) -> Tensor:
+        return self.model.loss(graph, x, y)
+
+    def take(self, weights: Weights) -> None:
+        self.model.load_state_dict(dict(weights))
+
+    def pyg_grads(self) -> dict[str, Tensor]:
+        return {name: p.grad for name, p in self.model.named_parameters() if p.grad is not None}
+
+
 def _two(layer: Callable[[int], Twin], inputs: int) -> Layers:
     return Layers(layer(inputs), layer(64))
 
@@ -199,7 +225,7 @@ def _edge_convs(inputs: int) -> Layers:
     return Layers(*(EdgeConv(i, o) for i, o in zip(widths, widths[1:])))  # noqa: B905, RUF007
 
 
-MODELS: dict[str, Callable[[int], Layers]] = {
+MODELS: dict[str, Callable[[int], Layers | UserDefined]] = {
     "gcn": lambda inputs: _two(lambda width: Gcn(width, 64), inputs),
     "sage": lambda inputs: _two(lambda width: Sage(width, 64), inputs),
     "gin": lambda inputs: _two(lambda width: Gin(width, 64), inputs),
@@ -207,10 +233,11 @@ MODELS: dict[str, Callable[[int], Layers]] = {
     "gatv2": lambda inputs: _two(lambda width: Gatv2(width, 4, 16), inputs),
     "monet": lambda inputs: _two(lambda width: Monet(width, 64, 2, 3), inputs),
     "edgeconv": _edge_convs,
+    **{f"udf-{name}": lambda inputs, make=make: UserDefined(make(inputs)) for name, make in LAYERS.items()},
 }
-"""Model name -> twin from the input width."""
+"""Model name -> twin from the input width. udf-NAME: the layer as user-defined functions."""
 
-_SELF_LOOPS = ("gcn", "gat", "gatv2")
+_SELF_LOOPS = ("gcn", "gat", "gatv2", *(f"udf-{name}" for name in SELF_LOOPS))
 
 
 def graph_of(model: str, case: Mapping[str, Tensor], index: torch.dtype) -> DGLGraph:
@@ -220,7 +247,7 @@ def graph_of(model: str, case: Mapping[str, Tensor], index: torch.dtype) -> DGLG
     if model in _SELF_LOOPS:
         graph = dgl.add_self_loop(dgl.remove_self_loop(graph))
     graph = graph.int() if index == torch.int32 else graph.long()
-    if model == "gcn":
+    if model in ("gcn", "udf-gcn"):
         graph.ndata["norm"] = graph.in_degrees().float().rsqrt().unsqueeze(1)
     if "edge_attr" in case:
         graph.edata["pseudo"] = case["edge_attr"]

@@ -1,7 +1,8 @@
-"""DGL's side of `bench.peers`, run by the Python of DGL's own virtual environment: serves one case from a file.
+"""DGL's side of `bench.peers` and `bench.udf`, run by the Python of DGL's own environment: serves one case from a file.
 
 Questions: "first" builds the formats and runs once; "result" writes loss and gradients (PyG's names), or the kernel's
-output; "turn" times steps. The loss is taken by PyTorch eagerly: DGL 2.1's graphs are not captured by its compiler.
+output; "turn" times steps; "first_infer", "result_infer" and "infer" are the same for forward passes of a model. The
+loss is taken by PyTorch eagerly: DGL 2.1's graphs are not captured by its compiler.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from typing import Any
 import dgl
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from bench.dgl_models import MODELS, graph_of
 from bench.turns import serve, steps_timer
+from bench.udf_layers import joined
 
 
 class Training:
@@ -36,9 +37,13 @@ class Training:
     def step(self) -> Tensor:
         for parameter in self.model.parameters():
             parameter.grad = None
-        loss = F.cross_entropy(self.model(self.graph, self.x), self.y)
+        loss = self.model.loss(self.graph, self.x, self.y)
         loss.backward()
         return loss.detach()
+
+    def infer(self) -> Tensor | tuple[Tensor, ...]:
+        with torch.no_grad():
+            return self.model(self.graph, self.x, self.y)
 
     def result(self) -> dict[str, Tensor]:
         return {"out": self.step(), **self.model.pyg_grads()}
@@ -79,16 +84,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     index = torch.int32 if options.index_bits == 32 else torch.int64
     work = Training(options.name, case, index) if options.name in MODELS else KernelCall(options.name, case, index)
 
-    def first() -> dict[str, Any]:
+    def first(call: Callable[[], Any] = work.step) -> dict[str, Any]:
         start = time.perf_counter()
-        work.step()
+        call()
         seconds = time.perf_counter() - start
         return {"first": seconds, "versions": {name: version(name) for name in ("dgl", "torch", "numpy")}}
 
-    def result(path: str) -> None:
-        np.savez(path, **{name: value.numpy() for name, value in work.result().items()})
+    def write(path: str, tensors: Mapping[str, Tensor]) -> None:
+        np.savez(path, **{name: value.numpy() for name, value in tensors.items()})
 
-    serve({"first": first, "result": result, "turn": steps_timer(work.step)})
+    handlers: dict[str, Callable[..., Any]] = {
+        "first": first,
+        "result": lambda path: write(path, work.result()),
+        "turn": steps_timer(work.step),
+    }
+    if isinstance(work, Training):
+        infer = work.infer
+        handlers["first_infer"] = lambda: first(infer)
+        handlers["result_infer"] = lambda path: write(path, {"out": joined(infer())})
+        handlers["infer"] = steps_timer(infer)
+    serve(handlers)
     return 0
 
 

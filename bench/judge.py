@@ -27,20 +27,20 @@ def read_result(path: Path) -> Result:
     return Result((tensors.pop("out"),), dict(tensors))
 
 
-def result_of(player: Player) -> Result:
+def result_of(player: Player, question: str = "result") -> Result:
     """One more step of the process, with its numbers."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.npz"
-        player.ask("result", path=str(path))
+        player.ask(question, path=str(path))
         return read_result(path)
 
 
 class Judge:
     """`eager(wide)` starts the process of eager PyG, in float64 where `wide`; it is started when first needed."""
 
-    def __init__(self, eager: Callable[[bool], Player], want: Result | None = None) -> None:
-        """`want` is eager's float32 result where that is known."""
-        self._eager, self._want = eager, want
+    def __init__(self, eager: Callable[[bool], Player], want: Result | None = None, question: str = "result") -> None:
+        """`want` is eager's float32 result where that is known; `question` is what eager is asked for it."""
+        self._eager, self._want, self._question = eager, want, question
         self._exact: Result | None = None
 
     def verdict(self, got: Result) -> dict[str, Any]:
@@ -68,7 +68,7 @@ class Judge:
     def _run(self, *, wide: bool) -> Result:
         player = self._eager(wide)
         try:
-            return result_of(player)
+            return result_of(player, self._question)
         finally:
             player.close()
 

@@ -64,9 +64,9 @@ def handwritten(name: str, work: Workload) -> Callable[[], Tensor]:
     """The hand-written kernel, on formats built before; its result lies in reused huge-page memory, as graphweave's."""
     dst, src = work.edge_index[1].contiguous(), work.edge_index[0].contiguous()
     nodes, edges = work.x.size(0), src.numel()
-    csr = formats.csr(dst, nodes)
+    csr, perm = formats.csr(dst, nodes), formats.perm(dst, nodes)
     column = formats.column(dst, nodes, False, src, nodes, False)
-    perm = csr.perm if csr.perm is not None else torch.arange(edges, dtype=torch.int32)
+    perm = perm if perm is not None else torch.arange(edges, dtype=torch.int32)
     kernel = kernel_cache.load(Path(__file__).with_name("handwritten.cpp").read_text(), name)
 
     def call() -> Tensor:

@@ -65,6 +65,8 @@ class Player:
 
     def ask(self, do: str, **arguments: Any) -> Any:
         assert self._process.stdin is not None
+        if self._process.stdin.closed:
+            raise PlayerLost("ended before, after an answer that it did not give")
         try:
             self._process.stdin.write(json.dumps({"do": do, **arguments}) + "\n")
         except BrokenPipeError:
