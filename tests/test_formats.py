@@ -65,12 +65,12 @@ def assert_groups(found: formats.CsrFormat, index: Tensor, rows: int, wide: bool
     assert found.indptr.dtype == dtype
     assert found.indptr.tolist() == np.concatenate([[0], np.cumsum(degree)]).astype(int).tolist()
     assert found.max_degree == (degree.max() if rows else 0)
-    if found.perm is None:
-        assert np.array_equal(order, np.arange(len(values)))
-    else:
-        assert found.perm.dtype == dtype
-        assert np.array_equal(found.perm.numpy(), order)
-        assert not np.array_equal(order, np.arange(len(values)))
+    assert found.in_order == np.array_equal(order, np.arange(len(values)))
+    perm = formats.perm(index, rows, wrap=bool((index < 0).any()), wide=wide)
+    assert (perm is None) == found.in_order
+    if perm is not None:
+        assert perm.dtype == dtype
+        assert np.array_equal(perm.numpy(), order)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -140,13 +140,16 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
             for threads in (1, 2, 5):
                 torch.set_num_threads(threads)
                 formats.clear()
-                answers.append(formats.csr(index, rows))
-            for other in answers[1:]:
-                assert torch.equal(other.indptr, answers[0].indptr)
-                assert torch.equal(other.chunks, answers[0].chunks)
-                assert (other.perm is None) == (answers[0].perm is None)
-                if other.perm is not None and answers[0].perm is not None:
-                    assert torch.equal(other.perm, answers[0].perm)
+                column = formats.column(index, rows, False, index.flip(0), rows, False)
+                answers.append((formats.csr(index, rows), formats.perm(index, rows), column))
+            (first, perm, column), *others = answers
+            for other, other_perm, other_column in others:
+                assert torch.equal(other.indptr, first.indptr)
+                assert torch.equal(other.chunks, first.chunks)
+                assert torch.equal(other_column, column)
+                assert (other_perm is None) == (perm is None) == first.in_order
+                if perm is not None:
+                    assert torch.equal(other_perm, perm)
     finally:
         torch.set_num_threads(before)
 
@@ -355,6 +358,67 @@ def test_the_cache_is_bounded_in_bytes_and_drops_the_least_recently_used() -> No
     with override(format_bytes=0):
         assert_groups(formats.csr(tensors[3], 50), tensors[3], 50, wide=False)
         assert formats.stats() == {"entries": 0, "bytes": 0}
+
+
+def test_a_permutation_is_made_when_it_is_asked_for_and_kept() -> None:
+    rows, values = ZOO["parallel"]
+    index, other = torch.tensor(values), torch.tensor(values).flip(0)
+    formats.column(index, rows, False, other, rows, False)
+    assert builds() == 2  # rows and column, no permutation
+    order = formats.perm(index, rows)
+    assert order is not None
+    assert torch.equal(order.long(), index.argsort(stable=True))
+    assert formats.perm(index, rows) is order
+    assert builds() == 3
+    index[0] = rows - 1 - index[0]
+    edited = formats.perm(index, rows)
+    assert edited is not None
+    assert torch.equal(edited.long(), index.argsort(stable=True))
+    assert formats.perm(torch.tensor([0, 0, 2]), 3) is None
+
+
+@pytest.mark.parametrize("wrap", [False, True])
+def test_the_first_bad_end_is_reported_whatever_the_threads(wrap: bool) -> None:
+    rows, values = ZOO["parallel"]
+    index, other = torch.tensor(values), torch.tensor(values).flip(0)
+    other[[60_001, 80_000, 99_999]] = -rows - 1
+    for _ in range(3):
+        with pytest.raises(IndexRangeError, match=f"index {-rows - 1} at position 60001 "):
+            formats.column(index, rows, wrap, other, rows, wrap)
+
+
+def test_an_index_of_64_bits_is_kept_in_32_where_it_fits() -> None:
+    rows, values = ZOO["parallel"]
+    for index in (torch.tensor(values) - 5, torch.stack([torch.tensor(values)] * 2, 1)[:, 1], torch.empty(0).long()):
+        found = formats.narrowed(index)
+        assert found.dtype == torch.int32
+        assert found.tolist() == index.tolist()
+    for value in (2**31, -(2**31) - 1, 2**40 + 1):
+        beyond = torch.tensor([3, value])
+        assert formats.narrowed(beyond) is beyond
+        with pytest.raises(IndexRangeError, match=f"index {value} at position 1"):
+            formats.csr(formats.narrowed(beyond), 5)
+    limits = torch.tensor([2**31 - 1, -(2**31)])
+    assert formats.narrowed(limits).tolist() == limits.tolist()
+    for other in (torch.tensor([1], dtype=torch.int32), torch.tensor([[1]]), torch.tensor([1.0])):
+        assert formats.narrowed(other) is other
+
+
+@pytest.mark.parametrize("written", ["index", "count"])
+def test_an_index_written_to_while_it_is_read_is_refused(written: str) -> None:
+    """Foreign memory may be written without PyTorch's knowing: nothing is read or written out of bounds then."""
+    rows, values = ZOO["parallel hub"]
+    array = np.array(values)
+    index = torch.from_numpy(array)
+    formats.csr(index, rows)
+    if written == "index":
+        array[::2] = rows - 1
+    else:
+        array[:] = -7
+    with pytest.raises(DataError, match="nobody writes to"):
+        formats.perm(index, rows)
+    with pytest.raises(DataError, match="nobody writes to"):
+        formats.column(index, rows, False, index.clone() % rows, rows, False)
 
 
 def test_formats_of_dead_tensors_do_not_fill_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:

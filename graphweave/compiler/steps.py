@@ -133,8 +133,8 @@ class KernelStep:
             case Flat(m):
                 return formats.flat(index[m], self._rows_of(m, counts), self._wraps(m), wide)
             case Perm(m):
-                csr = self._csr(m, index, counts, wide)
-                return in_order(csr.num_edges, wide) if csr.perm is None else csr.perm
+                perm = formats.perm(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+                return in_order(index[m].numel(), wide) if perm is None else perm
             case Column(m, other):
                 return formats.column(
                     index[m], self._rows_of(m, counts), self._wraps(m),

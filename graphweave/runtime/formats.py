@@ -1,5 +1,7 @@
 """Formats of index tensors: checked indices, CSR grouping by row, neighbour columns. Built in native code, cached.
 
+Each is built when a kernel first asks for it, straight from the indices: 4 bytes an edge, and nothing beside it.
+
 An index tensor is 1-d, int32 or int64, of any stride, on the CPU. Every value is checked before it is used: one that is
 out of range raises IndexRangeError. Formats are int32 unless `wide`; they are cached against the index tensor (see
 `tracked`), within GRAPHWEAVE_FORMAT_BYTES. Formats of inference tensors are built at every call, since edits of such a
@@ -41,8 +43,8 @@ class CsrFormat:
     indptr: Tensor
     """[num_rows + 1], int32, or int64 if wide."""
 
-    perm: Tensor | None
-    """[num_edges], same dtype: position -> edge id, increasing within a row. None: the index is sorted, k -> k."""
+    in_order: bool
+    """The index is sorted: the edge at position k is k."""
 
     max_degree: int
     chunks: Tensor
@@ -53,7 +55,7 @@ class CsrFormat:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(t for t in (self.indptr, self.perm, self.chunks) if t is not None)
+        return self.indptr, self.chunks
 
 
 _cache: TrackedCache[CsrFormat | Tensor] = TrackedCache(lambda: settings().format_bytes)
@@ -66,6 +68,17 @@ def csr(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) ->
     """
     key = ("csr", place(index), num_rows, wrap, wide)
     return cast(CsrFormat, _cached(key, (index,), lambda: _build_csr(index, num_rows, wrap, wide)))
+
+
+def perm(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> Tensor | None:
+    """[num_edges], dtype of indptr: the edge at each position of `csr(index, num_rows, wrap, wide)`.
+
+    None where the index is sorted. Only kernels that read edge values in the user's order need it.
+    """
+    if csr(index, num_rows, wrap, wide).in_order:
+        return None
+    key = ("perm", place(index), num_rows, wrap, wide)
+    return cast(Tensor, _cached(key, (index,), lambda: _build_perm(index, num_rows, wrap, wide)))
 
 
 def column(
@@ -89,6 +102,19 @@ def flat(index: Tensor, num: int, wrap: bool = False, wide: bool = False) -> Ten
     """
     key = ("flat", place(index), num, wrap, wide)
     return cast(Tensor, _cached(key, (index,), lambda: _build_flat(index, num, wrap, wide)))
+
+
+def narrowed(index: Tensor) -> Tensor:
+    """`index` in 32 bits, not checked against any number of rows; `index` itself if one of its values does not fit.
+
+    It means the same map at half the size. Anything but int64 [num_edges] on the CPU is given back as it is.
+    """
+    if index.dtype != torch.int64 or index.dim() != 1 or index.device.type != "cpu":
+        return index
+    out = torch.empty(index.numel(), dtype=torch.int32)
+    threads = torch.get_num_threads()
+    bad = _native(toolchain()).gw_narrow(index.data_ptr(), index.stride(0), index.numel(), out.data_ptr(), threads)
+    return out if bad < 0 else index
 
 
 def clear() -> None:
@@ -127,10 +153,13 @@ def _native(tools: object) -> ctypes.CDLL:
     pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     library.gw_flat.argtypes = (pointer, i32, i64, i64, i64, i32, pointer, i32, i32)
     library.gw_flat.restype = i64
-    library.gw_group.argtypes = (pointer, i64, i64, pointer, pointer, pointer, pointer, i64, i32, i32)
-    library.gw_group.restype = i32
-    library.gw_permute.argtypes = (pointer, pointer, pointer, i64, i32, i32)
-    library.gw_permute.restype = None
+    library.gw_narrow.argtypes = (pointer, i64, i64, pointer, i32)
+    library.gw_narrow.restype = i64
+    index = (pointer, i32, i64, i64, i64, i32)
+    library.gw_group.argtypes = (*index, pointer, pointer, pointer, pointer, i64, i32, i32)
+    library.gw_group.restype = i64
+    library.gw_place.argtypes = (*index, pointer, i32, i64, i64, i32, pointer, pointer, i32, i32)
+    library.gw_place.restype = i64
     return library
 
 
@@ -150,12 +179,31 @@ def _int_dtype(wide: bool) -> torch.dtype:
     return torch.int64 if wide else torch.int32
 
 
+def _raw(index: Tensor, num: int, wrap: bool) -> tuple[int, bool, int, int, int, bool]:
+    """What native code takes for an index that names one of `num` rows."""
+    return index.data_ptr(), index.dtype == torch.int64, index.stride(0), index.numel(), num, wrap
+
+
 def _run_flat(index: Tensor, num: int, wrap: bool, out: Tensor | None, wide: bool) -> int:
     """Position of the first value out of range, or -1; out None only checks."""
-    return _native(toolchain()).gw_flat(
-        index.data_ptr(), index.dtype == torch.int64, index.stride(0), index.numel(), num, wrap,
-        None if out is None else out.data_ptr(), wide, torch.get_num_threads(),
-    )  # fmt: skip
+    to = None if out is None else out.data_ptr()
+    return _native(toolchain()).gw_flat(*_raw(index, num, wrap), to, wide, torch.get_num_threads())
+
+
+def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
+    """Raises what native code found wrong with `index`: its first bad position, or one of two other reasons."""
+    match status:
+        case -1:
+            return
+        case -2:
+            raise MemoryError(f"no memory to group {index.numel()} edges by {num} rows")
+        case -3:
+            raise DataError("expected an index that nobody writes to while it is read (its values changed). Clone it.")
+    low = f"-{num}" if wrap else "0"
+    raise IndexRangeError(
+        f"index {int(index[status])} at position {status} is out of range for {num} rows; "
+        f"expected {low} <= index < {num}"
+    )
 
 
 def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
@@ -164,32 +212,37 @@ def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
     if unchanged and _run_flat(index, num, False, None, wide) < 0:
         return index.detach()
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))
-    bad = _run_flat(index, num, wrap, out, wide)
-    if bad >= 0:
-        low = f"-{num}" if wrap else "0"
-        raise IndexRangeError(
-            f"index {int(index[bad])} at position {bad} is out of range for {num} rows; expected {low} <= index < {num}"
-        )
+    _refuse(_run_flat(index, num, wrap, out, wide), index, num, wrap)
     return out
 
 
 def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrFormat:
-    rows = _build_flat(index, num_rows, wrap, wide)  # not kept: 4 bytes an edge that no kernel reads
-    num_edges = rows.numel()
-    indptr = torch.empty(num_rows + 1, dtype=rows.dtype)
-    perm = torch.empty_like(rows)
+    _check(index, num_rows, wide)
+    num_edges = index.numel()
+    indptr = torch.empty(num_rows + 1, dtype=_int_dtype(wide))
     num_chunks = max(1, min(-(-(num_rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, num_rows))
     chunks = torch.empty(num_chunks + 1, dtype=torch.int64)
+    in_order = torch.empty(1, dtype=torch.int32)
     degree = torch.empty(1, dtype=torch.int64)
     status = _native(toolchain()).gw_group(
-        rows.data_ptr(), num_edges, num_rows, indptr.data_ptr(), perm.data_ptr(), degree.data_ptr(),
+        *_raw(index, num_rows, wrap), indptr.data_ptr(), in_order.data_ptr(), degree.data_ptr(),
         chunks.data_ptr(), num_chunks, wide, torch.get_num_threads(),
     )  # fmt: skip
-    if status < 0:
-        raise MemoryError(f"no memory to group {num_edges} edges by {num_rows} rows")
+    _refuse(status, index, num_rows, wrap)
     if num_rows > 0:
         chunks = torch.unique_consecutive(chunks)  # a hub spans several shares and leaves empty chunks behind
-    return CsrFormat(indptr, None if status == 1 else perm, int(degree), chunks, num_rows, num_edges)
+    return CsrFormat(indptr, bool(in_order), int(degree), chunks, num_rows, num_edges)
+
+
+def _build_perm(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> Tensor:
+    indptr = csr(index, num_rows, wrap, wide).indptr
+    out = torch.empty(index.numel(), dtype=_int_dtype(wide))
+    status = _native(toolchain()).gw_place(
+        *_raw(index, num_rows, wrap), None, False, 0, 0, False,
+        indptr.data_ptr(), out.data_ptr(), wide, torch.get_num_threads(),
+    )  # fmt: skip
+    _refuse(status, index, num_rows, wrap)
+    return out
 
 
 def _build_column(
@@ -200,12 +253,15 @@ def _build_column(
             f"expected two index tensors of equal length (got {list(index.shape)} and {list(other.shape)}): "
             "they name the ends of the same edges."
         )
-    perm = csr(index, num_rows, wrap, wide).perm
-    if perm is None:
+    grouped = csr(index, num_rows, wrap, wide)
+    if grouped.in_order:
         return flat(other, num_other, wrap_other, wide)
-    rows = _build_flat(other, num_other, wrap_other, wide)
-    out = torch.empty_like(rows)
-    _native(toolchain()).gw_permute(
-        rows.data_ptr(), perm.data_ptr(), out.data_ptr(), rows.numel(), wide, torch.get_num_threads()
-    )
+    _check(other, num_other, wide)
+    out = torch.empty(index.numel(), dtype=_int_dtype(wide))
+    address, is64, stride, _, _, _ = _raw(other, num_other, wrap_other)
+    status = _native(toolchain()).gw_place(
+        *_raw(index, num_rows, wrap), address, is64, stride, num_other, wrap_other,
+        grouped.indptr.data_ptr(), out.data_ptr(), wide, torch.get_num_threads(),
+    )  # fmt: skip
+    _refuse(status, other, num_other, wrap_other)
     return out

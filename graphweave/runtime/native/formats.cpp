@@ -1,4 +1,5 @@
 // Graph formats built in parallel: checked and narrowed indices, stable counting sort by row (CSR), row chunks.
+// Nothing of the size of the edges is allocated here but the result.
 //
 // Every function takes an index as (pointer, is64, stride in elements, count) and the number of rows it may name.
 // With `wrap`, -n..-1 count from the end. Functions that read raw values return -1, or the position of the first value
@@ -14,6 +15,7 @@
 namespace {
 
 constexpr int64_t kSerial = 1 << 15;  // below this many elements a parallel region costs more than it saves
+constexpr int kParts = 8;             // threads that each read a whole index: more would only share its bandwidth
 
 struct Index {
     const void* data;
@@ -67,65 +69,72 @@ int64_t flat(const Index& index, Out* out, int32_t threads) {
     return bad == index.count ? -1 : bad.load();
 }
 
-// Rows of an already narrowed index are in range; out[k] = rows[perm[k]].
-template <typename Out>
-void permute(const Out* rows, const Out* perm, Out* out, int64_t count, int32_t threads) {
-    in_blocks(count, threads_for(count, threads), [&](int, int64_t begin, int64_t end) {
-        for (int64_t k = begin; k < end; ++k) out[k] = rows[perm[k]];
-    });
-}
+// What scatter reports besides a position: it could not allocate, or the index was written to meanwhile.
+constexpr int64_t kNoMemory = -2, kChanged = -3;
 
-template <typename Out>
-bool is_sorted(const Out* rows, int64_t count, int32_t threads) {
-    std::atomic<bool> sorted{true};
-    in_blocks(count, threads_for(count, threads), [&](int, int64_t begin, int64_t end) {
-        for (int64_t e = std::max<int64_t>(begin, 1); e < end; ++e)
-            if (rows[e] < rows[e - 1]) return sorted.store(false, std::memory_order_relaxed);
-    });
-    return sorted;
-}
-
-// indptr of sorted rows: edge e starts every row after that of edge e - 1, up to its own.
-template <typename Out>
-void boundaries(const Out* rows, int64_t count, int64_t num_rows, Out* indptr, int32_t threads) {
-    in_blocks(count + 1, threads_for(count + num_rows, threads), [&](int, int64_t begin, int64_t end) {
+// indptr of the rows that index names. A histogram for each block of edges, added up.
+template <typename In, typename Out>
+int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t threads) {
+    // Histograms pay only while together they are not larger than the edges.
+    const int64_t affordable = std::max<int64_t>(1, 4 * index.count / std::max<int64_t>(index.rows, 1));
+    const int blocks = static_cast<int>(std::min<int64_t>(threads_for(index.count, threads), affordable));
+    std::unique_ptr<Out[]> counts(new (std::nothrow) Out[static_cast<size_t>(blocks) * index.rows]);
+    if (!counts) return kNoMemory;
+    std::atomic<int64_t> bad{index.count};
+    std::atomic<bool> ordered{true};
+    in_blocks(index.count, blocks, [&](int b, int64_t begin, int64_t end) {
+        Out* mine = counts.get() + static_cast<int64_t>(b) * index.rows;
+        std::fill(mine, mine + index.rows, Out(0));
+        int64_t before = begin > 0 ? row_of(index, value_at<In>(index, begin - 1)) : 0;
+        bool rising = true;
         for (int64_t e = begin; e < end; ++e) {
-            const int64_t first = e == 0 ? 0 : static_cast<int64_t>(rows[e - 1]) + 1;
-            const int64_t last = e == count ? num_rows : static_cast<int64_t>(rows[e]);
-            for (int64_t row = first; row <= last; ++row) indptr[row] = static_cast<Out>(e);
+            const int64_t row = row_of(index, value_at<In>(index, e));
+            if (row < 0) return keep_smallest(bad, e);
+            rising &= row >= before;
+            before = row;
+            ++mine[row];
         }
+        if (!rising) ordered.store(false, std::memory_order_relaxed);
     });
+    if (bad != index.count) return bad;
+    sorted = ordered;
+    Out position = 0;
+    for (int64_t row = 0; row < index.rows; ++row) {
+        indptr[row] = position;
+        for (int b = 0; b < blocks; ++b) position += counts[static_cast<int64_t>(b) * index.rows + row];
+    }
+    indptr[index.rows] = position;
+    return -1;
 }
 
-// Stable counting sort. counts[b][row] is first how many edges of block b name the row, then where they go.
-template <typename Out>
-bool sort_by_row(const Out* rows, int64_t count, int64_t num_rows, Out* indptr, Out* perm, int32_t threads) {
-    // A histogram per block pays only while the histograms together are not larger than the edges.
-    const int64_t affordable = std::max<int64_t>(1, 4 * count / std::max<int64_t>(num_rows, 1));
-    const int blocks = static_cast<int>(std::min<int64_t>(threads_for(count, threads), affordable));
-    std::unique_ptr<Out[]> counts(new (std::nothrow) Out[static_cast<size_t>(blocks) * num_rows]);
-    if (!counts) return false;
-    in_blocks(count, blocks, [&](int b, int64_t begin, int64_t end) {
-        Out* mine = counts.get() + static_cast<int64_t>(b) * num_rows;
-        std::fill(mine, mine + num_rows, Out(0));
-        for (int64_t e = begin; e < end; ++e) ++mine[rows[e]];
-    });
-    Out position = 0;
-    for (int64_t row = 0; row < num_rows; ++row) {
-        indptr[row] = position;
-        for (int b = 0; b < blocks; ++b) {
-            Out& cell = counts[static_cast<int64_t>(b) * num_rows + row];
-            const Out here = cell;
-            cell = position;
-            position += here;
+// out[k] = value(e) of the edge e at position k of the CSR `indptr` of index: the second half of a stable counting sort.
+// Each thread reads all edges and places those of its own rows, so that order needs no histogram for each thread, and
+// what one thread writes fits a cache better. value(e) < 0 means that edge e is bad.
+template <typename In, typename Out, typename Value>
+int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads, Value value) {
+    std::unique_ptr<Out[]> next(new (std::nothrow) Out[static_cast<size_t>(index.rows)]);
+    if (!next) return kNoMemory;
+    const int parts = std::min(threads_for(index.count, threads), kParts);
+    std::atomic<int64_t> bad{index.count};
+    std::atomic<bool> changed{false};
+    in_blocks(index.count, parts, [&](int, int64_t first, int64_t last) {
+        const auto row_at = [&](int64_t k) { return std::lower_bound(indptr, indptr + index.rows, Out(k)) - indptr; };
+        const int64_t begin = first == 0 ? 0 : row_at(first), end = last == index.count ? index.rows : row_at(last);
+        std::copy(indptr + begin, indptr + end, next.get() + begin);
+        for (int64_t e = 0; e < index.count; ++e) {
+            const int64_t row = row_of(index, value_at<In>(index, e));
+            if (row < begin || row >= end) continue;
+            const int64_t k = next[row]++, found = value(e);
+            if (found < 0) return keep_smallest(bad, e);
+            if (k >= index.count) return changed.store(true);
+            out[k] = static_cast<Out>(found);
         }
-    }
-    indptr[num_rows] = position;
-    in_blocks(count, blocks, [&](int b, int64_t begin, int64_t end) {
-        Out* mine = counts.get() + static_cast<int64_t>(b) * num_rows;
-        for (int64_t e = begin; e < end; ++e) perm[mine[rows[e]]++] = static_cast<Out>(e);
+        // Only if nobody wrote to the index since its rows were counted is every position filled, and once.
+        for (int64_t row = begin; row < end; ++row)
+            if (next[row] != indptr[row + 1]) return changed.store(true);
     });
-    return true;
+    if (bad != index.count) return bad;
+    return changed ? kChanged : -1;
 }
 
 template <typename Out>
@@ -154,18 +163,35 @@ void balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_c
     chunks[num_chunks] = num_rows;  // trailing rows without edges
 }
 
-// Returns 1 if the rows were sorted (perm untouched), 0 if perm was written, -1 when out of memory.
+// Calls body with a number of the type that values of an index have.
+template <typename Body>
+int64_t with_type(const Index& index, Body body) {
+    return index.is64 ? body(int64_t{}) : body(int32_t{});
+}
+
 template <typename Out>
-int32_t group(const void* rows_raw, int64_t count, int64_t num_rows, void* indptr_raw, void* perm_raw,
-              int64_t* degree, int64_t* chunks, int64_t num_chunks, int32_t threads) {
-    const Out* rows = static_cast<const Out*>(rows_raw);
-    Out* indptr = static_cast<Out*>(indptr_raw);
-    const bool sorted = is_sorted(rows, count, threads);
-    if (sorted) boundaries(rows, count, num_rows, indptr, threads);
-    else if (!sort_by_row(rows, count, num_rows, indptr, static_cast<Out*>(perm_raw), threads)) return -1;
-    *degree = max_degree(indptr, num_rows, threads);
-    balance(indptr, num_rows, chunks, num_chunks);
-    return sorted ? 1 : 0;
+int64_t group(const Index& index, Out* indptr, bool& sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
+              int32_t threads) {
+    const int64_t bad = with_type(index, [&](auto in) {
+        return count_rows<decltype(in), Out>(index, indptr, sorted, threads);
+    });
+    if (bad != -1) return bad;
+    *degree = max_degree(indptr, index.rows, threads);
+    balance(indptr, index.rows, chunks, num_chunks);
+    return -1;
+}
+
+template <typename Out>
+int64_t place(const Index& index, const Index& other, const Out* indptr, Out* out, int32_t threads) {
+    return with_type(index, [&](auto in) {
+        if (!other.data)
+            return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
+        return with_type(other, [&](auto value) {
+            return scatter<decltype(in)>(index, indptr, out, threads, [&](int64_t e) {
+                return row_of(other, value_at<decltype(value)>(other, e));
+            });
+        });
+    });
 }
 
 }  // namespace
@@ -182,19 +208,40 @@ extern "C" int64_t gw_flat(const void* data, int32_t is64, int64_t stride, int64
     return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
 }
 
-extern "C" int32_t gw_group(const void* rows, int64_t count, int64_t num_rows, void* indptr, void* perm,
-                            int64_t* degree, int64_t* chunks, int64_t num_chunks, int32_t wide, int32_t threads) {
-    const auto run = wide ? group<int64_t> : group<int32_t>;
-    return run(rows, count, num_rows, indptr, perm, degree, chunks, num_chunks, threads);
+// out[e] = index[e] in 32 bits, whatever it names. Returns the first position whose value does not fit, or -1.
+extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, int32_t* out, int32_t threads) {
+    const Index index{data, stride, count, 0, true, false};
+    std::atomic<int64_t> bad{count};
+    in_blocks(count, threads_for(count, threads), [&](int, int64_t begin, int64_t end) {
+        for (int64_t e = begin; e < end; ++e) {
+            const int64_t value = value_at<int64_t>(index, e);
+            out[e] = static_cast<int32_t>(value);
+            if (out[e] != value) return keep_smallest(bad, e);
+        }
+    });
+    return bad == count ? -1 : bad.load();
 }
 
-// out[k] = rows[perm[k]] for arrays of one width.
-extern "C" void gw_permute(const void* rows, const void* perm, void* out, int64_t count, int32_t wide,
-                           int32_t threads) {
-    if (wide)
-        permute(static_cast<const int64_t*>(rows), static_cast<const int64_t*>(perm), static_cast<int64_t*>(out),
-                count, threads);
-    else
-        permute(static_cast<const int32_t*>(rows), static_cast<const int32_t*>(perm), static_cast<int32_t*>(out),
-                count, threads);
+// Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places.
+extern "C" int64_t gw_group(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
+                            void* indptr, int32_t* sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
+                            int32_t wide, int32_t threads) {
+    const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
+    bool in_order = false;
+    const int64_t bad =
+        wide ? group(index, static_cast<int64_t*>(indptr), in_order, degree, chunks, num_chunks, threads)
+             : group(index, static_cast<int32_t*>(indptr), in_order, degree, chunks, num_chunks, threads);
+    *sorted = in_order;
+    return bad;
+}
+
+// out[k] = the row that `other` names for the edge at position k of index's CSR; with `other` null, that edge's id.
+// Returns -1, the first bad position of other, kNoMemory or kChanged.
+extern "C" int64_t gw_place(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
+                            const void* other, int32_t other_is64, int64_t other_stride, int64_t other_rows,
+                            int32_t other_wrap, const void* indptr, void* out, int32_t wide, int32_t threads) {
+    const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
+    const Index to{other, other_stride, count, other_rows, other_is64 != 0, other_wrap != 0};
+    if (wide) return place(index, to, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
+    return place(index, to, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
 }
