@@ -388,7 +388,7 @@ def test_the_first_bad_end_is_reported_whatever_the_threads(wrap: bool) -> None:
 
 
 def test_an_index_of_64_bits_is_kept_in_32_where_it_fits() -> None:
-    rows, values = ZOO["parallel"]
+    _, values = ZOO["parallel"]
     for index in (torch.tensor(values) - 5, torch.stack([torch.tensor(values)] * 2, 1)[:, 1], torch.empty(0).long()):
         found = formats.narrowed(index)
         assert found.dtype == torch.int32

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from graphweave.analysis.cones import is_light, space_of, widens
 from graphweave.analysis.flow import edge_spaces, is_integral, is_scalar, is_structure, is_view, is_work, users
-from graphweave.core.types import Space
+from graphweave.core.types import DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     Aten,
@@ -66,6 +68,19 @@ def hoisted(program: Program) -> tuple[Ref, ...]:
         elif wanted:
             keep.append(ref)
     return tuple(reversed(keep))
+
+
+def only_maps(program: Program, refs: Iterable[Ref]) -> tuple[Ref, ...]:
+    """Those of `refs` that are computed index tensors, of which the program uses nothing but the map that they are."""
+    used_by = users(program)
+    return tuple(
+        r
+        for r in refs
+        if isinstance(t := program.types[r], Type)
+        and (t.shape, t.dtype) == ((), DType.i64)
+        and all(isinstance(program.nodes[u], MapOf) for u in used_by[r])
+        and not _only_views(program, r)
+    )
 
 
 def _repeats(program: Program, ref: Ref, edges: frozenset[Space]) -> bool:

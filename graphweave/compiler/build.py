@@ -9,12 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from graphweave.analysis.flow import extract
+from graphweave.analysis.flow import extract, users
 from graphweave.compiler.dump import dump_plan, dump_program
 from graphweave.compiler.executable import Executable
 from graphweave.compiler.plan import make_plan
 from graphweave.compiler.report import record
-from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
 from graphweave.schedule.options import Options
@@ -56,7 +56,9 @@ def build_training(
     dump_program(f"{name}_joint", joint)
     cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute)
     named = _named(joint, constants)
-    forward = _executable(f"{name}_forward", cut.forward.program, num_forward + len(cut.saved), options, named, verify)
+    count = num_forward + len(cut.saved)
+    private = _private(cut, num_forward)
+    forward = _executable(f"{name}_forward", cut.forward.program, count, options, named, verify, private)
     backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify)
     for made, part in ((forward, cut.forward), (backward, cut.backward)):
         saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
@@ -66,14 +68,28 @@ def build_training(
     return Training(forward, backward, cut)
 
 
+def _private(cut: Split, num_forward: int) -> frozenset[Ref]:
+    """Values of the forward program that leave it only to be maps of the backward."""
+    forward, backward = cut.forward.program, cut.backward.program
+    used_by = users(backward)
+    taken = {ref: cut.backward.where[ref] for ref in cut.saved if ref in cut.backward.where}
+    maps = {
+        cut.forward.where[ref]
+        for ref, there in taken.items()
+        if there not in backward.outputs and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
+    }
+    return frozenset(maps.difference(r for r in forward.outputs[:num_forward] if r is not None))
+
+
 def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
     return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], Input)}
 
 
 def _executable(
-    name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool
-) -> Executable:
-    made = Executable(make_plan(name, program, options, constants), num_outputs, verify=verify)
+    name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
+    private: frozenset[Ref] = frozenset(),
+) -> Executable:  # fmt: skip
+    made = Executable(make_plan(name, program, options, constants), num_outputs, verify=verify, private=private)
     dump_plan(made.plan, made.text)
     return made
 

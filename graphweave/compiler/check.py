@@ -11,9 +11,9 @@ import torch
 from graphweave.analysis.flow import extract
 from graphweave.compiler.steps import KernelStep
 from graphweave.core.errors import VerifyError
-from graphweave.core.types import Space
+from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.schedule.regions import Region
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the largest element: sums run in another order
@@ -25,12 +25,14 @@ def check_step(
     """A function of row counts, values of `given` and the kernel's outputs that raises VerifyError on a difference."""
     part = extract(program, given, kernel.writes)
     names = [n.name for n in part.program.nodes if isinstance(n, Input)]
+    types = zip(part.program.nodes, part.program.types, strict=True)
+    # Indices may come in 32 bits whatever they are declared as.
+    wide = {n.name for n, t in types if isinstance(n, Input) and isinstance(t, Type) and t.dtype is DType.i64}
     lines = sorted({program.locs[r] for r in region.members if program.locs[r]})
 
     def check(rows: Mapping[str, int], values: Sequence[Any], outputs: Sequence[Any]) -> None:
-        expected = interp(
-            part.program, dict(zip(names, values, strict=True)), {Space(name): n for name, n in rows.items()}
-        )
+        given = {name: v.long() if name in wide else v for name, v in zip(names, values, strict=True)}
+        expected = interp(part.program, given, {Space(name): n for name, n in rows.items()})
         for ref, got, want in zip(kernel.writes, outputs, expected, strict=True):
             scale = float(want.abs().max()) if want.numel() else 0.0
             rtol = _TOLERANCE.get(want.dtype, 0.0)

@@ -10,18 +10,22 @@ from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_regi
 from graphweave.compiler.steps import KernelStep
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
+from graphweave.ir.message.nodes import Ref
 
 
 class Executable:
     """`executable(args)` with the values of the program's inputs in order; gives its outputs, None where None.
 
     `text` is the Python source of the call; with `verify` every region is compared with the interpreter at each call.
+    Outputs in `private` are read by our own maps alone, which take an index in 32 bits as well as in 64.
     """
 
-    def __init__(self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False) -> None:
+    def __init__(
+        self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False, private: frozenset[Ref] = frozenset()
+    ) -> None:
         self.plan = plan
         self.kernels = {i: KernelStep(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
-        wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify)
+        wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private)
         self.text = wrapper.text
         self._run = wrapper.load(f"<graphweave {plan.name}>")
 

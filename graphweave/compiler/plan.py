@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphweave.analysis.flow import Extract, ancestors, extract, is_scalar
+from graphweave.analysis.flow import ancestors, extract, is_scalar
 from graphweave.analysis.hoist import hoisted, hoisted_checks
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.errors import IRError
@@ -15,6 +15,7 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.region import Lowered, lower
+from graphweave.passes.split_pairs import SplitPairs
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Region, Schedule, schedule
 
@@ -32,14 +33,14 @@ class KernelPlan:
 class Plan:
     """`steps` in order; a Region step has an entry in `kernels`, or was `refused` (region position -> reason).
 
-    `prelude` computes the `hoisted` values from the graph-only inputs `prelude_inputs`.
+    `prelude` computes the `hoisted` values, and checks, from the graph-only inputs `prelude_inputs`.
     """
 
     name: str
     program: Program
     hoisted: tuple[Ref, ...]
     prelude_inputs: tuple[Ref, ...]
-    prelude: Extract | None
+    prelude: Program | None
     schedule: Schedule
     kernels: Mapping[int, KernelPlan]
     refused: Mapping[int, str]
@@ -81,7 +82,7 @@ def lower_region(
     return KernelPlan(region, lowered, print_kernel(lowered.kernel))
 
 
-def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Extract | None]:
+def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:
     """Sizes are all taken along, since rows may have to be counted from them; tensors only where used."""
     if not kept:
         return (), None
@@ -89,4 +90,4 @@ def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], 
     inputs = tuple(
         r for r, n in enumerate(program.nodes) if isinstance(n, Input) and (r in needed or is_scalar(program, r))
     )
-    return inputs, extract(program, inputs, kept)
+    return inputs, SplitPairs()(extract(program, inputs, kept).program).program

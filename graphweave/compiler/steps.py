@@ -11,14 +11,14 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.products import product_step
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT, Fold, Space
 from graphweave.ir.loop.nodes import Role
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
+from graphweave.ir.message.nodes import MapOf, Node, Program, Push, Ref
 from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.runtime import arena, formats
 from graphweave.runtime.kernel_cache import load
@@ -193,8 +193,26 @@ def call_step(program: Program, ref: Ref) -> Callable[..., Any]:
     if product is not None:
         return product
     names = tuple(dict.fromkeys(operands(node)))
+    widened = _index_in_64_bits(node)
 
     def call(rows: Mapping[Space, int], *values: Any) -> Any:
-        return apply(node, dict(zip(names, values, strict=True)), types, rows.__getitem__)
+        given = dict(zip(names, values, strict=True))
+        if widened is not None and given[widened] is not None:
+            given[widened] = given[widened].long()
+        return apply(node, given, types, rows.__getitem__)
 
     return call
+
+
+def _index_in_64_bits(node: Node) -> Ref | None:
+    """The operand that PyTorch takes as int64 only, or that would not hold its sum with a row count.
+
+    An index that only maps read may be held in 32 bits (`formats.narrowed`).
+    """
+    match node:
+        case MapOf(index, wrap=True):
+            return index
+        case Push(map=m, fold=fold, empty=empty) if fold is not Fold.sum or empty != 0:
+            return m
+        case _:
+            return None

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in
-from graphweave.analysis.hoist import hoisted_checks
+from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in, users
+from graphweave.analysis.hoist import hoisted_checks, only_maps
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan
 from graphweave.compiler.steps import KernelStep, call_step
@@ -15,7 +15,8 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Program, Ref, ToUnit, Type
+from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Node, Program, Ref, ToUnit, Type
+from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import memo
 from graphweave.schedule.regions import Call, Region, Schedule
 
@@ -24,22 +25,26 @@ class Wrapper:
     """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
 
     With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
+    Indices in `narrow` are held in 32 bits if they fit, as are those of the prelude that only maps read; outputs may be
+    among these if they are `private` (see Executable).
     """
 
     def __init__(
         self, plan: Plan, kernels: Mapping[int, KernelStep], num_outputs: int | None = None, *,
-        verify: bool = False, asks: bool = False,
+        verify: bool = False, asks: bool = False, narrow: frozenset[Ref] = frozenset(),
+        private: frozenset[Ref] = frozenset(),
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
-        self._asks = asks
+        self._asks, self._narrow, self._private = asks, narrow, private
         self.asked: list[Space] = []
         self._kernels = kernels
         self._outputs = plan.program.outputs[:num_outputs]
-        self._scope: dict[str, Any] = {"memo": memo, "bump": bump}
+        self._scope: dict[str, Any] = {"memo": memo, "bump": bump, "narrowed": narrowed}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
         self._ready: dict[Ref, str] = {}
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
+        self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in users(plan.program)]
         inputs = self._bind_inputs()
         self._prelude()
         self._steps()
@@ -82,18 +87,25 @@ class Wrapper:
         prelude = self._plan.prelude
         if prelude is None:
             return
-        name, calls = f"{self._plan.name}_prelude", _calls(prelude.program)
-        plan = Plan(name, prelude.program, (), (), None, calls, {}, {}, self._plan.options, {})
-        nested = Wrapper(plan, {}, asks=True)
+        name, hoisted = f"{self._plan.name}_prelude", self._plan.hoisted
+        plan = Plan(name, prelude, (), (), None, _calls(prelude), {}, {}, self._plan.options, {})
+        nested = Wrapper(plan, {}, asks=True, narrow=self._narrowed(prelude))
         run = nested.load(f"<graphweave {self._plan.name} prelude>")
-        count = len(self._plan.hoisted)
-        self._scope["prelude"] = lambda *args: tuple(run(list(args))[:count])
+        self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
-        names = "".join(f"v{r}, " for r in self._plan.hoisted)
+        names = "".join(f"v{r}, " for r in hoisted)
         call = f"memo(prelude, {args})"
         self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)
-        self._ready.update((r, f"v{r}") for r in self._plan.hoisted)
+        self._ready.update((r, f"v{r}") for r in hoisted)
         self._ready.update((r, "None") for r in hoisted_checks(self._program))
+
+    def _narrowed(self, prelude: Program) -> frozenset[Ref]:
+        """Indices that the prelude makes and nobody but maps reads, there and here, as positions in the prelude."""
+        here = set(only_maps(self._program, self._plan.hoisted))
+        here.difference_update(r for r in self._outputs if r is not None and r not in self._private)
+        pairs = zip(self._plan.hoisted, prelude.outputs, strict=False)  # then come the checks
+        there = [new for old, new in pairs if old in here and new is not None]
+        return frozenset(only_maps(prelude, there))
 
     def _kernel(self, i: int, region: Region) -> None:
         kernel = self._kernels[i]
@@ -136,6 +148,11 @@ class Wrapper:
         self._line(f"v{ref} = c{ref}({{{spaces}}}{args})", refs)
         self._fallbacks += is_work(self._program, ref)
         self._ready[ref] = f"v{ref}"
+        if ref in self._narrow:
+            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
+        if self._asks:
+            for size in self._sizes_of[ref]:  # read at once, so that the tensor may go
+                self._ensure(size)
         return self._ready[ref]
 
     def _spaces_around(self, ref: Ref) -> list[Space]:
@@ -237,6 +254,10 @@ class Wrapper:
             text.append(f"    bump('fallback_calls', {self._fallbacks})")
         text.append(f"    return [{', '.join('None' if r is None else self._ready[r] for r in self._outputs)}]")
         return "\n".join(text) + "\n"
+
+
+def _is_size(node: Node) -> bool:
+    return isinstance(node, Aten) and node.target == "aten.sym_size.int"
 
 
 def _calls(program: Program) -> Schedule:

@@ -1,0 +1,116 @@
+"""select(cat([a, b], 1), 0, i) -> cat([select(a, 0, i), select(b, 0, i)]); likewise for columns chosen by an index.
+
+Legal since neither call mixes the rows of a pair [2, edges]. It pays in memory where nobody needs the pair as a whole:
+layers that filter edges and add self-loops do so on `edge_index`, 16 bytes an edge at each step of it, and then use its
+two rows as maps. Row by row, one is made, narrowed and done with before the other is begun.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphweave.analysis.flow import users
+from graphweave.ir.message.builder import Builder, with_operands
+from graphweave.ir.message.nodes import AnyType, Arg, Aten, Node, Operand, Program, Ref, Type
+from graphweave.passes.rewritten import Rewritten, unchanged
+
+
+@dataclass(frozen=True, slots=True)
+class SplitPairs:
+    name: str = "split-pairs"
+
+    def __call__(self, program: Program) -> Rewritten:
+        pairs = _splittable(program)
+        if not pairs:
+            return unchanged(program)
+        split = _Splitter(program, pairs, Builder(), {})
+        for ref in range(len(program.nodes)):
+            if ref not in pairs:
+                split.add(ref)
+        outputs = [None if r is None else split.where[r] for r in program.outputs]
+        return Rewritten(split.build.program(outputs, program.spaces), split.where)
+
+
+@dataclass(frozen=True, slots=True)
+class _Splitter:
+    program: Program
+    pairs: frozenset[Ref]
+    build: Builder
+    where: dict[Ref, Ref]
+
+    def add(self, ref: Ref) -> None:
+        node, loc = self.program.nodes[ref], self.program.locs[ref]
+        match node:
+            case Aten(target="aten.select.int", args=(Operand(pair), _, int(i)), type=t) if pair in self.pairs:
+                self.where[ref] = self._row(pair, i, t)
+            case Aten(target="aten.sym_size.int", args=(Operand(pair), _)) if pair in self.pairs:
+                row = self._row(pair, 0, _row_type(self.program, pair))
+                self.where[ref] = self.build.add(replace(node, args=(Operand(row), 0)), loc)
+            case _:
+                self.where[ref] = self.build.add(with_operands(node, self.where.__getitem__), loc)
+
+    def _row(self, pair: Ref, i: int, t: Type | AnyType) -> Ref:
+        """Row `i` of a pair [2, n], of type `t`."""
+        node, loc = self.program.nodes[pair], self.program.locs[pair]
+        if pair not in self.pairs:
+            return self.build.add(Aten("aten.select.int", (Operand(self.where[pair]), 0, i), (), t), loc)
+        assert isinstance(node, Aten)
+        rows = tuple(Operand(self._row(p, i, _row_type(self.program, p))) for p in _pairs_in(node))
+        args: tuple[Arg, ...]
+        match node.args:
+            case (_, (None, Operand(index))):
+                args = (rows[0], (Operand(self.where[index]),))
+            case (_, _, Operand(index)):
+                args = (rows[0], 0, Operand(self.where[index]))
+            case _:
+                args = (rows, 0)
+        return self.build.add(replace(node, args=args, type=t), loc)
+
+
+def _splittable(program: Program) -> frozenset[Ref]:
+    """Pairs made by calls that can be taken apart, of which only rows and the length are used, or such pairs made."""
+    used_by = users(program)
+    found: set[Ref] = set()
+    for ref in reversed(range(len(program.nodes))):
+        parts = _pairs_in(program.nodes[ref])
+        if not parts or ref in program.outputs or not all(_is_pair(program, p) for p in (ref, *parts)):
+            continue
+        # A pair used as an index of columns is no matrix of two dims, so a user in `found` takes this one as a pair.
+        if all(u in found or _takes_rows(program.nodes[u], ref) for u in used_by[ref]):
+            found.add(ref)
+    return frozenset(found)
+
+
+def _takes_rows(user: Node, pair: Ref) -> bool:
+    match user:
+        case Aten(target="aten.select.int", args=(Operand(x), 0, 0 | 1)):
+            return x == pair
+        case Aten(target="aten.sym_size.int", args=(Operand(x), 1)):
+            return x == pair
+        case _:
+            return False
+
+
+def _pairs_in(node: Node) -> tuple[Ref, ...]:
+    """The pairs that a call joins by their columns, or chooses columns of; nothing for any other call."""
+    match node:
+        case Aten(target="aten.cat.default", args=(tuple(parts), 1 | -1), kwargs=()):
+            return tuple(p.ref for p in parts if isinstance(p, Operand))
+        case Aten(target="aten.index.Tensor", args=(Operand(x), (None, Operand())), kwargs=()):
+            return (x,)
+        case Aten(target="aten.index_select.default", args=(Operand(x), 1 | -1, Operand()), kwargs=()):
+            return (x,)
+        case _:
+            return ()
+
+
+def _row_type(program: Program, pair: Ref) -> AnyType:
+    t = program.types[pair]
+    assert isinstance(t, AnyType)
+    return AnyType(t.text.replace("[2, ", "[", 1))
+
+
+def _is_pair(program: Program, ref: Ref) -> bool:
+    """A tensor [2, n] by its type's text; opaque, so not rows of a space."""
+    t = program.types[ref]
+    return isinstance(t, AnyType) and "[2, " in t.text and t.text.count(", ") == 1
