@@ -1,0 +1,54 @@
+"""Layers of graph neural networks, written with the verbs of `graphweave.Graph` as a user would write them.
+
+Arguments, parameter names and results are those of `dgl.nn` (DGL 2.1), so its weights load. Every layer is called with
+a graph and features, one tensor or a pair for sources and destinations, and leaves the graph's data as they were.
+Layers run as they are, or within a model compiled by `graphweave.compile`. No layer looks at the degrees it meets: a
+node that receives nothing gets what the formula gives, as each docstring says.
+"""
+
+from __future__ import annotations
+
+from graphweave.nn.agnn_conv import AGNNConv
+from graphweave.nn.appnp_conv import APPNPConv
+from graphweave.nn.attention_pooling import GlobalAttentionPooling, WeightAndSum
+from graphweave.nn.cgat_conv import CGATConv
+from graphweave.nn.cgat_pairs import edge_pairs, far_nodes
+from graphweave.nn.cheb_conv import ChebConv
+from graphweave.nn.edge_conv import EdgeConv
+from graphweave.nn.edge_mlp_conv import EdgeMLPConv
+from graphweave.nn.gat_conv import GATConv
+from graphweave.nn.gatv2_conv import GATv2Conv
+from graphweave.nn.gin_conv import GINConv
+from graphweave.nn.gmm_conv import GMMConv
+from graphweave.nn.graph_conv import GraphConv
+from graphweave.nn.pooling import AvgPooling, MaxPooling, SortPooling, SumPooling
+from graphweave.nn.sage_conv import SAGEConv
+from graphweave.nn.set2set import Set2Set
+from graphweave.nn.sg_conv import SGConv
+from graphweave.nn.tag_conv import TAGConv
+
+__all__ = [
+    "AGNNConv",
+    "APPNPConv",
+    "AvgPooling",
+    "CGATConv",
+    "ChebConv",
+    "EdgeConv",
+    "EdgeMLPConv",
+    "GATConv",
+    "GATv2Conv",
+    "GINConv",
+    "GMMConv",
+    "GlobalAttentionPooling",
+    "GraphConv",
+    "MaxPooling",
+    "SAGEConv",
+    "SGConv",
+    "Set2Set",
+    "SortPooling",
+    "SumPooling",
+    "TAGConv",
+    "WeightAndSum",
+    "edge_pairs",
+    "far_nodes",
+]

@@ -1,0 +1,45 @@
+"""What layers share: features of both ends of edges, and scaling of nodes by degrees."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+
+Feat = Tensor | tuple[Tensor, Tensor]
+"""Features of all nodes [N, F], or of sources and destinations ([N_src, F_src], [N_dst, F_dst])."""
+
+Width = int | tuple[int, int]
+"""Numbers of features, of both ends or of (sources, destinations)."""
+
+
+def both_ends(feat: Feat) -> tuple[Tensor, Tensor]:
+    """(features of sources, features of destinations); of one tensor that tensor twice."""
+    return feat if isinstance(feat, tuple) else (feat, feat)
+
+
+def both_widths(width: Width) -> tuple[int, int]:
+    return width if isinstance(width, tuple) else (width, width)
+
+
+def inverse_power(degrees: Tensor, power: float, dtype: torch.dtype) -> Tensor:
+    """1 / max(degree, 1)^power, [N]."""
+    exact = torch.promote_types(dtype, torch.float32)  # a half counts to 2048 only
+    return degrees.clamp(min=1).to(exact).pow(-power).to(dtype)
+
+
+def on_rows(factor: Tensor, x: Tensor) -> Tensor:
+    """`factor` [N] with the dims of `x` [N, ...].
+
+    One number a node, never one an edge: the compiler moves it out of sums and to the narrower side of a product.
+    """
+    for _ in x.shape[1:]:
+        factor = factor.unsqueeze(-1)
+    return factor
+
+
+def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise DataError(f"{name} must be one of {', '.join(map(repr, choices))} (got {value!r}).")
+    return value

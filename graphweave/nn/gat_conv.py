@@ -1,0 +1,143 @@
+"""Graph attention (GAT)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import graphweave.function as fn
+from graphweave.graph.graph import Graph
+from graphweave.graph.softmax import edge_softmax
+from graphweave.nn.ends import Feat, Width, both_ends, both_widths
+
+
+class GATConv(nn.Module):
+    """Graph attention: Velickovic et al., "Graph Attention Networks", ICLR 2018 (https://arxiv.org/abs/1710.10903).
+
+    For each head, with z = W h:
+    s_ji = leaky_relu(a_l . z_j + a_r . z_i),
+    a_ji = w_ji softmax over the edges into i of s_ji, w_ji = 1 without edge weights,
+    h'_i = activation(b + residual(h_i) + sum over edges j -> i of a_ji z_j).
+
+    `in_feats`: a number, or (of sources, of destinations), which then have a W each. `out_feats`: features of each of
+    `num_heads` heads, which are not joined: `.flatten(1)` concatenates, `.mean(1)` averages them. `feat_drop`,
+    `attn_drop`: rates of the dropout of features and of attention. `negative_slope`: of the leaky ReLU. `residual`:
+    adds h_i, or a linear map of it where widths differ (which then has the bias). `activation`: function of the result.
+    `allow_zero_in_degree`: taken for DGL's sake, no effect.
+
+    Nodes without incoming edges receive 0 (bias and residual are added). A node attends to itself through a self-loop
+    only, so add them (`graphweave.add_self_loop`), as the paper does.
+
+    >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))
+    >>> GATConv(5, 4, num_heads=2)(graph, torch.randn(3, 5)).shape
+    torch.Size([3, 2, 4])
+    """
+
+    def __init__(
+        self, in_feats: Width, out_feats: int, num_heads: int, feat_drop: float = 0.0, attn_drop: float = 0.0,
+        negative_slope: float = 0.2, residual: bool = False, activation: Callable[[Tensor], Tensor] | None = None,
+        allow_zero_in_degree: bool = False, bias: bool = True,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.in_src, self.in_dst = both_widths(in_feats)
+        self.out_feats, self.num_heads, self.negative_slope = out_feats, num_heads, negative_slope
+        width = num_heads * out_feats
+        if isinstance(in_feats, tuple):
+            self.fc_src = nn.Linear(self.in_src, width, bias=False)
+            self.fc_dst = nn.Linear(self.in_dst, width, bias=False)
+        else:
+            self.fc = nn.Linear(self.in_src, width, bias=False)
+        self.pair = isinstance(in_feats, tuple)
+        self.attn_l = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.attn_r = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.feat_drop, self.attn_drop = nn.Dropout(feat_drop), nn.Dropout(attn_drop)
+        linear = residual and self.in_dst != width
+        self.res_fc = nn.Linear(self.in_dst, width, bias=bias) if linear else nn.Identity() if residual else None
+        self.bias = nn.Parameter(torch.empty(width)) if bias and not linear else None
+        self.activation = activation
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weights from Glorot's normal distribution with the gain of a ReLU, biases 0."""
+        gain = nn.init.calculate_gain("relu")
+        for child in self.children():
+            if isinstance(child, nn.Linear):
+                nn.init.xavier_normal_(child.weight, gain=gain)
+                if child.bias is not None:
+                    nn.init.zeros_(child.bias)
+        nn.init.xavier_normal_(self.attn_l, gain=gain)
+        nn.init.xavier_normal_(self.attn_r, gain=gain)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def forward(
+        self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None, get_attention: bool = False
+    ) -> Any:  # Tensor or a pair
+        """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
+
+        `edge_weight` [E] multiplies the attention. With `get_attention`: a pair, of the result and the attention
+        [E, heads, 1] (dropout and edge weights included).
+        """
+        z_src, z_dst, h_dst = self._projected(feat)
+        with graph.local_scope():
+            graph.srcdata["z"] = z_src
+            graph.srcdata["el"], graph.dstdata["er"] = self._halves(z_src, z_dst)
+            if edge_weight is not None:
+                graph.edata["w"] = edge_weight.reshape(-1, 1, 1)
+            attention = self._attend(graph, edge_weight is not None, get_attention)
+            out = self._finished(graph.dstdata["h"], h_dst)
+        return (out, attention) if get_attention else out
+
+    def _projected(self, feat: Feat) -> tuple[Tensor, Tensor, Tensor]:
+        """z of sources and of destinations, [N, heads, out], and the features of destinations that made them."""
+        src, dst = both_ends(feat)
+        src = self.feat_drop(src)
+        dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
+        shape = (-1, self.num_heads, self.out_feats)
+        if self.pair:
+            return self.fc_src(src).view(shape), self.fc_dst(dst).view(shape), dst
+        z = self.fc(src).view(shape)
+        return z, self.fc(dst).view(shape) if isinstance(feat, tuple) else z, dst
+
+    def _halves(self, z_src: Tensor, z_dst: Tensor) -> tuple[Tensor, Tensor]:
+        """What each end adds to a score: a_l . z [N_src, heads, 1] and a_r . z [N_dst, heads, 1]."""
+        return (z_src * self.attn_l).sum(-1, keepdim=True), (z_dst * self.attn_r).sum(-1, keepdim=True)
+
+    def _score(self, edges: Any) -> dict[str, Tensor]:
+        return {"e": functional.leaky_relu(edges.src["el"] + edges.dst["er"], self.negative_slope)}
+
+    def _attend(self, graph: Graph, weighted: bool, get_attention: bool) -> Tensor | None:
+        """`h` of destinations from `z`, `el`, `er` and, if `weighted`, `w`; the attention, if it is asked for."""
+        if get_attention:
+            graph.apply_edges(self._score)
+            a = self.attn_drop(edge_softmax(graph, graph.edata["e"]))
+            graph.edata["a"] = a * graph.edata["w"] if weighted else a
+            graph.update_all(fn.u_mul_e("z", "a", "m"), fn.sum("m", "h"))
+            attention: Tensor = graph.edata["a"]
+            return attention
+
+        def message(edges: Any) -> dict[str, Tensor]:
+            sent = {"z": edges.src["z"], **self._score(edges)}
+            return {**sent, "w": edges.data["w"]} if weighted else sent
+
+        def reduce(nodes: Any) -> dict[str, Tensor]:
+            a = self.attn_drop(nodes.mailbox["e"].softmax(1))
+            a = a * nodes.mailbox["w"] if weighted else a
+            return {"h": (a * nodes.mailbox["z"]).sum(1)}
+
+        graph.update_all(message, reduce)
+        return None
+
+    def _finished(self, x: Tensor, h_dst: Tensor) -> Tensor:
+        if self.res_fc is not None:
+            x = x + self.res_fc(h_dst).view(-1, self.num_heads, self.out_feats)
+        if self.bias is not None:
+            x = x + self.bias.view(1, self.num_heads, self.out_feats)
+        return x if self.activation is None else self.activation(x)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_src}, {self.out_feats}, num_heads={self.num_heads}"

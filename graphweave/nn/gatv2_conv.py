@@ -1,0 +1,104 @@
+"""Graph attention whose scores see both ends before the nonlinearity (GATv2)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import graphweave.function as fn
+from graphweave.graph.graph import Graph
+from graphweave.graph.softmax import edge_softmax
+from graphweave.nn.ends import Feat, Width, both_ends, both_widths
+
+
+class GATv2Conv(nn.Module):
+    """Graph attention, dynamic: Brody, Alon and Yahav, "How Attentive are Graph Attention Networks?", ICLR 2022
+    (https://arxiv.org/abs/2105.14491).
+
+    For each head, with l = W_l h and r = W_r h (biases included):
+    s_ji = a . leaky_relu(l_j + r_i),
+    a_ji = softmax over the edges into i of s_ji,
+    h'_i = activation(residual(h_i) + sum over edges j -> i of a_ji l_j).
+
+    `in_feats`: a number, or (of sources, of destinations). `out_feats`: features of each of `num_heads` heads, which
+    are not joined: `.flatten(1)` concatenates them. `share_weights`: W_r is W_l, which needs equal widths. `residual`:
+    adds h_i, or a linear map of it where widths differ. `bias`: of the linear maps. Other arguments are `GATConv`'s.
+
+    Nodes without incoming edges receive 0 (the residual is added). A node attends to itself through a self-loop only,
+    so add them (`graphweave.add_self_loop`), as the paper does.
+
+    >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))
+    >>> GATv2Conv(5, 4, num_heads=2)(graph, torch.randn(3, 5)).shape
+    torch.Size([3, 2, 4])
+    """
+
+    def __init__(
+        self, in_feats: Width, out_feats: int, num_heads: int, feat_drop: float = 0.0, attn_drop: float = 0.0,
+        negative_slope: float = 0.2, residual: bool = False, activation: Callable[[Tensor], Tensor] | None = None,
+        allow_zero_in_degree: bool = False, bias: bool = True, share_weights: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.in_src, self.in_dst = both_widths(in_feats)
+        self.out_feats, self.num_heads, self.negative_slope = out_feats, num_heads, negative_slope
+        width = num_heads * out_feats
+        self.fc_src = nn.Linear(self.in_src, width, bias=bias)
+        self.fc_dst = self.fc_src if share_weights else nn.Linear(self.in_dst, width, bias=bias)
+        self.attn = nn.Parameter(torch.empty(1, num_heads, out_feats))
+        self.feat_drop, self.attn_drop = nn.Dropout(feat_drop), nn.Dropout(attn_drop)
+        linear = residual and self.in_dst != width
+        self.res_fc = nn.Linear(self.in_dst, width, bias=bias) if linear else nn.Identity() if residual else None
+        self.activation = activation
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Weights from Glorot's normal distribution with the gain of a ReLU, biases 0."""
+        gain = nn.init.calculate_gain("relu")
+        for child in self.children():
+            if isinstance(child, nn.Linear):
+                nn.init.xavier_normal_(child.weight, gain=gain)
+                if child.bias is not None:
+                    nn.init.zeros_(child.bias)
+        nn.init.xavier_normal_(self.attn, gain=gain)
+
+    def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Any:  # Tensor or a pair
+        """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
+
+        With `get_attention`: a pair, of the result and the attention [E, heads, 1] (dropout included).
+        """
+        src, dst = both_ends(feat)
+        src = self.feat_drop(src)
+        dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
+        shape = (-1, self.num_heads, self.out_feats)
+        with graph.local_scope():
+            graph.srcdata["l"] = self.fc_src(src).view(shape)
+            graph.dstdata["r"] = self.fc_dst(dst).view(shape)
+            if get_attention:
+                graph.apply_edges(self._score)
+                graph.edata["a"] = self.attn_drop(edge_softmax(graph, graph.edata["e"]))
+                graph.update_all(fn.u_mul_e("l", "a", "m"), fn.sum("m", "h"))
+            else:
+                graph.update_all(self._message, self._reduce)
+            x = graph.dstdata["h"]
+            attention = graph.edata["a"] if get_attention else None
+        if self.res_fc is not None:
+            x = x + self.res_fc(dst).view(shape)
+        x = x if self.activation is None else self.activation(x)
+        return (x, attention) if get_attention else x
+
+    def _score(self, edges: Any) -> dict[str, Tensor]:
+        sides = functional.leaky_relu(edges.src["l"] + edges.dst["r"], self.negative_slope)
+        return {"e": (sides * self.attn).sum(-1, keepdim=True)}
+
+    def _message(self, edges: Any) -> dict[str, Tensor]:
+        return {"l": edges.src["l"], **self._score(edges)}
+
+    def _reduce(self, nodes: Any) -> dict[str, Tensor]:
+        a = self.attn_drop(nodes.mailbox["e"].softmax(1))
+        return {"h": (a * nodes.mailbox["l"]).sum(1)}
+
+    def extra_repr(self) -> str:
+        return f"{self.in_src}, {self.out_feats}, num_heads={self.num_heads}"
