@@ -21,14 +21,14 @@ Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 def reduce_in_buckets(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """`reduce` over the messages [edges, ...] of each node in the order of edges; nodes without messages get zeros."""
     dst, rows = ends.dst.long(), ends.dst_rows
+    if not dst.numel():
+        return _of_no_messages(rows, frames, messages, reduce)
     degrees = torch.bincount(dst, minlength=rows.shape[0])
     by_row = torch.argsort(dst, stable=True)
     starts = degrees.cumsum(0) - degrees
-    # a graph without edges still has to know the names and shapes of the results
-    sizes = torch.unique(degrees[degrees > 0]).tolist() or [1]
     nodes: list[Tensor] = []
     results: list[dict[str, Tensor]] = []
-    for size in sizes:
+    for size in torch.unique(degrees[degrees > 0]).tolist():
         members = (degrees == size).nonzero().squeeze(1)
         slots = by_row[(starts[members].unsqueeze(1) + torch.arange(size, device=dst.device)).flatten()]
         mailbox = {k: m.index_select(0, slots).unflatten(0, (members.numel(), size)) for k, m in messages.items()}
@@ -38,6 +38,21 @@ def reduce_in_buckets(ends: Ends, frames: Frames, messages: Mapping[str, Tensor]
         nodes.append(members)
     where = torch.cat(nodes)
     return {name: _gathered(name, results, where, rows.shape[0]) for name in results[0]}
+
+
+def _of_no_messages(rows: Tensor, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+    """Zeros; what they are named and how wide they are tells one node that receives one message of zeros."""
+    mailbox = {k: one_row(m).unsqueeze(1) for k, m in messages.items()}
+    data = {k: one_row(x) for k, x in frames.dst.items()}
+    batch = NodeBatch(rows.new_zeros(1, dtype=torch.int64), rows.new_empty((1, 0)), frames, data, mailbox)
+    out = check_fields(reduce(batch), 1, "the reduce function", "node of a bucket")
+    nowhere = rows.new_zeros(0, dtype=torch.int64)
+    return {name: _gathered(name, [{name: x[:0]}], nowhere, rows.shape[0]) for name, x in out.items()}
+
+
+def one_row(x: Tensor) -> Tensor:
+    """[1, ...]: the first row, or zeros where there is none; gradients flow in either case."""
+    return x[:1] if x.shape[0] else x.sum(0, keepdim=True, dtype=x.dtype)
 
 
 def _gathered(name: str, results: list[dict[str, Tensor]], where: Tensor, num_rows: int) -> Tensor:

@@ -29,7 +29,7 @@ def _einsum(equation: str, *operands: Any) -> Any:
         raise NotExpressible(plan.refused)
     spread = []
     for x, pulled in zip(operands, plan.pulled, strict=True):
-        data = x.data if isinstance(x, Mailbox) else x
+        data = x.messages if isinstance(x, Mailbox) else x
         spread.append(box.received.pull(data) if pulled else data)
     data = torch.einsum(plan.equation, *spread)
     return push(data, box, "sum") if plan.axis is None else box.like(data, plan.axis)
@@ -75,7 +75,7 @@ def _matmul(a: Any, b: Any) -> Any:
     """a @ b as an einsum; dims before the last two align from the right."""
     box = first(a, b)
     if isinstance(a, Mailbox) and not isinstance(b, Mailbox) and b.dim() <= 2 and a.axis < a.ndim - 1:
-        return a.like(a.data @ b)  # shared weights
+        return a.like(a.messages @ b)  # shared weights
     a_dims, b_dims = (x.ndim if isinstance(x, Mailbox) else x.dim() for x in (a, b))
     if a_dims < 2 or b_dims < 2:
         raise NotExpressible("a product of a mailbox and a vector")
@@ -94,7 +94,7 @@ def _equation(a_dims: int, b_dims: int) -> str:
 def _linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
     if not isinstance(x, Mailbox) or x.axis == x.ndim - 1:
         raise NotExpressible("a linear layer over the messages of a mailbox, or with weights of a mailbox")
-    return x.like(functional.linear(x.data, weight, bias))
+    return x.like(functional.linear(x.messages, weight, bias))
 
 
 def register_products() -> None:

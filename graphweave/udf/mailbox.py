@@ -21,6 +21,10 @@ class NotExpressible(GraphweaveError):
     """A reduce function does with its mailbox what is neither row-wise nor a reduction; it then runs in buckets."""
 
 
+class Misaligned(NotExpressible, DataError):
+    """A tensor does not align with a mailbox: an error, unless all nodes received equally many messages."""
+
+
 class Received:
     """Which row each of the messages goes to: `dst` [messages], and a tensor `rows` of shape [number of rows, 0].
 
@@ -64,46 +68,53 @@ def register(name: str, handler: Callable[..., Any]) -> None:
 
 
 class Mailbox:
-    """Messages as [rows, ..., mailbox, ...features]: `data` [messages, *features] and `axis`, the dim of the mailbox.
+    """Messages as [rows, ..., mailbox, ...features]: `messages` [messages, *features]; `axis` is the mailbox dim.
 
     Whatever has one number of rows and messages may be combined with it: other mailboxes, tensors [rows, 1, *features]
     (values of the row), and tensors of feature dims alone (shared data). Its methods are those of a tensor.
     """
 
-    def __init__(self, data: Tensor, received: Received, axis: int = 1) -> None:
-        self.data, self.received, self.axis = data, received, axis
+    def __init__(self, messages: Tensor, received: Received, axis: int = 1) -> None:
+        self.messages, self.received, self.axis = messages, received, axis
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # by name: under Dynamo one function has several objects
         if func.__name__ not in NAMES:
             raise NotExpressible(f"{func.__name__} of a mailbox")
-        return HANDLERS[NAMES[func.__name__]](*args, **(kwargs or {}))
+        given = dict(kwargs or {})
+        if given.pop("out", None) is not None:
+            raise NotExpressible(f"{func.__name__} of a mailbox into a tensor")
+        return HANDLERS[NAMES[func.__name__]](*args, **given)
+
+    @property
+    def data(self) -> Mailbox:
+        return self.like(self.messages.detach())
 
     @property
     def ndim(self) -> int:
-        return self.data.dim() + 1
+        return self.messages.dim() + 1
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.data.dtype
+        return self.messages.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.data.device
+        return self.messages.device
 
     def dim_of_data(self, dim: int) -> int:
-        """The dim of `data` that is feature dim `dim` of the mailbox."""
+        """The dim of `messages` that is feature dim `dim` of the mailbox."""
         return dim if dim < self.axis else dim - 1
 
-    def like(self, data: Tensor, axis: int | None = None) -> Mailbox:
+    def like(self, messages: Tensor, axis: int | None = None) -> Mailbox:
         """A mailbox of the same messages."""
-        return Mailbox(data, self.received, self.axis if axis is None else axis)
+        return Mailbox(messages, self.received, self.axis if axis is None else axis)
 
     def __repr__(self) -> str:
-        sizes = ["rows", *map(str, self.data.shape[1:])]
+        sizes = ["rows", *map(str, self.messages.shape[1:])]
         sizes.insert(self.axis, "messages")
-        return f"Mailbox({', '.join(sizes)}; {self.data.dtype})"
+        return f"Mailbox({', '.join(sizes)}; {self.messages.dtype})"
 
     def __len__(self) -> int:
         return self.received.num_rows()
@@ -128,6 +139,16 @@ def _method(name: str) -> Callable[..., Any]:
 def _reflected(name: str) -> Callable[..., Any]:
     def method(self: Mailbox, other: Any) -> Any:
         return HANDLERS[name](other, self)
+
+    return method
+
+
+def _in_place(name: str) -> Callable[..., Any]:
+    """`m += x`: as for a tensor, whoever holds this mailbox sees it."""
+
+    def method(self: Mailbox, other: Any) -> Mailbox:
+        self.messages = HANDLERS[name](self, other).messages
+        return self
 
     return method
 
@@ -159,10 +180,17 @@ def attach_methods() -> None:
     for operator, name in _OPERATORS.items():
         setattr(Mailbox, f"__{operator}__", _method(name))
         setattr(Mailbox, f"__r{operator}__", _reflected(name))
+        if operator in ("add", "sub", "mul", "truediv", "pow"):
+            setattr(Mailbox, f"__i{operator}__", _in_place(name))
     for operator, name in _COMPARISONS.items():
         setattr(Mailbox, f"__{operator}__", _method(name))
     for operator, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "getitem": "getitem"}.items():
         setattr(Mailbox, f"__{operator}__", _method(name))
+
+
+def constant(n: Any) -> Any:
+    """`n`, a dim or a size of features: traced, the number is compiled in, where one from outside would be a symbol."""
+    return range(n, n + 1)[0] if isinstance(n, int) else n
 
 
 def first(*args: Any) -> Mailbox:
@@ -176,24 +204,24 @@ def first(*args: Any) -> Mailbox:
 def aligned(x: Any, box: Mailbox) -> Any:
     """`x` as it takes part in a row-wise operation on the messages of `box`: [messages or 1, *features].
 
-    Dims align from the right, as ever. Raises DataError where `x` has one value for each place of a mailbox (rows need
+    Dims align from the right, as ever. Raises Misaligned where `x` has one value for each place of a mailbox (rows need
     not have equally many), or more dims than the mailbox, so that its rows would meet other dims.
     """
     if isinstance(x, Mailbox):
         if x.ndim != box.ndim or x.axis != box.axis or x.received is not box.received:
             raise NotExpressible("mailboxes of different shapes or nodes in one operation")
-        return x.data
+        return x.messages
     if not isinstance(x, Tensor) or x.dim() <= box.ndim - 1 - box.axis:
         return x  # a number, or feature dims alone
     if x.dim() > box.ndim:
-        raise DataError(
+        raise Misaligned(
             f"a tensor of {x.dim()} dims meets a mailbox of {box.ndim} ({box!r}): dims align from the right, so nodes "
             "would meet messages. Give the mailbox the missing dims: m.unsqueeze(-1)."
         )
     for _ in range(box.ndim - x.dim()):
         x = x.unsqueeze(0)
     if x.shape[box.axis] != 1:
-        raise DataError(
+        raise Misaligned(
             f"a tensor of shape {tuple(x.shape)} has {x.shape[box.axis]} values along dim {box.axis}, where each node "
             "has its own number of messages: expected 1. Write values of nodes as x.unsqueeze(1)."
         )

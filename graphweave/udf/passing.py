@@ -9,13 +9,14 @@ import torch
 from torch import Tensor
 
 from graphweave.core.counters import bump
+from graphweave.core.errors import DataError
 from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
 from graphweave.udf.bucket import reduce_in_buckets
 from graphweave.udf.check import check_fields
 from graphweave.udf.contract import register_products
-from graphweave.udf.mailbox import NotExpressible, Received, attach_methods
+from graphweave.udf.mailbox import Received, attach_methods
 from graphweave.udf.reductions import register_reductions
-from graphweave.udf.report import ragged, report_bucketing, why_in_buckets
+from graphweave.udf.report import REFUSALS, ragged, refusal, report_bucketing
 from graphweave.udf.rowwise import register_rowwise
 from graphweave.udf.shapes import register_shapes
 
@@ -53,7 +54,7 @@ def reduced(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: 
     received = Received(ends.dst, ends.dst_rows)
     try:
         result: Any = ragged(received, frames, messages, reduce)
-    except NotExpressible:
+    except REFUSALS:
         result = None
     if result is None:
         return bucketed(ends, frames, messages, reduce)
@@ -64,10 +65,20 @@ def reduced(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: 
 
 @torch.compiler.disable
 def bucketed(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
-    """The reduce function in buckets, counted, and said once with the line that asks for it."""
+    """The reduce function in buckets, counted, and said once with the line that asks for it.
+
+    Where buckets fail too, the error is the user's; of two, the one that knows about mailboxes is raised.
+    """
+    why = refusal(ends, frames, messages, reduce)
+    try:
+        out = reduce_in_buckets(ends, frames, messages, reduce)
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        if isinstance(why, DataError):
+            raise why from error
+        raise
     bump("bucketed_reductions")
-    report_bucketing(reduce, why_in_buckets(ends, frames, messages, reduce) or "an operation that it met in a trace")
-    return reduce_in_buckets(ends, frames, messages, reduce)
+    report_bucketing(reduce, why)
+    return out
 
 
 def _zero_if_empty(x: Tensor, received: Received) -> Tensor:

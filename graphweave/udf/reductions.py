@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweave.udf.mailbox import Mailbox, NotExpressible, register
+from graphweave.udf.mailbox import Mailbox, NotExpressible, constant, register
 
 
 class Extremes(NamedTuple):
@@ -43,7 +43,7 @@ def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, tuple[int, ...]]:
     """Does `dim` include the mailbox dim, and which dims of the messages does it include?"""
     if dim is None:
         raise NotExpressible(f"{what} over all dims of a mailbox, nodes included")
-    given = dim if isinstance(dim, (tuple, list)) else (dim,)
+    given = [constant(d) for d in dim] if isinstance(dim, (tuple, list)) else [constant(dim)]
     dims = sorted(d + box.ndim if d < 0 else d for d in given)
     if 0 in dims:
         raise NotExpressible(f"{what} over the nodes (dim 0) of a mailbox")
@@ -70,9 +70,9 @@ def _reduction(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], wh
     def handler(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None) -> Any:
         inside, dims = _dims(x, dim if axis is None else axis, what)
         if dtype is not None:
-            x = x.like(x.data.to(dtype))
+            x = x.like(x.messages.to(dtype))
         if dims:
-            x = _over_features(x, dims, keepdim, dense(x.data, dims, keepdim=keepdim))
+            x = _over_features(x, dims, keepdim, dense(x.messages, dims, keepdim=keepdim))
         return _kept(along(x), x, keepdim) if inside else x
 
     return handler
@@ -83,7 +83,7 @@ def _reduction(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], wh
 
 def _counts(box: Mailbox) -> Tensor:
     """Messages of each row, at least 1, with the dims of a reduced mailbox."""
-    data = box.data
+    data = box.messages
     count = box.received.count(data.dtype if data.is_floating_point() else torch.get_default_dtype()).clamp(min=1)
     for _ in data.shape[1:]:
         count = count.unsqueeze(-1)
@@ -91,7 +91,7 @@ def _counts(box: Mailbox) -> Tensor:
 
 
 def _sum(box: Mailbox) -> Tensor:
-    x = box.data.long() if box.data.dtype is torch.bool else box.data
+    x = box.messages.long() if box.messages.dtype is torch.bool else box.messages
     return _empty_is_zero(push(x, box, "sum"), box)
 
 
@@ -100,29 +100,29 @@ def _mean(box: Mailbox) -> Tensor:
 
 
 def _prod(box: Mailbox) -> Tensor:
-    return _empty_is_zero(push(box.data, box, "prod"), box)
+    return _empty_is_zero(push(box.messages, box, "prod"), box)
 
 
 def _amax(box: Mailbox) -> Tensor:
-    return _empty_is_zero(push(box.data, box, "amax"), box)
+    return _empty_is_zero(push(box.messages, box, "amax"), box)
 
 
 def _amin(box: Mailbox) -> Tensor:
-    return _empty_is_zero(push(box.data, box, "amin"), box)
+    return _empty_is_zero(push(box.messages, box, "amin"), box)
 
 
 def _any(box: Mailbox) -> Tensor:
-    return push(box.data.bool().long(), box, "sum") > 0
+    return push(box.messages.bool().long(), box, "sum") > 0
 
 
 def _all(box: Mailbox) -> Tensor:
-    return push((~box.data.bool()).long(), box, "sum") == 0
+    return push((~box.messages.bool()).long(), box, "sum") == 0
 
 
 def _logsumexp(box: Mailbox) -> Tensor:
-    top = push(box.data.detach(), box, "amax")
+    top = push(box.messages.detach(), box, "amax")
     top = torch.where(top.isinf(), torch.zeros_like(top), top)  # an infinite one leaves nothing to scale
-    return push((box.data - pull(top, box)).exp(), box, "sum").log() + top
+    return push((box.messages - pull(top, box)).exp(), box, "sum").log() + top
 
 
 def _prod_of_features(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
@@ -138,9 +138,9 @@ def _root(x: Tensor) -> Tensor:
 
 
 def _variance(box: Mailbox, correction: float) -> Tensor:
-    gap = box.data - pull(_mean(box), box)
-    count = box.received.count(box.data.dtype)
-    for _ in box.data.shape[1:]:
+    gap = box.messages - pull(_mean(box), box)
+    count = box.received.count(box.messages.dtype)
+    for _ in box.messages.shape[1:]:
         count = count.unsqueeze(-1)
     return push(gap * gap, box, "sum") / (count - correction).clamp(min=0)
 
@@ -154,7 +154,7 @@ def _spread(root: bool) -> Callable[..., Any]:
         inside, dims = _dims(x, dim, "std" if root else "var")
         n = float(unbiased) if correction is None else correction
         if not inside:
-            return _over_features(x, dims, keepdim, dense(x.data, dims, correction=n, keepdim=keepdim))
+            return _over_features(x, dims, keepdim, dense(x.messages, dims, correction=n, keepdim=keepdim))
         if dims:
             raise NotExpressible("a variance over messages and features together")
         out = _variance(x, n)
@@ -167,8 +167,8 @@ def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype:
     p = 2 if p in (None, "fro") else p
     inside, dims = _dims(x, dim, "norm")
     if not inside:
-        return _over_features(x, dims, keepdim, torch.linalg.vector_norm(x.data, p, dims, keepdim, dtype=dtype))
-    size = x.data.abs()
+        return _over_features(x, dims, keepdim, torch.linalg.vector_norm(x.messages, p, dims, keepdim, dtype=dtype))
+    size = x.messages.abs()
     if p == float("inf"):
         out = _AMAX(x.like(size), dim, keepdim)
     elif p == 1:
@@ -199,10 +199,10 @@ def _place(box: Mailbox) -> Tensor:
 def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
     """Place of the first message that equals the row's extreme."""
     place = _place(box)
-    for _ in box.data.shape[1:]:
+    for _ in box.messages.shape[1:]:
         place = place.unsqueeze(-1)
-    far = torch.full_like(place, box.data.shape[0])
-    return push(torch.where(box.data == pull(extreme, box), place, far), box, "amin")
+    far = torch.full_like(place, box.messages.shape[0])
+    return push(torch.where(box.messages == pull(extreme, box), place, far), box, "amin")
 
 
 def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair: Callable[..., Any]) -> Any:
@@ -211,7 +211,7 @@ def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair
             return pair(x, dim)
         inside, dims = _dims(x, dim, "max or min")
         if not inside:
-            values, indices = dense(x.data, dims[0], keepdim=keepdim)
+            values, indices = dense(x.messages, dims[0], keepdim=keepdim)
             return Extremes(_over_features(x, dims, keepdim, values), _over_features(x, dims, keepdim, indices))
         values = along(x)
         return Extremes(_kept(values, x, keepdim), _kept(_where_extreme(x, values.detach()), x, keepdim))
@@ -223,8 +223,8 @@ def _argument(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any]) -> 
     def handler(x: Mailbox, dim: Any = None, keepdim: bool = False) -> Any:
         inside, dims = _dims(x, dim, "argmax or argmin")
         if not inside:
-            return _over_features(x, dims, keepdim, dense(x.data, dims[0], keepdim=keepdim))
-        return _kept(_where_extreme(x, along(x.like(x.data.detach()))), x, keepdim)
+            return _over_features(x, dims, keepdim, dense(x.messages, dims[0], keepdim=keepdim))
+        return _kept(_where_extreme(x, along(x.like(x.messages.detach()))), x, keepdim)
 
     return handler
 
@@ -235,18 +235,22 @@ def _argument(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any]) -> 
 def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
     inside, dims = _dims(x, dim, "softmax")
     if not inside:
-        return x.like(torch.softmax(x.data, dims[0], dtype=dtype))
-    data = x.data if dtype is None else x.data.to(dtype)
+        return x.like(torch.softmax(x.messages, dims[0], dtype=dtype))
+    data = x.messages if dtype is None else x.messages.to(dtype)
     top = push(data.detach(), x, "amax")
     e = (data - pull(top, x)).exp()
     return x.like(e / pull(push(e, x, "sum"), x))
 
 
+def _softmin(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
+    return _softmax(x.like(-x.messages), dim, _stacklevel, dtype)
+
+
 def _log_softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
     inside, dims = _dims(x, dim, "log_softmax")
     if not inside:
-        return x.like(torch.log_softmax(x.data, dims[0], dtype=dtype))
-    data = x.data if dtype is None else x.data.to(dtype)
+        return x.like(torch.log_softmax(x.messages, dims[0], dtype=dtype))
+    data = x.messages if dtype is None else x.messages.to(dtype)
     gap = data - pull(push(data.detach(), x, "amax"), x)
     return x.like(gap - pull(push(gap.exp(), x, "sum").log(), x))
 
@@ -260,8 +264,13 @@ _SUM = _reduction(_sum, torch.sum, "sum")
 _AMAX = _reduction(_amax, torch.amax, "max")
 
 
+def _nansum(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
+    return _SUM(x.like(x.messages.nan_to_num(0.0, float("inf"), float("-inf"))), dim, keepdim, dtype=dtype)
+
+
 def register_reductions() -> None:
     register("sum", _SUM)
+    register("nansum", _nansum)
     register("mean", _reduction(_mean, torch.mean, "mean"))
     register("prod", _reduction(_prod, _prod_of_features, "prod"))
     register("amax", _AMAX)
@@ -278,5 +287,6 @@ def register_reductions() -> None:
     register("argmax", _argument(_amax, torch.argmax))
     register("argmin", _argument(_amin, torch.argmin))
     register("softmax", _softmax)
+    register("softmin", _softmin)
     register("log_softmax", _log_softmax)
     register("normalize", _normalize)

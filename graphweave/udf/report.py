@@ -1,4 +1,4 @@
-"""Why a reduce function runs in buckets: found by calling it on the mailbox of one message."""
+"""Calling a reduce function on ragged mailboxes, and saying why that was not possible."""
 
 from __future__ import annotations
 
@@ -14,9 +14,13 @@ from torch import Tensor
 from graphweave.compiler.report import record_eager
 from graphweave.frontends.dynamo.backend import warn_once
 from graphweave.udf.batch import Ends, Frames, NodeBatch
+from graphweave.udf.bucket import one_row
 from graphweave.udf.mailbox import Mailbox, NotExpressible, Received
 
 Reduce = Callable[[NodeBatch], Mapping[str, Any]]
+REFUSALS = (NotExpressible, TypeError, AttributeError)
+"""What a ragged mailbox raises where it is no tensor; the latter two come from PyTorch, NumPy and Python."""
+
 _NOT_THEIRS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
 
 
@@ -26,33 +30,32 @@ def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], r
     return reduce(NodeBatch(None, received.rows, frames, frames.dst, mailbox))
 
 
-def why_in_buckets(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> str | None:
-    """What `reduce` does that a ragged mailbox cannot, with its line; None where it is expressible.
+def refusal(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> BaseException | None:
+    """What is raised where `reduce` does what a ragged mailbox cannot, with its lines; None if it does no such thing.
 
-    Tried on one message of one node, without gradients and with the random state put back. A graph without edges or
-    nodes tells nothing: None.
+    Tried on one message of one node (of zeros, where there is none), without gradients and with the random state put
+    back: a trace knows that an operation was refused, but not where.
     """
-    if not ends.dst.shape[0] or not ends.dst_rows.shape[0]:
-        return None
-    one = Received(torch.zeros_like(ends.dst[:1]), ends.dst_rows[:1])
-    few = Frames(
-        frames.src, {k: x[:1] for k, x in frames.dst.items()}, frames.edge, frames.ntype, frames.etype, frames.relation
-    )
+    dst = {name: one_row(x) for name, x in frames.dst.items()}
+    one = Received(ends.dst.new_zeros(1), ends.dst_rows.new_empty((1, 0)))
+    few = Frames(frames.src, dst, frames.edge, frames.ntype, frames.etype, frames.relation)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            ragged(one, few, {k: m[:1] for k, m in messages.items()}, reduce)
-        except (NotExpressible, TypeError) as error:  # PyTorch's own code refuses what is no tensor by TypeError
-            return f"{error} ({_line(error)})"
+            ragged(one, few, {name: one_row(m) for name, m in messages.items()}, reduce)
+        except REFUSALS as error:
+            return error
     return None
 
 
-def report_bucketing(reduce: Reduce, why: str) -> None:
+def report_bucketing(reduce: Reduce, why: BaseException | None) -> None:
     """Said once for each function and reason, and told by `explain`."""
     name = getattr(reduce, "__qualname__", type(reduce).__name__)
-    record_eager(f"the reduce function {name} runs in buckets of nodes with equally many messages: {why}")
+    reason = f"{why} ({_line(why)})" if why is not None else "an operation that it met in a trace"
+    record_eager(f"the reduce function {name} runs in buckets of nodes with equally many messages: {reason}")
     warn_once(
-        f"graphweave cannot reduce all mailboxes at once in {name}: {why}. It is called for each number of messages, "
-        "which is exact and slow; reductions along dim 1 (sum, mean, max, softmax, matmul, ...) would be compiled."
+        f"graphweave cannot reduce all mailboxes at once in {name}: {reason}. It is called for each number of "
+        "messages, which is exact and slow; reductions along dim 1 (sum, mean, max, softmax, matmul, ...) would be "
+        "compiled."
     )
 
 

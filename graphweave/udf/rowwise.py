@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphweave.udf.mailbox import Mailbox, aligned, first, register
+from graphweave.udf.extent import Extent, pulled
+from graphweave.udf.mailbox import Mailbox, NotExpressible, aligned, first, register
 
 _TORCH = (
     "abs", "acos", "acosh", "add", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
@@ -38,29 +39,38 @@ _CONVERSIONS = (
 def _rowwise(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(*args: Any, **kwargs: Any) -> Any:
         box = first(*args, *kwargs.values())
-        inner = [aligned(a, box) for a in args]
-        named = {name: aligned(a, box) for name, a in kwargs.items()}
+        if kwargs.pop("inplace", False):
+            raise NotExpressible("an operation in place on a mailbox")
+        inner = [_operand(a, box) for a in args]
+        named = {name: _operand(a, box) for name, a in kwargs.items()}
         return box.like(function(*inner, **named))
 
     return handler
 
 
+def _operand(x: Any, box: Mailbox) -> Any:
+    return pulled(x, box) if isinstance(x, Extent) else aligned(x, box)
+
+
 def _type_as(x: Any, other: Any) -> Any:
     box = first(x, other)
-    to = other.data if isinstance(other, Mailbox) else other
-    return box.like(box.data.type_as(to)) if isinstance(x, Mailbox) else x.type_as(to)
+    to = other.messages if isinstance(other, Mailbox) else other
+    return box.like(box.messages.type_as(to)) if isinstance(x, Mailbox) else x.type_as(to)
 
 
 def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def handler(x: Mailbox, *args: Any, **kwargs: Any) -> Any:
-        return x.like(function(x.data, *args, **kwargs))
+        return x.like(function(x.messages, *args, **kwargs))
 
     return handler
 
 
 def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    if x is None:
-        raise TypeError("torch.where of a mailbox expects a condition and two values")
+    """torch.where(condition, x, y) and x.where(condition, y), which come here alike."""
+    if x is None or y is None:
+        raise NotExpressible("torch.where that gives places")
+    if getattr(condition, "dtype", None) is not torch.bool and getattr(x, "dtype", None) is torch.bool:
+        condition, x = x, condition
     return _choose(condition, x, y)
 
 

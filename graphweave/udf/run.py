@@ -5,23 +5,29 @@ Inside a compiled model nothing of this happens: there the functions are traced 
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
+import functools
 import types
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch import Tensor
 
+from graphweave.core.counters import counters
 from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.udf.batch import Ends, Frames
-from graphweave.udf.passing import Message, Reduce, bucketed, edge_results, node_results, reduced, updated
-from graphweave.udf.report import why_in_buckets
+from graphweave.udf.passing import Message, Reduce, edge_results, node_results, reduced, updated
 
 _KEPT = 256
-_compiled: OrderedDict[Hashable, Callable[..., Any]] = OrderedDict()
-_in_buckets: OrderedDict[Hashable, bool] = OrderedDict()
+_MANY = 6
+"""Compilations of one key; at 8 PyTorch gives up."""
+
+_compiled: OrderedDict[Hashable, _Shared] = OrderedDict()
 
 
 def update_all(
@@ -30,28 +36,15 @@ def update_all(
     """New fields of the destinations, [destinations, ...] each."""
     if _plain():
         return updated(ends, frames, message, reduce, apply)
-    key = ("update", *map(_code, (message, reduce, apply)))
-    if key not in _in_buckets:
-        few = _first_edge(ends)
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            messages = edge_results(few, frames, message, "the message function")
-        _remember(_in_buckets, key, why_in_buckets(few, frames, messages, reduce) is not None)
-    if not _in_buckets[key]:
-        return _call(key, updated, ends, frames, message, reduce, apply)
-    messages = _call(("edges", _code(message)), edge_results, ends, frames, message, "the message function")
-    out = bucketed(ends, frames, messages, reduce)
-    if apply is not None:
-        out.update(apply_nodes(ends.dst_rows, frames, {**frames.dst, **out}, apply))
-    return out
+    key = _key("update", (message, reduce, apply), frames.src, frames.dst, frames.edge)
+    return _call(key, updated, ends, frames, message, reduce, apply)
 
 
 def reduce_messages(ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """New fields of the destinations from messages that exist."""
     if _plain():
         return reduced(ends, frames, messages, reduce)
-    if why_in_buckets(ends, frames, messages, reduce) is not None:
-        return bucketed(ends, frames, messages, reduce)
-    return _call(("reduce", _code(reduce)), reduced, ends, frames, messages, reduce)
+    return _call(_key("reduce", (reduce,), frames.dst, messages), reduced, ends, frames, messages, reduce)
 
 
 def apply_edges(ends: Ends, frames: Frames, function: Message) -> dict[str, Tensor]:
@@ -59,19 +52,15 @@ def apply_edges(ends: Ends, frames: Frames, function: Message) -> dict[str, Tens
     who = "the function"
     if _plain():
         return edge_results(ends, frames, function, who)
-    return _call(("edges", _code(function)), edge_results, ends, frames, function, who)
+    key = _key("edges", (function,), frames.src, frames.dst, frames.edge)
+    return _call(key, edge_results, ends, frames, function, who)
 
 
 def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> dict[str, Tensor]:
     """New fields of the nodes, [nodes, ...] each."""
     if _plain():
         return node_results(rows, frames, data, function)
-    return _call(("nodes", _code(function)), node_results, rows, frames, data, function)
-
-
-def _first_edge(ends: Ends) -> Ends:
-    eids = torch.zeros_like(ends.src[:1]) if ends.eids is None else ends.eids[:1]
-    return Ends(ends.src[:1], ends.dst[:1], ends.src_rows, ends.dst_rows, eids)
+    return _call(_key("nodes", (function,), data), node_results, rows, frames, data, function)
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
@@ -83,24 +72,66 @@ def _plain() -> bool:
     return torch.compiler.is_compiling() or not settings().eager_kernels
 
 
-def _call(key: Hashable, function: Callable[..., Any], *args: Any) -> Any:
-    run = _compiled.get(key)
-    if run is None:
+class _Shared:
+    """`function`, compiled for all calls of one key.
+
+    Whole numbers of closures (heads, dims) are compiled in, since they make shapes. Where that leads to one compilation
+    after another, they are symbols from then on.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._fixed, self._compilations = function, True, 0
+        self._run = self._compile()
+
+    def _compile(self) -> Callable[..., Any]:
         # one function object a key: PyTorch counts recompilations by code, and each pair of functions is one
-        run = compile(types.FunctionType(function.__code__, function.__globals__, function.__name__))
-        _remember(_compiled, key, run)
-    return run(*args)
+        return compile(types.FunctionType(self._function.__code__, self._function.__globals__, self._function.__name__))
+
+    def __call__(self, *args: Any) -> Any:
+        before = counters()["compilations"]
+        with torch._dynamo.config.patch(specialize_int=self._fixed):
+            out = self._run(*args)
+        self._compilations += counters()["compilations"] - before
+        if self._fixed and self._compilations >= _MANY:
+            self._fixed, self._run = False, self._compile()
+        return out
 
 
-def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
-    cache[key] = value
-    if len(cache) > _KEPT:
-        cache.popitem(last=False)
+def _call(key: Hashable, function: Callable[..., Any], *args: Any) -> Any:
+    shared = _compiled.get(key)
+    if shared is not None:
+        _compiled.move_to_end(key)
+    else:
+        shared = _compiled[key] = _Shared(function)
+        if len(_compiled) > _KEPT:
+            _compiled.popitem(last=False)
+    return shared(*args)
 
 
-def _code(function: Any) -> Hashable:
-    """What two functions have in common that differ in closures and default values at most."""
-    if function is None:
-        return None
+def _key(what: str, functions: tuple[Any, ...], *frames: Mapping[str, Tensor]) -> Hashable:
+    """Which calls share compiled code, and so PyTorch's limit on compilations of it.
+
+    What functions of one code may differ in (closures, default values, parameters) PyTorch guards. Layers of one class
+    differ in the widths of their features as well: each has its own code, as it would if it were compiled as a module.
+    """
+    widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
+    return what, tuple(map(_code, functions)), widths
+
+
+def _code(function: Any, depth: int = 3) -> Hashable:
+    """The code of a function and of those that it closes over; the class of an object; a value itself (built-ins)."""
+    if isinstance(function, functools.partial):
+        return "partial", _code(function.func, depth)
     function = getattr(function, "__func__", function)
-    return getattr(function, "__code__", None) or function
+    if isinstance(function, types.FunctionType):
+        return function.__code__, tuple(_code(inner, depth - 1) for inner in _enclosed(function) if depth)
+    is_value = dataclasses.is_dataclass(function) and type(function).__hash__ not in (None, object.__hash__)
+    key: Hashable = function if is_value else type(function)
+    return key
+
+
+def _enclosed(function: types.FunctionType) -> Iterator[types.FunctionType]:
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # an empty cell: a name without a value yet
+            if isinstance(cell.cell_contents, types.FunctionType):
+                yield cell.cell_contents

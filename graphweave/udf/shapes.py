@@ -2,68 +2,27 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweave.udf.mailbox import NAMES, Mailbox, NotExpressible, aligned, first, register
-
-
-class Extent:
-    """A size of a mailbox that only its rows know: of "nodes" (dim 0) or of "messages" (the mailbox dim).
-
-    It may be handed back in a shape (`m.view(*m.shape[:2], heads, -1)`) and divide what was summed; as a number it
-    differs from row to row.
-    """
-
-    def __init__(self, box: Mailbox, messages: bool) -> None:
-        self.box, self.messages = box, messages
-
-    def __index__(self) -> int:
-        raise NotExpressible(f"the number of {'messages' if self.messages else 'nodes'} of a mailbox as a number")
-
-    __int__ = __float__ = __index__
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        x, n = args[0], args[-1]
-        if NAMES.get(func.__name__) not in _DIVISIONS or kwargs or not isinstance(n, Extent) or not n.messages:
-            raise NotExpressible(f"{func.__name__} of a size of a mailbox")
-        return n.divide(x)
-
-    def divide(self, x: Any) -> Any:
-        if not self.messages or not isinstance(x, (Mailbox, Tensor)):
-            raise NotExpressible("a number divided by a size of a mailbox")
-        if isinstance(x, Mailbox):
-            return x.like(x.data / _grown(x.received.pull(self.box.received.count(x.dtype)), x.data.dim()))
-        return torch.div(x, _grown(self.box.received.count(x.dtype), x.dim()))
-
-    __rtruediv__ = divide
-
-
-_DIVISIONS = ("div", "divide", "true_divide", "truediv")
-
-
-def _grown(x: Tensor, dims: int) -> Tensor:
-    for _ in range(dims - x.dim()):
-        x = x.unsqueeze(-1)
-    return x
+from graphweave.udf.extent import Extent
+from graphweave.udf.mailbox import Mailbox, NotExpressible, aligned, constant, first, register
 
 
 class Shape(tuple[Any, ...]):
-    """[rows, ..., messages, ...]: extents and numbers."""
+    """[rows, ..., messages, ...]: numbers, and an extent for the messages."""
 
     def numel(self) -> Any:
-        return self[0].__index__()
+        raise NotExpressible("the number of elements of a mailbox")
 
 
 def shape(box: Mailbox) -> Shape:
-    sizes: list[Any] = list(box.data.shape[1:])
-    sizes.insert(box.axis - 1, Extent(box, True))
-    return Shape((Extent(box, False), *sizes))
+    sizes: list[Any] = list(box.messages.shape[1:])
+    sizes.insert(box.axis - 1, Extent(box.received))
+    return Shape((box.received.num_rows(), *sizes))
 
 
 def _size(box: Mailbox, dim: int | None = None) -> Any:
@@ -80,21 +39,33 @@ def _view(box: Mailbox, *sizes: Any) -> Mailbox:
     if box.axis != 1 or len(wanted) < 2:
         raise NotExpressible("a view that does not keep nodes and messages as its first two dims")
     rows, messages, *features = wanted
-    if not _stands_for(rows, False) or not _stands_for(messages, True) or any(isinstance(f, Extent) for f in features):
+    if any(isinstance(f, Extent) for f in (rows, *features)) or not _all_messages(messages):
         raise NotExpressible("a view with numbers of nodes or messages")
-    return box.like(box.data.reshape(box.data.shape[0], *_known(box, features)))
+    if rows not in (-1, box.received.num_rows()):
+        raise NotExpressible("a view with another number of nodes")
+    features = _known(box, [constant(f) for f in features])
+    if _product(features) != _product(box.messages.shape[1:]):
+        raise NotExpressible("a view that mixes messages and features")
+    return box.like(box.messages.reshape(box.messages.shape[0], *features))
 
 
-def _stands_for(size: Any, messages: bool) -> bool:
-    return size.messages == messages if isinstance(size, Extent) else size == -1
+def _all_messages(size: Any) -> bool:
+    return size.value is None if isinstance(size, Extent) else size == -1
 
 
-def _known(box: Mailbox, features: Sequence[int]) -> Sequence[int]:
+def _known(box: Mailbox, features: list[int]) -> list[int]:
     """`features` without a -1, which cannot be inferred where there are no messages."""
     if -1 not in features:
         return features
-    rest = math.prod(f for f in features if f != -1)
-    return [math.prod(box.data.shape[1:]) // max(rest, 1) if f == -1 else f for f in features]
+    rest = _product([f for f in features if f != -1])
+    return [_product(box.messages.shape[1:]) // max(rest, 1) if f == -1 else f for f in features]
+
+
+def _product(sizes: Sequence[int]) -> int:
+    out = 1
+    for size in sizes:
+        out *= size
+    return out
 
 
 def _flatten(box: Mailbox, start_dim: int = 0, end_dim: int = -1) -> Mailbox:
@@ -102,24 +73,34 @@ def _flatten(box: Mailbox, start_dim: int = 0, end_dim: int = -1) -> Mailbox:
     if start < box.axis <= end:
         raise NotExpressible("flatten over messages and features together")
     kept = box.axis if box.axis < start else box.axis - (end - start)
-    return box.like(box.data.flatten(box.dim_of_data(start), box.dim_of_data(end)), kept)
+    return box.like(box.messages.flatten(box.dim_of_data(start), box.dim_of_data(end)), kept)
 
 
 def _feature(box: Mailbox, dim: int) -> int:
     """`dim`, not negative; dim 0 is refused."""
+    dim = constant(dim)
     d = dim + box.ndim if dim < 0 else dim
     if d == 0:
         raise NotExpressible("an operation along the nodes (dim 0) of a mailbox")
     return d
 
 
+def _feature_only(box: Mailbox, dim: int) -> int:
+    """`dim`, not negative; nodes and messages are refused."""
+    d = _feature(box, dim)
+    if d == box.axis:
+        raise NotExpressible("an index into the messages of a mailbox")
+    return d
+
+
 def _unsqueeze(box: Mailbox, dim: int) -> Mailbox:
+    dim = constant(dim)
     d = dim + box.ndim + 1 if dim < 0 else dim
     if d == 0:
         raise NotExpressible("a dim in front of the nodes of a mailbox")
     if d <= box.axis:
-        return box.like(box.data.unsqueeze(d), box.axis + 1)
-    return box.like(box.data.unsqueeze(d - 1))
+        return box.like(box.messages.unsqueeze(d), box.axis + 1)
+    return box.like(box.messages.unsqueeze(d - 1))
 
 
 def _squeeze(box: Mailbox, dim: int | None = None) -> Mailbox:
@@ -128,17 +109,17 @@ def _squeeze(box: Mailbox, dim: int | None = None) -> Mailbox:
     d = _feature(box, dim)
     if d == box.axis:
         raise NotExpressible("squeeze of the messages of a mailbox")
-    out = box.data.squeeze(box.dim_of_data(d))
-    return box.like(out, box.axis - (d < box.axis and out.dim() < box.data.dim()))
+    out = box.messages.squeeze(box.dim_of_data(d))
+    return box.like(out, box.axis - (d < box.axis and out.dim() < box.messages.dim()))
 
 
 def _permute(box: Mailbox, *dims: Any) -> Mailbox:
     order = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
-    order = [d + box.ndim if d < 0 else d for d in order]
+    order = [d + box.ndim if d < 0 else d for d in map(constant, order)]
     if order[0] != 0:
         raise NotExpressible("a mailbox whose nodes are not its first dim")
     features = [box.dim_of_data(d) for d in order if d != box.axis]
-    return box.like(box.data.permute(features), list(order).index(box.axis))
+    return box.like(box.messages.permute(features), list(order).index(box.axis))
 
 
 def _transpose(box: Mailbox, dim0: int, dim1: int) -> Mailbox:
@@ -151,7 +132,7 @@ def _transpose(box: Mailbox, dim0: int, dim1: int) -> Mailbox:
 def _joined(function: Callable[..., Tensor], new_dim: bool) -> Callable[..., Any]:
     def handler(tensors: Sequence[Any], dim: int = 0) -> Mailbox:
         box = first(*tensors)
-        ndim = box.ndim + new_dim
+        ndim, dim = box.ndim + new_dim, constant(dim)
         d = dim + ndim if dim < 0 else dim
         if d == 0 or (d == box.axis and not new_dim):
             raise NotExpressible("joining nodes or messages of mailboxes")
@@ -165,17 +146,15 @@ def _joined(function: Callable[..., Tensor], new_dim: bool) -> Callable[..., Any
 
 def _spread(x: Tensor, box: Mailbox) -> Tensor:
     """One row for each message: [1, *features] or [*features] widened."""
-    if x.dim() == box.data.dim() and x.shape[0] == box.data.shape[0]:
+    if x.dim() == box.messages.dim() and x.shape[0] == box.messages.shape[0]:
         return x
-    return x.expand(box.data.shape[0], *x.shape[-(box.data.dim() - 1) :])
+    return x.expand(box.messages.shape[0], *x.shape[-(box.messages.dim() - 1) :])
 
 
 def _parts(function: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
     def handler(box: Mailbox, size: Any, dim: int = 0) -> tuple[Mailbox, ...]:
-        d = _feature(box, dim)
-        if d == box.axis:
-            raise NotExpressible("parts of the messages of a mailbox")
-        return tuple(box.like(x) for x in function(box.data, size, box.dim_of_data(d)))
+        parts = function(box.messages, size, box.dim_of_data(_feature_only(box, dim)))
+        return tuple(box.like(x) for x in parts)
 
     return handler
 
@@ -188,6 +167,8 @@ def _getitem(box: Mailbox, index: Any) -> Mailbox:
         at = next(k for k, i in enumerate(items) if i is Ellipsis)
         items[at : at + 1] = [slice(None)] * (box.ndim - used)
     items += [slice(None)] * (box.ndim - sum(i is not None for i in items))
+    if sum(isinstance(i, (list, Tensor)) for i in items) > 1:
+        raise NotExpressible("a mailbox indexed by several tensors")
     inner: list[Any] = []
     dim, place, out_dim = 0, box.axis, 0
     for item in items:
@@ -198,34 +179,77 @@ def _getitem(box: Mailbox, index: Any) -> Mailbox:
             out_dim += 1
             continue
         if dim in (0, box.axis):
-            if item != slice(None):
+            if not isinstance(item, slice) or item != slice(None):
                 raise NotExpressible("an index into the nodes or messages of a mailbox")
             if dim == 0:
                 inner.append(slice(None))
             else:
                 place = out_dim
-        elif isinstance(item, (int, slice)):
+        elif isinstance(item, (int, slice)) or _is_places(item):
             inner.append(item)
         else:
-            raise NotExpressible("a mailbox indexed by a tensor")
+            raise NotExpressible("a mailbox indexed by a mask or a tensor of several dims")
         out_dim += not isinstance(item, int)
         dim += 1
-    return box.like(box.data[tuple(inner)], place)
+    return box.like(box.messages[tuple(inner)], place)
+
+
+def _is_places(item: Any) -> bool:
+    """Numbers of features: a list, or a tensor of one dim."""
+    if isinstance(item, list):
+        return all(isinstance(i, int) and not isinstance(i, bool) for i in item)
+    return isinstance(item, Tensor) and item.dim() == 1 and item.dtype in (torch.int32, torch.int64)
 
 
 def _expand_as(x: Any, other: Any) -> Any:
     box = first(x, other)
-    to = other.data if isinstance(other, Mailbox) else aligned(other, box)
+    to = other.messages if isinstance(other, Mailbox) else aligned(other, box)
     if not isinstance(other, Mailbox):
         raise NotExpressible("a mailbox expanded to what is none")
     return box.like(_spread(aligned(x, other), other).expand_as(to))
 
 
 def _index_select(box: Mailbox, dim: int, index: Tensor) -> Mailbox:
-    d = _feature(box, dim)
-    if d == box.axis:
-        raise NotExpressible("an index into the messages of a mailbox")
-    return box.like(box.data.index_select(box.dim_of_data(d), index))
+    return box.like(box.messages.index_select(box.dim_of_data(_feature_only(box, dim)), index))
+
+
+def _select(box: Mailbox, dim: int, index: int) -> Mailbox:
+    d = _feature_only(box, dim)
+    return box.like(box.messages.select(box.dim_of_data(d), index), box.axis - (d < box.axis))
+
+
+def _narrow(box: Mailbox, dim: int, start: int, length: int) -> Mailbox:
+    return box.like(box.messages.narrow(box.dim_of_data(_feature_only(box, dim)), start, length))
+
+
+def _unbind(box: Mailbox, dim: int = 0) -> tuple[Mailbox, ...]:
+    d = _feature_only(box, dim)
+    return tuple(box.like(x, box.axis - (d < box.axis)) for x in box.messages.unbind(box.dim_of_data(d)))
+
+
+def _flip(box: Mailbox, *dims: Any) -> Mailbox:
+    given = dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims
+    return box.like(box.messages.flip([box.dim_of_data(_feature_only(box, d)) for d in given]))
+
+
+def _movedim(box: Mailbox, source: int, destination: int) -> Mailbox:
+    order = list(range(box.ndim))
+    order.insert(_feature(box, destination), order.pop(_feature(box, source)))
+    return _permute(box, order)
+
+
+def _matrix_transpose(box: Mailbox) -> Mailbox:
+    return _transpose(box, -2, -1)
+
+
+def _new(name: str) -> Callable[..., Any]:
+    def handler(box: Mailbox, *args: Any, **kwargs: Any) -> Any:
+        sizes = args[0] if args and isinstance(args[0], (tuple, list)) else args
+        if any(isinstance(size, Extent) for size in sizes):
+            raise NotExpressible(f"{name} of a size of a mailbox")
+        return getattr(box.messages, name)(*args, **kwargs)
+
+    return handler
 
 
 def register_shapes() -> None:
@@ -248,4 +272,13 @@ def register_shapes() -> None:
     register("getitem", _getitem)
     register("expand_as", _expand_as)
     register("index_select", _index_select)
+    register("select", _select)
+    register("narrow", _narrow)
+    register("unbind", _unbind)
+    register("flip", _flip)
+    register("movedim", _movedim)
+    register("moveaxis", _movedim)
+    for name in ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor"):
+        register(name, _new(name))
     Mailbox.shape = property(shape)  # type: ignore[attr-defined]
+    Mailbox.mT = property(_matrix_transpose)  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch._dynamo
 from torch._dynamo import convert_frame
-from torch._dynamo.exc import TorchDynamoException
+from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves
@@ -88,6 +88,7 @@ class _Captured:
         while self._modes:
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
+            failed: Exception
             try:
                 with self._modes[0](), _floats(fixed=not self._traced):
                     out = self._compiled(*args, **kwargs)
@@ -96,11 +97,18 @@ class _Captured:
             except Exception as error:
                 if not _arose_in_tracing(error):
                     raise
-                self._retreat(error)
-                if before is not None:
-                    before.restore()
+                failed = error
             finally:
                 bump("graph_breaks", max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True)))
+            if before is not None:
+                before.restore()
+            if isinstance(failed, TorchRuntimeError):
+                # An operation refused its operands. If eager mode refuses them too, that is the error, in plain words.
+                out = self._target(*args, **kwargs)
+                self._retreat(failed)
+                bump("eager_fallbacks")
+                return out
+            self._retreat(failed)
         bump("eager_fallbacks")
         return self._target(*args, **kwargs)
 

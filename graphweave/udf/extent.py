@@ -1,0 +1,128 @@
+"""The number of messages, which each row has its own of, where a dense mailbox has one size."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from graphweave.udf.mailbox import NAMES, Mailbox, NotExpressible, Received
+
+Operator = Callable[[Any, Any], Any]
+
+_ARITHMETIC: dict[str, Operator] = {
+    "add": operator.add, "sub": operator.sub, "subtract": operator.sub, "mul": operator.mul, "multiply": operator.mul,
+    "div": operator.truediv, "divide": operator.truediv, "true_divide": operator.truediv,
+    "floor_divide": operator.floordiv, "pow": operator.pow,
+}  # fmt: skip
+
+
+class Extent:
+    """The size of a mailbox dim, `m.shape[1]`, or a number computed of it: one number for each row.
+
+    It may be handed back in a shape (`m.view(*m.shape[:2], heads, -1)`, `q.unsqueeze(1).expand(-1, m.shape[1], -1)`)
+    and take part in arithmetic with numbers, with values of rows [rows, *features] and with mailboxes. `value` [rows]
+    is that number in float64, None for the size itself; `whole` where it is a whole number in Python's sense.
+    """
+
+    def __init__(self, received: Received, value: Tensor | None = None, whole: bool = True) -> None:
+        self.received, self.value, self.whole = received, value, whole
+
+    def numbers(self, dtype: torch.dtype) -> Tensor:
+        """[rows], in the dtype in which a Python number would take part beside `dtype`."""
+        if not dtype.is_floating_point and not self.whole:
+            dtype = torch.get_default_dtype()
+        return self.received.count(dtype) if self.value is None else self.value.to(dtype)
+
+    def __index__(self) -> int:
+        raise NotExpressible("the number of messages of a mailbox as one number")
+
+    __int__ = __float__ = __index__
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = NAMES.get(func.__name__, func.__name__)
+        if name in ("expand", "repeat") and not kwargs:
+            return _widened(name, *args)
+        if name not in _ARITHMETIC or kwargs or len(args) != 2:
+            raise NotExpressible(f"{func.__name__} of the number of messages of a mailbox")
+        return combined(_ARITHMETIC[name], *args)
+
+
+def combined(function: Operator, a: Any, b: Any) -> Any:
+    """`function` of two numbers, one at least of each row: such a number again, or the values of rows beside it."""
+    if isinstance(a, Mailbox) or isinstance(b, Mailbox):
+        return function(*(_beside(x, a if isinstance(a, Mailbox) else b) for x in (a, b)))
+    received = (a if isinstance(a, Extent) else b).received
+    tensor = a if isinstance(a, Tensor) else b
+    if isinstance(tensor, Tensor):
+        if isinstance(tensor, Parameter) or tensor.dim() == 0 or tensor.shape[0] != received.num_rows():
+            raise NotExpressible("the number of messages of a mailbox beside what has no value for each node")
+        return function(*(_among_rows(x, tensor) for x in (a, b)))
+    whole = all(x.whole if isinstance(x, Extent) else isinstance(x, int) for x in (a, b))
+    value = function(*(x.numbers(torch.float64) if isinstance(x, Extent) else x for x in (a, b)))
+    return Extent(received, value, whole and function is not operator.truediv)
+
+
+def pulled(extent: Extent, box: Mailbox) -> Tensor:
+    """[messages, 1, ...]: to each message of `box` the number of its row."""
+    return _grown(box.received.pull(extent.numbers(box.dtype)), box.messages.dim())
+
+
+def _beside(x: Any, box: Mailbox) -> Any:
+    return box.like(pulled(x, box)) if isinstance(x, Extent) else x
+
+
+def _among_rows(x: Any, tensor: Tensor) -> Any:
+    return _grown(x.numbers(tensor.dtype), tensor.dim()) if isinstance(x, Extent) else x
+
+
+def _grown(x: Tensor, dims: int) -> Tensor:
+    for _ in range(dims - x.dim()):
+        x = x.unsqueeze(-1)
+    return x
+
+
+def _widened(name: str, x: Tensor, *sizes: Any) -> Mailbox:
+    """Values of rows [rows, 1, *features], expanded or repeated to one for each message: a mailbox."""
+    axis = next(d for d, size in enumerate(sizes) if isinstance(size, Extent))
+    extent = sizes[axis]
+    if axis == 0 or extent.value is not None or len(sizes) != x.dim() or x.shape[axis] != 1:
+        raise NotExpressible(f"{name} to a number of messages of what has not one value for each node")
+    same = (1 if name == "repeat" else -1, x.shape[0])
+    if sizes[0] not in same or x.shape[0] != extent.received.num_rows():
+        raise NotExpressible(f"{name} of nodes")
+    data = extent.received.pull(x.squeeze(axis))
+    features = [*sizes[1:axis], *sizes[axis + 1 :]]
+    data = data.repeat(1, *features) if name == "repeat" else data.expand(-1, *features)
+    return Mailbox(data, extent.received, axis)
+
+
+def _operator(function: Operator) -> Callable[..., Any]:
+    def method(self: Extent, other: Any) -> Any:
+        return combined(function, self, other)
+
+    return method
+
+
+def _reflected(function: Operator) -> Callable[..., Any]:
+    def method(self: Extent, other: Any) -> Any:
+        return combined(function, other, self)
+
+    return method
+
+
+def _branch(self: Extent, other: Any) -> bool:
+    raise NotExpressible("a branch on the number of messages of a mailbox")
+
+
+for _name in ("add", "sub", "mul", "truediv", "floordiv", "pow"):
+    setattr(Extent, f"__{_name}__", _operator(getattr(operator, _name)))
+    setattr(Extent, f"__r{_name}__", _reflected(getattr(operator, _name)))
+for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
+    setattr(Extent, f"__{_name}__", _branch)
+Extent.__hash__ = object.__hash__  # type: ignore[method-assign]
