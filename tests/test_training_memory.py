@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 import graphweave
 from graphweave.core.errors import SettingsError
 from graphweave.passes.recompute import POLICIES
+from graphweave.runtime import arena
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -47,6 +50,21 @@ class Products(nn.Module):
         return most + torch.zeros_like(x).index_add(0, dst, product**3)
 
 
+class Stack(nn.Module):
+    """Attention, a sum through a perceptron with dropout, attention: three walks whose messages may be summed again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = pyg.GATConv(9, 8, heads=2)
+        self.second = pyg.GINConv(nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Linear(24, 16)))
+        self.third = pyg.GATConv(16, 8, heads=2)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        x = nn.functional.elu(self.first(x, edge_index))
+        x = nn.functional.dropout(self.second(x, edge_index).relu(), 0.3)
+        return self.third(x, edge_index).log_softmax(1)
+
+
 def on_edges(saved: tuple[str, ...]) -> list[str]:
     """Types of values of edges among `saved`; the indices are the graph's, and there anyway."""
     types = [s.split(": ", 1)[1] for s in saved]
@@ -68,6 +86,65 @@ def test_policies_give_equal_gradients(model: nn.Module) -> None:
             got = torch.autograd.grad(other(x, graph.edge_index).square().sum(), inputs)
             for a, b in zip(got, want, strict=True):
                 torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5, msg=f"{graph.name}, {policy}")
+
+
+def test_policies_give_equal_gradients_through_several_layers_and_dropout() -> None:
+    model = Stack()
+    compiled = {p: graphweave.compile(model, options={"recompute": p}) for p in POLICIES}
+    for index in (INDEX, random_graph(40, 40, 6)):
+        x = features(40, 9).requires_grad_()
+        got = {}
+        for policy, f in compiled.items():
+            torch.manual_seed(3)
+            weights = features(40, 16, seed=8)
+            got[policy] = torch.autograd.grad((f(x, index) * weights).sum(), [x, *model.parameters()])
+        for policy in POLICIES:
+            for a, b in zip(got[policy], got["never"], strict=True):
+                scale = max(1.0, float(b.abs().max()))
+                torch.testing.assert_close(a, b, atol=2e-5 * scale, rtol=0, msg=policy)
+
+
+class Attentions(nn.Module):
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(pyg.GATConv(16, 8, heads=2) for _ in range(layers))
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = layer(x, edge_index).relu()
+        return x.log_softmax(1).square().sum()
+
+
+def peak_rows(policy: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> float:
+    """Most memory of the arena in use at once in a training step, in tensors of nodes x features."""
+    nodes = 20_000
+    x, index = features(nodes, 16), random_graph(nodes, nodes, 2 * nodes)
+    model = Attentions(layers)
+    compiled = graphweave.compile(model, options={"recompute": policy})
+    compiled(x, index).backward()
+    before, most = arena.stats()["in_use"], 0
+    take = arena.arena.empty
+
+    def watched(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        nonlocal most
+        made = take(shape, dtype)
+        most = max(most, arena.stats()["in_use"])
+        return made
+
+    monkeypatch.setattr(arena.arena, "empty", watched)
+    compiled(x, index).backward()
+    monkeypatch.undo()
+    return (most - before) / arena.size_class(nodes * 16 * 4)
+
+
+def test_memory_in_use_at_once_is_what_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`auto` keeps three tensors a layer (projection, sum, masked sum); `always` the projection.
+
+    The last layer's backward has one and two more. What `always` sums again for a layer is gone before the next.
+    """
+    for layers in (2, 3):
+        assert peak_rows("auto", layers, monkeypatch) == 3 * layers + 1
+        assert peak_rows("always", layers, monkeypatch) == layers + 2
 
 
 def test_messages_computed_again_are_the_bits_that_the_maximum_was_found_among() -> None:

@@ -114,7 +114,9 @@ SIZE_FUNCTIONS = {"Max": "max", "Min": "min"}
 """Functions in expressions of sizes, and Python's names of them."""
 
 
-_NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
+_NO_WORK = frozenset({
+    "builtin.getitem", "builtin._after", "aten._assert_scalar.default", "aten.scalar_tensor.default",
+})  # fmt: skip
 
 
 def is_work(program: Program, ref: Ref) -> bool:

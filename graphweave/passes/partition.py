@@ -26,6 +26,7 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Ref, Type
 from graphweave.passes.recompute import Recompute, recomputed, repeatable
+from graphweave.passes.stages import staged
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,8 @@ def split(
     ]
     fwd = extract(joint, primals, [*forward_outputs, *saved, *effects])
     bwd = extract(joint, [*saved, *tangents], backward_outputs)
+    if recompute == "always":
+        bwd = staged(bwd, [bwd.where[r] for r in tangents])
     return Split(fwd, bwd, saved, tangents)
 
 

@@ -47,12 +47,18 @@ def _assert_index(index: Tensor, size: int, where: str) -> None:
         )
 
 
+def _after(value: Any, *_: Any) -> Any:
+    """`value`; whatever reads it through this call runs after the other arguments have been computed."""
+    return value
+
+
 _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in _OPERATORS},
     **{name: getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt", "log2")},
     **{name: getattr(builtins, name) for name in ("max", "min", "abs", "round", "int", "float", "bool", "len")},
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     "_assert_index": _assert_index,
+    "_after": _after,
 }
 _BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()}
 _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)

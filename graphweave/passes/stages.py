@@ -1,0 +1,113 @@
+"""a backward that computes forward values again -> the same, each of them only when the gradient has come so far.
+
+Legal since every value stays what it is: rows from which something is computed again pass through a call that gives
+its first argument back once the others exist. It pays where memory counts: without it, one layer's messages would be
+summed again beside a later layer's, which are read along the same map, and the results of both lie in memory at once.
+Wide rows are computed again for each stage of the backward that reads them, so that none lies from one to the next.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping
+
+from graphweave.analysis.cones import is_light
+from graphweave.analysis.flow import Extract, depending, edge_spaces, is_structure
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Aten, Input, Operand, Program, Ref, Type
+
+_START = -1  # the stage before any gradient has been through a product
+_WIDE_BYTES = 64  # a row's, from which it is computed again rather than kept from stage to stage
+
+
+def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
+    """`part` is a backward; `tangents` are positions in its program."""
+    program = part.program
+    late = depending(program, tangents)
+    calls = [r for r in sorted(late) if not isinstance(program.nodes[r], Input) and not is_light(program, r)]
+    starts = _starts(program, calls, late)
+    stages = _stages(program, late, starts)
+    wrapped = {(r, s) for ref, ss in stages.items() for s in ss for r in operands(program.nodes[ref])}
+    copies = [(r, s) for r in range(len(program.nodes)) for s in stages.get(r, (_stage_of(starts, r, late),))]
+    build = Builder()
+    where: dict[tuple[Ref, Ref], Ref] = {}
+
+    def read(r: Ref, stage: Ref) -> Ref:
+        if r in stages:
+            return where[r, max(s for s in stages[r] if s <= stage)]
+        found = where[r, _stage_of(starts, r, late)]
+        if stage == _START or not _is_rows(program, r) or (r, stage) not in wrapped:
+            return found
+        return _after(build, found, [where[r, _stage_of(starts, r, late)] for r in _finished(starts, calls, stage)])
+
+    for ref, stage in sorted(copies, key=lambda c: _place(c, stages)):
+        at = {r: read(r, stage) for r in operands(program.nodes[ref])}
+        where[ref, stage] = build.add(with_operands(program.nodes[ref], at.__getitem__), program.locs[ref])
+    first = {r: new for (r, _), new in reversed(where.items())}
+    outputs = [None if r is None else first[r] for r in program.outputs]
+    return Extract(build.program(outputs, program.spaces), {old: first[new] for old, new in part.where.items()})
+
+
+def _starts(program: Program, calls: list[Ref], late: frozenset[Ref]) -> list[Ref]:
+    """Gradients of nodes that exist as tensors anyway, what products and calls read and make: each begins a stage."""
+    edges = edge_spaces(program)
+    around = {r for c in calls for r in (c, *operands(program.nodes[c])) if r in late}
+    return sorted(r for r in around if isinstance(t := program.types[r], Type) and t.space not in edges | {UNIT})
+
+
+def _finished(starts: list[Ref], calls: list[Ref], stage: Ref) -> list[Ref]:
+    """What a stage waits for: the gradient that begins it, and the calls of the stage before, which then free rows."""
+    at = starts.index(stage)
+    return [stage, *(c for c in calls if at and starts[at - 1] < c < stage)]
+
+
+def _stage_of(starts: list[Ref], ref: Ref, late: frozenset[Ref]) -> Ref:
+    """The last stage begun before `ref` in program order, which is that of the gradient's way."""
+    at = bisect_left(starts, ref)
+    return starts[at - 1] if at and ref in late else _START
+
+
+def _stages(program: Program, late: frozenset[Ref], starts: list[Ref]) -> dict[Ref, tuple[Ref, ...]]:
+    """For what is computed again the stages that read it: all where it is wide or lies on edges, else the first."""
+    edges = edge_spaces(program)
+    found: dict[Ref, set[Ref]] = {}
+    for ref in reversed(range(len(program.nodes))):
+        if ref in late:
+            reading = {_stage_of(starts, ref, late)}
+        elif ref in found:
+            reading = found[ref] = found[ref] if _repeats(program, ref, edges) else {min(found[ref])}
+        else:
+            continue
+        for r in operands(program.nodes[ref]):
+            node = program.nodes[r]
+            if r not in late and not isinstance(node, Input) and not is_structure(node):
+                found.setdefault(r, set()).update({_START} if isinstance(node, Aten) else reading)
+    return {r: tuple(sorted(stages)) for r, stages in found.items()}
+
+
+def _repeats(program: Program, ref: Ref, edges: frozenset[Space]) -> bool:
+    t = program.types[ref]
+    if not isinstance(t, Type) or isinstance(program.nodes[ref], Aten):
+        return False
+    return t.space in edges or (t.space != UNIT and numel(t.shape) * t.dtype.itemsize >= _WIDE_BYTES)
+
+
+def _place(copy: tuple[Ref, Ref], stages: Mapping[Ref, tuple[Ref, ...]]) -> tuple[int, bool, int]:
+    """What is computed again comes right behind the gradient that begins its stage, all else where it was."""
+    ref, stage = copy
+    again = ref in stages and stage != _START
+    return (stage if again else ref, again, ref)
+
+
+def _is_rows(program: Program, ref: Ref) -> bool:
+    """A saved tensor of rows of numbers."""
+    t = program.types[ref]
+    return isinstance(program.nodes[ref], Input) and isinstance(t, Type) and t.space != UNIT and t.dtype.is_float
+
+
+def _after(build: Builder, rows: Ref, finished: Iterable[Ref]) -> Ref:
+    t = build.types[rows]
+    assert isinstance(t, Type)
+    return build.add(Aten("builtin._after", (Operand(rows), *map(Operand, finished)), (), t))
