@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -96,8 +97,11 @@ COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "eager": lambda model: model,
     "inductor": lambda model: torch.compile(model, dynamic=False),
     "graphweave": graphweave.compile,
+    "graphweave-always": partial(graphweave.compile, options={"recompute": "always"}),
 }
-"""System -> what its user calls. inductor runs with sizes known at compile time, its faster setting."""
+"""System -> what its user calls. inductor runs with sizes known at compile time, its faster setting.
+
+graphweave-always recomputes all that it can for the backward: less memory, more time."""
 
 
 def training_step(system: str, model: nn.Module, *, compile_loss: bool) -> Callable[[Workload], Tensor]:
