@@ -3,7 +3,51 @@
 from graphweave.core.counters import counters, reset_counters
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import explain
+from graphweave.graph.batch import batch, unbatch
+from graphweave.graph.build import graph, heterograph
+from graphweave.graph.convert_from import from_dgl, from_networkx, from_pyg, from_scipy
+from graphweave.graph.frame import EID, ETYPE, NID, NTYPE
+from graphweave.graph.graph import Graph
+from graphweave.graph.hetero import to_heterogeneous, to_homogeneous
+from graphweave.graph.transform import (
+    add_self_loop,
+    edge_subgraph,
+    in_subgraph,
+    out_subgraph,
+    remove_self_loop,
+    reverse,
+    subgraph,
+    to_bidirected,
+)
 
 __version__ = "0.1.0"
 
-__all__ = ["compile", "counters", "explain", "reset_counters"]
+__all__ = [
+    "EID",
+    "ETYPE",
+    "NID",
+    "NTYPE",
+    "Graph",
+    "add_self_loop",
+    "batch",
+    "compile",
+    "counters",
+    "edge_subgraph",
+    "explain",
+    "from_dgl",
+    "from_networkx",
+    "from_pyg",
+    "from_scipy",
+    "graph",
+    "heterograph",
+    "in_subgraph",
+    "out_subgraph",
+    "remove_self_loop",
+    "reset_counters",
+    "reverse",
+    "subgraph",
+    "to_bidirected",
+    "to_heterogeneous",
+    "to_homogeneous",
+    "unbatch",
+]

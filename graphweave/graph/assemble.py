@@ -1,0 +1,60 @@
+"""Graphs put together of relations and counts of nodes: what all functions that make graphs end in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from graphweave.graph.frame import Frame
+from graphweave.graph.relation import CanonicalEtype, Relation
+
+if TYPE_CHECKING:
+    from graphweave.graph.graph import Graph
+
+Counts = tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]]
+
+HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE = "_N", "_E"
+
+
+def assemble(
+    kind: type[Graph],
+    num_nodes: Mapping[str, int],
+    relations: Mapping[CanonicalEtype, Relation],
+    ndata: Mapping[str, Mapping[str, Tensor]] | None = None,
+    edata: Mapping[CanonicalEtype, Mapping[str, Tensor]] | None = None,
+    batch: Counts | None = None,
+) -> Graph:
+    """A graph of type `kind` with these nodes by type, relations and fields, all on the device of the relations.
+
+    Trusts its arguments: indices are in range, fields have the right rows.
+    """
+    device = next(iter(relations.values())).src.device
+    nodes = {
+        ntype: node_frame(ntype, len(num_nodes), torch.empty((num, 0), dtype=torch.uint8, device=device))
+        for ntype, num in num_nodes.items()
+    }
+    edges = {key: edge_frame(relation, len(relations)) for key, relation in relations.items()}
+    for ntype, fields in (ndata or {}).items():
+        nodes[ntype]._fields.update(fields)
+    for key, fields in (edata or {}).items():
+        edges[key]._fields.update(fields)
+    return kind(tuple(num_nodes), relations, nodes, edges, batch)
+
+
+def node_frame(ntype: str, num_types: int, rows: Tensor) -> Frame:
+    """`rows` [num_nodes, 0] has no bytes: it is there for its length, which is a symbol under tracing."""
+    where = "ndata" if num_types == 1 else f"nodes[{ntype!r}].data"
+    return Frame(where, rows, "nodes" if num_types == 1 else f"nodes of type {ntype!r}")
+
+
+def edge_frame(relation: Relation, num_relations: int) -> Frame:
+    where = "edata" if num_relations == 1 else f"edges[{relation.key}].data"
+    return Frame(where, relation.src, "edges" if num_relations == 1 else f"edges of relation {relation.key}")
+
+
+def counts(graph: Graph) -> dict[str, int]:
+    """Node type -> number of nodes."""
+    return {ntype: graph._node_frames[ntype].num_rows for ntype in graph._ntypes}

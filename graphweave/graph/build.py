@@ -1,0 +1,145 @@
+"""Graphs of index tensors: `graph` and `heterograph`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, assemble
+from graphweave.graph.graph import Graph
+from graphweave.graph.relation import CanonicalEtype, Relation
+
+_INDEX_DTYPES = (torch.int32, torch.int64)
+_INTEGERS = (torch.int8, torch.int16, torch.uint8, *_INDEX_DTYPES)
+
+
+def graph(
+    data: Any,
+    num_nodes: int | None = None,
+    idtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Graph:
+    """A homogeneous graph with an edge src[e] -> dst[e] for every e, in this order.
+
+    `data`: a tuple (src, dst) of two lists, arrays or tensors [num_edges]; an edge_index [2, num_edges], tensor or array;
+    or a list of pairs. Indices are int32 or int64, which is the graph's idtype; `idtype` converts. `num_nodes`: one more
+    than the largest index if None. Tensors are kept, not copied: do not edit them afterwards.
+    DataError for other shapes and dtypes, IndexRangeError for an index outside 0..num_nodes.
+    """
+    src, dst = _ends(data, "graph", idtype, device)
+    needed = _nodes_needed((src, dst), num_nodes, "graph")
+    relation = Relation(HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, src, dst)
+    return assemble(Graph, {HOMOGENEOUS_NTYPE: needed}, {relation.key: relation})
+
+
+def heterograph(
+    data_dict: Mapping[CanonicalEtype, Any],
+    num_nodes_dict: Mapping[str, int] | None = None,
+    idtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Graph:
+    """A graph of several relations, (source type, name, destination type) -> edges as `graph` takes them.
+
+    Node types and relations are sorted by name. `num_nodes_dict`: nodes of every type, types without edges among them;
+    None: one more than the largest index of the type. DataError if a type is missing there, or relations differ in dtype
+    or device; else as `graph`.
+    """
+    if not data_dict:
+        raise DataError("heterograph: expected one relation at least (got none).")
+    relations: dict[CanonicalEtype, Relation] = {}
+    for key in data_dict:
+        if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(part, str) for part in key)):
+            raise DataError(f"heterograph: expected (source type, name, destination type) of strings (got {key!r}).")
+    ends: dict[str, list[Tensor]] = {}
+    for key in sorted(data_dict):
+        src, dst = _ends(data_dict[key], f"relation {key}", idtype, device)
+        relations[key] = Relation(*key, src, dst)
+        ends.setdefault(key[0], []).append(src)
+        ends.setdefault(key[2], []).append(dst)
+    _check_alike(relations)
+    if num_nodes_dict is not None and (missing := sorted(ends.keys() - num_nodes_dict.keys())):
+        raise DataError(f"heterograph: num_nodes_dict has no number for node types {', '.join(missing)}.")
+    given: dict[str, int | None] = dict.fromkeys(ends) if num_nodes_dict is None else dict(num_nodes_dict)
+    nodes = {t: _nodes_needed(tuple(ends.get(t, ())), given[t], f"node type {t!r}") for t in sorted(given)}
+    return assemble(Graph, nodes, relations)
+
+
+def _check_alike(relations: Mapping[CanonicalEtype, Relation]) -> None:
+    kinds = {
+        key: (relation.src.dtype, relation.src.device) for key, relation in relations.items() if relation.num_edges
+    }
+    if len(set(kinds.values())) > 1:
+        listed = "; ".join(f"{key}: {dtype} on {device}" for key, (dtype, device) in kinds.items())
+        raise DataError(
+            f"heterograph: relations must have one dtype and device (got {listed}). Pass idtype= or device=."
+        )
+    every = {(relation.src.dtype, relation.src.device) for relation in relations.values()}
+    if len(every) > 1:
+        raise DataError(
+            f"heterograph: relations must have one dtype and device (got {every}). Pass idtype= or device=."
+        )
+
+
+def _ends(data: Any, what: str, idtype: torch.dtype | None, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
+    if idtype not in (None, *_INDEX_DTYPES):
+        raise DataError(f"{what}: idtype must be torch.int32 or torch.int64 (got {idtype}).")
+    if isinstance(data, list):
+        data = np.asarray(data).T if data else ([], [])
+    if isinstance(data, (Tensor, np.ndarray)):
+        if data.ndim != 2 or data.shape[0] != 2:
+            raise DataError(f"{what}: expected an edge_index of shape [2, num_edges] (got {list(data.shape)}).")
+        data = (data[0], data[1])
+    if not isinstance(data, tuple) or len(data) != 2:
+        raise DataError(f"{what}: expected (src, dst) or an edge_index [2, num_edges] (got {type(data).__name__}).")
+    src, dst = (
+        _index(value, f"{what}, {name}", idtype, device) for value, name in zip(data, ("src", "dst"), strict=True)
+    )
+    if src.shape != dst.shape or src.dtype != dst.dtype or src.device != dst.device:
+        raise DataError(
+            f"{what}: src and dst must agree in length, dtype and device (got {list(src.shape)} {src.dtype} on "
+            f"{src.device} and {list(dst.shape)} {dst.dtype} on {dst.device})."
+        )
+    return src, dst
+
+
+def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.device | str | None) -> Tensor:
+    try:
+        index = torch.as_tensor(value, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DataError(f"{what}: expected a list, array or tensor of integers ({error}).") from error
+    if index.numel() == 0 and not isinstance(value, (Tensor, np.ndarray)):
+        index = index.to(torch.int64)  # an empty list is one of floats for torch
+    if index.dtype not in (_INTEGERS if idtype else _INDEX_DTYPES):
+        hint = "" if index.dtype.is_floating_point else " Pass idtype=torch.int64 to convert."
+        raise DataError(f"{what} must be int32 or int64 (got {index.dtype}).{hint}")
+    if index.dim() != 1:
+        raise DataError(f"{what} must have shape [num_edges] (got {list(index.shape)}).")
+    if idtype == torch.int32 and index.dtype == torch.int64 and index.numel():
+        high = int(index.max())
+        if high > torch.iinfo(torch.int32).max:
+            raise IndexRangeError(f"{what}: {high} does not fit idtype torch.int32. Use torch.int64.")
+    return index.to(idtype or index.dtype).contiguous()
+
+
+def _nodes_needed(ends: tuple[Tensor, ...], given: int | None, what: str) -> int:
+    """`given`, or what the indices need; every index is looked at once."""
+    if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
+        raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}).")
+    needed = 0
+    for index in ends:
+        if index.numel() == 0:
+            continue
+        low, high = (int(x) for x in torch.aminmax(index))
+        if low < 0:
+            raise IndexRangeError(f"{what}: index {low} is negative; expected 0 <= index")
+        if given is not None and high >= given:
+            raise IndexRangeError(
+                f"{what}: index {high} is out of range for {given} nodes; expected 0 <= index < {given}"
+            )
+        needed = max(needed, high + 1)
+    return needed if given is None else int(given)

@@ -1,0 +1,90 @@
+"""Graphs for other libraries: PyG, SciPy, NetworkX, DGL. Tensors are shared where the library can."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse
+
+from graphweave.core.errors import DataError
+
+if TYPE_CHECKING:
+    from graphweave.graph.graph import Graph
+
+
+def to_pyg(g: Graph) -> Any:
+    """Data for a homogeneous graph, else HeteroData. Fields keep their names, `num_nodes` is set; indices are int64,
+    as PyG wants them. A batch becomes a graph with `batch`, int64 [num_nodes], the graph of each node.
+    """
+    from torch_geometric.data import Data, HeteroData  # optional, and takes seconds to load
+
+    data = Data() if g.is_homogeneous else HeteroData()
+    for ntype, frame in g._node_frames.items():
+        store = data if g.is_homogeneous else data[ntype]
+        store.num_nodes = frame.num_rows
+        for name, value in frame.items():
+            store[name] = value
+        if g._batch is not None:
+            store.batch = g._batch[0][ntype].new_tensor(range(g.batch_size)).repeat_interleave(g._batch[0][ntype])
+    for key, edge_frame in g._edge_frames.items():
+        store = data if g.is_homogeneous else data[key]
+        store.edge_index = g.edge_index(key).long()
+        for name, value in edge_frame.items():
+            if g.is_homogeneous and name in g.ndata:
+                raise DataError(f"to_pyg: ndata and edata both have a field {name!r}, but Data has one space of names.")
+            store[name] = value
+    return data
+
+
+def to_scipy(g: Graph, etype: Any = None, weight: str | None = None) -> Any:
+    """scipy.sparse.coo_matrix [num_src, num_dst], entry e at (src[e], dst[e]); parallel edges stay apart.
+
+    Entries are 1, or the field `weight` of edges, which must have shape [num_edges].
+    """
+    relation = g._relation(etype)
+    values = np.ones(relation.num_edges, dtype=np.float32)
+    if weight is not None:
+        field = g._edge_frame(etype)[weight]
+        if field.dim() != 1:
+            raise DataError(f"to_scipy: edata[{weight!r}] must have shape [num_edges] (got {list(field.shape)}).")
+        values = field.detach().cpu().numpy()
+    ends = relation.src.cpu().numpy(), relation.dst.cpu().numpy()
+    return scipy.sparse.coo_matrix((values, ends), shape=(g._src_rows(relation), g._dst_rows(relation)))
+
+
+def to_networkx(g: Graph, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None) -> Any:
+    """networkx.MultiDiGraph of a homogeneous graph: nodes 0..num_nodes; edges have the attribute `id`, their number.
+
+    Fields named in `node_attrs` and `edge_attrs` become attributes, one row each.
+    """
+    import networkx  # optional
+
+    if not g.is_homogeneous:
+        raise DataError(f"to_networkx: expected one node type and one relation (got {g!r}). Take g.to_homogeneous().")
+    out = networkx.MultiDiGraph()
+    out.add_nodes_from(range(g.num_nodes()))
+    for name in node_attrs or ():
+        for v, row in enumerate(g.ndata[name]):
+            out.nodes[v][name] = row
+    fields = {name: g.edata[name] for name in edge_attrs or ()}
+    src, dst = (ends.tolist() for ends in g.edges())
+    for e, (u, v) in enumerate(zip(src, dst, strict=True)):
+        out.add_edge(u, v, id=e, **{name: field[e] for name, field in fields.items()})
+    return out
+
+
+def to_dgl(g: Graph) -> Any:
+    """dgl.DGLGraph with the same types, order of edges, fields and batch."""
+    import dgl  # optional, no longer maintained
+
+    ends = {key: (relation.src, relation.dst) for key, relation in g._relations.items()}
+    out = dgl.heterograph(ends, {ntype: frame.num_rows for ntype, frame in g._node_frames.items()})
+    for ntype, frame in g._node_frames.items():
+        out.nodes[ntype].data.update(dict(frame))
+    for key, edge_frame in g._edge_frames.items():
+        out.edges[key].data.update(dict(edge_frame))
+    if g._batch is not None:
+        out.set_batch_num_nodes(g._batch[0])
+        out.set_batch_num_edges(g._batch[1])
+    return out

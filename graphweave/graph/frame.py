@@ -1,0 +1,166 @@
+"""Data of nodes and edges: named tensors with one row for each node or edge, checked when they are set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+
+NID = EID = "_ID"
+"""Field that holds the numbers that nodes or edges had in the graph they were taken from."""
+
+NTYPE = ETYPE = "_TYPE"
+"""Field that holds type numbers of nodes or edges of a homogeneous graph, positions in a list of type names."""
+
+
+class Frame(MutableMapping[str, Tensor]):
+    """Fields of one node type or edge type: name -> tensor [rows, ...] on the graph's device.
+
+    Setting a field raises DataError unless it is a tensor with one row for each node or edge on the graph's device.
+    A missing field is a KeyError that names those there are. Tensors are kept as they are, never copied.
+    """
+
+    def __init__(self, where: str, like: Tensor | None, unit: str, fields: Mapping[str, Tensor] | None = None) -> None:
+        """`where` ("ndata") and `unit` ("nodes") are for messages. Rows and device are those of `like`: its length is a
+        symbol under tracing, where a number would be compiled in. None: any number of rows.
+        """
+        self._where = where
+        self._like = like
+        self._unit = unit
+        self._fields: dict[str, Tensor] = dict(fields or {})
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._fields:
+            raise KeyError(f"{self._where} has no field {name!r}; {_listed(self._fields)}")
+        return self._fields[name]
+
+    def __setitem__(self, name: str, value: Tensor) -> None:
+        self._check(name, value)
+        self._fields[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        if name not in self._fields:
+            raise KeyError(f"{self._where} has no field {name!r}; {_listed(self._fields)}")
+        del self._fields[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
+
+    def __len__(self) -> int:
+        return len(self._fields)
+
+    def __repr__(self) -> str:
+        return repr(self._fields)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows each field has; 0 for a frame without a fixed number."""
+        return 0 if self._like is None else self._like.shape[0]
+
+    def schemes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Field -> (shape of a row, dtype)."""
+        return {name: (tuple(value.shape[1:]), value.dtype) for name, value in self._fields.items()}
+
+    def take(self, rows: Tensor | None) -> dict[str, Tensor]:
+        """The fields at `rows`, an index [k] or a mask; None: all rows, not copied."""
+        return dict(self._fields) if rows is None else {name: value[rows] for name, value in self._fields.items()}
+
+    def copy(self) -> Frame:
+        """A frame of its own with the same tensors."""
+        return Frame(self._where, self._like, self._unit, self._fields)
+
+    def map(self, fn: Callable[[Tensor], Tensor], like: Tensor | None) -> Frame:
+        """`fn` of every field, for a graph whose rows and device are those of `like`."""
+        return Frame(self._where, like, self._unit, {name: fn(value) for name, value in self._fields.items()})
+
+    def _check(self, name: str, value: Tensor) -> None:
+        if not isinstance(name, str):
+            raise DataError(f"expected a string as the name of a field of {self._where} (got {name!r}).")
+        if not isinstance(value, Tensor):
+            raise DataError(f"{self._where}[{name!r}] must be a tensor (got {type(value).__name__}).")
+        like = self._like
+        if like is None:
+            return
+        if value.dim() == 0:
+            raise DataError(f"{self._where}[{name!r}] has no rows (a scalar), but the graph has {self._sized()}")
+        if value.device != like.device:
+            raise DataError(
+                f"{self._where}[{name!r}] is on {value.device}, but the graph is on {like.device}. "
+                f"Move one of them with .to(...)."
+            )
+        if torch.compiler.is_compiling():  # of sizes that are known only when it runs this is an assertion, not a guard
+            torch._check(value.shape[0] == like.shape[0])
+        elif value.shape[0] != like.shape[0]:
+            raise DataError(
+                f"{self._where}[{name!r}] has {value.shape[0]} rows, but the graph has {self._sized()} "
+                f"(shape {list(value.shape)})"
+            )
+
+    def _sized(self) -> str:
+        return f"{self.num_rows} {self._unit}"
+
+
+class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
+    """Fields of several types at once: name -> {type: tensor}, over the types that have the field.
+
+    Setting takes such a dict; with a bare tensor it is not clear whose rows they are, which is a DataError.
+    """
+
+    def __init__(self, where: str, frames: Mapping[Any, Frame]) -> None:
+        self._where = where
+        self._frames = dict(frames)
+
+    def __getitem__(self, name: str) -> dict[Any, Tensor]:
+        found = {key: frame[name] for key, frame in self._frames.items() if name in frame}
+        if not found:
+            raise KeyError(f"{self._where} has no field {name!r} of any type; {_listed(self._names())}")
+        return found
+
+    def __setitem__(self, name: str, value: dict[Any, Tensor]) -> None:
+        if not isinstance(value, Mapping):
+            raise DataError(
+                f"{self._where}[{name!r}]: the graph has several types, {', '.join(map(str, self._frames))}; "
+                f"give a dict of type -> tensor (got {type(value).__name__})."
+            )
+        for key, tensor in value.items():
+            self._frame(key)[name] = tensor
+
+    def __delitem__(self, name: str) -> None:
+        for key in self[name]:
+            del self._frames[key][name]
+
+    def __contains__(self, name: object) -> bool:
+        return any(name in frame for frame in self._frames.values())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names())
+
+    def __len__(self) -> int:
+        return len(self._names())
+
+    def __repr__(self) -> str:
+        return repr({name: self[name] for name in self._names()})
+
+    def _names(self) -> dict[str, None]:
+        return {name: None for frame in self._frames.values() for name in frame}
+
+    def _frame(self, key: Any) -> Frame:
+        """By type, or by the name of a relation where only one has it."""
+        if key in self._frames:
+            return self._frames[key]
+        same = [full for full in self._frames if isinstance(full, tuple) and full[1] == key]
+        if len(same) != 1:
+            why = "is not a type of the graph" if not same else "names several relations"
+            raise DataError(f"{self._where}: {key!r} {why}; expected one of {', '.join(map(str, self._frames))}.")
+        return self._frames[same[0]]
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return f"it has {', '.join(map(repr, names))}" if names else "it has no fields"

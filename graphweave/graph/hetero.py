@@ -1,0 +1,140 @@
+"""All types as one, and back: `to_homogeneous` and `to_heterogeneous`."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, assemble, counts
+from graphweave.graph.frame import EID, ETYPE, NID, NTYPE, Frame
+from graphweave.graph.relation import CanonicalEtype, Relation
+
+if TYPE_CHECKING:
+    from graphweave.graph.graph import Graph
+
+
+def to_homogeneous(
+    g: Graph,
+    ndata: Sequence[str] | None = None,
+    edata: Sequence[str] | None = None,
+    store_type: bool = True,
+    return_count: bool = False,
+) -> Any:
+    """All nodes as one type and all edges as one relation, type after type in the order of `ntypes` and relations.
+
+    ndata and edata hold '_ID', the number within the type, and with `store_type` '_TYPE', the position of the type in
+    `g.ntypes` or `g.canonical_etypes`; both have the graph's idtype. Fields named in `ndata` and `edata` go along if
+    every type has them (DataError if rows differ in shape or dtype). return_count: (graph, nodes of each type, edges of
+    each relation).
+    """
+    sizes = counts(g)
+    offset = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
+    every = list(g._relations.values())
+    src = torch.cat([r.src + offset[r.srctype] for r in every])
+    dst = torch.cat([r.dst + offset[r.dsttype] for r in every])
+    num_edges = [r.num_edges for r in every]
+    nodes = {**_joined(g._node_frames, ndata or ()), **_places(g, list(sizes.values()), NID, NTYPE, store_type)}
+    edges = {**_joined(g._edge_frames, edata or ()), **_places(g, num_edges, EID, ETYPE, store_type)}
+    relation = Relation(HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, src, dst)
+    out = assemble(
+        type(g),
+        {HOMOGENEOUS_NTYPE: sum(sizes.values())},
+        {relation.key: relation},
+        {HOMOGENEOUS_NTYPE: nodes},
+        {relation.key: edges},
+    )
+    return (out, list(sizes.values()), num_edges) if return_count else out
+
+
+def to_heterogeneous(
+    g: Graph, ntypes: Sequence[str], etypes: Sequence[str], metagraph: Sequence[CanonicalEtype] | None = None
+) -> Graph:
+    """A homogeneous graph whose ndata['_TYPE'] and edata['_TYPE'] are positions in `ntypes` and `etypes`, by types.
+
+    Relations are the (source type, name, destination type) that occur among the edges, or those of `metagraph`, which
+    may have no edges. Nodes and edges keep their order within a type, '_ID' holds the numbers they had here.
+    DataError without these fields, for a type number out of range, or an edge whose relation is not in `metagraph`.
+    """
+    node_type = _types(g, g._node_frame(), NTYPE, len(ntypes), "ndata")
+    edge_type = _types(g, g._edge_frame(), ETYPE, len(etypes), "edata")
+    relation = g._relation()
+    ids = {name: (node_type == i).nonzero().squeeze(1) for i, name in enumerate(ntypes)}
+    place = torch.empty_like(node_type)
+    for rows in ids.values():
+        place[rows] = torch.arange(rows.shape[0], device=g.device)
+    n, m = len(ntypes), len(etypes)
+    kind = (node_type[relation.src] * m + edge_type) * n + node_type[relation.dst]
+    named = {(k // n // m, k // n % m, k % n): k for k in torch.unique(kind).tolist()}
+    edges = {(ntypes[s], etypes[e], ntypes[d]): (kind == k).nonzero().squeeze(1) for (s, e, d), k in named.items()}
+    edges = _by_metagraph(edges, metagraph, relation)
+    ndata = {t: {**_without(g._node_frame(), rows, NTYPE), NID: rows.to(g.idtype)} for t, rows in ids.items()}
+    edata = {key: {**_without(g._edge_frame(), rows, ETYPE), EID: rows.to(g.idtype)} for key, rows in edges.items()}
+    relations = {
+        key: Relation(*key, place[relation.src[rows]].to(g.idtype), place[relation.dst[rows]].to(g.idtype))
+        for key, rows in edges.items()
+    }
+    order = sorted(ids)
+    return assemble(
+        type(g), {t: ids[t].shape[0] for t in order}, {key: relations[key] for key in sorted(relations)}, ndata, edata
+    )
+
+
+def _by_metagraph(
+    edges: dict[CanonicalEtype, Tensor], metagraph: Sequence[CanonicalEtype] | None, relation: Relation
+) -> dict[CanonicalEtype, Tensor]:
+    if metagraph is None:
+        if not edges:
+            raise DataError("to_heterogeneous: the graph has no edges to tell its relations by; give a metagraph.")
+        return edges
+    unknown = [key for key in edges if key not in metagraph]
+    if unknown:
+        raise DataError(
+            f"to_heterogeneous: there are edges of {unknown[0]}, which is not in metagraph {list(metagraph)}."
+        )
+    none = torch.empty(0, dtype=torch.int64, device=relation.src.device)
+    return {key: edges.get(key, none) for key in metagraph}
+
+
+def _types(g: Graph, frame: Frame, name: str, num_types: int, where: str) -> Tensor:
+    if name not in frame:
+        raise DataError(f"to_heterogeneous: {where}[{name!r}] must hold types (there is no such field; {g!r}).")
+    types = frame[name].long()
+    if types.dim() != 1 or (types.numel() and not 0 <= int(types.min()) <= int(types.max()) < num_types):
+        raise DataError(
+            f"to_heterogeneous: {where}[{name!r}] must be 1-d and in 0..{num_types}, positions in the names."
+        )
+    return types
+
+
+def _without(frame: Frame, rows: Tensor, name: str) -> dict[str, Tensor]:
+    return {field: value for field, value in frame.take(rows).items() if field != name}
+
+
+def _places(g: Graph, sizes: Sequence[int], number: str, kind: str, store_type: bool) -> dict[str, Tensor]:
+    like = g._any_index()
+    fields = {number: torch.cat([torch.arange(n, dtype=like.dtype, device=like.device) for n in sizes])}
+    if store_type:
+        num = torch.tensor(sizes, device=like.device)
+        types = torch.arange(len(sizes), dtype=like.dtype, device=like.device)
+        fields[kind] = torch.repeat_interleave(types, num)
+    return fields
+
+
+def _joined(frames: Mapping[Any, Frame], names: Sequence[str]) -> dict[str, Tensor]:
+    """Fields that all frames have, one below the other."""
+    out: dict[str, Tensor] = {}
+    for name in names:
+        if not any(name in frame for frame in frames.values()):
+            raise DataError(f"to_homogeneous: no type has a field {name!r}.")
+        if not all(name in frame for frame in frames.values()):
+            continue
+        schemes = {key: frame.schemes()[name] for key, frame in frames.items()}
+        if len(set(schemes.values())) > 1:
+            raise DataError(f"to_homogeneous: field {name!r} differs from type to type (got {schemes}).")
+        out[name] = torch.cat([frame[name] for frame in frames.values()])
+    return out

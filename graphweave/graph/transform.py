@@ -1,0 +1,298 @@
+"""Graphs made of a graph: parts of it, its reverse, with and without self-loops, both directions of each edge.
+
+Fields of what is kept go along. Where nodes or edges are taken out, '_ID' holds the numbers they had. The result of all
+but `local_var`, `moved`, `with_idtype` and `remove_self_loop` is no batch, even if the graph was one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.graph import query
+from graphweave.graph.assemble import assemble, counts
+from graphweave.graph.frame import EID, NID, Frame
+from graphweave.graph.relation import CanonicalEtype, Relation
+
+if TYPE_CHECKING:
+    from graphweave.graph.graph import Graph
+
+_FILLS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+
+
+def local_var(g: Graph) -> Graph:
+    """The same structure, fields of its own."""
+    nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
+    edges = {key: frame.copy() for key, frame in g._edge_frames.items()}
+    return _typed_like(g, type(g)(g._ntypes, g._relations, nodes, edges, g._batch), lambda t: t)
+
+
+def moved(g: Graph, device: torch.device) -> Graph:
+    """Structure and fields on `device`."""
+
+    def move(t: Tensor) -> Tensor:
+        return t.to(device)
+
+    nodes = {ntype: frame.map(move, move(_like(frame))) for ntype, frame in g._node_frames.items()}
+    relations = {key: Relation(*key, move(r.src), move(r.dst)) for key, r in g._relations.items()}
+    edges = {key: frame.map(move, relations[key].src) for key, frame in g._edge_frames.items()}
+    batch = None
+    if g._batch is not None:
+        batch = {t: move(n) for t, n in g._batch[0].items()}, {key: move(n) for key, n in g._batch[1].items()}
+    return _typed_like(g, type(g)(g._ntypes, relations, nodes, edges, batch), move)
+
+
+def with_idtype(g: Graph, dtype: torch.dtype) -> Graph:
+    """Index tensors of another dtype; the graph itself if they have it. DataError if a number does not fit."""
+    if g.idtype == dtype:
+        return g
+    if max((*counts(g).values(), *(r.num_edges for r in g._relations.values()))) > torch.iinfo(dtype).max:
+        raise DataError(f"expected at most {torch.iinfo(dtype).max} nodes and edges for {dtype} (got {g!r}).")
+    relations = {key: Relation(*key, r.src.to(dtype), r.dst.to(dtype)) for key, r in g._relations.items()}
+    nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
+    edges = {key: frame.map(lambda t: t, relations[key].src) for key, frame in g._edge_frames.items()}
+    return _typed_like(g, type(g)(g._ntypes, relations, nodes, edges, g._batch), lambda t: t)
+
+
+def relation_slice(g: Graph, etype: str | tuple[Any, Any, Any]) -> Graph:
+    """One relation as a graph: by name, or (source type, name, destination type) where ":" is any. Fields are shared:
+    setting one here sets it in `g`.
+    """
+    if isinstance(etype, tuple):
+        every = slice(None)
+        found = [
+            key for key in g._relations if all(want in (every, have) for want, have in zip(etype, key, strict=True))
+        ]
+        if len(found) != 1:
+            raise DataError(
+                f"{etype!r} names {len(found)} relations, expected one of {', '.join(map(str, g._relations))}."
+            )
+        key = found[0]
+    else:
+        key = g.to_canonical_etype(etype)
+    ntypes = (key[0],) if key[0] == key[2] else (key[0], key[2])
+    batch = None
+    if g._batch is not None:
+        batch = {t: g._batch[0][t] for t in ntypes}, {key: g._batch[1][key]}
+    frames = {t: g._node_frames[t] for t in ntypes}
+    return type(g)(ntypes, {key: g._relations[key]}, frames, {key: g._edge_frames[key]}, batch)
+
+
+def subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
+    """The nodes given and all edges between them: edges by source in the order of `nodes`, then by number.
+
+    `nodes`: distinct ids or a mask [num_nodes]; with several types a dict of them (a type left out has no nodes kept).
+    Node i of the result is nodes[i]; without `relabel_nodes` all nodes stay. `store_ids`: see '_ID' above.
+    """
+    kept = _nodes_by_type(g, nodes)
+    slots: dict[str, Tensor] = {}
+    for ntype, num in counts(g).items():
+        slot = torch.full((num,), -1, dtype=g.idtype, device=g.device)
+        slot[kept[ntype]] = torch.arange(kept[ntype].shape[0], dtype=g.idtype, device=g.device)
+        if int((slot >= 0).sum()) != kept[ntype].shape[0]:
+            raise DataError(f"subgraph: expected distinct nodes (got one of type {ntype!r} twice).")
+        slots[ntype] = slot
+    edges: dict[CanonicalEtype, Tensor] = {}
+    for key, relation in g._relations.items():
+        out, _ = query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])
+        edges[key] = out[slots[relation.dsttype][relation.dst[out]] >= 0]
+    return _part(g, edges, (kept, slots) if relabel_nodes else None, store_ids)
+
+
+def edge_subgraph(g: Graph, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
+    """The edges given, in this order, and the nodes at their ends.
+
+    `edges`: ids or a mask [num_edges]; with several relations a dict of them (one left out has no edges kept). Nodes of
+    the result are those met, sources of a relation first; without `relabel_nodes` all nodes stay.
+    """
+    given = _dict_of(edges, g._relations, "relations")
+    chosen = {g.to_canonical_etype(key): value for key, value in given.items()}
+    kept = {
+        key: query.as_selection(chosen.get(key, []), relation.num_edges, relation.src, "edge")
+        for key, relation in g._relations.items()
+    }
+    return _part(g, kept, _met(g, kept) if relabel_nodes else None, store_ids)
+
+
+def in_subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
+    """The edges that end in the nodes given (as in `subgraph`): node after node, then by number. All nodes stay, or with
+    `relabel_nodes` those at the ends of an edge.
+    """
+    kept = _nodes_by_type(g, nodes)
+    edges = {
+        key: query.edges_of_rows(relation.dst, g._dst_rows(relation), kept[relation.dsttype])[0]
+        for key, relation in g._relations.items()
+    }
+    return _part(g, edges, _met(g, edges) if relabel_nodes else None, store_ids)
+
+
+def out_subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
+    """As `in_subgraph`, the edges that start in the nodes given."""
+    kept = _nodes_by_type(g, nodes)
+    edges = {
+        key: query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])[0]
+        for key, relation in g._relations.items()
+    }
+    return _part(g, edges, _met(g, edges) if relabel_nodes else None, store_ids)
+
+
+def reverse(g: Graph, copy_ndata: bool = True, copy_edata: bool = False) -> Graph:
+    """Edge e goes dst[e] -> src[e]; a relation (a, r, b) becomes (b, r, a). DataError if two become one."""
+    turned = {(r.dsttype, r.etype, r.srctype): Relation(r.dsttype, r.etype, r.srctype, r.dst, r.src) for r in _all(g)}
+    if len(turned) != len(g._relations):
+        raise DataError(f"reverse: two relations would have the same name (got {', '.join(map(str, g._relations))}).")
+    edata = {(d, r, s): g._edge_frames[s, r, d].take(None) for s, r, d in g._relations} if copy_edata else None
+    return assemble(type(g), counts(g), turned, _ndata(g) if copy_ndata else None, edata)
+
+
+def add_self_loop(
+    g: Graph, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None
+) -> Graph:
+    """An edge v -> v for each node behind the edges of the relation `etype`; loops that are there stay.
+
+    Fields of the new edges (those of `edge_feat_names`, by default all; others are dropped): the number `fill_data`, or
+    "sum", "mean", "max", "min" of what the node's incoming edges have, 0 without any.
+    """
+    relation = g._relation(etype)
+    if relation.srctype != relation.dsttype:
+        raise DataError(f"add_self_loop: relation {relation.key} joins two node types; a loop needs one.")
+    num = g._dst_rows(relation)
+    loops = torch.arange(num, dtype=g.idtype, device=g.device)
+    frame = g._edge_frames[relation.key]
+    names = list(frame) if edge_feat_names is None else edge_feat_names
+    fields = {name: torch.cat([frame[name], _filling(frame[name], fill_data, relation, num)]) for name in names}
+    ends = torch.cat([relation.src, loops]), torch.cat([relation.dst, loops])
+    return _with_relation(g, Relation(*relation.key, *ends), fields)
+
+
+def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> Tensor:
+    shape = (num, *field.shape[1:])
+    if not isinstance(fill, str):
+        return field.new_full(shape, fill)
+    if fill not in _FILLS:
+        raise DataError(f"add_self_loop: expected a number or one of {', '.join(_FILLS)} as fill_data (got {fill!r}).")
+    index = relation.dst.long().reshape(-1, *[1] * (field.dim() - 1)).expand_as(field)
+    return field.new_zeros(shape).scatter_reduce(0, index, field, _FILLS[fill], include_self=False)
+
+
+def remove_self_loop(g: Graph, etype: Any = None) -> Graph:
+    """Without the edges v -> v of the relation `etype`; the others keep their order. A batch stays one."""
+    relation = g._relation(etype)
+    if relation.srctype != relation.dsttype:
+        raise DataError(f"remove_self_loop: relation {relation.key} joins two node types and has no loops.")
+    keep = relation.src != relation.dst
+    out = _with_relation(
+        g, Relation(*relation.key, relation.src[keep], relation.dst[keep]), g._edge_frames[relation.key].take(keep)
+    )
+    if g._batch is not None:
+        nodes, edges = g._batch
+        graph = torch.repeat_interleave(edges[relation.key])
+        left = torch.zeros_like(edges[relation.key]).index_add(0, graph, keep.long())
+        out._batch = dict(nodes), {**edges, relation.key: left}
+    return out
+
+
+def to_bidirected(g: Graph, copy_ndata: bool = False) -> Graph:
+    """Edges u -> v and v -> u once for every edge, sorted by source, then destination; edges have no fields."""
+    relations: dict[CanonicalEtype, Relation] = {}
+    for r in _all(g):
+        if r.srctype != r.dsttype:
+            raise DataError(f"to_bidirected: relation {r.key} joins two node types.")
+        num = max(g._src_rows(r), 1)
+        u, v = torch.cat([r.src, r.dst]).long(), torch.cat([r.dst, r.src]).long()
+        keys = torch.unique(u * num + v)
+        src = torch.div(keys, num, rounding_mode="floor")
+        relations[r.key] = Relation(*r.key, src.to(g.idtype), (keys - src * num).to(g.idtype))
+    return assemble(type(g), counts(g), relations, _ndata(g) if copy_ndata else None)
+
+
+def _all(g: Graph) -> list[Relation]:
+    return list(g._relations.values())
+
+
+def _ndata(g: Graph) -> dict[str, dict[str, Tensor]]:
+    return {ntype: frame.take(None) for ntype, frame in g._node_frames.items()}
+
+
+def _like(frame: Frame) -> Tensor:
+    assert frame._like is not None
+    return frame._like
+
+
+def _typed_like(g: Graph, out: Graph, fn: Callable[[Tensor], Tensor]) -> Graph:
+    """`out` with the per-type fields of g."""
+    out._ntype_data, out._etype_data = g._ntype_data.map(fn, None), g._etype_data.map(fn, None)
+    return out
+
+
+def _with_relation(g: Graph, relation: Relation, fields: Mapping[str, Tensor]) -> Graph:
+    """g with another relation of the same name in its place."""
+    relations = {**g._relations, relation.key: relation}
+    edata = {key: frame.take(None) for key, frame in g._edge_frames.items() if key != relation.key}
+    return _typed_like(
+        g, assemble(type(g), counts(g), relations, _ndata(g), {**edata, relation.key: dict(fields)}), lambda t: t
+    )
+
+
+def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
+    if isinstance(value, Mapping):
+        return dict(value)
+    if len(types) > 1:
+        raise DataError(f"the graph has several {what}, {', '.join(map(str, types))}; give a dict of type -> ids.")
+    return dict.fromkeys(types, value)
+
+
+def _nodes_by_type(g: Graph, nodes: Any) -> dict[str, Tensor]:
+    """Ids of every type; empty where `nodes` says nothing of it."""
+    given = {g._ntype(t): value for t, value in _dict_of(nodes, g._node_frames, "node types").items()}
+    like = g._any_index()
+    return {t: query.as_selection(given.get(t, []), num, like, "node") for t, num in counts(g).items()}
+
+
+def _met(g: Graph, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """By type: nodes at the ends of `edges` in the order of meeting them, and the number each node gets there."""
+    ends: dict[str, list[Tensor]] = {ntype: [] for ntype in g._ntypes}
+    for key, relation in g._relations.items():
+        ends[relation.srctype].append(relation.src[edges[key]])
+        ends[relation.dsttype].append(relation.dst[edges[key]])
+    kept: dict[str, Tensor] = {}
+    slots: dict[str, Tensor] = {}
+    for ntype, num in counts(g).items():
+        met = torch.cat([g._any_index().new_empty(0), *ends[ntype]]).long()
+        first = torch.full((num,), met.shape[0], dtype=torch.int64, device=g.device)
+        first.scatter_reduce_(0, met, torch.arange(met.shape[0], device=g.device), "amin")
+        kept[ntype] = met[first[met] == torch.arange(met.shape[0], device=g.device)].to(g.idtype)
+        slots[ntype] = torch.full((num,), -1, dtype=g.idtype, device=g.device)
+        slots[ntype][kept[ntype]] = torch.arange(kept[ntype].shape[0], dtype=g.idtype, device=g.device)
+    return kept, slots
+
+
+def _part(
+    g: Graph,
+    edges: Mapping[CanonicalEtype, Tensor],
+    nodes: tuple[dict[str, Tensor], dict[str, Tensor]] | None,
+    store_ids: bool,
+) -> Graph:
+    """The edges given; `nodes` are the nodes kept and the number each node gets, None: all stay."""
+    relations: dict[CanonicalEtype, Relation] = {}
+    edata: dict[CanonicalEtype, dict[str, Tensor]] = {}
+    for key, r in g._relations.items():
+        src, dst = r.src[edges[key]], r.dst[edges[key]]
+        if nodes is not None:
+            src, dst = nodes[1][r.srctype][src], nodes[1][r.dsttype][dst]
+        relations[key] = Relation(*key, src, dst)
+        edata[key] = g._edge_frames[key].take(edges[key])
+        if store_ids:
+            edata[key][EID] = edges[key]
+    if nodes is None:
+        return _typed_like(g, assemble(type(g), counts(g), relations, _ndata(g), edata), lambda t: t)
+    ndata = {ntype: frame.take(nodes[0][ntype]) for ntype, frame in g._node_frames.items()}
+    if store_ids:
+        for ntype, ids in nodes[0].items():
+            ndata[ntype][NID] = ids
+    sizes = {ntype: ids.shape[0] for ntype, ids in nodes[0].items()}
+    return _typed_like(g, assemble(type(g), sizes, relations, ndata, edata), lambda t: t)

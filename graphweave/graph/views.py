@@ -1,0 +1,45 @@
+"""What `g.nodes` and `g.edges` are: called they give ids, indexed with a type the data of that type."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from graphweave.graph.frame import Frame
+
+if TYPE_CHECKING:
+    from graphweave.graph.graph import Graph
+
+
+class Rows(NamedTuple):
+    """Nodes or edges of one type."""
+
+    data: Frame
+
+
+class NodeView:
+    """`g.nodes(ntype)`: ids [num_nodes], increasing. `g.nodes[ntype].data`: the fields of the type."""
+
+    def __init__(self, graph: Graph, types: tuple[str, ...]) -> None:
+        self._graph = graph
+        self._types = types
+
+    def __call__(self, ntype: str | None = None) -> Tensor:
+        return self._graph._ids_of(self._graph._ntype(ntype, self._types))
+
+    def __getitem__(self, ntype: str | None) -> Rows:
+        return Rows(self._graph._node_frame(self._graph._ntype(ntype, self._types)))
+
+
+class EdgeView:
+    """`g.edges(...)` is `g.all_edges(...)`. `g.edges[etype].data`: the fields of the relation."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    def __call__(self, form: str = "uv", order: str | None = "eid", etype: Any = None) -> Any:
+        return self._graph.all_edges(form, order, etype)
+
+    def __getitem__(self, etype: Any) -> Rows:
+        return Rows(self._graph._edge_frame(etype))
