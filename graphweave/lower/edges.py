@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from graphweave.analysis.cones import leaves, needs, space_of, type_of
 from graphweave.core.types import UNIT, DType, Fold, Op
@@ -31,6 +31,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Pointwise, Push, Random, Ref
 from graphweave.lower.blocks import choose_blocks, folds_into, is_expensive, stores_into, write
 from graphweave.lower.draft import CSR, Draft
+from graphweave.lower.online import Relative
 from graphweave.lower.parameters import map_name, value_name
 from graphweave.lower.tiles import Stage, has_products, stages
 from graphweave.lower.values import Scope, find, load, shape_of
@@ -42,8 +43,10 @@ _K = Var("k")
 class EdgePass:
     """Computes `members`: pushes into the row, totals over all edges, and values of the edges themselves."""
 
-    def __init__(self, draft: Draft, members: list[Ref]) -> None:
+    def __init__(self, draft: Draft, members: list[Ref], online: Mapping[Ref, tuple[Ref, ...]]) -> None:
+        """`online`: maxima among `members`, and the sums that are relative to them while this pass runs."""
         self._draft, self._program, self._members = draft, draft.program, members
+        self._online = [Relative.to(draft, m, sums) for m, sums in online.items() if sums]
         nodes = ((r, self._program.nodes[r]) for r in members)
         self._accumulated = {r: n for r, n in nodes if isinstance(n, Push) and not draft.is_total(n)}
         self._arrays: dict[Ref, str] = {}  # what has a row for each edge of the tile, or of the row (a stash)
@@ -56,13 +59,18 @@ class EdgePass:
         for r, push in self._accumulated.items():
             start = identity(push.fold, type_of(self._program, r).dtype).value
             out += [*draft.comment(r), draft.row_array(r, start)]
+        for relative in self._online:
+            out += relative.start()
         kept = draft.stored | draft.stashes.keys()
         inner = {x for r in self._members for x in needs(self._program, r, kept, through=True).inner}
         out += self._shared(inner)
-        if has_products(self._program, self._members, inner):
-            plan = stages(self._program, self._members, inner, frozenset(draft.stashes))
+        products = has_products(self._program, self._members, inner)
+        if products or self._online:
+            sums = frozenset(s for relative in self._online for s in relative.places)
+            plan = stages(self._program, self._members, inner, frozenset(draft.stashes), sums)
             self._stashed = self._wanted_later(r for stage in plan for r in stage.products)
-            out.append(Tiles(_TILE, draft.options.tile, CSR, "v", tuple(self._tile(plan))))
+            size = draft.options.tile if products else draft.options.online_tile
+            out.append(Tiles(_TILE, size, CSR, "v", tuple(self._tile(plan))))
         else:
             out += EdgeLoop(draft, self._members, self._members).statements()
         draft.passed.update(self._members)
@@ -101,11 +109,14 @@ class EdgePass:
         """Loops over the edges of a tile, and the products between them."""
         out: list[Stmt] = []
         fetched: set[Prefetch] = set()
+        unsettled = frozenset(r for relative in self._online for r in relative.dependents())
         for stage in plan:
             for r in stage.operands:
                 out.append(self._array(r))
-            loop = EdgeLoop(self._draft, stage.results, self._members, _TILE, self._arrays, stage.operands)
+            loop = EdgeLoop(self._draft, stage.results, self._members, _TILE, self._arrays, stage.operands, unsettled)
             out += loop.statements(fetched)
+            for relative in self._online:
+                out += relative.raised(_TILE) if relative.maximum in stage.results else []
             for r in stage.operands:
                 self._arrays[r] = self._array(r).name
             for r in stage.products:
@@ -153,15 +164,17 @@ class EdgeLoop:
     """A loop over the edges of the row, or of a tile, that finishes the members `results` of the pass over `members`.
 
     `arrays` are the values that have a row for each edge of the tile; `operands` those that this loop computes.
+    What is `unsettled` means something else on a later edge, and is of no use to a later pass.
     """
 
     def __init__(
         self, draft: Draft, results: Sequence[Ref], members: Sequence[Ref], tile: str | None = None,
-        arrays: dict[Ref, str] | None = None, operands: Sequence[Ref] = (),
+        arrays: dict[Ref, str] | None = None, operands: Sequence[Ref] = (), unsettled: frozenset[Ref] = frozenset(),
     ) -> None:  # fmt: skip
         assert draft.region.map is not None
         self._draft, self._program, self._map = draft, draft.program, draft.region.map
         self._results, self._members, self._tile, self._operands = results, members, tile, operands
+        self._unsettled = unsettled
         self._edge = Scope(draft.program, map=self._map, outer=draft.row, position=Var("e"))
         self._edge.at.update((r, (name, (_K,))) for r, name in (arrays or {}).items())
 
@@ -232,7 +245,7 @@ class EdgeLoop:
 
     def _blocks(self, inner: list[Ref]) -> list[Stmt]:
         draft = self._draft
-        later = self._wanted_later(inner)
+        later = self._wanted_later(inner) - self._unsettled
         uses = Counter(later)
         for r in self._results:
             node = self._program.nodes[r]

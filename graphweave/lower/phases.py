@@ -16,25 +16,31 @@ def assign_phases(
     local: Mapping[Ref, Sequence[Ref]],
     on_edges: frozenset[Ref],
     gathers: Mapping[Ref, frozenset[Ref]],
+    follows: Mapping[Ref, frozenset[Ref]],
 ) -> dict[Ref, int]:
     """Pass of each member: 0 before any edges, p after (or for `on_edges` members: in) the p-th pass.
 
     `members` in program order, `local[m]` the members that m needs at its own row, `gathers` the wide values that an
-    edge-level member reads at other rows.
+    edge-level member reads at other rows, `follows[m]` those of local[m] that may be in the same pass as m.
     """
+
+    def gap(m: Ref, d: Ref) -> int:
+        """Passes from the end of d's to the end of m's, at least."""
+        return int(m in on_edges and d not in follows.get(m, ()))
+
     early: dict[Ref, int] = {}
     for m in members:
-        base = max((early[d] for d in local[m]), default=0)
-        early[m] = base + (m in on_edges)
+        early[m] = max((early[d] + gap(m, d) for d in local[m]), default=int(m in on_edges))
     last = max(early.values(), default=0)
     late = {m: last for m in members}
     for m in reversed(members):
         for d in local[m]:
-            late[d] = min(late[d], late[m] - (m in on_edges))
+            late[d] = min(late[d], late[m] - gap(m, d))
     phase = dict(early)
     for m in members:
         if m in on_edges and early[m] < late[m]:
-            options = range(max(early[m], 1 + max((phase[d] for d in local[m]), default=0)), late[m] + 1)
+            first = max((phase[d] + gap(m, d) for d in local[m]), default=1)
+            options = range(max(early[m], first), late[m] + 1)
             phase[m] = max(options, key=lambda p: (_shared(m, p, phase, gathers, on_edges), -p))
         elif m not in on_edges:
             phase[m] = max((phase[d] for d in local[m]), default=0)

@@ -12,8 +12,8 @@ from graphweave.ir.message.nodes import Program, Push, Ref
 from graphweave.lower.blocks import choose_blocks
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.edges import EdgePass
+from graphweave.lower.online import passes_of
 from graphweave.lower.parameters import Binding, map_name, value_name
-from graphweave.lower.phases import assign_phases
 from graphweave.lower.values import NeedsLocal
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Region
@@ -63,17 +63,13 @@ class _Rows:
 
     def statements(self) -> list[Stmt]:
         draft, members = self.draft, self.draft.region.members
-        phases = assign_phases(
-            members,
-            {r: draft.local(r) for r in members},
-            draft.on_edges,
-            {r: draft.wide_gathers(r) for r in draft.on_edges},
-        )
+        phases, online = passes_of(draft)
         blocks = self._blocks()
         body: list[Stmt] = []
         for p in range(max(phases.values(), default=0) + 1):
             if p > 0:
-                body += EdgePass(draft, [r for r in members if r in draft.on_edges and phases[r] == p]).statements()
+                here = [r for r in members if r in draft.on_edges and phases[r] == p]
+                body += EdgePass(draft, here, {m: sums for m, sums in online.items() if m in here}).statements()
             for r in members:
                 if r not in draft.on_edges and phases[r] == p:
                     body += self._member(r, r in blocks)

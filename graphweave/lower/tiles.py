@@ -25,14 +25,19 @@ class Stage:
     products: tuple[Ref, ...]
 
 
-def stages(program: Program, members: Iterable[Ref], inner: Iterable[Ref], kept: frozenset[Ref]) -> tuple[Stage, ...]:
-    """Stages that compute `members`; `inner` are the nodes recomputed for them, `kept` those that are loads."""
+def stages(
+    program: Program, members: Iterable[Ref], inner: Iterable[Ref], kept: frozenset[Ref], relative: frozenset[Ref]
+) -> tuple[Stage, ...]:
+    """Stages that compute `members`; `inner` are the nodes recomputed for them, `kept` those that are loads.
+
+    Of what needs equally many products, the sums `relative` to a maximum come in a stage after it.
+    """
     members = tuple(members)
     inner = frozenset(inner) - kept
     products = {r for r in (*inner, *members) if isinstance(program.nodes[r], MatMul | Gram)}
-    level = _levels(program, sorted(inner | set(members)))
+    level = {r: 2 * n for r, n in _levels(program, sorted(inner | set(members))).items()}
     read = {r: _read(program, r) for r in products}
-    arrays: list[dict[Ref, None]] = [{} for _ in range(max(level.values(), default=0) + 1)]
+    arrays: list[dict[Ref, None]] = [{} for _ in range(max(level.values(), default=0) + 2)]
     for r in sorted(products):
         for x in read[r]:
             if x not in kept and x not in products:
@@ -40,13 +45,14 @@ def stages(program: Program, members: Iterable[Ref], inner: Iterable[Ref], kept:
     results: list[list[Ref]] = [[] for _ in arrays]
     for r in members:
         if not isinstance(program.nodes[r], Gram):
-            results[level[r]].append(r)
+            results[level[r] + (r in relative)].append(r)
     _add_shared(program, arrays, results, inner)
     ready = {r: max(level.get(x, 0) for x in read[r]) for r in products}
-    return tuple(
+    found = (
         Stage(tuple(arrays[s]), tuple(results[s]), tuple(sorted(r for r in products if ready[r] == s)))
         for s in range(len(arrays))
     )
+    return tuple(stage for stage in found if stage.operands or stage.results or stage.products)
 
 
 def has_products(program: Program, members: Iterable[Ref], inner: Iterable[Ref]) -> bool:

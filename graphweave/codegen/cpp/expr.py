@@ -102,7 +102,7 @@ def element(array: str, index: tuple[Expr, ...], scope: Scope) -> str:
     base = scope.names.of(info.name)
     if len(features) != len(info.shape):
         raise IRError(f"'{array}' has {len(info.shape)} feature dimensions, indexed with {len(features)}.")
-    offset = _offset_text(features, info.shape, scope)
+    offset = offset_text(features, info.shape, scope)
     if row is None:
         return base if info.is_scalar else f"{base}[{offset}]"
     if isinstance(row, Var) and (array, row.name) in scope.row_pointers:
@@ -118,7 +118,8 @@ def row_offset(row: Expr, numel: int, scope: Scope) -> str:
     return wide if numel == 1 else f"{_atom(wide) if ' ' in wide else wide} * {numel}"
 
 
-def _offset_text(features: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> str:
+def offset_text(features: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> str:
+    """The element offset of feature indices in a contiguous block of `shape`."""
     affine, rest = flatten(features, shape)
     parts = []
     for name, coefficient in affine.terms.items():
@@ -163,7 +164,7 @@ def expression(expr: Expr, scope: Scope) -> str:
             return f"((int64_t){indptr}[{r} + 1] - (int64_t){indptr}[{r}])"
         case Uniform(seed, row, size, index, dtype):
             scope.helpers.add(f"gw_uniform_{dtype.value}")
-            position = f"{row_offset(row, size, scope)} + {_offset_text((index,), (size,), scope)}"
+            position = f"{row_offset(row, size, scope)} + {offset_text((index,), (size,), scope)}"
             return f"gw_uniform_{dtype.value}({expression(seed, scope)}, {position})"
         case Call(op, args):
             return _call(op, args, scope)

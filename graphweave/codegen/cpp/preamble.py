@@ -139,6 +139,14 @@ GW_INLINE double gw_uniform_f64(int64_t seed, int64_t position) {
   return (double)(int64_t)(((uint64_t)a << 21) + (b >> 11)) * 1.1102230246251565e-16;
 }"""
 
+_RAISE = """
+// what makes sums of exp(x - reference) sums of exp(x - value), where that is larger; -1 for sums to start again
+template <class T> GW_INLINE T gw_factor(T reference, T value) {
+  const T factor = reference == -INFINITY ? T(-1) : gw_exp(reference - value);
+  return value <= reference ? T(1) : factor;
+}
+template <class T> GW_INLINE T gw_rescaled(T sum, T factor) { return factor < T(0) ? T(0) : sum * factor; }"""
+
 _TEMPLATES = {
     # NaN wins, as in torch
     "gw_max": "template <class T> GW_INLINE T gw_max(T a, T b) { return (a > b) | (a != a) ? a : b; }",
@@ -203,6 +211,8 @@ _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
         ("gw_exp_f64",),
         "\nGW_INLINE double gw_sigmoid(double x) { return 1.0 / (1.0 + gw_exp(-x)); }",
     ),
+    "gw_raise_f32": (("gw_exp_f32", "gw_max"), _RAISE),
+    "gw_raise_f64": (("gw_exp_f64", "gw_max"), _RAISE),
     **{name: ((), "\n" + text) for name, text in _TEMPLATES.items()},
     **{f"gw_tree_f32_{width}": ((), _tree("float", width)) for width in (16, 8)},
     **{f"gw_tree_f64_{width}": ((), _tree("double", width)) for width in (8, 4)},

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 
-from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, row_offset
+from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used, statements
 from graphweave.codegen.writer import Writer
@@ -21,7 +21,10 @@ from graphweave.ir.loop.nodes import (
     FoldLanes,
     Lanes,
     Let,
+    Load,
     Prefetch,
+    Raise,
+    Rescaled,
     Stash,
     Stmt,
     Store,
@@ -51,6 +54,7 @@ class Printer:
     heap: frozenset[str]
     tiles: dict[str, int]
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
+    csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
@@ -83,6 +87,8 @@ class Printer:
             case Accum(buffer, index, fold, value):
                 target = element(buffer, index, self.scope)
                 self.w.line(f"{accumulated(fold, self.scope.types[buffer], target, value, self.scope)};")
+            case Raise():
+                self._raise(stmt)
             case FoldLanes():
                 self._fold_lanes(stmt)
             case Lanes():
@@ -124,6 +130,42 @@ class Printer:
         if fill is not None and info.numel:
             self.w.flush_left("#pragma omp simd")
             self.w.line(f"for (int64_t gw_i = 0; gw_i < {info.numel}; ++gw_i) {name}[gw_i] = {fill};")
+
+    # ------------------------------------------------------------ online softmax
+
+    def _raise(self, stmt: Raise) -> None:
+        """One comparison a tile; what follows from it is rare, since few tiles hold a new maximum of a long row."""
+        scope, names, dtype = self.scope, self.scope.names, self.scope.types[stmt.reference]
+        lane, size = stmt.lane
+        raised, factor = (names.derived(stmt.reference, part) for part in ("raised", "factor"))
+        scope.helpers.update((f"gw_raise_{dtype.value}", "gw_max"))
+
+        def per_element(text: str, pragma: str = "#pragma omp simd") -> None:
+            with self._loops((stmt.lane,), (), (stmt.value, Var(lane)), pragma):
+                reference, value = element(stmt.reference, (Var(lane),), scope), expression(stmt.value, scope)
+                self.w.line(text.format(reference=reference, value=value, at=names.of(lane)))
+
+        with self.w.block(f"if ({self._begun(stmt.tile)})"):
+            self.w.line(f"int {raised} = 0;")
+            per_element(f"{raised} |= !({{value}} <= {{reference}});", f"#pragma omp simd reduction(| : {raised})")
+            with self.w.block(f"if ({raised})"):
+                self.w.line(f"{ctype(dtype)} {factor}[{size}];")
+                per_element(f"{factor}[{{at}}] = gw_factor({{reference}}, {{value}});")
+                for s in stmt.sums:
+                    self._rescaled(s, stmt.reference, factor)
+        per_element("{reference} = gw_max({reference}, {value});")
+
+    def _begun(self, tile: str) -> str:
+        """Whether the tile is not the row's first."""
+        names = self.scope.names
+        return f"{names.derived(tile, 'begin')} > {names.derived(self.csr_of[tile], 'begin')}"
+
+    def _rescaled(self, stmt: Rescaled, reference: str, factor: str) -> None:
+        as_store = Store(stmt.buffer, stmt.index, Load(reference, (stmt.of,)))
+        with self._loops(stmt.lanes, (as_store,), (), "#pragma omp simd"):
+            target = element(stmt.buffer, stmt.index, self.scope)
+            by = f"{factor}[{offset_text((stmt.of,), self.scope.arrays[reference].shape, self.scope)}]"
+            self.w.line(f"{target} = gw_rescaled({target}, {by});")
 
     # ------------------------------------------------------------ lanes
 
@@ -278,12 +320,20 @@ class Printer:
     # ------------------------------------------------------------ tiles
 
     def _tiles(self, stmt: Tiles) -> None:
-        """Tiles of one row are equally long, give or take one: a short last one would waste registers."""
+        """Tiles of one row are equally long, give or take one, where products run: a short last one would waste
+        registers."""
         names = self.scope.names
         first, last = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
         begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
-        count, number = names.derived(stmt.tile, "count"), names.of(stmt.tile)
         self._bind(stmt.tile, POSITION)
+        self.csr_of[stmt.tile] = stmt.csr
+        if not any(isinstance(inner, TileMatMul | TileGram) for inner in statements(stmt.body)):
+            with self.w.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {stmt.size})"):
+                rest = f"{begin} + {stmt.size}"
+                self.w.line(f"const int64_t {end} = {rest} < {last} ? {rest} : {last};")
+                self.body(stmt.body)
+            return
+        count, number = names.derived(stmt.tile, "count"), names.of(stmt.tile)
         step = f"{number} = 0, {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size}"
         with self.w.block(f"for (int64_t {step}; {number} < {count}; ++{number})"):
             for bound, at in ((begin, number), (end, f"({number} + 1)")):

@@ -18,6 +18,7 @@ from graphweave.ir.loop.nodes import (
     Lanes,
     Let,
     Load,
+    Raise,
     Stmt,
     Store,
     TileArray,
@@ -40,7 +41,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:
     """The expressions a statement itself evaluates (not those of its body)."""
     match stmt:
-        case Let(_, _, value) | FoldLanes(value=value):
+        case Let(_, _, value) | FoldLanes(value=value) | Raise(value=value):
             return (value,)
         case Store(_, index, value) | Accum(_, index, _, value):
             return (*index, value)
@@ -97,6 +98,9 @@ def binders(body: tuple[Stmt, ...]) -> Iterator[str]:
                 yield from (lane for lane, _ in lanes)
             case Lanes(lanes):
                 yield from (lane for lane, _ in lanes)
+            case Raise(_, _, (lane, _), _, sums):
+                yield lane
+                yield from (lane for s in sums for lane, _ in s.lanes)
             case Edges(k):
                 yield k
 

@@ -29,6 +29,7 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Raise,
     Role,
     Stmt,
     Store,
@@ -80,6 +81,7 @@ class _Frame:
     scalars: dict[str, Tensor]
     first: dict[str, int] = field(default_factory=dict)
     tiles: dict[str, range] = field(default_factory=dict)
+    begun: dict[str, bool] = field(default_factory=dict)  # whether a tile is not the row's first
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         for stmt in body:
@@ -96,6 +98,8 @@ class _Frame:
             case Accum(buffer, index, fold, value):
                 at, array = self._index(buffer, index), self.arrays[buffer]
                 array[at] = _FOLDS[fold](array[at], self.value(value))
+            case Raise():
+                self._raise(stmt)
             case FoldLanes(name, dtype, fold, lanes, body, value):
                 total = torch.tensor(identity(fold, dtype).value, dtype=_TORCH[dtype])
                 for _ in self._iterate(lanes):
@@ -112,13 +116,25 @@ class _Frame:
             case Tiles(tile, size, csr, row, inner):
                 positions = self._positions(csr, row)
                 for start in range(0, len(positions), size):
-                    self.tiles[tile] = positions[start : start + size]
+                    self.tiles[tile], self.begun[tile] = positions[start : start + size], start > 0
                     self.block(inner)
             case TileArray(name, tile, dtype, shape):
                 self.first[name] = self.tiles[tile].start
                 self.arrays[name] = torch.zeros(len(self.tiles[tile]), *shape, dtype=_TORCH[dtype])
             case TileMatMul() | TileGram():
                 self._product(stmt)
+
+    def _raise(self, stmt: Raise) -> None:
+        reference = self.arrays[stmt.reference]
+        values = torch.stack([self.value(stmt.value) for _ in self._iterate((stmt.lane,))]).reshape(reference.shape)
+        raised = ~(values <= reference)
+        for sum_ in stmt.sums if self.begun[stmt.tile] else ():
+            for _ in self._iterate(sum_.lanes):
+                at, i = self._index(sum_.buffer, sum_.index), int(self.value(sum_.of))
+                if raised[i]:
+                    kept = self.arrays[sum_.buffer][at] * torch.exp(reference[i] - values[i])
+                    self.arrays[sum_.buffer][at] = torch.zeros_like(kept) if reference[i] == -torch.inf else kept
+        self.arrays[stmt.reference] = torch.maximum(reference, values)
 
     def _positions(self, csr: str, row: str) -> range:
         indptr, here = self.csrs[csr], int(self.scalars[row])

@@ -133,6 +133,33 @@ class Accum:
 
 
 @dataclass(frozen=True, slots=True)
+class Rescaled:
+    """A sum whose element buffer[index] belongs to element `of` of a reference, for every combination of lanes."""
+
+    lanes: tuple[tuple[str, int], ...]
+    buffer: str
+    index: tuple[Expr, ...]
+    of: IndexSum
+
+
+@dataclass(frozen=True, slots=True)
+class Raise:
+    """Keeps sums of exp(x - reference[i]) * y in range while the edges come tile by tile: an online softmax.
+
+    `value` (`lane` counts the elements i of the alloc `reference`) is the maximum so far. In the first tile of a row
+    the sums are still empty; in later ones, where not value <= reference[i], each element of `sums` that belongs to i
+    becomes 0 if reference[i] is -inf, else itself times exp(reference[i] - value). Then reference[i] becomes
+    max(reference[i], value), NaN if either is.
+    """
+
+    tile: str
+    reference: str
+    lane: tuple[str, int]
+    value: Expr
+    sums: tuple[Rescaled, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class FoldLanes:
     """name: dtype = fold of value over all lanes; `body` (Lets only) runs per lane before value. No lanes: identity."""
 
@@ -229,7 +256,8 @@ class Comment:
 
 
 Stmt: TypeAlias = (
-    Let | Alloc | Store | Accum | FoldLanes | Lanes | Edges | Tiles | TileArray | TileMatMul | TileGram | Comment
+    Let | Alloc | Store | Accum | Raise | FoldLanes | Lanes | Edges
+    | Tiles | TileArray | TileMatMul | TileGram | Comment
 )  # fmt: skip
 
 # ---------------------------------------------------------------- parameters

@@ -29,6 +29,8 @@ from graphweave.ir.loop.nodes import (
     Lit,
     Load,
     Prefetch,
+    Raise,
+    Rescaled,
     Role,
     Stash,
     Stmt,
@@ -228,6 +230,8 @@ class _Reader:
                 return self.let()
             case "alloc":
                 return self.alloc()
+            case "raise":
+                return self.raise_()
             case "fold":
                 return self.fold_lanes()
             case "lanes":
@@ -272,6 +276,32 @@ class _Reader:
         fold = self.fold()
         self.expect("=")
         return Accum(buffer, index, fold, self.expr())
+
+    def raise_(self) -> Raise:
+        self.expect("raise")
+        reference = self.name()
+        self.expect("[")
+        lane = self.lane()
+        self.expect("]", "to")
+        value = self.expr()
+        self.expect("of")
+        tile = self.name()
+        self.expect("{")
+        sums: list[Rescaled] = []
+        while not self.accept("}"):
+            sums.append(self.rescaled())
+        return Raise(tile, reference, lane, value, tuple(sums))
+
+    def rescaled(self) -> Rescaled:
+        self.expect("rescale")
+        lanes = self.lanes()
+        buffer = self.name()
+        self.expect("[")
+        index = self.items(self.expr, "]")
+        self.expect("by", "{")
+        of = self.index_sum()
+        self.expect("}")
+        return Rescaled(lanes, buffer, index, of)
 
     def fold_lanes(self) -> FoldLanes:
         self.expect("fold")

@@ -22,6 +22,8 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Raise,
+    Rescaled,
     Stash,
     Stmt,
     Store,
@@ -78,6 +80,9 @@ def show_stmt(stmt: Stmt) -> list[str]:
             return [f"{_element(buffer, index)} = {show_expr(value)}"]
         case Accum(buffer, index, fold, value):
             return [f"{_element(buffer, index)} {fold.value}= {show_expr(value)}"]
+        case Raise(tile, reference, lane, value, sums):
+            head = f"raise {reference}[{lane[0]} < {lane[1]}] to {show_expr(value)} of {tile} {{"
+            return [head, *(f"  {_rescaled(s)}" for s in sums), "}"]
         case FoldLanes(name, dtype, fold, lanes, body, value):
             head = f"fold {name}: {dtype.value} = {fold.value} {_lanes(lanes)}{{"
             return [head, *_body(body), f"  yield {show_expr(value)}", "}"]
@@ -97,6 +102,11 @@ def show_stmt(stmt: Stmt) -> list[str]:
             return [f"gram {out} = {x}, {y} of {tile}"]
         case Comment(text):
             return [f"# {json.dumps(text)}"]
+
+
+def _rescaled(sum_: Rescaled) -> str:
+    element = _element(sum_.buffer, sum_.index)
+    return f"rescale {_lanes(sum_.lanes)}{{ {element} by {_index_sum(sum_.of)} }}"
 
 
 def _lanes(lanes: tuple[tuple[str, int], ...]) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import ARITY, DType, Fold, Op
+from graphweave.ir.loop.indices import bounds, lanes_of, loads
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
@@ -26,6 +27,8 @@ from graphweave.ir.loop.nodes import (
     Lit,
     Load,
     Prefetch,
+    Raise,
+    Rescaled,
     Role,
     Stmt,
     Store,
@@ -154,6 +157,8 @@ class _Verifier:
                 self._store(buffer, index, value, scope, place)
             case Accum():
                 self._accum(stmt, scope, place)
+            case Raise():
+                self._raise(stmt, scope, place)
             case FoldLanes():
                 self._fold_lanes(stmt, scope, place)
             case Lanes(lanes, body):
@@ -221,10 +226,40 @@ class _Verifier:
             _fail(place, f"'{buffer}' is not defined here.")
         self._element(buffer, index, scope)
         self._typed(value, scope.types[buffer], scope, place)
-        used = {name for part in index for name in _lanes_of(part)}
+        used = {name for part in index for name in lanes_of(part)}
         shared = [lane for lane in scope.parallel if lane not in used]
-        if shared and not any(_loads(part) for part in index):
+        if shared and not any(loads(part) for part in index):
             _fail(place, f"lanes of '{shared[0]}' conflict: they all write the same element.")
+
+    def _raise(self, stmt: Raise, scope: _Scope, place: str) -> None:
+        self._inside_tile(stmt.tile, scope, place)
+        _, size = stmt.lane
+        if scope.allocs.get(stmt.reference) != (size,) or size < 1:
+            _fail(place, f"'{stmt.reference}' is not an alloc of [{size}] elements.")
+        dtype = scope.types[stmt.reference]
+        if not dtype.is_float:
+            _fail(place, f"'{stmt.reference}' must hold floats (got {dtype.value}).")
+        inner = scope.inside()
+        self._bind_lanes((stmt.lane,), inner, place)
+        self._typed(stmt.value, dtype, inner, place)
+        changed = [stmt.reference, *(s.buffer for s in stmt.sums)]
+        if len(set(changed)) < len(changed):
+            _fail(place, "each sum is rescaled once, and the reference is none.")
+        for s in stmt.sums:
+            self._rescaled(s, size, dtype, scope.inside(), place)
+
+    def _rescaled(self, stmt: Rescaled, size: int, dtype: DType, scope: _Scope, place: str) -> None:
+        self._bind_lanes(stmt.lanes, scope, place)
+        parallel = tuple(name for name, extent in stmt.lanes if extent > 1)
+        if stmt.buffer not in scope.allocs:
+            _fail(place, f"'{stmt.buffer}' is not an alloc.")
+        self._target(stmt.buffer, stmt.index, Load(stmt.buffer, stmt.index), replace(scope, parallel=parallel), place)
+        if scope.types[stmt.buffer] is not dtype:
+            _fail(place, f"'{stmt.buffer}' is not {dtype.value}.")
+        self._index_sum(stmt.of, scope)
+        span = bounds(stmt.of, scope.extents)
+        if span is not None and not 0 <= span[0] <= span[1] < size and 0 not in scope.extents.values():
+            _fail(place, f"'{stmt.buffer}' belongs to elements {span[0]}..{span[1]} of {size}.")
 
     def _fold_lanes(self, stmt: FoldLanes, scope: _Scope, place: str) -> None:
         inner = scope.inside()
@@ -370,9 +405,9 @@ class _Verifier:
             raise IRError(f"uniform draws f32 or f64 by an i64 seed (got {expr.dtype.value}, {seed.value}).")
         self._index_expr(expr.row, scope)
         self._index_sum(expr.index, scope)
-        bounds = _bounds(expr.index, scope.extents)
-        if bounds is not None and not 0 <= bounds[0] <= bounds[1] < expr.size and 0 not in scope.extents.values():
-            raise IRError(f"uniform is indexed {bounds[0]}..{bounds[1]} in a row of {expr.size}.")
+        span = bounds(expr.index, scope.extents)
+        if span is not None and not 0 <= span[0] <= span[1] < expr.size and 0 not in scope.extents.values():
+            raise IRError(f"uniform is indexed {span[0]}..{span[1]} in a row of {expr.size}.")
 
     def _index_sum(self, index: IndexSum, scope: _Scope) -> None:
         for name, _ in index.terms:
@@ -399,9 +434,9 @@ class _Verifier:
         if empty:
             return
         for part, extent in zip(index[has_rows:], shape, strict=True):
-            bounds = _bounds(part, scope.extents)
-            if bounds is not None and not 0 <= bounds[0] <= bounds[1] < extent:
-                raise IRError(f"'{buffer}' is indexed {bounds[0]}..{bounds[1]} along a dimension of {extent}.")
+            span = bounds(part, scope.extents)
+            if span is not None and not 0 <= span[0] <= span[1] < extent:
+                raise IRError(f"'{buffer}' is indexed {span[0]}..{span[1]} along a dimension of {extent}.")
 
     def _position(self, array: str, position: Expr, scope: _Scope) -> None:
         csr, tile = scope.positions.get(position.name, ("", None)) if isinstance(position, Var) else ("", None)
@@ -433,51 +468,3 @@ def _label(stmt: Stmt) -> str:
         case Store(buffer) | Accum(buffer):
             return f"{type(stmt).__name__.lower()} {buffer}"
     return type(stmt).__name__.lower()
-
-
-def _bounds(index: Expr, extents: dict[str, int]) -> tuple[int, int] | None:
-    """Smallest and largest value of a feature index, None where that is not static."""
-    match index:
-        case Var(name) if name in extents:
-            return 0, extents[name] - 1
-        case Lit(value, _):
-            return int(value), int(value)
-        case IndexSum(terms, offset, div, mod):
-            low = offset + sum(min(0, c * (extents[name] - 1)) for name, c in terms)
-            high = offset + sum(max(0, c * (extents[name] - 1)) for name, c in terms)
-            low, high = low // div, high // div
-            return (low, high) if mod is None or (low >= 0 and high < mod) else (min(low, 0), mod - 1)
-    return None
-
-
-def _walk(expr: Expr, found: Callable[[Expr], None]) -> None:
-    found(expr)
-    match expr:
-        case Load(_, parts) | Call(_, parts):
-            for part in parts:
-                _walk(part, found)
-        case CastTo(x, _) | Degree(_, x):
-            _walk(x, found)
-        case Uniform(seed, row, _, index):
-            for part in (seed, row, index):
-                _walk(part, found)
-
-
-def _lanes_of(expr: Expr) -> set[str]:
-    names: set[str] = set()
-
-    def visit(node: Expr) -> None:
-        if isinstance(node, Var):
-            names.add(node.name)
-        elif isinstance(node, IndexSum):
-            names.update(name for name, coefficient in node.terms if coefficient)
-
-    _walk(expr, visit)
-    return names
-
-
-def _loads(expr: Expr) -> bool:
-    """Whether an index reads memory, so that lanes may differ in ways that are not visible here."""
-    found: list[Expr] = []
-    _walk(expr, lambda node: found.append(node) if isinstance(node, Load) else None)
-    return bool(found)

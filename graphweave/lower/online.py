@@ -1,0 +1,283 @@
+"""Online softmax: a maximum over a row's edges and the sums relative to it, in one pass instead of two.
+
+A sum of exp(s - m) * x, m being the row's maximum of s, is kept relative to the maximum so far: where a tile of edges
+raises that from r to m, what has been summed is multiplied by exp(r - m). (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018.) A score of -inf gives exp(-inf - m) = 0, but NaN as long as m = -inf itself, which the
+first raise forgets. So only scores that are all -inf make NaN, and any that is NaN or inf, as with the maximum known
+beforehand.
+
+Tiles, not single edges: the chain from a score over its exponential to the sums is long, and edges that go through it
+one by one wait for each other. With one edge at a time, GATv2's forward took 1.2 to 1.4 times as long as two passes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from graphweave.analysis.cones import type_of
+from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.loop.nodes import Alloc, Comment, IndexSum, Raise, Rescaled, Stmt
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Broadcast, MatMul, Permute, Pointwise, Program, Pull, Push, Ref, Reshape, Slice
+from graphweave.lower.blocks import Namer
+from graphweave.lower.draft import Draft
+from graphweave.lower.index import broadcast_index, flatten, refine, scaled, unflatten
+from graphweave.lower.parameters import value_name
+from graphweave.lower.phases import assign_phases
+from graphweave.lower.values import load, shape_of
+
+_VIEWS = (Reshape, Broadcast, Permute, Slice)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Element `index` of a block, and the element `of` of the maximum to which it is relative, for all `lanes`."""
+
+    lanes: tuple[tuple[str, int], ...]
+    index: IndexSum
+    of: IndexSum
+
+
+def relative_place(program: Program, sum_: Ref, maximum: Ref, names: Namer) -> Place | None:
+    """How the elements of the push `sum_` are relative to those of `maximum`; None where they are not.
+
+    They are where the message is a product with the one factor exp(score - pull(maximum)), seen through views, and
+    nothing else in it depends on the maximum.
+    """
+    push, largest = program.nodes[sum_], program.nodes[maximum]
+    assert isinstance(push, Push) and isinstance(largest, Push)
+    dtype = type_of(program, maximum).dtype
+    if push.fold is not Fold.sum or push.empty != 0 or type_of(program, sum_).dtype is not dtype:
+        return None
+    path = _path(program, push.x, maximum, push.map)
+    if path is None:
+        return None
+    shape = shape_of(program, sum_)
+    views = [program.nodes[r] for r in (*path, *_views(program, largest.x))]
+    shapes = [s for v in views if isinstance(v, Reshape) for s in (v.shape, shape_of(program, v.x))]
+    sizes = [n for n in refine(shape, shapes) if n > 1]
+    lanes = tuple((names.lane(), n) for n in sizes)
+    flat = flatten([IndexSum(((v, 1),)) for v, _ in lanes], sizes)
+    of = _followed(program, path, flat, largest.x, dict(lanes))
+    return None if of is None else Place(lanes, flat, of)
+
+
+def _path(program: Program, top: Ref, maximum: Ref, m: Ref) -> list[Ref] | None:
+    """Nodes from `top` to the pull of `maximum`, every other operand on the way being free of it."""
+    depends = dependents(program, [top], maximum, m)
+    path = [top]
+    below_exp = False
+    while (node := program.nodes[path[-1]]) != Pull(maximum, m):
+        below = [r for r in operands(node) if r in depends]
+        match node:
+            case Pointwise(Op.exp, (x,)) if not below_exp and isinstance(s := program.nodes[x], Pointwise):
+                ok, below_exp = s.op is Op.sub, True
+            case Pointwise(Op.sub, (_, x)) if below_exp:
+                ok = below == [x] and program.nodes[path[-2]] == Pointwise(Op.exp, (path[-1],))
+            case Pointwise(Op.mul) if not below_exp:
+                ok = True
+            case Pointwise(Op.div, (x, _)) if not below_exp:
+                ok = below == [x]
+            case Pointwise(Op.neg) if not below_exp:
+                ok = True
+            case Reshape() | Broadcast() | Permute() | Slice():
+                ok = True
+            case _:
+                ok = False
+        if not ok or len(below) != 1:
+            return None
+        path.append(below[0])
+    return path if below_exp else None
+
+
+def dependents(program: Program, tops: Iterable[Ref], maximum: Ref, m: Ref) -> frozenset[Ref]:
+    """Nodes at or below `tops`, down to pulls and pushes, that depend on the pull of `maximum`."""
+    seen: set[Ref] = set()
+    todo = list(tops)
+    while todo:
+        r = todo.pop()
+        if r not in seen:
+            seen.add(r)
+            if not isinstance(program.nodes[r], Pull | Push):
+                todo.extend(operands(program.nodes[r]))
+    found: set[Ref] = set()
+    for r in sorted(seen):
+        node = program.nodes[r]
+        inside = not isinstance(node, Pull | Push) and not found.isdisjoint(operands(node))
+        if node == Pull(maximum, m) or inside:
+            found.add(r)
+    return frozenset(found)
+
+
+def _followed(
+    program: Program, path: Sequence[Ref], flat: IndexSum, score: Ref, extents: Mapping[str, int]
+) -> IndexSum | None:
+    """The maximum's element at the end of `path`, if what it is taken from is the same element of `score`."""
+    index = unflatten(flat, shape_of(program, path[0]), extents)
+    taken_from: tuple[Ref, IndexSum] | None = None
+    for r, below in pairwise(path):
+        if index is None:
+            return None
+        node = program.nodes[r]
+        if isinstance(node, Pointwise) and node.op is Op.sub:
+            left = node.args[0]
+            taken_from = _origin(program, left, broadcast_index(index, shape_of(program, left)), extents)
+        index = _operand_index(program, r, below, index, extents)
+    if index is None or taken_from is None:
+        return None
+    of = flatten(index, shape_of(program, path[-1]))
+    at = unflatten(of, shape_of(program, score), extents)
+    if at is None or _origin(program, score, at, extents) != taken_from:
+        return None
+    return of
+
+
+def _origin(
+    program: Program, ref: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
+) -> tuple[Ref, IndexSum] | None:
+    """The value below the views `ref`, and which of its elements this one is."""
+    at: tuple[IndexSum, ...] | None = index
+    for r in _views(program, ref):
+        assert at is not None
+        ref = operands(program.nodes[r])[0]
+        at = _operand_index(program, r, ref, at, extents)
+        if at is None:
+            return None
+    form = flatten(at or (), shape_of(program, ref))
+    return ref, IndexSum(tuple(sorted(form.terms)), form.offset)
+
+
+def _views(program: Program, ref: Ref) -> list[Ref]:
+    """The views from `ref` down."""
+    out: list[Ref] = []
+    while isinstance(program.nodes[ref], _VIEWS):
+        out.append(ref)
+        ref = operands(program.nodes[ref])[0]
+    return out
+
+
+def _operand_index(
+    program: Program, ref: Ref, x: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
+) -> tuple[IndexSum, ...] | None:
+    """Element of the operand `x` that element `index` of `ref` is made of."""
+    match program.nodes[ref]:
+        case Reshape():
+            return unflatten(flatten(index, shape_of(program, ref)), shape_of(program, x), extents)
+        case Permute(_, perm):
+            return tuple(index[perm.index(i)] for i in range(len(perm)))
+        case Slice(_, dim, start, _, step):
+            return (*index[:dim], scaled(index[dim], step, start), *index[dim + 1 :])
+    return broadcast_index(index, shape_of(program, x))
+
+
+# ---------------------------------------------------------------- statements
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """Sums of the row that are relative to the reference `name` while the pass that finds `maximum` runs."""
+
+    draft: Draft
+    maximum: Ref
+    name: str
+    places: Mapping[Ref, Place]
+
+    @staticmethod
+    def to(draft: Draft, maximum: Ref, sums: Iterable[Ref]) -> Relative:
+        places: dict[Ref, Place] = {}
+        for s in sums:
+            place = relative_place(draft.program, s, maximum, draft.names)
+            assert place is not None, f"%{s} is not relative to %{maximum}"
+            places[s] = place
+        return Relative(draft, maximum, f"{value_name(draft.program, maximum)}_reference", places)
+
+    def start(self) -> list[Stmt]:
+        names = [self.draft.row.at[s][0] for s in self.places]
+        note = Comment(f"until the last edge {', '.join(names)} {'is' if len(names) == 1 else 'are'} relative to:")
+        return [note, Alloc(self.name, self._dtype(), (self._size(),), -math.inf)]
+
+    def raised(self, tile: str) -> list[Stmt]:
+        """After the maximum has taken in the edges of a tile, before the sums do."""
+        lane, at = self.draft.names.lane(), self.draft.row.at
+        sums = tuple(Rescaled(p.lanes, at[s][0], (p.index,), p.of) for s, p in self.places.items())
+        value = load(at[self.maximum], IndexSum(((lane, 1),)))
+        return [Raise(tile, self.name, (lane, self._size()), value, sums)]
+
+    def dependents(self) -> frozenset[Ref]:
+        """What is computed from the maximum so far."""
+        pushes = [(n.x, n.map) for s in self.places if isinstance(n := self.draft.program.nodes[s], Push)]
+        return frozenset().union(*(dependents(self.draft.program, [x], self.maximum, m) for x, m in pushes))
+
+    def _dtype(self) -> DType:
+        return type_of(self.draft.program, self.maximum).dtype
+
+    def _size(self) -> int:
+        return numel(shape_of(self.draft.program, self.maximum))
+
+
+# ---------------------------------------------------------------- which pass
+
+
+def passes_of(draft: Draft) -> tuple[dict[Ref, int], dict[Ref, tuple[Ref, ...]]]:
+    """The pass of each member (`phases.py`), and the sums that share the pass of their maximum: maximum -> sums.
+
+    They do where that saves a pass over the edges, as the option `online` has it.
+    """
+    members = draft.region.members
+    local = {r: draft.local(r) for r in members}
+    gathers = {r: draft.wide_gathers(r) for r in draft.on_edges}
+
+    def phases(chosen: Mapping[Ref, tuple[Ref, ...]]) -> dict[Ref, int]:
+        return assign_phases(members, local, draft.on_edges, gathers, _followers(chosen))
+
+    def count(chosen: Mapping[Ref, tuple[Ref, ...]]) -> int:
+        return max(phases(chosen).values(), default=0)
+
+    chosen = _candidates(draft)
+    fewest = count(chosen)
+    if fewest == count({}):
+        chosen = {}
+    for m in list(chosen):
+        without = {other: sums for other, sums in chosen.items() if other != m}
+        if count(without) == fewest:
+            chosen = without
+    phase = phases(chosen)
+    together = {m: tuple(s for s in sums if phase[s] == phase[m]) for m, sums in chosen.items()}
+    return phase, together
+
+
+def _followers(chosen: Mapping[Ref, tuple[Ref, ...]]) -> dict[Ref, frozenset[Ref]]:
+    out: dict[Ref, frozenset[Ref]] = {}
+    for m, sums in chosen.items():
+        for s in sums:
+            out[s] = out.get(s, frozenset()) | {m}
+    return out
+
+
+def _candidates(draft: Draft) -> dict[Ref, tuple[Ref, ...]]:
+    program, option = draft.program, draft.options.online
+    out: dict[Ref, tuple[Ref, ...]] = {}
+    for m in draft.region.members if option != "never" else ():
+        node = program.nodes[m]
+        if not isinstance(node, Push) or node.fold is not Fold.max or node.map != draft.region.map:
+            continue
+        sums = tuple(s for s in draft.region.members if _may_follow(draft, s, m))
+        again = any(draft.wide_gathers(m) & draft.wide_gathers(s) for s in sums)
+        if type_of(program, m).dtype.is_float and sums and (option == "always" or again):
+            out[m] = sums
+    return out
+
+
+def _may_follow(draft: Draft, sum_: Ref, maximum: Ref) -> bool:
+    """Matrix products on the way have to be those behind the score: so both happen in the same loop of a tile."""
+    program, node = draft.program, draft.program.nodes[sum_]
+    if not isinstance(node, Push) or node.map != draft.region.map or sum_ not in draft.on_edges:
+        return False
+    if maximum not in draft.local(sum_):
+        return False
+    products = {r for r in draft.needs[sum_].inner if isinstance(program.nodes[r], MatMul)}
+    return products <= set(draft.needs[maximum].inner) and relative_place(program, sum_, maximum, Namer()) is not None
