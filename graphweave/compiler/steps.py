@@ -82,6 +82,10 @@ class KernelStep:
             self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
         return self._kernels[wide]
 
+    def forget(self) -> None:
+        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
+        self._last = None
+
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         outputs = [arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
