@@ -48,18 +48,19 @@ class Workload:
         )
 
 
-GRAPHS = ("arxiv", "pubmed", "cora", "cora-features", "ppi", "rmat", "rmat-ppi", "tiny")
+GRAPHS = ("arxiv", "pubmed", "computers", "cora", "cora-features", "ppi", "rmat", "rmat-ppi", "tiny")
 """Graphs with node features: 64 random ones, but cora-features has its own 1433. `tiny` is for trying things out."""
 
 POINT_SETS = {"points": (16, 1024, 20), "tiny-points": (2, 100, 5)}
 """Static k-nearest-neighbour graphs: name -> clouds, points in each, neighbours k. Features: 3 coordinates."""
 
 _RANDOM = {"rmat": (ARXIV_NODES, ARXIV_EDGES), "rmat-ppi": (14_755, 492_000), "tiny": (1000, 6000)}
-"""R-MAT graphs: nodes, edges. rmat-ppi has PPI's nodes, and edges as many as DGL's slowness was first measured on."""
+"""R-MAT graphs: nodes, edges. rmat-ppi has as many nodes as PPI and as many edges as Amazon's computers."""
 
 _FILES = {
     "arxiv": "ogbn_arxiv_structure.npz",
     "pubmed": "pubmed.npz",
+    "computers": "amazon_computers.npz",
     "cora": "cora.npz",
     "cora-features": "cora.npz",
     "ppi": "ppi_structure.npz",

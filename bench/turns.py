@@ -132,13 +132,15 @@ def steps_timer(step: Callable[[], Any]) -> Callable[[int], float]:
 
 
 def take_turns(
-    players: Mapping[str, Player], *, repeats: int, warmup: int = 2, question: str = "turn", **arguments: Any
-) -> dict[str, dict[str, Any]]:
+    players: Mapping[str, Player], *, repeats: int, warmup: int = 2, question: str = "turn",
+    known_steps: Mapping[str, int] | None = None, **arguments: Any,
+) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Ask every player for a turn, round after round; seconds of a step for each: median, q1, q3, repeats, min.
 
+    How many steps are a turn is found while warming up, unless `known_steps` has it; without both it is one.
     A player that fails on the way keeps no numbers: its entry has the reason as `status`. The others go on.
     """
-    steps: dict[str, int] = {}
+    steps = {name: (known_steps or {}).get(name, 1) for name in players}
     times: dict[str, list[float]] = {name: [] for name in players}
     lost: dict[str, str] = {}
 
@@ -151,7 +153,7 @@ def take_turns(
             if name in lost:
                 continue
             try:
-                seconds = one(name, steps.get(name, 1))
+                seconds = one(name, steps[name])
             except PlayerLost as problem:
                 lost[name] = str(problem)
                 continue
