@@ -22,8 +22,8 @@ def batch(graphs: Sequence[Graph], ndata: Any = _ALL, edata: Any = _ALL) -> Grap
     """One graph of all: nodes and edges of graph i follow those of graph i - 1. `batch_num_nodes` and
     `batch_num_edges` of the result tell them apart; batches among `graphs` keep their members.
 
-    `ndata`, `edata`: names of the fields to join, all by default, None for none. DataError for no graphs, or graphs that
-    differ in types, idtype, device or the names, dtypes and row shapes of fields.
+    `ndata`, `edata`: names of the fields to join, all by default, None for none. DataError for no graphs, or graphs
+    that differ in types, idtype, device or the names, dtypes and row shapes of fields.
     """
     graphs = list(graphs)
     if not graphs:
@@ -74,10 +74,10 @@ def unbatch(g: Graph, node_split: Any = None, edge_split: Any = None) -> list[Gr
     size = len(next(iter(nodes.values())))
     for what, splits, total in (("nodes", nodes, g.num_nodes), ("edges", edges, g.num_edges)):
         for key, split in splits.items():
-            if sum(split) != total(key) or len(split) != size:  # type: ignore[operator]
+            if sum(split) != total(key) or len(split) != size:
                 raise DataError(
                     f"unbatch: {what} of {key!r} are split into {len(split)} graphs of {sum(split)} in all, expected "
-                    f"{size} graphs of {total(key)}."  # type: ignore[operator]
+                    f"{size} graphs of {total(key)}."
                 )
     starts = {t: _starts(num) for t, num in nodes.items()}
     ndata = {t: _divided(g._node_frames[t], nodes[t]) for t in nodes}

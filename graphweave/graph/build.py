@@ -26,9 +26,9 @@ def graph(
 ) -> Graph:
     """A homogeneous graph with an edge src[e] -> dst[e] for every e, in this order.
 
-    `data`: a tuple (src, dst) of two lists, arrays or tensors [num_edges]; an edge_index [2, num_edges], tensor or array;
-    or a list of pairs. Indices are int32 or int64, which is the graph's idtype; `idtype` converts. `num_nodes`: one more
-    than the largest index if None. Tensors are kept, not copied: do not edit them afterwards.
+    `data`: a tuple (src, dst) of two lists, arrays or tensors [num_edges]; an edge_index [2, num_edges], tensor or
+    array; or a list of pairs. Indices are int32 or int64, which is the graph's idtype; `idtype` converts. `num_nodes`:
+    one more than the largest index if None. Tensors are kept, not copied: do not edit them afterwards.
     DataError for other shapes and dtypes, IndexRangeError for an index outside 0..num_nodes.
     """
     src, dst = _ends(data, "graph", idtype, device)
@@ -46,8 +46,8 @@ def heterograph(
     """A graph of several relations, (source type, name, destination type) -> edges as `graph` takes them.
 
     Node types and relations are sorted by name. `num_nodes_dict`: nodes of every type, types without edges among them;
-    None: one more than the largest index of the type. DataError if a type is missing there, or relations differ in dtype
-    or device; else as `graph`.
+    None: one more than the largest index of the type. DataError if a type is missing there, or relations differ in
+    dtype or device; else as `graph`.
     """
     if not data_dict:
         raise DataError("heterograph: expected one relation at least (got none).")

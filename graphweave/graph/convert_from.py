@@ -71,7 +71,7 @@ def _int(num: Any) -> int:
 
 
 def from_scipy(matrix: Any, eweight_name: str | None = None) -> Graph:
-    """A homogeneous graph of a square SciPy sparse matrix: an edge r -> c for each stored entry, in the order of its COO.
+    """A homogeneous graph of a square SciPy sparse matrix: an edge r -> c for each stored entry, in the COO's order.
 
     `eweight_name`: the field of edges that gets the entries. DataError unless the matrix is square.
     """

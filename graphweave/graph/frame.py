@@ -60,6 +60,12 @@ class Frame(MutableMapping[str, Tensor]):
         return repr(self._fields)
 
     @property
+    def rows(self) -> Tensor:
+        """A tensor of as many rows as each field has."""
+        assert self._like is not None
+        return self._like
+
+    @property
     def num_rows(self) -> int:
         """How many rows each field has; 0 for a frame without a fixed number."""
         return 0 if self._like is None else self._like.shape[0]

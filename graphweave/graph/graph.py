@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph import convert_to, hetero, query, transform
+from graphweave.graph import convert_to, hetero, messaging, query, transform
 from graphweave.graph.frame import Frame, TypedFrames
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.views import EdgeView, NodeView
@@ -24,8 +24,8 @@ class Graph:
     Edges keep the order in which they were given, and edge e has number e. Nodes and edges have types; a homogeneous
     graph has one of each, "_N" and "_E". Where a node type `ntype` or relation `etype` may be left out, it must be the
     only one (DataError otherwise). A relation is named by its name, where no other has it, or by (source type, name,
-    destination type). Ids that are asked about are an integer, a list, an array or a tensor of integers, checked against
-    the graph: IndexRangeError. Ids that are given back have the graph's `idtype`.
+    destination type). Ids that are asked about are an integer, a list, an array or a tensor of integers, checked
+    against the graph: IndexRangeError. Ids that are given back have the graph's `idtype`.
 
     A graph is used inside compiled functions as tensors are: sizes are read off tensors, so that one compilation serves
     graphs of all sizes. Index tensors are shared with whoever gave them and with the compiler's caches: edit none.
@@ -296,11 +296,11 @@ class Graph:
 
     def predecessors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
         """Sources of the edges that end in node v, by edge number; of parallel edges once each."""
-        return self.in_edges(v, "uv", etype)[0]  # type: ignore[no-any-return]
+        return self.in_edges(v, "uv", etype)[0]
 
     def successors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
         """Destinations of the edges that start in node v, by edge number; of parallel edges once each."""
-        return self.out_edges(v, "uv", etype)[1]  # type: ignore[no-any-return]
+        return self.out_edges(v, "uv", etype)[1]
 
     def in_degrees(self, v: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
         """How many edges end in each node: [num_nodes]; of nodes v [k]; of one integer an int."""
@@ -346,10 +346,20 @@ class Graph:
             return torch.full((1,), relation.num_edges, dtype=torch.int64, device=self.device)
         return self._batch[1][relation.key]
 
+    # Message passing
+
+    update_all = messaging.update_all
+    multi_update_all = messaging.multi_update_all
+    send_and_recv = messaging.send_and_recv
+    pull = messaging.pull
+    push = messaging.push
+    apply_edges = messaging.apply_edges
+    apply_nodes = messaging.apply_nodes
+
     # Graphs made of this one
 
     def __getitem__(self, etype: str | tuple[Any, Any, Any]) -> Graph:
-        """One relation as a graph of its own, which shares this graph's fields: by name, or in full with ":" for any."""
+        """One relation as a graph that shares this graph's fields: by name, or in full with ":" for any."""
         return transform.relation_slice(self, etype)
 
     def subgraph(self, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:

@@ -147,7 +147,7 @@ def _found(relation: Relation, u: Tensor, v: Tensor, num_dst: int) -> tuple[Tens
 
 def _sorted(relation: Relation, num_dst: int) -> tuple[Tensor, Tensor]:
     sort: Callable[..., Any] = _sort if torch.compiler.is_compiling() else _remembered
-    return sort(relation.src, relation.dst, num_dst)  # type: ignore[no-any-return]
+    return sort(relation.src, relation.dst, num_dst)
 
 
 def _remembered(src: Tensor, dst: Tensor, num_dst: int) -> Any:

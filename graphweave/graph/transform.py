@@ -119,8 +119,9 @@ def edge_subgraph(g: Graph, edges: Any, *, relabel_nodes: bool = True, store_ids
 
 
 def in_subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
-    """The edges that end in the nodes given (as in `subgraph`): node after node, then by number. All nodes stay, or with
-    `relabel_nodes` those at the ends of an edge.
+    """The edges that end in the nodes given (as in `subgraph`): node after node, then by number.
+
+    All nodes stay, or with `relabel_nodes` those at the ends of an edge.
     """
     kept = _nodes_by_type(g, nodes)
     edges = {

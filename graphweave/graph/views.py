@@ -38,7 +38,7 @@ class EdgeView:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
-    def __call__(self, form: str = "uv", order: str | None = "eid", etype: Any = None) -> Any:
+    def __call__(self, form: Any = "uv", order: str | None = "eid", etype: Any = None) -> Any:
         return self._graph.all_edges(form, order, etype)
 
     def __getitem__(self, etype: Any) -> Rows:

@@ -1,0 +1,213 @@
+"""Message passing on a graph: DGL's verbs, over `graphweave.udf`.
+
+A message function gets the edges (`edges.src`, `edges.dst`, `edges.data`), a reduce function the destinations with what
+they received (`nodes.mailbox`, `nodes.data`), an apply function the nodes (`nodes.data`); each returns a dict of
+tensors. Built-in functions (`graphweave.function`) are such functions. Inside a compiled model all of them are traced
+with the model; outside, each pair is compiled at its first call (GRAPHWEAVE_EAGER_KERNELS=0 runs PyTorch's own calls).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.graph import query
+from graphweave.udf import run
+from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
+
+if TYPE_CHECKING:
+    from graphweave.graph.graph import Graph
+
+EdgeFunction = Callable[[EdgeBatch], Mapping[str, Any]]
+NodeFunction = Callable[[NodeBatch], Mapping[str, Any]]
+CrossReducer: TypeAlias = str | Callable[[list[Tensor]], Tensor]
+
+
+def across_types(values: Sequence[Tensor], reducer: CrossReducer) -> Tensor:
+    """What a destination type gets from several relations: [nodes, ...] each -> the same; stack: [nodes, k, ...]."""
+    if callable(reducer):
+        return reducer(list(values))
+    stacked = torch.stack(list(values), 1)
+    match reducer:
+        case "stack":
+            return stacked
+        case "sum":
+            return stacked.sum(1)
+        case "mean":
+            return stacked.mean(1)
+        case "max":
+            return stacked.amax(1)
+        case "min":
+            return stacked.amin(1)
+    raise DataError(f"cross_reducer must be sum, mean, max, min, stack or a function (got {reducer!r}).")
+
+
+def update_all(
+    graph: Graph, message_func: EdgeFunction, reduce_func: NodeFunction, apply_node_func: NodeFunction | None = None,
+    etype: Any = None,
+) -> None:  # fmt: skip
+    """Messages along all edges of a relation, reduced at their destinations, then `apply_node_func`.
+
+    out[v] = apply(reduce({message(e) : dst[e] = v})); nodes that receive nothing get zeros from the reduction.
+    Every field becomes [destinations, ...] in `dstdata`. `reduce_func` is called once, on mailboxes of all nodes;
+    where it does with them what is more than reductions along dim 1, once for each number of messages, as in DGL.
+
+    `etype`: the relation, needed where there are several. Raises DataError for results that are no tensors or have
+    another number of rows, KeyError for a field that does not exist.
+    """
+    ends, frames = ends_of(graph, etype), _around(graph, etype)
+    graph._node_frame(frames.relation[2]).update(
+        run.update_all(ends, frames, message_func, reduce_func, apply_node_func)
+    )
+
+
+def multi_update_all(
+    graph: Graph, etype_dict: Mapping[Any, Sequence[Any]], cross_reducer: CrossReducer,
+    apply_node_func: NodeFunction | None = None,
+) -> None:  # fmt: skip
+    """`update_all` of several relations; what a node type gets in the same field is combined by `cross_reducer`.
+
+    `etype_dict`: relation -> (message_func, reduce_func) or (message_func, reduce_func, apply_node_func).
+    `cross_reducer`: sum, mean, max, min, stack (a dim of relations behind the nodes), or a function of the list.
+    """
+    found: dict[str, dict[str, list[Tensor]]] = {}
+    for etype, functions in etype_dict.items():
+        ends, frames = ends_of(graph, etype), _around(graph, etype)
+        fields = found.setdefault(frames.relation[2], {})
+        for name, x in run.update_all(ends, frames, *functions).items():
+            fields.setdefault(name, []).append(x)
+    for ntype, fields in found.items():
+        frame = graph._node_frame(ntype)
+        frame.update({name: across_types(xs, cross_reducer) for name, xs in fields.items()})
+        if apply_node_func is not None:
+            apply_nodes(graph, apply_node_func, ntype=ntype)
+
+
+def send_and_recv(
+    graph: Graph, edges: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Any = None,
+) -> None:  # fmt: skip
+    """`update_all` along the given edges only: numbers [k], or a pair (sources, destinations).
+
+    Only destinations of these edges change; other rows keep their values, zeros where the field is new.
+    """
+    eids = _edge_numbers(graph, edges, etype)
+    all_edges = ends_of(graph, etype)
+    reached = torch.zeros(all_edges.dst_rows.shape[0], dtype=torch.bool, device=eids.device)
+    reached = reached.index_fill(0, all_edges.dst.index_select(0, eids).long(), True)
+    _update_rows(graph, _some(all_edges, eids), reached, message_func, reduce_func, apply_node_func, etype)
+
+
+def pull(
+    graph: Graph, v: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Any = None,
+) -> None:  # fmt: skip
+    """`update_all` along all edges into the nodes `v` [k]; other nodes keep their values."""
+    all_edges, frames = ends_of(graph, etype), _around(graph, etype)
+    nodes = _node_numbers(graph, v, frames.relation[2])
+    wanted = torch.zeros(all_edges.dst_rows.shape[0], dtype=torch.bool, device=nodes.device)
+    wanted = wanted.index_fill(0, nodes.long(), True)
+    eids = wanted.index_select(0, all_edges.dst).nonzero().squeeze(1)
+    _update_rows(graph, _some(all_edges, eids), wanted, message_func, reduce_func, apply_node_func, etype)
+
+
+def push(
+    graph: Graph, u: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Any = None,
+) -> None:  # fmt: skip
+    """`send_and_recv` along all edges out of the nodes `u` [k]."""
+    all_edges, frames = ends_of(graph, etype), _around(graph, etype)
+    nodes = _node_numbers(graph, u, frames.relation[0])
+    sending = torch.zeros(all_edges.src_rows.shape[0], dtype=torch.bool, device=nodes.device)
+    sending = sending.index_fill(0, nodes.long(), True)
+    eids = sending.index_select(0, all_edges.src).nonzero().squeeze(1)
+    send_and_recv(graph, eids, message_func, reduce_func, apply_node_func, etype)
+
+
+def apply_edges(graph: Graph, func: EdgeFunction, edges: Any = None, etype: Any = None) -> None:
+    """Fields of edges from those of their ends and their own: out[e] = func(e), [edges, ...] in `edata`.
+
+    `edges` restricts it to some: numbers [k], or a pair (sources, destinations); other rows keep their values,
+    zeros where the field is new.
+    """
+    ends, frames = ends_of(graph, etype), _around(graph, etype)
+    if edges is None:
+        graph._edge_frame(etype).update(run.apply_edges(ends, frames, func))
+        return
+    eids = _edge_numbers(graph, edges, etype)
+    fields = run.apply_edges(_some(ends, eids), frames, func)
+    frame = graph._edge_frame(etype)
+    for name, x in fields.items():
+        frame[name] = _with_rows(frame.get(name), eids, x, ends.src.shape[0])
+
+
+def apply_nodes(graph: Graph, func: NodeFunction, v: Any = None, ntype: str | None = None) -> None:
+    """Fields of nodes from their own: out[v] = func(v), [nodes, ...] in the data of `ntype`; of nodes `v` [k] only."""
+    frames, frame = _around_nodes(graph, ntype), graph._node_frame(ntype)
+    rows = frame.rows
+    if v is None:
+        frame.update(run.apply_nodes(rows, frames, frame, func))
+        return
+    nodes = _node_numbers(graph, v, graph._ntype(ntype))
+    data = {name: x.index_select(0, nodes) for name, x in frame.items()}
+    for name, x in run.apply_nodes(rows.index_select(0, nodes), frames, data, func).items():
+        frame[name] = _with_rows(frame.get(name), nodes, x, rows.shape[0])
+
+
+def ends_of(graph: Graph, etype: Any) -> Ends:
+    """The edges of a relation, as functions of `graphweave.udf` take them."""
+    r = graph._relation(etype)
+    return Ends(r.src, r.dst, graph._node_frame(r.srctype).rows, graph._node_frame(r.dsttype).rows, None)
+
+
+def _around(graph: Graph, etype: Any) -> Frames:
+    """The data that messages along a relation may read."""
+    r = graph._relation(etype)
+    src, dst, edge = graph._node_frame(r.srctype), graph._node_frame(r.dsttype), graph._edge_frame(r.key)
+    return Frames(src, dst, edge, graph.ntype_data, graph.etype_data, r.key)
+
+
+def _around_nodes(graph: Graph, ntype: str | None) -> Frames:
+    t = graph._ntype(ntype)
+    frame = graph._node_frame(t)
+    return Frames(frame, frame, {}, graph.ntype_data, graph.etype_data, (t, "", t))
+
+
+def _node_numbers(graph: Graph, nodes: Any, ntype: str) -> Tensor:
+    rows = graph._node_frame(ntype).rows
+    return query.as_selection(nodes, rows.shape[0], graph._any_index(), "node")
+
+
+def _edge_numbers(graph: Graph, edges: Any, etype: Any) -> Tensor:
+    """Numbers of edges [k] out of numbers, a bool mask, or a pair (sources, destinations)."""
+    r = graph._relation(etype)
+    if isinstance(edges, tuple) and len(edges) == 2:
+        return torch.as_tensor(graph.edge_ids(*edges, etype=r.key), device=r.src.device).reshape(-1)
+    return query.as_selection(edges, r.num_edges, r.src, "edge")
+
+
+def _update_rows(
+    graph: Graph, ends: Ends, rows: Tensor, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None,
+    etype: Any,
+) -> None:  # fmt: skip
+    """Write new fields of the destinations where `rows` [destinations] (bool) says so."""
+    frames = _around(graph, etype)
+    frame = graph._node_frame(frames.relation[2])
+    for name, x in run.update_all(ends, frames, message, reduce, apply).items():
+        mask = rows.view(-1, *(1 for _ in x.shape[1:]))
+        old = frame.get(name)
+        frame[name] = torch.where(mask, x, torch.zeros_like(x) if old is None else old)
+
+
+def _some(ends: Ends, eids: Tensor) -> Ends:
+    return Ends(ends.src.index_select(0, eids), ends.dst.index_select(0, eids), ends.src_rows, ends.dst_rows, eids)
+
+
+def _with_rows(old: Tensor | None, rows: Tensor, x: Tensor, count: int) -> Tensor:
+    """`old` [count, ...], zeros where there is none, with `x` [k, ...] in `rows` [k]."""
+    base = x.new_zeros((count, *x.shape[1:])) if old is None else old
+    return base.index_copy(0, rows.long(), x)

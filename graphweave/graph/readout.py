@@ -1,0 +1,178 @@
+"""Readouts: one row for each graph of a batch from those of its nodes or edges, and back.
+
+A graph that was not batched is a batch of one. Empty graphs give zeros.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.graph.graph import Graph
+from graphweave.udf import run
+from graphweave.udf.mailbox import Mailbox, Received
+
+_OPS = ("sum", "mean", "max", "min")
+
+
+def readout_nodes(
+    graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", ntype: str | None = None
+) -> Tensor:
+    """out[b] = op of weight[v] feat[v] over the nodes v of graph b. [nodes, ...] -> [graphs, ...].
+
+    `feat`, `weight`: fields of the nodes; `weight` has one number a node, or the shape of `feat`. `op`: sum, mean (by
+    the number of nodes), max, min; 0 for a graph without nodes.
+    """
+    return _readout(graph._node_frame(ntype), nodes_to_graphs(graph, ntype), feat, weight, op)
+
+
+def readout_edges(graph: Graph, feat: str, weight: str | None = None, *, op: str = "sum", etype: Any = None) -> Tensor:
+    """`readout_nodes` over the edges of each graph. [edges, ...] -> [graphs, ...]."""
+    return _readout(graph._edge_frame(etype), edges_to_graphs(graph, etype), feat, weight, op)
+
+
+def sum_nodes(graph: Graph, feat: str, weight: str | None = None, *, ntype: str | None = None) -> Tensor:
+    """`readout_nodes` with op sum."""
+    return readout_nodes(graph, feat, weight, op="sum", ntype=ntype)
+
+
+def mean_nodes(graph: Graph, feat: str, weight: str | None = None, *, ntype: str | None = None) -> Tensor:
+    """`readout_nodes` with op mean."""
+    return readout_nodes(graph, feat, weight, op="mean", ntype=ntype)
+
+
+def max_nodes(graph: Graph, feat: str, weight: str | None = None, *, ntype: str | None = None) -> Tensor:
+    """`readout_nodes` with op max."""
+    return readout_nodes(graph, feat, weight, op="max", ntype=ntype)
+
+
+def sum_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+    """`readout_edges` with op sum."""
+    return readout_edges(graph, feat, weight, op="sum", etype=etype)
+
+
+def mean_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+    """`readout_edges` with op mean."""
+    return readout_edges(graph, feat, weight, op="mean", etype=etype)
+
+
+def max_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any = None) -> Tensor:
+    """`readout_edges` with op max."""
+    return readout_edges(graph, feat, weight, op="max", etype=etype)
+
+
+def softmax_nodes(graph: Graph, feat: str, *, ntype: str | None = None) -> Tensor:
+    """Softmax of each feature over the nodes of each graph. [nodes, ...] -> [nodes, ...]."""
+    return run.call(_softmax, graph._node_frame(ntype)[feat], nodes_to_graphs(graph, ntype))
+
+
+def softmax_edges(graph: Graph, feat: str, *, etype: Any = None) -> Tensor:
+    """Softmax of each feature over the edges of each graph. [edges, ...] -> [edges, ...]."""
+    return run.call(_softmax, graph._edge_frame(etype)[feat], edges_to_graphs(graph, etype))
+
+
+def broadcast_nodes(graph: Graph, graph_feat: Tensor, *, ntype: str | None = None) -> Tensor:
+    """out[v] = graph_feat[graph of v]. [graphs, ...] -> [nodes, ...]."""
+    return _broadcast(graph_feat, nodes_to_graphs(graph, ntype))
+
+
+def broadcast_edges(graph: Graph, graph_feat: Tensor, *, etype: Any = None) -> Tensor:
+    """out[e] = graph_feat[graph of e]. [graphs, ...] -> [edges, ...]."""
+    return _broadcast(graph_feat, edges_to_graphs(graph, etype))
+
+
+def topk_nodes(
+    graph: Graph, feat: str, k: int, *, descending: bool = True, sortby: int | None = None, ntype: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """The `k` largest (or smallest) rows of each graph. [nodes, F] -> values [graphs, k, F] and their places.
+
+    With `sortby` rows are ordered by that feature, and places are [graphs, k]; without, every feature is ordered by
+    itself, and places are [graphs, k, F]. Places count the nodes of a graph from 0; equal values keep the order of
+    nodes. A graph of fewer than k nodes is padded with zeros (places: 0).
+    """
+    return _topk(graph._node_frame(ntype)[feat], nodes_to_graphs(graph, ntype), k, descending, sortby)
+
+
+def topk_edges(
+    graph: Graph, feat: str, k: int, *, descending: bool = True, sortby: int | None = None, etype: Any = None
+) -> tuple[Tensor, Tensor]:
+    """`topk_nodes` over the edges of each graph. [edges, F] -> values [graphs, k, F] and their places."""
+    return _topk(graph._edge_frame(etype)[feat], edges_to_graphs(graph, etype), k, descending, sortby)
+
+
+def nodes_to_graphs(graph: Graph, ntype: str | None) -> Received:
+    """Which graph of the batch each node is in."""
+    return _owners(graph.batch_num_nodes(ntype), graph._node_frame(ntype).rows, graph.batch_size)
+
+
+def edges_to_graphs(graph: Graph, etype: Any) -> Received:
+    """Which graph of the batch each edge is in."""
+    return _owners(graph.batch_num_edges(etype), graph._edge_frame(etype).rows, graph.batch_size)
+
+
+def _owners(counts: Tensor, rows: Tensor, graphs: int) -> Received:
+    """Row -> graph, from the number of rows of each graph: sorted, and a sum of steps, which are index work alone."""
+    starts = counts.cumsum(0)[:-1]
+    steps = counts.new_zeros(rows.shape[0] + 1).index_add(0, starts, torch.ones_like(starts))
+    return Received(steps.cumsum(0)[:-1], counts.new_zeros((graphs, 0)))
+
+
+def _readout(frame: Any, to: Received, feat: str, weight: str | None, op: str) -> Tensor:
+    if op not in _OPS:
+        raise DataError(f"op must be one of {', '.join(_OPS)} (got {op!r}).")
+    x: Tensor = frame[feat]
+    return run.call(_reduced, x, None if weight is None else frame[weight], to, op)
+
+
+def _reduced(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
+    if weight is not None:
+        for _ in range(x.dim() - weight.dim()):
+            weight = weight.unsqueeze(-1)
+        x = x * weight
+    box: Any = Mailbox(x, to)
+    if op == "sum":
+        return box.sum(1)
+    if op == "mean":
+        return box.mean(1)
+    return box.amax(1) if op == "max" else box.amin(1)
+
+
+def _softmax(x: Tensor, to: Received) -> Tensor:
+    box: Any = Mailbox(x, to)
+    return box.softmax(1).messages
+
+
+def _broadcast(x: Tensor, to: Received) -> Tensor:
+    if x.shape[0] != to.num_rows():
+        raise DataError(
+            f"graph_feat has {x.shape[0]} rows (shape {tuple(x.shape)}), but the batch has {to.num_rows()} graphs."
+        )
+    return to.pull(x)
+
+
+def _topk(x: Tensor, to: Received, k: int, descending: bool, sortby: int | None) -> tuple[Tensor, Tensor]:
+    if x.dim() != 2:
+        raise DataError(f"top-k expects a field of shape [rows, features] (got {tuple(x.shape)}).")
+    if sortby is None:
+        columns = [_topk_by(x[:, i : i + 1], x[:, i], to, k, descending) for i in range(x.shape[1])]
+        return torch.cat([v for v, _ in columns], 2), torch.stack([p for _, p in columns], 2)
+    return _topk_by(x, x[:, sortby], to, k, descending)
+
+
+def _topk_by(x: Tensor, key: Tensor, to: Received, k: int, descending: bool) -> tuple[Tensor, Tensor]:
+    """Rows sorted by key, then, stably, by graph; the first k of each graph."""
+    graphs = to.num_rows()
+    by_key = torch.argsort(key, descending=descending, stable=True)
+    order = by_key[torch.argsort(to.dst[by_key], stable=True)]
+    counts = torch.bincount(to.dst.long(), minlength=graphs)
+    starts = counts.cumsum(0) - counts
+    owner = to.dst[order].long()
+    rank = torch.arange(order.shape[0], device=x.device) - starts[owner]
+    kept = rank < k
+    slot = owner[kept] * k + rank[kept]
+    values = x.new_zeros((graphs * k, x.shape[1])).index_copy(0, slot, x[order[kept]])
+    places = order.new_zeros(graphs * k).index_copy(0, slot, order[kept] - starts[owner[kept]])
+    return values.view(graphs, k, x.shape[1]), places.view(graphs, k)
