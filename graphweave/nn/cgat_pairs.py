@@ -7,8 +7,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
-from graphweave.graph.make import graph as make_graph
-from graphweave.graph.make import heterograph
+from graphweave.graph.build import graph as make_graph
+from graphweave.graph.build import heterograph
 
 _ROUNDS = 16
 """Draws of a far node before an edge goes without: a node linked to half of all others fails once in 65,536."""
