@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.udf.batch import fix_sizes
 
 NID = EID = "_ID"
 """Field that holds the numbers that nodes or edges had in the graph they were taken from."""
@@ -36,7 +37,10 @@ class Frame(MutableMapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._fields:
             raise KeyError(f"{self._where} has no field {name!r}; {_listed(self._fields)}")
-        return self._fields[name]
+        value = self._fields[name]
+        if torch.compiler.is_compiling():
+            fix_sizes(value)
+        return value
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self._check(name, value)

@@ -29,7 +29,7 @@ class Fields:
             raise KeyError(f"{self._what}[{name!r}]: no such field. Fields that exist: {known}.")
         x = self._data[name]
         if torch.compiler.is_compiling() and isinstance(x, Tensor):
-            _fix_sizes(x)
+            fix_sizes(x)
         return x if self._index is None else x.index_select(0, self._index)
 
     def __contains__(self, name: object) -> bool:
@@ -54,7 +54,7 @@ class Fields:
         return self[name] if name in self._data else default
 
 
-def _fix_sizes(x: Tensor) -> None:
+def fix_sizes(x: Tensor) -> None:
     """Traced, not run: Dynamo makes a number of the symbolic length of a range, so feature sizes are compiled in."""
     for size in x.shape[1:]:
         for _ in range(size):
