@@ -86,3 +86,7 @@ def assert_same(got: Mapping[str, Tensor], want: Mapping[str, Tensor], leaves: t
     for leaf, a, b in zip(leaves, pulled_back(got, leaves), pulled_back(want, leaves), strict=True):
         a, b = (torch.zeros_like(leaf) if g is None else g for g in (a, b))
         assert_close(a, b, reduction_length=terms, floor=1.0)
+
+
+def on_sum(nodes: Any) -> dict[str, Any]:
+    return {"o": nodes.mailbox["m"].sum(1)}

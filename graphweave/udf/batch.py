@@ -20,7 +20,7 @@ class Fields:
     `what` names the data in errors ("edges.src").
     """
 
-    def __init__(self, what: str, data: Mapping[str, Tensor], index: Tensor | None = None) -> None:
+    def __init__(self, what: str, data: Mapping[str, Any], index: Tensor | None = None) -> None:
         self._what, self._data, self._index = what, data, index
 
     def __getitem__(self, name: str) -> Any:
@@ -122,7 +122,7 @@ class NodeBatch:
         self._nodes, self._rows = nodes, rows
         self.data = Fields("nodes.data", data)
         self.type = TypeFields("nodes.type", frames.ntype, data, None)
-        self.mailbox = {} if mailbox is None else mailbox
+        self.mailbox = Fields("nodes.mailbox", {} if mailbox is None else mailbox)
         self.ntype = frames.relation[2]
 
     def nodes(self) -> Tensor:

@@ -74,6 +74,10 @@ def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
 def _matmul(a: Any, b: Any) -> Any:
     """a @ b as an einsum; dims before the last two align from the right."""
     box = first(a, b)
+    if torch.compiler.is_compiling() and isinstance(a, Tensor) and _could_be_left(box, a):
+        # PyTorch 2.13 traces `m @ x` as matmul(x, m). Of both only one is expressible: x @ m would sum over messages,
+        # of which x cannot have a value each.
+        a, b = b, a
     if isinstance(a, Mailbox) and not isinstance(b, Mailbox) and b.dim() <= 2 and a.axis < a.ndim - 1:
         return a.like(a.messages @ b)  # shared weights
     a_dims, b_dims = (x.ndim if isinstance(x, Mailbox) else x.dim() for x in (a, b))
@@ -82,6 +86,10 @@ def _matmul(a: Any, b: Any) -> Any:
     if max(a_dims, b_dims) != box.ndim:
         raise NotExpressible("a product of a mailbox with a tensor of more dims")
     return _einsum(_equation(a_dims, b_dims), a, b)
+
+
+def _could_be_left(box: Mailbox, x: Tensor) -> bool:
+    return box.axis == box.ndim - 2 and x.dim() > 0 and x.shape[max(x.dim() - 2, 0)] == box.messages.shape[-1]
 
 
 @torch.compiler.assume_constant_result

@@ -137,7 +137,7 @@ def _method(name: str) -> Callable[..., Any]:
 
 
 def _reflected(name: str) -> Callable[..., Any]:
-    def method(self: Mailbox, other: Any) -> Any:
+    def method(self: Any, other: Any) -> Any:
         return HANDLERS[name](other, self)
 
     return method
@@ -180,8 +180,12 @@ def attach_methods() -> None:
     for operator, name in _OPERATORS.items():
         setattr(Mailbox, f"__{operator}__", _method(name))
         setattr(Mailbox, f"__r{operator}__", _reflected(name))
+        # traced, `mailbox / tensor` comes as a call of Tensor.__rdiv__
+        HANDLERS[f"r{operator}"] = _reflected(name)
+        NAMES[f"__{operator}__"], NAMES[f"__r{operator}__"] = name, f"r{operator}"
         if operator in ("add", "sub", "mul", "truediv", "pow"):
             setattr(Mailbox, f"__i{operator}__", _in_place(name))
+    NAMES["__rdiv__"] = "rtruediv"
     for operator, name in _COMPARISONS.items():
         setattr(Mailbox, f"__{operator}__", _method(name))
     for operator, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "getitem": "getitem"}.items():

@@ -16,7 +16,7 @@ from graphweave.udf.check import check_fields
 from graphweave.udf.contract import register_products
 from graphweave.udf.mailbox import Received, attach_methods
 from graphweave.udf.reductions import register_reductions
-from graphweave.udf.report import REFUSALS, ragged, refusal, report_bucketing
+from graphweave.udf.report import REFUSALS, ragged, refusal, report_bucketing, tried
 from graphweave.udf.rowwise import register_rowwise
 from graphweave.udf.shapes import register_shapes
 
@@ -43,7 +43,20 @@ def node_results(rows: Tensor, frames: Frames, data: Mapping[str, Tensor], funct
 def updated(ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None) -> dict[str, Tensor]:
     """New fields [destinations, ...]: messages reduced at each destination, zeros without any, then `apply`."""
     messages = edge_results(ends, frames, message, "the message function")
-    out = reduced(ends, frames, messages, reduce)
+    return applied(ends, frames, reduced(ends, frames, messages, reduce), apply)
+
+
+def updated_at_once(
+    ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None
+) -> dict[str, Tensor] | None:
+    """What `updated` gives; None where `reduce` asks for more than ragged mailboxes can."""
+    messages = edge_results(ends, frames, message, "the message function")
+    out = reduced_at_once(ends, frames, messages, reduce)
+    return None if out is None else applied(ends, frames, out, apply)
+
+
+def applied(ends: Ends, frames: Frames, out: dict[str, Tensor], apply: Reduce | None) -> dict[str, Tensor]:
+    """`out` and what `apply` makes of it and the data of destinations."""
     if apply is not None:
         out.update(node_results(ends.dst_rows, frames, {**frames.dst, **out}, apply))
     return out
@@ -51,15 +64,20 @@ def updated(ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply:
 
 def reduced(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """`reduce` called once on ragged mailboxes; in buckets, where it asks for more than they can."""
+    out = reduced_at_once(ends, frames, messages, reduce)
+    return bucketed(ends, frames, messages, reduce) if out is None else out
+
+
+def reduced_at_once(
+    ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
+) -> dict[str, Tensor] | None:
+    """`reduce` called once on ragged mailboxes; None where it asks for more than they can."""
     received = Received(ends.dst, ends.dst_rows)
     try:
         result: Any = ragged(received, frames, messages, reduce)
     except REFUSALS:
-        result = None
-    if result is None:
-        return bucketed(ends, frames, messages, reduce)
-    rows = ends.dst_rows.shape[0]
-    out = check_fields(result, rows, "the reduce function", "destination nodes")
+        return None
+    out = check_fields(result, ends.dst_rows.shape[0], "the reduce function", "destination nodes")
     return {name: _zero_if_empty(x, received) for name, x in out.items()}
 
 
@@ -69,15 +87,15 @@ def bucketed(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce:
 
     Where buckets fail too, the error is the user's; of two, the one that knows about mailboxes is raised.
     """
-    why = refusal(ends, frames, messages, reduce)
     try:
         out = reduce_in_buckets(ends, frames, messages, reduce)
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        if isinstance(why, DataError):
-            raise why from error
+        misaligned = tried(Received(ends.dst, ends.dst_rows), frames, messages, reduce)
+        if isinstance(misaligned, DataError):
+            raise misaligned from error
         raise
     bump("bucketed_reductions")
-    report_bucketing(reduce, why)
+    report_bucketing(reduce, refusal(ends, frames, messages, reduce))
     return out
 
 

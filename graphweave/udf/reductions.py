@@ -26,7 +26,7 @@ def push(x: Tensor, box: Mailbox, fold: str) -> Tensor:
     out = x.new_zeros((box.received.num_rows(), *x.shape[1:]))
     if fold == "sum":
         return out.index_add(0, box.received.dst, x)
-    dst = box.received.dst
+    dst = box.received.dst.long()  # the gradient of scatter_reduce is wrong for other integers (PyTorch 2.13)
     for _ in x.shape[1:]:
         dst = dst.unsqueeze(-1)
     return out.scatter_reduce(0, dst.expand_as(x), x, fold, include_self=False)

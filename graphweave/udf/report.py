@@ -33,15 +33,20 @@ def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], r
 def refusal(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> BaseException | None:
     """What is raised where `reduce` does what a ragged mailbox cannot, with its lines; None if it does no such thing.
 
-    Tried on one message of one node (of zeros, where there is none), without gradients and with the random state put
-    back: a trace knows that an operation was refused, but not where.
+    Tried on one message of one node (of zeros, where there is none): a trace knows that an operation was refused, but
+    not where.
     """
     dst = {name: one_row(x) for name, x in frames.dst.items()}
     one = Received(ends.dst.new_zeros(1), ends.dst_rows.new_empty((1, 0)))
     few = Frames(frames.src, dst, frames.edge, frames.ntype, frames.etype, frames.relation)
+    return tried(one, few, {name: one_row(m) for name, m in messages.items()}, reduce)
+
+
+def tried(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> BaseException | None:
+    """What `ragged` refuses, without gradients and with the random state put back."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
-            ragged(one, few, {name: one_row(m) for name, m in messages.items()}, reduce)
+            ragged(received, frames, messages, reduce)
         except REFUSALS as error:
             return error
     return None

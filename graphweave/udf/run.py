@@ -21,13 +21,26 @@ from graphweave.core.counters import counters
 from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.udf.batch import Ends, Frames
-from graphweave.udf.passing import Message, Reduce, edge_results, node_results, reduced, updated
+from graphweave.udf.passing import (
+    Message,
+    Reduce,
+    bucketed,
+    edge_results,
+    node_results,
+    reduced,
+    reduced_at_once,
+    updated,
+    updated_at_once,
+)
+from graphweave.udf.report import refusal
 
 _KEPT = 256
 _MANY = 6
 """Compilations of one key; at 8 PyTorch gives up."""
 
 _compiled: OrderedDict[Hashable, _Shared] = OrderedDict()
+_in_buckets: OrderedDict[Hashable, bool] = OrderedDict()
+"""Keys whose last call could not be expressed."""
 
 
 def update_all(
@@ -37,19 +50,39 @@ def update_all(
     if _plain():
         return updated(ends, frames, message, reduce, apply)
     key = _key("update", (message, reduce, apply), frames.src, frames.dst, frames.edge)
-    return _call(key, updated, ends, frames, message, reduce, apply)
+    if key not in _in_buckets:
+        out = _call(key, updated_at_once, ends, frames, message, reduce, apply)
+        if out is not None:
+            return out
+    messages = apply_edges(ends, frames, message, "the message function")
+    out = _mostly_in_buckets(key, ends, frames, messages, reduce)
+    if apply is not None:
+        out.update(apply_nodes(ends.dst_rows, frames, {**frames.dst, **out}, apply))
+    return out
 
 
 def reduce_messages(ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """New fields of the destinations from messages that exist."""
     if _plain():
         return reduced(ends, frames, messages, reduce)
-    return _call(_key("reduce", (reduce,), frames.dst, messages), reduced, ends, frames, messages, reduce)
+    key = _key("reduce", (reduce,), frames.dst, messages)
+    out = None if key in _in_buckets else _call(key, reduced_at_once, ends, frames, messages, reduce)
+    return _mostly_in_buckets(key, ends, frames, messages, reduce) if out is None else out
 
 
-def apply_edges(ends: Ends, frames: Frames, function: Message) -> dict[str, Tensor]:
-    """New fields of the edges, [edges, ...] each."""
-    who = "the function"
+def _mostly_in_buckets(
+    key: Hashable, ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce
+) -> dict[str, Tensor]:
+    """`reduce` of a key that was met to be inexpressible, which is decided anew: closures may have changed."""
+    if refusal(ends, frames, messages, reduce) is None and key in _in_buckets:
+        del _in_buckets[key]
+        return reduce_messages(ends, frames, messages, reduce)
+    _remember(_in_buckets, key, True)
+    return bucketed(ends, frames, messages, reduce)
+
+
+def apply_edges(ends: Ends, frames: Frames, function: Message, who: str = "the function") -> dict[str, Tensor]:
+    """New fields of the edges, [edges, ...] each; `who` names `function` in errors."""
     if _plain():
         return edge_results(ends, frames, function, who)
     key = _key("edges", (function,), frames.src, frames.dst, frames.edge)
@@ -89,8 +122,12 @@ class _Shared:
 
     def __call__(self, *args: Any) -> Any:
         before = counters()["compilations"]
-        with torch._dynamo.config.patch(specialize_int=self._fixed):
-            out = self._run(*args)
+        try:
+            with torch._dynamo.config.patch(specialize_int=self._fixed):
+                out = self._run(*args)
+        except Exception:
+            self._run = self._compile()  # PyTorch left what it could not trace to Python, for good
+            raise
         self._compilations += counters()["compilations"] - before
         if self._fixed and self._compilations >= _MANY:
             self._fixed, self._run = False, self._compile()
@@ -102,10 +139,15 @@ def _call(key: Hashable, function: Callable[..., Any], *args: Any) -> Any:
     if shared is not None:
         _compiled.move_to_end(key)
     else:
-        shared = _compiled[key] = _Shared(function)
-        if len(_compiled) > _KEPT:
-            _compiled.popitem(last=False)
+        shared = _Shared(function)
+        _remember(_compiled, key, shared)
     return shared(*args)
+
+
+def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
+    cache[key] = value
+    if len(cache) > _KEPT:
+        cache.popitem(last=False)
 
 
 def _key(what: str, functions: tuple[Any, ...], *frames: Mapping[str, Tensor]) -> Hashable:
@@ -126,7 +168,7 @@ def _code(function: Any, depth: int = 3) -> Hashable:
     if isinstance(function, types.FunctionType):
         return function.__code__, tuple(_code(inner, depth - 1) for inner in _enclosed(function) if depth)
     is_value = dataclasses.is_dataclass(function) and type(function).__hash__ not in (None, object.__hash__)
-    key: Hashable = function if is_value else type(function)
+    key: Any = function if is_value else type(function)
     return key
 
 
