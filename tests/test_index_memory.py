@@ -12,7 +12,9 @@ from support import AWKWARD, assert_matches, features, random_graph
 from torch import Tensor, nn
 
 import graphweave
+from graphweave.compiler.steps import call_step
 from graphweave.core.errors import IndexRangeError
+from graphweave.core.types import Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
@@ -152,6 +154,37 @@ def test_other_users_of_an_index_see_64_bits(use: Callable[..., Tensor]) -> None
 def test_half_precision_runs_in_pytorch_on_the_same_index(use: Callable[..., Tensor]) -> None:
     x, edges = features(N, 5).half(), random_graph(N, N, 60)
     torch.testing.assert_close(graphweave.compile(use)(x, edges), use(x, edges), rtol=1e-2, atol=2e-2)
+
+
+STEPS = """\
+space V = s0
+space E = s1
+%0: E[2] f32 = input x
+%1: E[] i64 = input index
+%2: E -> V = map %1 to V
+%3: E -> V = map %1 to V wrap
+%4: V[2] f32 = push.sum %0, %2
+%5: V[2] f32 = push.max %0, %2
+%6: E[2] f32 = pull %4, %2
+return %4, %5, %6
+"""
+
+
+def test_steps_left_to_pytorch_take_an_index_of_32_bits() -> None:
+    program = parse(STEPS)
+    rows = {Space("V"): 7, Space("E"): 20}
+    x, index = features(20, 2), random_graph(7, 7, 20)[0]
+    for push in (4, 5):
+        run = call_step(program, push)
+        narrow = call_step(program, 2)(rows, index.int())
+        assert torch.equal(run(rows, x, narrow), run(rows, x, index))
+    total = call_step(program, 4)(rows, x, index)
+    pull = call_step(program, 6)
+    assert torch.equal(pull(rows, total, index.int()), pull(rows, total, index))
+    # Counted from the end of more rows than 32 bits can name.
+    many = {Space("V"): 2**40, Space("E"): 1}
+    found = call_step(program, 3)(many, torch.tensor([-1], dtype=torch.int32))
+    assert found.tolist() == [2**40 - 1]
 
 
 @pytest.mark.parametrize("training", [False, True])
