@@ -14,6 +14,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 from torch_geometric.utils import scatter, softmax
 
+import graphweave
 import graphweave.function as fn
 from bench.udf_layers import (
     CHANNELS,
@@ -64,12 +65,7 @@ class GinBuiltin(Gin):
 def attend(graph: Any) -> None:
     """Edge field "alpha" [E, H] from the fields left and right."""
     graph.apply_edges(fn.u_add_v("left", "right", "e"))
-    graph.edata["e"] = F.leaky_relu(graph.edata["e"], SLOPE)
-    graph.update_all(fn.copy_e("e", "m"), fn.max("m", "top"))
-    graph.apply_edges(fn.e_sub_v("e", "top", "e"))
-    graph.edata["e"] = graph.edata["e"].exp()
-    graph.update_all(fn.copy_e("e", "m"), fn.sum("m", "total"))
-    graph.apply_edges(fn.e_div_v("e", "total", "alpha"))
+    graph.edata["alpha"] = graphweave.edge_softmax(graph, F.leaky_relu(graph.edata["e"], SLOPE))
 
 
 def gather(graph: Any) -> Tensor:

@@ -69,11 +69,12 @@ class Work:
         torch.manual_seed(0)
         self.model = PYG[options.layer](work.x.size(1))
         self.case = {"x": work.x, "edge_index": work.edge_index, "y": work.y}
-        self.case.update((f"weight.{k}", v.clone()) for k, v in plain_names(self.model.state_dict()).items())
+        weights = plain_names({name: value.detach().clone() for name, value in self.model.named_parameters()})
+        self.case.update((f"weight.{name}", value) for name, value in weights.items())
         over: Any = work.edge_index
         if writing is not PYG:
             self.model = writing[options.layer](work.x.size(1))
-            self.model.load_state_dict({k.removeprefix("weight."): v for k, v in self.case.items() if "weight." in k})
+            self.model.load_state_dict(weights)
         if options.wide:
             work, self.model = work.double(), self.model.double()
         if writing is not PYG:
