@@ -210,3 +210,13 @@ def test_the_interpreter_may_exit_while_tensors_live() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == f"{8 * MIB} {float(1 << 20)}\n"
+
+
+def test_a_tensor_that_outlives_the_interpreter_says_nothing() -> None:
+    code = (
+        "import builtins, torch\n"
+        "from graphweave.runtime import arena\n"
+        "builtins.kept = arena.empty((1 << 20,), torch.float32)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert run.stderr == ""

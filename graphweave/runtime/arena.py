@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import math
 import mmap
+import sys
 import threading
 import weakref
 from collections import deque
@@ -93,8 +94,11 @@ class Arena:
     def _lease(self, holder: ctypes.Array[ctypes.c_char], block: _Block) -> None:
         key = id(block)
         leases, returned, settle = self._leases, self._returned, self._settle_if_free
+        finalizing = sys.is_finalizing
 
         def give_back(_: object) -> None:
+            if finalizing():  # a tensor that outlives this module's globals
+                return
             leases.pop(key, None)
             returned.append(block)
             settle()
