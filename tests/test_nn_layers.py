@@ -15,7 +15,11 @@ import graphweave as gw
 from graphweave.core.settings import override
 from graphweave.testing.graphs import Edges
 
-pytestmark = pytest.mark.usefixtures("fresh_compiler")
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # Dynamo looks for gradients of what it traces, and hides this warning in a way that errors do not respect
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
 
 
 def graph_of(edges: Edges, bipartite: bool) -> Any:

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.graph.graph import Graph
 from graphweave.graph.build import graph as make_graph
 from graphweave.graph.build import heterograph
+from graphweave.graph.graph import Graph
 
 _ROUNDS = 16
 """Draws of a far node before an edge goes without: a node linked to half of all others fails once in 65,536."""

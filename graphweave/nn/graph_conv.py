@@ -67,6 +67,7 @@ class GraphConv(nn.Module):
         power = 0.5 if self.norm == "both" else 1.0
         narrows = weight is not None and self.in_feats > self.out_feats
         with graph.local_scope():
+            graph.srcdata["h"] = x  # first of all: says so if the graph has another number of nodes
             if self.norm in ("both", "left"):
                 x = x * on_rows(inverse_power(graph.out_degrees(), power, x.dtype), x)
             if weight is not None and narrows:

@@ -33,6 +33,7 @@ def _inverse_root_of_sums(edge_weight: Tensor, at: Tensor, x: Tensor) -> Tensor:
 def hop(graph: Graph, x: Tensor, norm: Norm, edge_weight: Tensor | None = None) -> Tensor:
     """norm[1]_i times the sum over edges j -> i of w_ji norm[0]_j x_j, w_ji = 1 without weights. [N, F] -> [N, F]."""
     with graph.local_scope():
+        graph.ndata["h"] = x  # says so if the graph has another number of nodes
         graph.ndata["h"] = x * on_rows(norm[0], x)
         if edge_weight is None:
             graph.update_all(fn.copy_u("h", "m"), fn.sum("m", "h"))
