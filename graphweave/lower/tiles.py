@@ -93,7 +93,9 @@ def _add_shared(
 
     kept: dict[Ref, None] = {}
     for s, own in enumerate(arrays):
-        ahead = set().union(*(wanted(later, kept) for later in range(s + 1, len(arrays))))
-        both = sorted(r for r in wanted(s, kept) & ahead if is_expensive(program, r) and space_of(program, r) != UNIT)
-        own.update(dict.fromkeys(both))
+        here = wanted(s, kept)
         kept.update(own)
+        for r in sorted(here, reverse=True):  # what is only behind another that is kept is not needed again
+            dear = is_expensive(program, r) and space_of(program, r) != UNIT
+            if dear and any(r in wanted(later, kept) for later in range(s + 1, len(arrays))):
+                own[r] = kept[r] = None
