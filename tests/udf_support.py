@@ -73,7 +73,7 @@ def pulled_back(out: Mapping[str, Tensor], leaves: tuple[Tensor, ...]) -> tuple[
         if out[name].is_floating_point():
             weight = torch.randn(out[name].shape, generator=generator, dtype=torch.float64).to(out[name].dtype)
             total = total + (out[name] * weight).sum()
-    if not isinstance(total, Tensor) or not total.requires_grad:
+    if not leaves or not isinstance(total, Tensor) or not total.requires_grad:
         return (None,) * len(leaves)
     return torch.autograd.grad(total, leaves, allow_unused=True)
 

@@ -50,12 +50,15 @@ def update_all(
     if _plain():
         return updated(ends, frames, message, reduce, apply)
     key = _key("update", (message, reduce, apply), frames.src, frames.dst, frames.edge)
-    if key not in _in_buckets:
+    messages = apply_edges(ends, frames, message, "the message function") if key in _in_buckets else None
+    if messages is None or _changed(key, ends, frames, messages, reduce):
         out = _call(key, updated_at_once, ends, frames, message, reduce, apply)
         if out is not None:
             return out
-    messages = apply_edges(ends, frames, message, "the message function")
-    out = _mostly_in_buckets(key, ends, frames, messages, reduce)
+    _remember(_in_buckets, key, True)
+    if messages is None:
+        messages = apply_edges(ends, frames, message, "the message function")
+    out = bucketed(ends, frames, messages, reduce)
     if apply is not None:
         out.update(apply_nodes(ends.dst_rows, frames, {**frames.dst, **out}, apply))
     return out
@@ -66,19 +69,20 @@ def reduce_messages(ends: Ends, frames: Frames, messages: dict[str, Tensor], red
     if _plain():
         return reduced(ends, frames, messages, reduce)
     key = _key("reduce", (reduce,), frames.dst, messages)
-    out = None if key in _in_buckets else _call(key, reduced_at_once, ends, frames, messages, reduce)
-    return _mostly_in_buckets(key, ends, frames, messages, reduce) if out is None else out
-
-
-def _mostly_in_buckets(
-    key: Hashable, ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce
-) -> dict[str, Tensor]:
-    """`reduce` of a key that was met to be inexpressible, which is decided anew: closures may have changed."""
-    if refusal(ends, frames, messages, reduce) is None and key in _in_buckets:
-        del _in_buckets[key]
-        return reduce_messages(ends, frames, messages, reduce)
+    if key not in _in_buckets or _changed(key, ends, frames, messages, reduce):
+        out = _call(key, reduced_at_once, ends, frames, messages, reduce)
+        if out is not None:
+            return out
     _remember(_in_buckets, key, True)
     return bucketed(ends, frames, messages, reduce)
+
+
+def _changed(key: Hashable, ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> bool:
+    """Is `reduce`, of a key in buckets, expressible now? Closures and attributes may differ from call to call."""
+    if refusal(ends, frames, messages, reduce) is not None:
+        return False
+    del _in_buckets[key]
+    return True
 
 
 def apply_edges(ends: Ends, frames: Frames, function: Message, who: str = "the function") -> dict[str, Tensor]:
