@@ -123,13 +123,16 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
         high = int(index.max())
         if high > torch.iinfo(torch.int32).max:
             raise IndexRangeError(f"{what}: {high} does not fit idtype torch.int32. Use torch.int64.")
-    return index.to(idtype or index.dtype).contiguous()
+    # An alias that is no view: Dynamo guards views by what they are views of. Edits in place are still noticed.
+    return index.to(idtype or index.dtype).contiguous().detach()
 
 
 def _nodes_needed(ends: tuple[Tensor, ...], given: int | None, what: str) -> int:
     """`given`, or what the indices need; every index is looked at once."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
         raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}).")
+    if given is not None and torch.compiler.is_compiling():
+        return given  # numbers are not known yet; what the compiled code does with an index checks it
     needed = 0
     for index in ends:
         if index.numel() == 0:
@@ -142,4 +145,4 @@ def _nodes_needed(ends: tuple[Tensor, ...], given: int | None, what: str) -> int
                 f"{what}: index {high} is out of range for {given} nodes; expected 0 <= index < {given}"
             )
         needed = max(needed, high + 1)
-    return needed if given is None else int(given)
+    return needed if given is None else given

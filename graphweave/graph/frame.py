@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphweave.core.errors import DataError
 from graphweave.udf.batch import fix_sizes
@@ -105,13 +106,14 @@ class Frame(MutableMapping[str, Tensor]):
                 f"{self._where}[{name!r}] is on {value.device}, but the graph is on {like.device}. "
                 f"Move one of them with .to(...)."
             )
-        if torch.compiler.is_compiling():  # of sizes that are known only when it runs this is an assertion, not a guard
-            torch._check(value.shape[0] == like.shape[0])
-        elif value.shape[0] != like.shape[0]:
+        # Sizes that are known only when compiled code runs are equal as far as the tracer can tell, and are asserted
+        if guard_or_false(value.shape[0] != like.shape[0]):
             raise DataError(
                 f"{self._where}[{name!r}] has {value.shape[0]} rows, but the graph has {self._sized()} "
                 f"(shape {list(value.shape)})"
             )
+        if torch.compiler.is_compiling():
+            torch._check(value.shape[0] == like.shape[0])
 
     def _sized(self) -> str:
         return f"{self.num_rows} {self._unit}"

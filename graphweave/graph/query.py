@@ -35,9 +35,11 @@ def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]
 
 def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
     """As `as_ids`; a bool mask [num] means the rows where it is true."""
-    mask = torch.as_tensor(value) if isinstance(value, (Tensor, np.ndarray, list)) and len(value) else None
-    if mask is None or mask.dtype != torch.bool:
+    if isinstance(value, list) and value and all(isinstance(x, bool) for x in value):
+        value = torch.tensor(value)
+    if not isinstance(value, (Tensor, np.ndarray)) or value.dtype not in (torch.bool, np.bool_):
         return as_ids(value, num, like, what)[0]
+    mask = torch.as_tensor(value)
     if mask.shape != (num,):
         raise DataError(f"a mask of {what}s must have shape [{num}] (got {list(mask.shape)}).")
     return mask.to(like.device).nonzero().squeeze(1).to(like.dtype)
