@@ -42,6 +42,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/models.py": "PyG is optional and takes seconds to load",
     "cli/plot.py": "matplotlib is optional",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
+    "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG takes seconds to load",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }
 """Files with imports inside functions, and why."""
