@@ -253,6 +253,40 @@ kernel edge_mlp_{inner}_{hidden}_{outer}(v < N, E; {index.value}) {{
 """)
 
 
+def online_attention(heads: int, width: int, dtype: DType = DType.f32, size: int = 4) -> Kernel:
+    """y[v] = sum over edges of exp(a[src] - m[v]) z[src], m the maximum of a[src]; s the sum without z."""
+    f = dtype.value
+    return parse(f"""
+kernel online_{heads}_{width}(v < N, E; i32) {{
+  csr by_dst
+  column src: i32[E; ]
+  in a: {f}[N; {heads}]
+  in z: {f}[N; {heads}, {width}]
+  out y: {f}[N; {heads}, {width}]
+  out s: {f}[N; {heads}]
+  do
+    alloc m: {f}[{heads}] = -inf
+    alloc r: {f}[{heads}] = -inf
+    alloc p: {f}[{heads}] = 0.0
+    alloc acc: {f}[{heads}, {width}] = 0.0
+    tiles t < {size} in by_dst[v] {{
+      edges k in by_dst[v] of t {{ let u: i32 = src[k]  lanes h < {heads} {{ m[h] max= a[u, h] }} }}
+      raise r[h < {heads}] to m[h] of t {{
+        rescale h < {heads} {{ p[h] by {{1*h + 0}} }}
+        rescale h < {heads}, c < {width} {{ acc[h, c] by {{1*h + 0}} }}
+      }}
+      edges k in by_dst[v] of t {{
+        let u: i32 = src[k]
+        lanes h < {heads} {{ p[h] sum= exp(sub(a[u, h], m[h])) }}
+        lanes h < {heads}, c < {width} {{ acc[h, c] sum= mul(exp(sub(a[u, h], m[h])), z[u, h, c]) }}
+      }}
+    }}
+    lanes h < {heads} {{ s[v, h] = p[h] }}
+    lanes h < {heads}, c < {width} {{ y[v, h, c] = acc[h, c] }}
+}}
+""")
+
+
 def two_ends() -> Kernel:
     """Rows of one buffer, asked for through two columns."""
     return parse("""

@@ -33,6 +33,7 @@ from tests.loop_support import (
     compiled,
     edge_mlp,
     interpreted,
+    online_attention,
     reindexed,
     sddmm,
     spmm,
@@ -69,6 +70,9 @@ KERNELS = {
     "edge_mlp_64": edge_mlp(64, 64, 65, size=7),
     "edge_mlp_1_1_1": edge_mlp(1, 1, 1, index=DType.i64),
     "edge_mlp_5_3_2_f64": edge_mlp(5, 3, 2, DType.f64, size=1),
+    "online_4_16": online_attention(4, 16),
+    "online_1_33": online_attention(1, 33, size=1),
+    "online_3_5_f64": online_attention(3, 5, DType.f64, size=2),
     "two_ends": two_ends(),
     "reindexed": reindexed(),
     "reindexed_i64": reindexed(DType.i64),
@@ -95,7 +99,9 @@ def test_compiled_equals_interpreted(name: str, graph: str) -> None:
         assert torch.equal(one[result], two[result]), f"{result} depends on the number of threads"
 
 
-@pytest.mark.parametrize("name", ["spmm_sum_33_ahead", "spmm_max_33", "sddmm_33", "sddmm_max_31", "totals_9_f64"])
+@pytest.mark.parametrize(
+    "name", ["spmm_sum_33_ahead", "spmm_max_33", "sddmm_33", "sddmm_max_31", "totals_9_f64", "online_4_16"]
+)
 def test_nan_and_inf_travel_as_in_torch(name: str) -> None:
     case = case_for(KERNELS[name], DEGREES["mixed"], special=True)
     want = interpreted(case)
@@ -303,6 +309,8 @@ int main() {
         "attention_3_5_f64",
         "totals_9_f64",
         "reindexed",
+        "online_4_16",
+        "online_3_5_f64",
         "edge_mlp_33_31_33",
         "edge_mlp_5_3_2_f64",
     ],

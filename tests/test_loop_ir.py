@@ -43,11 +43,21 @@ from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.verify import verify
-from tests.loop_support import attention, case_for, edge_mlp, interpreted, reindexed, sddmm, spmm, totals
+from tests.loop_support import (
+    attention,
+    case_for,
+    edge_mlp,
+    interpreted,
+    online_attention,
+    reindexed,
+    sddmm,
+    spmm,
+    totals,
+)
 
 ALL = [
     spmm(33), spmm(1, Fold.mul, DType.f64, DType.i64, ahead=3), sddmm(0), attention(4, 16), totals(5), reindexed(),
-    edge_mlp(5, 3, 2),
+    edge_mlp(5, 3, 2), online_attention(2, 3),
 ]  # fmt: skip
 
 
@@ -277,6 +287,15 @@ BAD_BODIES = {
     _TILE % "matmul q = q, w of t1": "'q' is both operand and result",
     _TILE % "matmul d1 = q, w of t1": "must be of one float type",
     _TILE % "gram w = q, r of t1": "'w' is not a total that sums",
+    "alloc m: f32[4] raise m[c < 4] to acc[c] of t1 { }": "belongs into the tile 't1'",
+    _TILE % "raise x[c < 4] to acc[c] of t1 { }": r"'x' is not an alloc of \[4\] elements",
+    _TILE % "raise acc[c < 5] to w[c] of t1 { }": r"'acc' is not an alloc of \[5\] elements",
+    _TILE % "raise acc[c < 4] to d[v, c] of t1 { }": "the value is f64, expected f32",
+    _TILE % "raise acc[c < 4] to w[c] of t1 { rescale c < 4 { acc[c] by {1*c + 0} } }": "each sum is rescaled once",
+    _TILE
+    % "alloc m: f32[4] raise acc[c < 4] to w[c] of t1 { rescale c < 4 { m[c] by {1*c + 1} } }": "1..4 of 4",
+    _TILE % "alloc m: f32[4] raise acc[c < 4] to w[c] of t1 { rescale c < 4 { m[{0}] by {1*c + 0} } }": "'c' conflict",
+    _TILE % "alloc m: f64[4] raise acc[c < 4] to w[c] of t1 { rescale c < 4 { m[c] by {1*c + 0} } }": "'m' is not f32",
     _TILE % "gram t = q, q of t1": "'t' must have 4 x 4 elements",
 }
 
