@@ -1,4 +1,4 @@
-"""The benchmark of user-defined functions: three ways of writing a layer are one layer, and failures have short names."""
+"""The benchmark of user-defined functions: layers written in three ways are equal, and failures have short names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphweave.core.settings import override
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_ways_of_writing_a_layer_give_the_same_numbers(layer: str) -> None:
-    """As PyTorch's own calls, in float64: what is compared is how the layers are written, weights and self-loops included."""
+    """As PyTorch's own calls, in float64: what is compared is how layers are written, weights and self-loops too."""
     outputs = {}
     for writing in ("udf", "builtin", "pyg"):
         options = argparse.Namespace(system=writing, layer=layer, graph="tiny", data_dir=Path(), wide=True)
