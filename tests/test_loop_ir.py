@@ -292,8 +292,7 @@ BAD_BODIES = {
     _TILE % "raise acc[c < 5] to w[c] of t1 { }": r"'acc' is not an alloc of \[5\] elements",
     _TILE % "raise acc[c < 4] to d[v, c] of t1 { }": "the value is f64, expected f32",
     _TILE % "raise acc[c < 4] to w[c] of t1 { rescale c < 4 { acc[c] by {1*c + 0} } }": "each sum is rescaled once",
-    _TILE
-    % "alloc m: f32[4] raise acc[c < 4] to w[c] of t1 { rescale c < 4 { m[c] by {1*c + 1} } }": "1..4 of 4",
+    _TILE % "alloc m: f32[4] raise acc[c < 4] to w[c] of t1 { rescale c < 4 { m[c] by {1*c + 1} } }": "1..4 of 4",
     _TILE % "alloc m: f32[4] raise acc[c < 4] to w[c] of t1 { rescale c < 4 { m[{0}] by {1*c + 0} } }": "'c' conflict",
     _TILE % "alloc m: f64[4] raise acc[c < 4] to w[c] of t1 { rescale c < 4 { m[c] by {1*c + 0} } }": "'m' is not f32",
     _TILE % "gram t = q, q of t1": "'t' must have 4 x 4 elements",
