@@ -199,6 +199,10 @@ def test_types() -> None:
 def test_bipartite_sides() -> None:
     g = bipartite(ZOO[-3])
     assert (g.srctypes, g.dsttypes, g.ntypes) == (["user"], ["item"], ["item", "user"])
+    more = graphweave.heterograph(
+        {("a", "r", "b"): ([0], [1]), ("c", "s", "b"): ([0], [1])}, {"a": 1, "b": 2, "c": 1, "d": 1}
+    )
+    assert (more.srctypes, more.dsttypes) == (["a", "c", "d"], ["b"])
     assert g.srcnodes().shape[0] == g.num_src_nodes() and g.dstnodes("item").shape[0] == g.num_dst_nodes("item")
 
 

@@ -67,12 +67,12 @@ class Graph:
 
     @property
     def srctypes(self) -> list[str]:
-        """Node types at which edges start, in a bipartite graph; else all node types."""
+        """In a bipartite graph the node types at which no edge ends; else all node types."""
         return list(self._sides()[0])
 
     @property
     def dsttypes(self) -> list[str]:
-        """The other node types of a bipartite graph; else all node types."""
+        """In a bipartite graph the node types at which edges end; else all node types."""
         return list(self._sides()[1])
 
     @property
@@ -113,8 +113,8 @@ class Graph:
     def _sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         if not self.is_unibipartite:
             return self._ntypes, self._ntypes
-        starts = {srctype for srctype, _, _ in self._relations}
-        return tuple(t for t in self._ntypes if t in starts), tuple(t for t in self._ntypes if t not in starts)
+        ends = {dsttype for _, _, dsttype in self._relations}
+        return tuple(t for t in self._ntypes if t not in ends), tuple(t for t in self._ntypes if t in ends)
 
     def _relation(self, etype: str | CanonicalEtype | None = None) -> Relation:
         return self._relations[self.to_canonical_etype(etype)]

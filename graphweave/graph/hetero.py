@@ -27,8 +27,8 @@ def to_homogeneous(
 ) -> Any:
     """All nodes as one type and all edges as one relation, type after type in the order of `ntypes` and relations.
 
-    ndata and edata hold '_ID', the number within the type, and with `store_type` '_TYPE', the position of the type in
-    `g.ntypes` or `g.canonical_etypes`; both have the graph's idtype. Fields named in `ndata` and `edata` go along if
+    ndata and edata hold '_ID', the number within the type, of the graph's idtype, and with `store_type` '_TYPE', int64,
+    the position of the type in `g.ntypes` or `g.canonical_etypes`. Fields named in `ndata` and `edata` go along if
     every type has them (DataError if rows differ in shape or dtype). return_count: (graph, nodes of each type, edges of
     each relation).
     """
@@ -120,7 +120,7 @@ def _places(g: Graph, sizes: Sequence[int], number: str, kind: str, store_type: 
     fields = {number: torch.cat([torch.arange(n, dtype=like.dtype, device=like.device) for n in sizes])}
     if store_type:
         num = torch.tensor(sizes, device=like.device)
-        types = torch.arange(len(sizes), dtype=like.dtype, device=like.device)
+        types = torch.arange(len(sizes), device=like.device)
         fields[kind] = torch.repeat_interleave(types, num)
     return fields
 
