@@ -130,6 +130,7 @@ def test_functions_of_one_name(case: Case) -> None:
         check(case, build(sign))
 
 
+@pytest.mark.slow
 def test_functions_of_one_code_around_others(case: Case) -> None:
     """A wrapper's closure tells its functions apart: each has its own compiled code."""
 
@@ -149,6 +150,7 @@ def _of_edges(edges: Any) -> dict[str, Tensor]:
     return {"m": edges.data["e"]}
 
 
+@pytest.mark.slow
 def test_layers_of_many_widths(fresh_compiler: None) -> None:
     with torch.no_grad():
         for width in range(1, 11):

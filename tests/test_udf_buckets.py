@@ -18,7 +18,6 @@ from tests.udf_support import Case, assert_same, case_of, frames_of, in_buckets,
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:graphweave cannot reduce all mailboxes at once"),
-    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
 ]
 ZOO = {e.name: e for e in zoo()}
 Dense = Callable[[Tensor], Tensor]

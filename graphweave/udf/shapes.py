@@ -152,9 +152,10 @@ def _spread(x: Tensor, box: Mailbox) -> Tensor:
 
 
 def _parts(function: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
-    def handler(box: Mailbox, size: Any, dim: int = 0) -> tuple[Mailbox, ...]:
+    def handler(box: Mailbox, size: Any, dim: int = 0) -> list[Mailbox]:
+        # a list: traced, torch.cat of a tuple of mailboxes does not come to us
         parts = function(box.messages, size, box.dim_of_data(_feature_only(box, dim)))
-        return tuple(box.like(x) for x in parts)
+        return [box.like(x) for x in parts]
 
     return handler
 
@@ -222,9 +223,9 @@ def _narrow(box: Mailbox, dim: int, start: int, length: int) -> Mailbox:
     return box.like(box.messages.narrow(box.dim_of_data(_feature_only(box, dim)), start, length))
 
 
-def _unbind(box: Mailbox, dim: int = 0) -> tuple[Mailbox, ...]:
+def _unbind(box: Mailbox, dim: int = 0) -> list[Mailbox]:
     d = _feature_only(box, dim)
-    return tuple(box.like(x, box.axis - (d < box.axis)) for x in box.messages.unbind(box.dim_of_data(d)))
+    return [box.like(x, box.axis - (d < box.axis)) for x in box.messages.unbind(box.dim_of_data(d))]
 
 
 def _flip(box: Mailbox, *dims: Any) -> Mailbox:
