@@ -42,10 +42,8 @@ class Set2Set(nn.Module):
         """[N, F] -> [graphs, 2 F]."""
         with graph.local_scope():
             graph.ndata["h"] = feat
-            # a sum of no features: a row for each graph, which a compiler need not count
-            empty = sum_nodes(graph, "h")[:, :1].detach() * 0
-            state = [(empty.expand(-1, self.input_dim), empty.expand(-1, self.input_dim))] * self.n_layers
-            q_star = empty.expand(-1, 2 * self.input_dim)
+            zeros = feat.new_zeros(graph.batch_size, self.input_dim)
+            state, q_star = [(zeros, zeros)] * self.n_layers, torch.cat([zeros, zeros], -1)
             for _ in range(self.n_iters):
                 q, state = self.lstm(q_star, state)
                 graph.ndata["e"] = (feat * broadcast_nodes(graph, q)).sum(-1, keepdim=True)
