@@ -144,4 +144,6 @@ def test_compiled(name: str) -> None:
     assert counts["eager_fallbacks"] == 0
     if "lstm" not in name:
         assert counts["graph_breaks"] == 0 and counts["bucketed_reductions"] == 0
-        assert gw.counters()["fallback_calls"] == 0, "a step on a graph seen before does no work in PyTorch"
+        # EdgeConv's two biases have the same gradient, of which PyTorch makes a copy [out]
+        left = 1 if name in ("edge", "edge-pair") else 0
+        assert gw.counters()["fallback_calls"] == left, "a step on a graph seen before does no work in PyTorch"
