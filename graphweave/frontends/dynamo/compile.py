@@ -103,14 +103,17 @@ class _Captured:
             if before is not None:
                 before.restore()
             if isinstance(failed, TorchRuntimeError):
-                # An operation refused its operands. If eager mode refuses them too, that is the error, in plain words.
-                out = self._target(*args, **kwargs)
-                self._retreat(failed)
-                bump("eager_fallbacks")
-                return out
+                self._raise_what_eager_raises(args, kwargs)
             self._retreat(failed)
         bump("eager_fallbacks")
         return self._target(*args, **kwargs)
+
+    def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
+        before = _State(self._target)
+        with torch.no_grad():
+            self._target(*args, **kwargs)
+        before.restore()
 
     def _retreat(self, error: Exception) -> None:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
@@ -206,14 +209,14 @@ class _State:
     def __init__(self, target: Callable[..., Any]) -> None:
         buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
         with torch.no_grad():
-            self._buffers = [(b, b.clone(), b._version) for b in buffers]
+            self._buffers = [(b, b.clone()) for b in buffers]
         self._random = torch.get_rng_state()
 
     def restore(self) -> None:
         torch.set_rng_state(self._random)
         with torch.no_grad():
-            for buffer, value, version in self._buffers:
-                if buffer._version != version:
+            for buffer, value in self._buffers:
+                if not torch.equal(buffer, value):  # by value: eager batch norm changes no version
                     buffer.copy_(value)
 
 
