@@ -65,13 +65,13 @@ class GraphConv(nn.Module):
         weight = self.weight if weight is None else weight
         x, _ = both_ends(feat)
         power = 0.5 if self.norm == "both" else 1.0
-        narrows = weight is not None and self.in_feats > self.out_feats
+        first = self.in_feats >= self.out_feats  # the product comes where rows are wider: what follows is narrow
         with graph.local_scope():
             graph.srcdata["h"] = x  # first of all: says so if the graph has another number of nodes
+            if weight is not None and first:
+                x = x @ weight
             if self.norm in ("both", "left"):
                 x = x * on_rows(inverse_power(graph.out_degrees(), power, x.dtype), x)
-            if weight is not None and narrows:
-                x = x @ weight
             graph.srcdata["h"] = x
             if edge_weight is None:
                 graph.update_all(fn.copy_u("h", "m"), fn.sum("m", "h"))
@@ -79,7 +79,7 @@ class GraphConv(nn.Module):
                 graph.edata["w"] = edge_weight
                 graph.update_all(fn.u_mul_e("h", "w", "m"), fn.sum("m", "h"))
             x = graph.dstdata["h"]
-            if weight is not None and not narrows:
+            if weight is not None and not first:
                 x = x @ weight
             if self.norm in ("both", "right"):
                 x = x * on_rows(inverse_power(graph.in_degrees(), power, x.dtype), x)
