@@ -151,6 +151,43 @@ def test_dtype_of_features_is_kept(dtype: torch.dtype) -> None:
             assert layer.to(dtype)(graph(), torch.randn(N, W).to(dtype)).dtype == dtype
 
 
+class Stacked(nn.Module):
+    """Three kinds of layers and a readout."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = gnn.GraphConv(W, 6, activation=torch.relu), gnn.GATConv(6, 3, 2)
+        self.third, self.pool = gnn.SAGEConv(6, 4, "mean"), gnn.AvgPooling()
+
+    def forward(self, g: Any, x: Tensor) -> Any:
+        x = self.second(g, self.first(g, x)).flatten(1).relu()
+        return self.pool(g, self.third(g, x))
+
+
+def test_a_model_is_one_compiled_graph() -> None:
+    """For batches of all sizes, and with the names of fields that layers share."""
+    torch.manual_seed(0)
+    model = Stacked().double()
+    compiled = gw.compile(model)
+    for sizes in ((7, 4), (9, 3, 6, 2), (5, 2)):
+        parts = [gw.graph(tuple(random_graph(n, n, 3 * n, seed=n)), num_nodes=n) for n in sizes]
+        batch, x = gw.batch(parts), features(sum(sizes), W, torch.float64)
+
+        def eager(x: Tensor, batch: Any = batch) -> Any:
+            with override(eager_kernels=False):
+                return model(batch, x)
+
+        assert_matches(lambda x, batch=batch: compiled(batch, x), eager, x, module=model)
+    counts = gw.counters()
+    assert counts["compilations"] == 1 and counts["graph_breaks"] == counts["eager_fallbacks"] == 0
+
+
+def test_one_compilation_of_attention_serves_training_and_evaluation() -> None:
+    layer, x = gnn.GATConv(W, 4, 2), torch.randn(N, W)
+    assert torch.equal(layer(graph(), x), layer.eval()(graph(), x))
+    assert gw.counters()["compilations"] == 1
+
+
 def test_indices_of_32_bits() -> None:
     wide, narrow, x = graph(), graph().int(), features(N, W, torch.float64)
     weight = torch.rand(30, dtype=torch.float64) + 0.1

@@ -114,7 +114,7 @@ class GATConv(nn.Module):
         """`h` of destinations from `z`, `el`, `er` and, if `weighted`, `w`; the attention, if it is asked for."""
         if get_attention:
             graph.apply_edges(self._score)
-            a = self.attn_drop(edge_softmax(graph, graph.edata["e"]))
+            a = self._dropped(edge_softmax(graph, graph.edata["e"]))
             graph.edata["a"] = a * graph.edata["w"] if weighted else a
             graph.update_all(fn.u_mul_e("z", "a", "m"), fn.sum("m", "h"))
             attention: Tensor = graph.edata["a"]
@@ -125,12 +125,16 @@ class GATConv(nn.Module):
             return {**sent, "w": edges.data["w"]} if weighted else sent
 
         def reduce(nodes: Any) -> dict[str, Tensor]:
-            a = self.attn_drop(nodes.mailbox["e"].softmax(1))
+            a = self._dropped(nodes.mailbox["e"].softmax(1))
             a = a * nodes.mailbox["w"] if weighted else a
             return {"h": (a * nodes.mailbox["z"]).sum(1)}
 
         graph.update_all(message, reduce)
         return None
+
+    def _dropped(self, a: Any) -> Any:
+        """Attention after its dropout; without one no kernel depends on whether the layer trains."""
+        return self.attn_drop(a) if self.attn_drop.p > 0 else a
 
     def _finished(self, x: Tensor, h_dst: Tensor) -> Tensor:
         if self.res_fc is not None:
