@@ -26,8 +26,8 @@ W, OUT, HEADS = 5, 4, 2
 class Case:
     """`make` gives our layer; `reference(layer, feat, edges, **kwargs)` the expected result, [N_dst, ...].
 
-    `widths`: of node features, two for a pair. `edge`: name of an argument on edges -> its shape behind E; "positive"
-    names are drawn positive. `graphs`: which of the zoo.
+    `widths`: of node features, two for a pair. `edge`: name of an argument on edges -> its shape behind E, drawn signed
+    unless `positive`. `graphs`: which of the zoo.
     """
 
     make: Callable[[], nn.Module]

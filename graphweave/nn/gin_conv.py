@@ -45,7 +45,7 @@ class GINConv(nn.Module):
             self.register_buffer("eps", eps)
 
     def forward(self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None) -> Tensor:
-        """[N, F] (with "max" any [N, ...]), or a pair for sources and destinations -> what f makes of [N_dst, F].
+        """[N, F], or a pair ([N_src, F], [N_dst, F]) -> what f makes of [N_dst, F].
 
         `edge_weight` [E] or [E, 1] multiplies what neighbours send.
         """
