@@ -12,7 +12,6 @@ from __future__ import annotations
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -74,8 +73,12 @@ class TrackedCache(Generic[T]):
         for t, version in zip(tensors, entry.versions):  # noqa: B905 - equal lengths; strict= costs 0.1 us a lookup
             if t._version != version:
                 return None
-        with suppress(KeyError):  # dropped by another thread meanwhile; one atomic call, so no lock
-            self._entries.move_to_end(key)
+        if self._lock.acquire(blocking=False):  # another thread may be walking the entries; then order can wait
+            try:
+                if key in self._entries:  # not dropped meanwhile
+                    self._entries.move_to_end(key)
+            finally:
+                self._lock.release()
         return entry.value
 
     def put(
