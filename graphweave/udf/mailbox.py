@@ -34,6 +34,8 @@ class Received:
     def __init__(self, dst: Tensor, rows: Tensor) -> None:
         self.dst, self.rows = dst, rows
         self.zero_if_empty: list[Tensor] = []
+        self.pairs: Any = None
+        """Pairs of messages of one row, once somebody asked for them (`graphweave.udf.pairs.Pairs`)."""
 
     def num_rows(self) -> int:
         return self.rows.shape[0]
@@ -161,11 +163,11 @@ def _missing(name: str) -> Callable[..., Any]:
     return method
 
 
-_OPERATORS = {
+OPERATORS = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
 }  # fmt: skip
-_COMPARISONS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+COMPARISONS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
 
 
 def attach_methods() -> None:
@@ -177,7 +179,7 @@ def attach_methods() -> None:
             setattr(Mailbox, name, _method(name))
         elif callable(getattr(torch.Tensor, name)):
             setattr(Mailbox, name, _missing(name))
-    for operator, name in _OPERATORS.items():
+    for operator, name in OPERATORS.items():
         setattr(Mailbox, f"__{operator}__", _method(name))
         setattr(Mailbox, f"__r{operator}__", _reflected(name))
         # traced, `mailbox / tensor` comes as a call of Tensor.__rdiv__
@@ -186,7 +188,7 @@ def attach_methods() -> None:
         if operator in ("add", "sub", "mul", "truediv", "pow"):
             setattr(Mailbox, f"__i{operator}__", _in_place(name))
     NAMES["__rdiv__"] = "rtruediv"
-    for operator, name in _COMPARISONS.items():
+    for operator, name in COMPARISONS.items():
         setattr(Mailbox, f"__{operator}__", _method(name))
     for operator, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "getitem": "getitem"}.items():
         setattr(Mailbox, f"__{operator}__", _method(name))

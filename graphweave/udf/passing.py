@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
+from graphweave.udf import pairs
 from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
 from graphweave.udf.bucket import reduce_in_buckets
 from graphweave.udf.check import check_fields
@@ -25,6 +26,7 @@ register_reductions()
 register_shapes()
 register_products()
 attach_methods()
+pairs.attach_methods()
 
 Message = Callable[[EdgeBatch], Mapping[str, Any]]
 Reduce = Callable[[NodeBatch], Mapping[str, Any]]

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from graphweave.udf.extent import Extent, pulled
 from graphweave.udf.mailbox import Mailbox, NotExpressible, aligned, first, register
+from graphweave.udf.pairs import ROWWISE, pair_box
 
 _TORCH = (
     "abs", "acos", "acosh", "add", "addcdiv", "addcmul", "asin", "asinh", "atan", "atan2", "atanh", "bitwise_and",
@@ -38,9 +39,13 @@ _CONVERSIONS = (
 
 def _rowwise(function: Callable[..., Any]) -> Callable[..., Any]:
     def handler(*args: Any, **kwargs: Any) -> Any:
-        box = first(*args, *kwargs.values())
         if kwargs.pop("inplace", False):
             raise NotExpressible("an operation in place on a mailbox")
+        pairs = pair_box(*args, *kwargs.values())
+        if pairs is not None:
+            named = {name: pairs.operand(a) for name, a in kwargs.items()}
+            return pairs.like(function(*[pairs.operand(a) for a in args], **named))
+        box = first(*args, *kwargs.values())
         inner = [_operand(a, box) for a in args]
         named = {name: _operand(a, box) for name, a in kwargs.items()}
         return box.like(function(*inner, **named))
@@ -59,7 +64,7 @@ def _type_as(x: Any, other: Any) -> Any:
 
 
 def _like(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    def handler(x: Mailbox, *args: Any, **kwargs: Any) -> Any:
+    def handler(x: Any, *args: Any, **kwargs: Any) -> Any:
         return x.like(function(x.messages, *args, **kwargs))
 
     return handler
@@ -95,3 +100,4 @@ def register_rowwise() -> None:
     register("masked_fill", _masked_fill)
     register("type_as", _type_as)
     register("truediv", _rowwise(torch.div))
+    ROWWISE.update((*_TORCH, *_FUNCTIONAL, *_CONVERSIONS, "where", "masked_fill", "truediv"))

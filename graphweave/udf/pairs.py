@@ -1,0 +1,197 @@
+"""Pairs of messages that one row received: `m.unsqueeze(2) - m.unsqueeze(1)`, [rows, messages, messages, *features].
+
+What is row-wise works on values [pairs, *features]; a reduction along one of the two message dims is a push along the
+other's messages, and gives a mailbox again. The pairs are index tensors, made from the destinations alone: sum of
+squared degrees many, and no value of theirs is stored. (C-GAT as Graphiler's section 5 has it: its edge pair-wise
+normalisation is what other frameworks' primitives cannot express.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.udf.mailbox import (
+    COMPARISONS,
+    HANDLERS,
+    NAMES,
+    OPERATORS,
+    Mailbox,
+    Misaligned,
+    NotExpressible,
+    Received,
+    constant,
+)
+
+REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "any", "all", "logsumexp", "softmax", "log_softmax")
+
+
+class Pairs:
+    """All ordered pairs of messages with one destination: `left` and `right` [pairs], by `left`, then in edge order."""
+
+    def __init__(self, received: Received) -> None:
+        dst = received.dst
+        self.received = received
+        edges = torch.arange(dst.shape[0], device=dst.device)
+        degree = received.count(torch.int64)
+        by_row = torch.argsort(dst, stable=True)
+        start = (degree.cumsum(0) - degree).index_select(0, dst)
+        partners = degree.index_select(0, dst)
+        self.left = torch.repeat_interleave(edges, partners)
+        place = torch.arange(self.left.shape[0], device=dst.device)
+        place = place - (partners.cumsum(0) - partners).index_select(0, self.left)
+        self.right = by_row.index_select(0, start.index_select(0, self.left) + place)
+        self.messages = dst.new_empty((dst.shape[0], 0))
+
+    def by(self, left: bool) -> Received:
+        """Pairs as what the left (or right) message received."""
+        return Received(self.left if left else self.right, self.messages)
+
+
+class PairBox:
+    """[rows, messages, messages, *features]: `messages` has a row for each pair, [pairs, *features]."""
+
+    def __init__(self, values: Tensor, pairs: Pairs) -> None:
+        self.messages, self.pairs = values, pairs
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = NAMES.get(func.__name__)
+        if name not in ROWWISE and name not in REDUCTIONS:
+            raise NotExpressible(f"{func.__name__} of pairs of messages")
+        return (_reduced if name in REDUCTIONS else _direct)(name, *args, **(kwargs or {}))
+
+    @property
+    def ndim(self) -> int:
+        return self.messages.dim() + 2
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.messages.dtype
+
+    def like(self, values: Tensor) -> PairBox:
+        return PairBox(values, self.pairs)
+
+    def operand(self, x: Any) -> Any:
+        """`x` as it takes part in a row-wise operation on pairs: [pairs or 1, *features]."""
+        if isinstance(x, PairBox):
+            if x.pairs is not self.pairs or x.ndim != self.ndim:
+                raise NotExpressible("pairs of different shapes in one operation")
+            return x.messages
+        if isinstance(x, Mailbox):
+            return self._of_one(x)
+        if not isinstance(x, Tensor) or x.dim() <= self.ndim - 3:
+            return x
+        if x.dim() > self.ndim or (x.dim() == self.ndim - 2 and x.shape[0] != 1):
+            raise Misaligned(f"a tensor of shape {tuple(x.shape)} meets pairs of messages, of {self.ndim} dims.")
+        for _ in range(self.ndim - x.dim()):
+            x = x.unsqueeze(0)
+        if x.shape[1] != 1 or x.shape[2] != 1:
+            raise Misaligned(f"a tensor of shape {tuple(x.shape)} has a value for each place of a mailbox: expected 1.")
+        x = x.squeeze(2).squeeze(1)
+        return x if x.shape[0] == 1 else self.pairs.received.pull(x).index_select(0, self.pairs.left)
+
+    def _of_one(self, box: Mailbox) -> Tensor:
+        """To each pair the value of its left message (axis 1) or of its right one (axis 2)."""
+        if box.ndim != self.ndim or box.axis > 2 or box.received is not self.pairs.received:
+            raise NotExpressible("mailboxes of different shapes or nodes among pairs of messages")
+        if box.messages.shape[1] != 1:
+            raise NotExpressible("features where pairs have messages")
+        at = self.pairs.left if box.axis == 1 else self.pairs.right
+        return box.messages.squeeze(1).index_select(0, at)
+
+    def __bool__(self) -> bool:
+        raise NotExpressible("a branch on pairs of messages")
+
+    __hash__ = object.__hash__
+
+
+ROWWISE: set[str] = set()
+"""Names of row-wise operations, all of which pairs take."""
+
+
+def pair_box(*args: Any) -> PairBox | None:
+    """Among arguments of a row-wise operation: pairs, or the pairs that two mailboxes span, [n, k, 1] and [n, 1, k]."""
+    boxes: list[Mailbox] = []
+    for a in args:
+        if isinstance(a, PairBox):
+            return a
+        if isinstance(a, Mailbox):
+            boxes.append(a)
+    if len(boxes) < 2 or all(b.axis == boxes[0].axis for b in boxes):
+        return None
+    box = boxes[0]
+    received = box.received
+    if received.pairs is None:
+        received.pairs = Pairs(received)
+    return PairBox(box.messages.squeeze(1), received.pairs)
+
+
+def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+    """Over the right messages (dim 2), the left ones (dim 1), both, or features."""
+    given = [constant(d) for d in dim] if isinstance(dim, (tuple, list)) else [constant(dim)]
+    if None in given:
+        raise NotExpressible(f"{name} over all dims of pairs, nodes included")
+    dims = sorted(d + x.ndim if d < 0 else d for d in given)
+    softmax = "softmax" in name
+    options = dict(kwargs) if softmax else {**kwargs, "keepdim": keepdim}
+    if len(dims) > 1 or dims[0] == 0:
+        raise NotExpressible(f"{name} over several dims of pairs, or over nodes")
+    if dims[0] > 2:
+        out = HANDLERS[name](Mailbox(x.messages, x.pairs.by(True)), dims[0] - 1, **options)
+        return x.like(out.messages)
+    inner = Mailbox(x.messages, x.pairs.by(left=dims[0] == 2))
+    out = HANDLERS[name](inner, 1, **options)
+    if softmax:
+        return x.like(out.messages)
+    return Mailbox(out, x.pairs.received, 2 if keepdim and dims[0] == 1 else 1)
+
+
+def _direct(name: str, *args: Any, **kwargs: Any) -> Any:
+    return HANDLERS[name](*args, **kwargs)
+
+
+def _method(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def method(self: PairBox, *args: Any, **kwargs: Any) -> Any:
+        return call(name, self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def _reflected(name: str) -> Callable[..., Any]:
+    def method(self: PairBox, other: Any) -> Any:
+        return HANDLERS[name](other, self)
+
+    return method
+
+
+def _missing(name: str) -> Callable[..., Any]:
+    def method(self: PairBox, *args: Any, **kwargs: Any) -> Any:
+        raise NotExpressible(f"Tensor.{name} of pairs of messages")
+
+    method.__name__ = name
+    return method
+
+
+def attach_methods() -> None:
+    """Give pairs the methods and operators of tensors that they take; others refuse by name."""
+    for name in dir(torch.Tensor):
+        if name.startswith("_") or name in PairBox.__dict__:
+            continue
+        if name in REDUCTIONS:
+            setattr(PairBox, name, _method(_reduced, name))
+        elif name in ROWWISE:
+            setattr(PairBox, name, _method(_direct, name))
+        elif callable(getattr(torch.Tensor, name)):
+            setattr(PairBox, name, _missing(name))
+    for operator, name in OPERATORS.items():
+        if name in ROWWISE:
+            setattr(PairBox, f"__{operator}__", _method(_direct, name))
+            setattr(PairBox, f"__r{operator}__", _reflected(name))
+            ROWWISE.add(f"r{operator}")
+    for operator, name in {**COMPARISONS, "neg": "neg", "abs": "abs", "invert": "bitwise_not"}.items():
+        setattr(PairBox, f"__{operator}__", _method(_direct, name))
