@@ -239,8 +239,8 @@ def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = Non
     data = x.messages if dtype is None else x.messages.to(dtype)
     top = push(data.detach(), x, "amax")
     e = (data - pull(top, x)).exp()
-    # exp(0) = 1 is among the terms, so 1e-16 changes no bit of the sum; but the sum of a row without messages is then known
-    # not to be 0, and the division leaves the loop over edges without a guard for such rows.
+    # exp(0) = 1 is among the terms, so 1e-16 changes no bit of the sum; but the sum of a row without messages is then
+    # known not to be 0, and the division leaves the loop over edges without a guard for such rows.
     return x.like(e / pull(push(e, x, "sum") + 1e-16, x))
 
 
