@@ -60,6 +60,7 @@ class Scored(pyg.MessagePassing):
     def __init__(self, width: int) -> None:
         super().__init__(aggr="sum")
         self.score = mlp(width, width, 1)
+        self.score[-1].bias = None  # in front of a softmax its gradient is 0, which float32 terms that cancel are not
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.propagate(edge_index, x=x)
