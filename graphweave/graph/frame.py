@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphweave.core.errors import DataError
-from graphweave.udf.batch import fix_sizes
+from graphweave.udf.batch import TYPE, fix_sizes
 
 NID = EID = "_ID"
 """Field that holds the numbers that nodes or edges had in the graph they were taken from."""
 
-NTYPE = ETYPE = "_TYPE"
+NTYPE = ETYPE = TYPE
 """Field that holds type numbers of nodes or edges of a homogeneous graph, positions in a list of type names."""
 
 

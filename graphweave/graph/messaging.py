@@ -97,8 +97,7 @@ def send_and_recv(
     """
     eids = _edge_numbers(graph, edges, etype)
     all_edges = ends_of(graph, etype)
-    reached = torch.zeros(all_edges.dst_rows.shape[0], dtype=torch.bool, device=eids.device)
-    reached = reached.index_fill(0, all_edges.dst.index_select(0, eids).long(), True)
+    reached = _mask(all_edges.dst_rows, all_edges.dst.index_select(0, eids))
     _update_rows(graph, _some(all_edges, eids), reached, message_func, reduce_func, apply_node_func, etype)
 
 
@@ -108,9 +107,7 @@ def pull(
 ) -> None:  # fmt: skip
     """`update_all` along all edges into the nodes `v` [k]; other nodes keep their values."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
-    nodes = _node_numbers(graph, v, frames.relation[2])
-    wanted = torch.zeros(all_edges.dst_rows.shape[0], dtype=torch.bool, device=nodes.device)
-    wanted = wanted.index_fill(0, nodes.long(), True)
+    wanted = _mask(all_edges.dst_rows, _node_numbers(graph, v, frames.relation[2]))
     eids = wanted.index_select(0, all_edges.dst).nonzero().squeeze(1)
     _update_rows(graph, _some(all_edges, eids), wanted, message_func, reduce_func, apply_node_func, etype)
 
@@ -121,9 +118,7 @@ def push(
 ) -> None:  # fmt: skip
     """`send_and_recv` along all edges out of the nodes `u` [k]."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
-    nodes = _node_numbers(graph, u, frames.relation[0])
-    sending = torch.zeros(all_edges.src_rows.shape[0], dtype=torch.bool, device=nodes.device)
-    sending = sending.index_fill(0, nodes.long(), True)
+    sending = _mask(all_edges.src_rows, _node_numbers(graph, u, frames.relation[0]))
     eids = sending.index_select(0, all_edges.src).nonzero().squeeze(1)
     send_and_recv(graph, eids, message_func, reduce_func, apply_node_func, etype)
 
@@ -205,6 +200,11 @@ def _update_rows(
 
 def _some(ends: Ends, eids: Tensor) -> Ends:
     return Ends(ends.src.index_select(0, eids), ends.dst.index_select(0, eids), ends.src_rows, ends.dst_rows, eids)
+
+
+def _mask(rows: Tensor, chosen: Tensor) -> Tensor:
+    """Which of `rows` are in `chosen` [k]: bool [rows]."""
+    return torch.zeros(rows.shape[0], dtype=torch.bool, device=chosen.device).index_fill(0, chosen.long(), True)
 
 
 def _with_rows(old: Tensor | None, rows: Tensor, x: Tensor, count: int) -> Tensor:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
+from graphweave.graph.softmax import softmax
 from graphweave.udf import run
 from graphweave.udf.mailbox import Mailbox, Received
 
@@ -66,12 +67,12 @@ def max_edges(graph: Graph, feat: str, weight: str | None = None, *, etype: Any 
 
 def softmax_nodes(graph: Graph, feat: str, *, ntype: str | None = None) -> Tensor:
     """Softmax of each feature over the nodes of each graph. [nodes, ...] -> [nodes, ...]."""
-    return run.call(_softmax, graph._node_frame(ntype)[feat], nodes_to_graphs(graph, ntype))
+    return _softmax(graph._node_frame(ntype)[feat], nodes_to_graphs(graph, ntype))
 
 
 def softmax_edges(graph: Graph, feat: str, *, etype: Any = None) -> Tensor:
     """Softmax of each feature over the edges of each graph. [edges, ...] -> [edges, ...]."""
-    return run.call(_softmax, graph._edge_frame(etype)[feat], edges_to_graphs(graph, etype))
+    return _softmax(graph._edge_frame(etype)[feat], edges_to_graphs(graph, etype))
 
 
 def broadcast_nodes(graph: Graph, graph_feat: Tensor, *, ntype: str | None = None) -> Tensor:
@@ -141,8 +142,8 @@ def _reduced(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
 
 
 def _softmax(x: Tensor, to: Received) -> Tensor:
-    box: Any = Mailbox(x, to)
-    return box.softmax(1).messages
+    out: Tensor = run.call(softmax, x, to.dst, to.rows)
+    return out
 
 
 def _broadcast(x: Tensor, to: Received) -> Tensor:

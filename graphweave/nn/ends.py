@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
 
@@ -43,3 +43,16 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise DataError(f"{name} must be one of {', '.join(map(repr, choices))} (got {value!r}).")
     return value
+
+
+def reset_glorot(layer: nn.Module, *attention: Tensor) -> None:
+    """Weights of the linear maps of `layer`, and `attention`, from Glorot's normal distribution with the gain of a
+    ReLU; biases of the maps 0."""
+    gain = nn.init.calculate_gain("relu")
+    for child in layer.children():
+        if isinstance(child, nn.Linear):
+            nn.init.xavier_normal_(child.weight, gain=gain)
+            if child.bias is not None:
+                nn.init.zeros_(child.bias)
+    for vector in attention:
+        nn.init.xavier_normal_(vector, gain=gain)

@@ -12,7 +12,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths
+from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
 
 
 class GATConv(nn.Module):
@@ -63,14 +63,7 @@ class GATConv(nn.Module):
 
     def reset_parameters(self) -> None:
         """Weights from Glorot's normal distribution with the gain of a ReLU, biases 0."""
-        gain = nn.init.calculate_gain("relu")
-        for child in self.children():
-            if isinstance(child, nn.Linear):
-                nn.init.xavier_normal_(child.weight, gain=gain)
-                if child.bias is not None:
-                    nn.init.zeros_(child.bias)
-        nn.init.xavier_normal_(self.attn_l, gain=gain)
-        nn.init.xavier_normal_(self.attn_r, gain=gain)
+        reset_glorot(self, self.attn_l, self.attn_r)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 import graphweave.function as fn
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import edge_softmax
-from graphweave.nn.ends import Feat, Width, both_ends, both_widths
+from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
 
 
 class GATv2Conv(nn.Module):
@@ -56,13 +56,7 @@ class GATv2Conv(nn.Module):
 
     def reset_parameters(self) -> None:
         """Weights from Glorot's normal distribution with the gain of a ReLU, biases 0."""
-        gain = nn.init.calculate_gain("relu")
-        for child in self.children():
-            if isinstance(child, nn.Linear):
-                nn.init.xavier_normal_(child.weight, gain=gain)
-                if child.bias is not None:
-                    nn.init.zeros_(child.bias)
-        nn.init.xavier_normal_(self.attn, gain=gain)
+        reset_glorot(self, self.attn)
 
     def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].

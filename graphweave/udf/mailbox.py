@@ -130,15 +130,17 @@ class Mailbox:
     __hash__ = object.__hash__
 
 
-def _method(name: str) -> Callable[..., Any]:
-    def method(self: Mailbox, *args: Any, **kwargs: Any) -> Any:
+def method_of(name: str) -> Callable[..., Any]:
+    """The method that does what the PyTorch function `name` is registered for."""
+
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
         return HANDLERS[name](self, *args, **kwargs)
 
     method.__name__ = name
     return method
 
 
-def _reflected(name: str) -> Callable[..., Any]:
+def reflected(name: str) -> Callable[..., Any]:
     def method(self: Any, other: Any) -> Any:
         return HANDLERS[name](other, self)
 
@@ -155,9 +157,9 @@ def _in_place(name: str) -> Callable[..., Any]:
     return method
 
 
-def _missing(name: str) -> Callable[..., Any]:
-    def method(self: Mailbox, *args: Any, **kwargs: Any) -> Any:
-        raise NotExpressible(f"Tensor.{name} of a mailbox")
+def missing(name: str, of: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise NotExpressible(f"Tensor.{name} of {of}")
 
     method.__name__ = name
     return method
@@ -176,22 +178,22 @@ def attach_methods() -> None:
         if name.startswith("_") or name in Mailbox.__dict__ or name in Mailbox.__annotations__:
             continue
         if name in HANDLERS:
-            setattr(Mailbox, name, _method(name))
+            setattr(Mailbox, name, method_of(name))
         elif callable(getattr(torch.Tensor, name)):
-            setattr(Mailbox, name, _missing(name))
+            setattr(Mailbox, name, missing(name, "a mailbox"))
     for operator, name in OPERATORS.items():
-        setattr(Mailbox, f"__{operator}__", _method(name))
-        setattr(Mailbox, f"__r{operator}__", _reflected(name))
+        setattr(Mailbox, f"__{operator}__", method_of(name))
+        setattr(Mailbox, f"__r{operator}__", reflected(name))
         # traced, `mailbox / tensor` comes as a call of Tensor.__rdiv__
-        HANDLERS[f"r{operator}"] = _reflected(name)
+        HANDLERS[f"r{operator}"] = reflected(name)
         NAMES[f"__{operator}__"], NAMES[f"__r{operator}__"] = name, f"r{operator}"
         if operator in ("add", "sub", "mul", "truediv", "pow"):
             setattr(Mailbox, f"__i{operator}__", _in_place(name))
     NAMES["__rdiv__"] = "rtruediv"
     for operator, name in COMPARISONS.items():
-        setattr(Mailbox, f"__{operator}__", _method(name))
+        setattr(Mailbox, f"__{operator}__", method_of(name))
     for operator, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "getitem": "getitem"}.items():
-        setattr(Mailbox, f"__{operator}__", _method(name))
+        setattr(Mailbox, f"__{operator}__", method_of(name))
 
 
 def constant(n: Any) -> Any:

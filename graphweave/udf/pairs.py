@@ -24,6 +24,9 @@ from graphweave.udf.mailbox import (
     NotExpressible,
     Received,
     constant,
+    method_of,
+    missing,
+    reflected,
 )
 
 REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "any", "all", "logsumexp", "softmax", "log_softmax")
@@ -62,7 +65,9 @@ class PairBox:
         name = NAMES.get(func.__name__)
         if name not in ROWWISE and name not in REDUCTIONS:
             raise NotExpressible(f"{func.__name__} of pairs of messages")
-        return (_reduced if name in REDUCTIONS else _direct)(name, *args, **(kwargs or {}))
+        if name in REDUCTIONS:
+            return _reduced(name, *args, **(kwargs or {}))
+        return HANDLERS[name](*args, **(kwargs or {}))
 
     @property
     def ndim(self) -> int:
@@ -131,7 +136,7 @@ def pair_box(*args: Any) -> PairBox | None:
 
 
 def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-    """Over the right messages (dim 2), the left ones (dim 1), both, or features."""
+    """Over the right messages (dim 2), the left ones (dim 1), or one dim of features."""
     given = [constant(d) for d in dim] if isinstance(dim, (tuple, list)) else [constant(dim)]
     if None in given:
         raise NotExpressible(f"{name} over all dims of pairs, nodes included")
@@ -150,28 +155,9 @@ def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kw
     return Mailbox(out, x.pairs.received, 2 if keepdim and dims[0] == 1 else 1)
 
 
-def _direct(name: str, *args: Any, **kwargs: Any) -> Any:
-    return HANDLERS[name](*args, **kwargs)
-
-
-def _method(call: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _reduction(name: str) -> Callable[..., Any]:
     def method(self: PairBox, *args: Any, **kwargs: Any) -> Any:
-        return call(name, self, *args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def _reflected(name: str) -> Callable[..., Any]:
-    def method(self: PairBox, other: Any) -> Any:
-        return HANDLERS[name](other, self)
-
-    return method
-
-
-def _missing(name: str) -> Callable[..., Any]:
-    def method(self: PairBox, *args: Any, **kwargs: Any) -> Any:
-        raise NotExpressible(f"Tensor.{name} of pairs of messages")
+        return _reduced(name, self, *args, **kwargs)
 
     method.__name__ = name
     return method
@@ -183,15 +169,15 @@ def attach_methods() -> None:
         if name.startswith("_") or name in PairBox.__dict__:
             continue
         if name in REDUCTIONS:
-            setattr(PairBox, name, _method(_reduced, name))
+            setattr(PairBox, name, _reduction(name))
         elif name in ROWWISE:
-            setattr(PairBox, name, _method(_direct, name))
+            setattr(PairBox, name, method_of(name))
         elif callable(getattr(torch.Tensor, name)):
-            setattr(PairBox, name, _missing(name))
+            setattr(PairBox, name, missing(name, "pairs of messages"))
     for operator, name in OPERATORS.items():
         if name in ROWWISE:
-            setattr(PairBox, f"__{operator}__", _method(_direct, name))
-            setattr(PairBox, f"__r{operator}__", _reflected(name))
+            setattr(PairBox, f"__{operator}__", method_of(name))
+            setattr(PairBox, f"__r{operator}__", reflected(name))
             ROWWISE.add(f"r{operator}")
     for operator, name in {**COMPARISONS, "neg": "neg", "abs": "abs", "invert": "bitwise_not"}.items():
-        setattr(PairBox, f"__{operator}__", _method(_direct, name))
+        setattr(PairBox, f"__{operator}__", method_of(name))
