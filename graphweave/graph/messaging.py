@@ -18,6 +18,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.udf import run
 from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
+from graphweave.udf.mailbox import grown
 
 if TYPE_CHECKING:
     from graphweave.graph.graph import Graph
@@ -193,9 +194,8 @@ def _update_rows(
     frames = _around(graph, etype)
     frame = graph._node_frame(frames.relation[2])
     for name, x in run.update_all(ends, frames, message, reduce, apply).items():
-        mask = rows.view(-1, *(1 for _ in x.shape[1:]))
         old = frame.get(name)
-        frame[name] = torch.where(mask, x, torch.zeros_like(x) if old is None else old)
+        frame[name] = torch.where(grown(rows, x.dim()), x, torch.zeros_like(x) if old is None else old)
 
 
 def _some(ends: Ends, eids: Tensor) -> Ends:

@@ -14,7 +14,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
 from graphweave.graph.softmax import softmax
 from graphweave.udf import run
-from graphweave.udf.mailbox import Mailbox, Received
+from graphweave.udf.mailbox import Mailbox, Received, grown
 
 _OPS = ("sum", "mean", "max", "min")
 
@@ -130,9 +130,7 @@ def _readout(frame: Any, to: Received, feat: str, weight: str | None, op: str) -
 
 def _reduced(x: Tensor, weight: Tensor | None, to: Received, op: str) -> Tensor:
     if weight is not None:
-        for _ in range(x.dim() - weight.dim()):
-            weight = weight.unsqueeze(-1)
-        x = x * weight
+        x = x * grown(weight, x.dim())
     box: Any = Mailbox(x, to)
     if op == "sum":
         return box.sum(1)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from graphweave.udf.mailbox import NAMES, Mailbox, NotExpressible, Received
+from graphweave.udf.mailbox import NAMES, Mailbox, NotExpressible, Received, grown
 
 Operator = Callable[[Any, Any], Any]
 
@@ -70,7 +70,7 @@ def combined(function: Operator, a: Any, b: Any) -> Any:
 
 def pulled(extent: Extent, box: Mailbox) -> Tensor:
     """[messages, 1, ...]: to each message of `box` the number of its row."""
-    return _grown(box.received.pull(extent.numbers(box.dtype)), box.messages.dim())
+    return grown(box.received.pull(extent.numbers(box.dtype)), box.messages.dim())
 
 
 def _beside(x: Any, box: Mailbox) -> Any:
@@ -78,13 +78,7 @@ def _beside(x: Any, box: Mailbox) -> Any:
 
 
 def _among_rows(x: Any, tensor: Tensor) -> Any:
-    return _grown(x.numbers(tensor.dtype), tensor.dim()) if isinstance(x, Extent) else x
-
-
-def _grown(x: Tensor, dims: int) -> Tensor:
-    for _ in range(dims - x.dim()):
-        x = x.unsqueeze(-1)
-    return x
+    return grown(x.numbers(tensor.dtype), tensor.dim()) if isinstance(x, Extent) else x
 
 
 def _widened(name: str, x: Tensor, *sizes: Any) -> Mailbox:

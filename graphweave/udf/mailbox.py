@@ -50,6 +50,13 @@ class Received:
         return x.index_select(0, self.dst)
 
 
+def grown(x: Tensor, dims: int) -> Tensor:
+    """[n, ...] -> [n, ..., 1, 1] of `dims` dims: one number a row beside rows of features."""
+    for _ in range(dims - x.dim()):
+        x = x.unsqueeze(-1)
+    return x
+
+
 HANDLERS: dict[str, Callable[..., Any]] = {}
 """Name of a PyTorch function -> what stands in for it where a mailbox is among its arguments."""
 

@@ -15,7 +15,7 @@ from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
 from graphweave.udf.bucket import reduce_in_buckets
 from graphweave.udf.check import check_fields
 from graphweave.udf.contract import register_products
-from graphweave.udf.mailbox import Received, attach_methods
+from graphweave.udf.mailbox import Received, attach_methods, grown
 from graphweave.udf.reductions import register_reductions
 from graphweave.udf.report import REFUSALS, ragged, refusal, report_bucketing, tried
 from graphweave.udf.rowwise import register_rowwise
@@ -107,6 +107,4 @@ def _zero_if_empty(x: Tensor, received: Received) -> Tensor:
         if x is z:
             return x
     empty = received.count(torch.get_default_dtype()) == 0
-    for _ in x.shape[1:]:
-        empty = empty.unsqueeze(-1)
-    return torch.where(empty, torch.zeros_like(x), x)
+    return torch.where(grown(empty, x.dim()), torch.zeros_like(x), x)

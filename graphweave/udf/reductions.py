@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweave.udf.mailbox import Mailbox, NotExpressible, constant, register
+from graphweave.udf.mailbox import Mailbox, NotExpressible, constant, grown, register
 
 
 class Extremes(NamedTuple):
@@ -27,9 +27,7 @@ def push(x: Tensor, box: Mailbox, fold: str) -> Tensor:
     if fold == "sum":
         return out.index_add(0, box.received.dst, x)
     dst = box.received.dst.long()  # the gradient of scatter_reduce is wrong for other integers (PyTorch 2.13)
-    for _ in x.shape[1:]:
-        dst = dst.unsqueeze(-1)
-    return out.scatter_reduce(0, dst.expand_as(x), x, fold, include_self=False)
+    return out.scatter_reduce(0, grown(dst, x.dim()).expand_as(x), x, fold, include_self=False)
 
 
 def pull(x: Tensor, box: Mailbox) -> Tensor:
@@ -85,9 +83,7 @@ def _counts(box: Mailbox) -> Tensor:
     """Messages of each row, at least 1, with the dims of a reduced mailbox."""
     data = box.messages
     count = box.received.count(data.dtype if data.is_floating_point() else torch.get_default_dtype()).clamp(min=1)
-    for _ in data.shape[1:]:
-        count = count.unsqueeze(-1)
-    return count
+    return grown(count, data.dim())
 
 
 def _sum(box: Mailbox) -> Tensor:
@@ -139,9 +135,7 @@ def _root(x: Tensor) -> Tensor:
 
 def _variance(box: Mailbox, correction: float) -> Tensor:
     gap = box.messages - pull(_mean(box), box)
-    count = box.received.count(box.messages.dtype)
-    for _ in box.messages.shape[1:]:
-        count = count.unsqueeze(-1)
+    count = grown(box.received.count(box.messages.dtype), box.messages.dim())
     return push(gap * gap, box, "sum") / (count - correction).clamp(min=0)
 
 
@@ -198,9 +192,7 @@ def _place(box: Mailbox) -> Tensor:
 
 def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
     """Place of the first message that equals the row's extreme."""
-    place = _place(box)
-    for _ in box.messages.shape[1:]:
-        place = place.unsqueeze(-1)
+    place = grown(_place(box), box.messages.dim())
     far = torch.full_like(place, box.messages.shape[0])
     return push(torch.where(box.messages == pull(extreme, box), place, far), box, "amin")
 
