@@ -94,3 +94,13 @@ def test_what_pairs_cannot_do_runs_in_buckets() -> None:
         got = update_all(case.ends, case.frames, sends, reduce)
     assert graphweave.counters()["bucketed_reductions"] == 1
     assert_same(got, in_buckets(case, reduce), case.leaves, 64)
+
+
+def test_the_number_of_messages_beside_pairs_is_that_of_the_row() -> None:
+    """Also where pairs are as many as rows, so that one might be taken for the other."""
+    for graph in ("one_node_loop", "power_law", "isolated"):
+        case = case_of(ZOO[graph], (3,))
+        reduce = reduce_of(lambda m, n: ((m.unsqueeze(2) - n.unsqueeze(1)) / m.shape[1]).sum(2).sum(1))
+        with override(eager_kernels=False):
+            got = update_all(case.ends, case.frames, sends, reduce)
+        assert_same(got, in_buckets(case, reduce), case.leaves, 64)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweave.udf.extent import Extent
 from graphweave.udf.mailbox import (
     COMPARISONS,
     HANDLERS,
@@ -24,6 +25,7 @@ from graphweave.udf.mailbox import (
     NotExpressible,
     Received,
     constant,
+    grown,
     method_of,
     missing,
     reflected,
@@ -88,6 +90,8 @@ class PairBox:
             return x.messages
         if isinstance(x, Mailbox):
             return self._of_one(x)
+        if isinstance(x, Extent):
+            return grown(self._of_rows(x.numbers(self.dtype)), self.messages.dim())
         if not isinstance(x, Tensor) or x.dim() <= self.ndim - 3:
             return x
         if x.dim() > self.ndim or (x.dim() == self.ndim - 2 and x.shape[0] != 1):
@@ -97,7 +101,11 @@ class PairBox:
         if x.shape[1] != 1 or x.shape[2] != 1:
             raise Misaligned(f"a tensor of shape {tuple(x.shape)} has a value for each place of a mailbox: expected 1.")
         x = x.squeeze(2).squeeze(1)
-        return x if x.shape[0] == 1 else self.pairs.received.pull(x).index_select(0, self.pairs.left)
+        return x if x.shape[0] == 1 else self._of_rows(x)
+
+    def _of_rows(self, x: Tensor) -> Tensor:
+        """To each pair the value of the row that received it."""
+        return self.pairs.received.pull(x).index_select(0, self.pairs.left)
 
     def _of_one(self, box: Mailbox) -> Tensor:
         """To each pair the value of its left message (axis 1) or of its right one (axis 2)."""
