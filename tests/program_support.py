@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.executable import Executable
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
+from graphweave.ir.message.nodes import Gram, Input, MatMul, Program, TypedGram, TypedMatMul
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Call
 from graphweave.testing.compare import assert_all_close
@@ -51,7 +51,7 @@ def assert_computes(
     Matrix products on nodes are PyTorch's, which may sum in another order on another number of threads.
     """
     called = [made.plan.program.nodes[s.ref] for s in made.plan.schedule.steps if isinstance(s, Call)]
-    ours = not any(isinstance(n, MatMul | Gram) for n in called)
+    ours = not any(isinstance(n, MatMul | Gram | TypedMatMul | TypedGram) for n in called)
     threads = torch.get_num_threads()
     try:
         for graph in graphs:

@@ -19,6 +19,11 @@ class IndexRangeError(GraphweaveError, IndexError):
     """An index tensor points outside its rows. Raised before anything is read or written through the index."""
 
 
+class LoopError(GraphweaveError, ValueError):
+    """A loop over edges or nodes (`graphweave.loops`) that cannot be run for all of them at once, or does what is no
+    part of the language; the message ends with the user's line."""
+
+
 class IRError(GraphweaveError, ValueError):
     """An ill-formed program of the message IR or the loop IR."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 import torch
@@ -24,7 +24,6 @@ from graphweave.ir.message.nodes import (
     Const,
     Input,
     MapOf,
-    MatMul,
     Operand,
     Permute,
     Program,
@@ -38,11 +37,11 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.testing.graphs import MAX_ROWS, Edges
 from graphweave.testing.joint import TANGENT, Joint, joint
-from graphweave.testing.programs import E, Growing, V, W, draw_inputs
+from graphweave.testing.layering import WIDTHS, G, Layering, M, R
+from graphweave.testing.programs import E, V, W, draw_inputs
+from graphweave.testing.typed_layers import KINDS, TYPED_MOVES
 
-G, M = Space("G"), Space("M")
 _GRAPHS = 3
-_WIDTHS = (1, 2, 4, 6)
 _HEADS = ((1, 4), (4, 1), (2, 3), (1, 1), (2, 2))
 _ODD = ((), (1,), (4,), (4, 1), (1, 4), (2, 1, 3), (2, 4), (1, 1))
 _T = TypeVar("_T")
@@ -60,24 +59,28 @@ class Layers:
 
 
 def random_layers(seed: int, dtype: DType = DType.f64, moves: int = 6) -> Layers:
-    """The program of that number: maps src: E -> V, dst: E -> V or W, batch: V -> G, and 1 to `moves` moves."""
+    """The program of that number, of 1 to `moves` moves.
+
+    Its maps are src: E -> V, dst: E -> V or W, batch: V -> G and etype: E -> R.
+    """
     source = random.Random(seed)
 
     def choose(options: Sequence[_T]) -> _T:
         return options[source.randrange(len(options))]
 
-    s = _Layers(choose, dtype)
+    s = Layering(choose, dtype)
     for _ in range(choose(range(1, moves + 1))):
         choose(MOVES)(s)
     fresh = [r for r in s.pool if not isinstance(s.builder.nodes[r], Input)] or s.pool
     outputs: list[Ref | None] = [fresh[-1], *(choose(fresh) for _ in range(choose(range(3))))]
     used = {t.space for t in s.builder.types if isinstance(t, Type)}
-    spaces = [(space, f"s{i}") for i, space in enumerate((V, W, E, G, M)) if space in used]
+    spaces = [(space, f"s{i}") for i, space in enumerate((V, W, E, G, M, R)) if space in used]
     return Layers(s.builder.program(outputs, spaces), frozenset(s.constants))
 
 
 def layer_inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str, Tensor]:
-    """Inputs of a random program or its joint program, tangents among them; 3 graphs in the batch, the last empty.
+    """Inputs of a random program or its joint program, tangents among them; 3 graphs in the batch, the last empty;
+    1 to 4 types of edges, the last of several without edges.
 
     Where selections are made, every third row of the inputs is selected.
     """
@@ -85,144 +88,22 @@ def layer_inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str, Ten
     two = W in dict(program.spaces)
     nodes = graph.num_src if two else max(graph.num_src, graph.num_dst)
     picked = len(range(0, nodes, 3))
-    rows = {V: nodes, W: graph.num_dst, E: len(graph.src), G: _GRAPHS, M: picked}
+    types = 1 + seed % 4
+    rows = {V: nodes, W: graph.num_dst, E: len(graph.src), G: _GRAPHS, M: picked, R: types}
     index = {"src": graph.src, "dst": graph.dst}
     index["batch"] = torch.randint(_GRAPHS - 1, (nodes,), generator=generator)
+    index["etype"] = torch.randint(max(types - 1, 1), (len(graph.src),), generator=generator)
+    index["kind"] = torch.randint(KINDS, (len(graph.src),), generator=generator)
+    index[f"arange_0_{KINDS}"] = torch.arange(KINDS)
     index["picked"] = (torch.arange(nodes) % 3 == 0).long()
     found = draw_inputs(program, rows, index, generator)
     return {name: x * 0.5 if name.startswith(TANGENT) else x for name, x in found.items()}
 
 
-@dataclass(slots=True)
-class _Layers(Growing):
-    constants: set[Ref] = field(default_factory=set)
-    batch: Ref = -1
-
-    def __post_init__(self) -> None:
-        self.dst_space = self.choose((V, V, V, W))
-        index_type = Type(E, (), self.choose((DType.i64, DType.i64, DType.i32)))
-        for name, cod in (("src", V), ("dst", self.dst_space)):
-            index = self.add(Input(name, index_type))
-            self.maps.append(self.add(MapOf(index, cod, self.choose((False, False, False, True)))))
-        self.batch = self.add(MapOf(self.add(Input("batch", Type(V, (), DType.i64))), G))
-        for space in dict.fromkeys((V, self.dst_space, G)):
-            self.input(Type(space, (self.choose(_WIDTHS),), self.dtype))
-
-    # ------------------------------------------------------------ values
-
-    def cod(self, m: Ref) -> Space:
-        return V if m == self.maps[0] else self.dst_space
-
-    def fresh(self, space: Space, *shape: int) -> Ref:
-        """A new input that later moves do not choose."""
-        ref = self.add(Input(f"{space}_{len(self.builder.nodes)}", Type(space, shape, self.dtype)))
-        self.bound[ref] = 5.0
-        return ref
-
-    def row(self, space: Space) -> Ref:
-        """A value of rank 1 on `space`."""
-        found = self.some(lambda t: t.space == space and len(t.shape) == 1)
-        return found if found is not None else self.input(Type(space, (self.choose(_WIDTHS),), self.dtype))
-
-    def bounded(self, ref: Ref, bound: float) -> Ref:
-        """Note the bound of `ref`, or of `ref` scaled down where that is large."""
-        if bound > 100.0:
-            ref, bound = self.op(Op.mul, ref, self.number(2.0**-6 if bound < 512 else 8.0 / bound)), 8.0
-        self.bound[ref] = min(bound, self.bound.get(ref, bound))
-        return ref
-
-    def offer(self, ref: Ref, bound: float) -> Ref:
-        ref = self.bounded(ref, bound)
-        self.pool.append(ref)
-        return ref
-
-    def of(self, op: Op, *args: Ref) -> Ref:
-        """Sum, difference or product, with its bound."""
-        bounds = [self.bound[a] for a in args]
-        return self.bounded(self.op(op, *args), bounds[0] * bounds[1] if op is Op.mul else sum(bounds))
-
-    def pulled(self, ref: Ref, m: Ref) -> Ref:
-        return self.bounded(self.add(Pull(ref, m)), self.bound[ref])
-
-    def reshaped(self, ref: Ref, *shape: int) -> Ref:
-        if self.type(ref).shape == shape:
-            return ref
-        return self.bounded(self.add(Reshape(ref, shape)), self.bound[ref])
-
-    def linear(self, ref: Ref, width: int) -> Ref:
-        """ref W, with a bias or without."""
-        (k,) = self.type(ref).shape
-        w = self.fresh(UNIT, k, width)
-        out = self.bounded(self.add(MatMul(ref, w)), 3.0 * self.bound[ref] * k)
-        return self.of(Op.add, out, self.fresh(UNIT, width)) if self.choose((False, True)) else out
-
-    def activated(self, ref: Ref) -> Ref:
-        """Leaky ReLU, ELU or ReLU of `ref` moved aside, or something smooth."""
-        t = self.type(ref)
-        kind = self.choose(("leaky", "elu", "relu", "tanh", "sigmoid", "exp", "none"))
-        if kind == "none":
-            return ref
-        if kind in ("tanh", "sigmoid"):
-            return self.bounded(self.op(Op(kind), ref), 1.0)
-        if kind == "exp":
-            return self.bounded(self.op(Op.exp, self.op(Op.tanh, ref)), 2.72)
-        bias = self.fresh(UNIT, *t.shape[-1:])
-        x = self.of(Op.add, ref, bias)
-        if kind == "relu":
-            return self.bounded(self.op(Op.relu, x), self.bound[x])
-        positive = self.op(Op.gt, x, self.number(0.0))
-        low = self.op(Op.mul, x, self.number(0.2)) if kind == "leaky" else self.op(Op.expm1, self.of_modest(x))
-        return self.bounded(self.op(Op.where, positive, x, low), max(self.bound[x], 8.0))
-
-    def of_modest(self, x: Ref) -> Ref:
-        """Below 1, for where the operand of expm1 is not needed."""
-        return self.op(Op.minimum, x, self.number(0.984375))
-
-    def reduced(self, ref: Ref, dim: int, keepdim: bool) -> Ref:
-        n = self.type(ref).shape[dim]
-        return self.bounded(self.add(Reduce(ref, Fold.sum, (dim,), keepdim)), n * self.bound[ref])
-
-    def degree(self, m: Ref) -> Ref:
-        """Rows counted, or weights of edges summed: positive where there are edges."""
-        if self.choose((True, True, False)):
-            return self.add(Push(self.add(Const(1.0, Type(E, (), self.dtype))), m, Fold.sum))
-        weight = self.op(Op.add, self.op(Op.sigmoid, self.fresh(E)), self.number(0.5))
-        return self.add(Push(weight, m, Fold.sum))
-
-    def pushed(self, ref: Ref, m: Ref, fold: str = "") -> Ref:
-        """Sum, mean or extreme along a map of edges."""
-        fold = fold or self.choose(("sum", "sum", "sum", "mean", "max", "min"))
-        rank = len(self.type(ref).shape)
-        if fold == "sum":
-            return self.bounded(self.add(Push(ref, m, Fold.sum)), self.bound[ref] * 12)
-        if fold == "mean":
-            total = self.add(Push(ref, m, Fold.sum))
-            count = self.op(Op.maximum, self.add(Push(self.add(Const(1.0, Type(E, (), self.dtype))), m, Fold.sum)),
-                            self.number(1.0))  # fmt: skip
-            return self.bounded(self.op(Op.div, total, self.add(Reshape(count, (1,) * rank))), self.bound[ref])
-        apart = self.of(Op.add, ref, self.fresh(E, *self.type(ref).shape))
-        empty = self.choose((0.0, 0.0, -1.5))
-        return self.bounded(self.add(Push(apart, m, Fold(fold), empty)), self.bound[apart] + 1.5)
-
-    def softmax(self, score: Ref, m: Ref) -> Ref:
-        """Over the edges of each row of `m`, its maximum subtracted as a constant."""
-        score = self.bounded(self.op(Op.mul, score, self.number(0.25)), self.bound[score] / 4)
-        if self.choose((True, True, False)):
-            top = self.add(Pull(self.add(Push(score, m, Fold.max)), m))
-            self.constants.add(top)
-            weight = self.op(Op.exp, self.op(Op.sub, score, top))
-        else:
-            weight = self.op(Op.exp, self.op(Op.tanh, score))
-        whole = self.add(Push(weight, m, Fold.sum))
-        if self.choose((False, True)):
-            whole = self.op(Op.add, whole, self.number(1e-16))
-        return self.bounded(self.op(Op.div, weight, self.add(Pull(whole, m))), 1.0)
-
-
 # ---------------------------------------------------------------- moves
 
 
-def pulls(s: _Layers) -> list[Ref]:
+def pulls(s: Layering) -> list[Ref]:
     """Two or three rows of edges: through both maps, through the batch, of the edges' own."""
     found = []
     for _ in range(s.choose((2, 2, 3))):
@@ -231,7 +112,7 @@ def pulls(s: _Layers) -> list[Ref]:
             found.append(s.row(E))
         elif kind == "inverse":
             m = s.choose(s.maps)
-            share = s.op(Op.div, s.fresh(s.cod(m), s.choose(_WIDTHS)), s.add(Reshape(s.degree(m), (1,))))
+            share = s.op(Op.div, s.fresh(s.cod(m), s.choose(WIDTHS)), s.add(Reshape(s.degree(m), (1,))))
             found.append(s.bounded(s.add(Pull(share, m)), 10.0))  # not finite in rows which no edge sees
         elif kind == "batch":
             found.append(s.pulled(s.pulled(s.row(G), s.batch), s.maps[0]))
@@ -241,31 +122,31 @@ def pulls(s: _Layers) -> list[Ref]:
     return found
 
 
-def mixed_message(s: _Layers) -> None:
+def mixed_message(s: Layering) -> None:
     """[a ; b] W, (a + b) W, (a - b) W, with or without an activation, pushed along either map."""
     parts, how = pulls(s), s.choose(("concat", "add", "sub", "neg"))
     if how == "concat":
         x = s.bounded(s.add(Concat(tuple(parts), 0)), max(s.bound[r] for r in parts))
     else:
-        width = s.choose(_WIDTHS)
+        width = s.choose(WIDTHS)
         first, *rest = (r if s.type(r).shape == (width,) else s.linear(r, width) for r in parts)
         x = s.bounded(s.op(Op.neg, first), s.bound[first]) if how == "neg" else first
         for r in rest:
             x = s.of(Op.sub if how == "sub" else Op.add, x, r)
-    out = s.linear(x, s.choose(_WIDTHS)) if s.choose((True, True, False)) else x
+    out = s.linear(x, s.choose(WIDTHS)) if s.choose((True, True, False)) else x
     if s.choose((False, True)):
         out = s.activated(out)
     if s.choose((False, False, True)):
-        out = s.linear(out, s.choose(_WIDTHS))
+        out = s.linear(out, s.choose(WIDTHS))
     m = s.choose(s.maps)
     s.offer(p := s.pushed(out, m), s.bound[p])
 
 
-def heads(s: _Layers, space: Space, h: int, c: int) -> Ref:
+def heads(s: Layering, space: Space, h: int, c: int) -> Ref:
     return s.reshaped(s.linear(s.row(space), h * c), h, c)
 
 
-def attention(s: _Layers) -> None:
+def attention(s: Layering) -> None:
     """One score a head: a sum of two rows' own, of an activated sum, or a dot product; messages weighted by softmax."""
     h, c = s.choose(_HEADS)
     src, dst = s.maps
@@ -290,7 +171,7 @@ def attention(s: _Layers) -> None:
         s.offer(s.reduced(out, 0, False), s.bound[out] * h)
 
 
-def normalised(s: _Layers) -> None:
+def normalised(s: Layering) -> None:
     """Sums with factors of the rows at both ends: pull(x, src) pull(a, src) pull(b, dst) w."""
     src, dst = s.maps
     m = s.choose((dst, dst, src))
@@ -313,9 +194,9 @@ def normalised(s: _Layers) -> None:
     s.offer(out, s.bound[out])
 
 
-def gated(s: _Layers) -> None:
+def gated(s: Layering) -> None:
     """sum_e gate x_u / sum_e gate."""
-    width = s.choose(_WIDTHS)
+    width = s.choose(WIDTHS)
     src, dst = s.maps
     a, b = s.linear(s.row(V), width), s.linear(s.row(s.dst_space), width)
     gate = s.bounded(s.op(Op.sigmoid, s.op(Op.tanh, s.of(Op.add, s.pulled(a, src), s.pulled(b, dst)))), 1.0)
@@ -326,7 +207,7 @@ def gated(s: _Layers) -> None:
     s.offer(out, s.bound[out])
 
 
-def operand(s: _Layers, shape: tuple[int, ...], m: Ref) -> Ref:
+def operand(s: Layering, shape: tuple[int, ...], m: Ref) -> Ref:
     """A factor on edges or shared, of a shape that broadcasts with `shape`; bounded by 1, or a sum of such."""
     fits = [o for o in _ODD if broadcast_shapes([o, shape]) == shape]
     own = s.choose(fits)
@@ -354,7 +235,7 @@ def operand(s: _Layers, shape: tuple[int, ...], m: Ref) -> Ref:
             return dot(s, own, m)
 
 
-def dot(s: _Layers, own: tuple[int, ...], m: Ref) -> Ref:
+def dot(s: Layering, own: tuple[int, ...], m: Ref) -> Ref:
     """A feature sum of shape `own`, its dims of size 1 in every way that they come about."""
     inside = tuple(3 if n == 1 else n for n in own) if s.choose((False, True)) and 1 in own else (*own, 3)
     dims = tuple(d for d, n in enumerate(inside) if d >= len(own) or own[d] != n)
@@ -368,7 +249,7 @@ def dot(s: _Layers, own: tuple[int, ...], m: Ref) -> Ref:
     return s.reshaped(s.bounded(s.add(Reduce(x, Fold.sum, dims, keepdim)), 4.0), *own)
 
 
-def products(s: _Layers) -> None:
+def products(s: Layering) -> None:
     """The sum along a map of a product of anything with anything, quotients and signs included."""
     m, shape = s.choose(s.maps), s.choose(_ODD)
     x = s.bounded(s.op(Op.tanh, s.fresh(E, *shape)), 1.0) if s.choose((True, False)) else operand(s, shape, m)
@@ -392,9 +273,9 @@ def products(s: _Layers) -> None:
     s.offer(out, s.bound[out])
 
 
-def branches(s: _Layers) -> None:
+def branches(s: Layering) -> None:
     """where(c, x a, x b), pushed."""
-    m, width = s.choose(s.maps), s.choose(_WIDTHS)
+    m, width = s.choose(s.maps), s.choose(WIDTHS)
     by = s.op(Op.gt, s.fresh(s.choose((E, E, UNIT)), *s.choose(((), (1,), (width,)))), s.number(0.25))
     x = s.bounded(s.op(Op.tanh, s.add(Pull(s.fresh(s.cod(m), width), m))), 1.0)
     a, b = operand(s, (width,), m), s.choose((s.number(0.2), operand(s, (width,), m), s.number(1.0)))
@@ -407,20 +288,20 @@ def branches(s: _Layers) -> None:
     s.offer(out, s.bound[out])
 
 
-def readout(s: _Layers) -> None:
+def readout(s: Layering) -> None:
     """All nodes of a graph to that graph, perhaps back, perhaps the edges' sum first."""
     x = s.row(V)
     if s.choose((False, True)):
         x = s.pushed(s.pulled(s.row(s.dst_space), s.maps[1]), s.maps[0], "sum")
     out = s.bounded(s.add(Push(x, s.batch, Fold.sum)), s.bound[x] * 20)
     if s.choose((False, True)):
-        out = s.linear(out, s.choose(_WIDTHS))
+        out = s.linear(out, s.choose(WIDTHS))
     s.offer(out, s.bound[out])
     if s.choose((False, True)):
         s.offer(s.pulled(out, s.batch), s.bound[out])
 
 
-def total(s: _Layers) -> None:
+def total(s: Layering) -> None:
     """All rows of edges or nodes to one, alone or beside a push of the same."""
     x = s.choose(pulls(s)) if s.choose((True, False)) else s.row(V)
     space = s.type(x).space
@@ -431,43 +312,43 @@ def total(s: _Layers) -> None:
     s.offer(out, s.bound[x] * MAX_ROWS)
 
 
-def selection(s: _Layers) -> None:
+def selection(s: Layering) -> None:
     """Some rows taken out, worked on and put back: a map that sends no two rows to one."""
     flag = s.add(Cast(s.add(Input("picked", Type(V, (), DType.i64))), DType.bool))
     found = s.add(Aten("aten.nonzero.default", (Operand(flag),), (), Type(M, (1,), DType.i64)))
     m = s.add(MapOf(s.add(Reshape(found, ())), V))
     x = s.pulled(s.row(V), m)
-    y = s.linear(x, s.choose(_WIDTHS)) if s.choose((True, False)) else x
+    y = s.linear(x, s.choose(WIDTHS)) if s.choose((True, False)) else x
     back = s.bounded(s.add(Push(y, m, s.choose((Fold.sum, Fold.sum)))), s.bound[y])
     s.offer(back, s.bound[back])
     if s.choose((True, False)):
         s.offer(s.pulled(back, m), s.bound[back])
 
 
-def node_layer(s: _Layers) -> None:
+def node_layer(s: Layering) -> None:
     """A linear layer with an activation, and what was there before added."""
     space = s.choose((V, s.dst_space))
     x = s.row(space)
-    out = s.activated(s.linear(x, s.choose(_WIDTHS)))
+    out = s.activated(s.linear(x, s.choose(WIDTHS)))
     if s.type(out).shape == s.type(x).shape and s.choose((True, False)):
         out = s.of(Op.add, out, x)
     s.offer(out, s.bound[out])
 
 
-def propagate(s: _Layers) -> None:
+def propagate(s: Layering) -> None:
     """push(pull(x)), with a linear layer before or after, several times."""
     out = s.row(V)
     src, dst = s.maps if s.dst_space == V else (s.maps[0], s.maps[1])
     for _ in range(s.choose((1, 1, 2)) if s.dst_space == V else 1):
         if s.choose((True, False)):
-            out = s.linear(out, s.choose(_WIDTHS))
+            out = s.linear(out, s.choose(WIDTHS))
         out = s.pushed(s.pulled(out, src), dst, s.choose(("sum", "mean")))
         if s.choose((True, False)):
-            out = s.linear(out, s.choose(_WIDTHS))
+            out = s.linear(out, s.choose(WIDTHS))
     s.offer(out, s.bound[out])
 
 
-def rearranged(s: _Layers) -> None:
+def rearranged(s: Layering) -> None:
     """Features of a row in another order, repeated or summed."""
     x = s.row(s.choose((V, s.dst_space, E)))
     (n,) = s.type(x).shape
@@ -477,7 +358,7 @@ def rearranged(s: _Layers) -> None:
     s.offer(s.choose((y, s.reshaped(swapped, numel((2, n))), s.reduced(swapped, s.choose((0, 1)), False))), 2 * n)
 
 
-MOVES: tuple[Callable[[_Layers], None], ...] = (
+MOVES: tuple[Callable[[Layering], None], ...] = (
     mixed_message, mixed_message, attention, attention, normalised, gated, products, products, products, branches,
-    readout, total, selection, node_layer, propagate, rearranged,
+    readout, total, selection, node_layer, propagate, rearranged, *TYPED_MOVES,
 )  # fmt: skip

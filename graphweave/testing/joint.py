@@ -33,6 +33,8 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
+    TypedGram,
+    TypedMatMul,
 )
 
 TANGENT = "tangent_"
@@ -150,6 +152,12 @@ def _backward(s: _Gradients, ref: Ref, node: Node, g: Ref) -> None:
         case Gram(x, y):
             s.add(x, s.node(MatMul(y, s.node(Permute(g, (1, 0))))))
             s.add(y, s.node(MatMul(x, g)))
+        case TypedMatMul(x, w, m):
+            s.add(x, s.node(TypedMatMul(g, _turned(s, w), m)))
+            s.add(w, s.node(TypedGram(x, g, m)))
+        case TypedGram(x, y, m):
+            s.add(x, s.node(TypedMatMul(y, _turned(s, g), m)))
+            s.add(y, s.node(TypedMatMul(x, g, m)))
         case Concat(xs, dim):
             start = 0
             for x in xs:
@@ -162,6 +170,12 @@ def _backward(s: _Gradients, ref: Ref, node: Node, g: Ref) -> None:
             _moved(s, x, node, g)
         case _:
             return
+
+
+def _turned(s: _Gradients, w: Ref) -> Ref:
+    """Matrices transposed."""
+    rank = len(s.type(w).shape)
+    return s.node(Permute(w, (*range(rank - 2), rank - 1, rank - 2)))
 
 
 def _extreme_of_rows(s: _Gradients, ref: Ref, node: Push, g: Ref) -> None:

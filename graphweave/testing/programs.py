@@ -43,6 +43,8 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
+    TypedGram,
+    TypedMatMul,
 )
 from graphweave.testing.graphs import MAX_ROWS, Edges
 
@@ -389,6 +391,27 @@ def gram(s: Growing) -> None:
     s.keep(Gram(ref, other), MAX_ROWS * s.bound[ref] * s.bound[other])
 
 
+def typed_matmul(s: Growing) -> None:
+    """Rows of edges by a matrix for each row that a map sends them to: that row is their type."""
+    ref = s.some(lambda t: t.space == E and len(t.shape) in (1, 2))
+    if ref is None:
+        return
+    m = s.choose(range(2))
+    shape = s.type(ref).shape
+    w = s.input(Type((V, s.dst_space)[m], (*shape, s.choose((1, 4, 33))), s.dtype))
+    s.keep(TypedMatMul(ref, w, s.maps[m]), shape[-1] * s.bound[ref] * s.bound[w])
+
+
+def typed_gram(s: Growing) -> None:
+    ref = s.some(lambda t: t.space == E and len(t.shape) in (1, 2))
+    if ref is None:
+        return
+    blocks = s.type(ref).shape[:-1]
+    other = s.some(lambda t: t.space == E and len(t.shape) == len(blocks) + 1 and t.shape[:-1] == blocks)
+    assert other is not None  # ref itself will do
+    s.keep(TypedGram(ref, other, s.choose(s.maps)), MAX_ROWS * s.bound[ref] * s.bound[other])
+
+
 def detour(s: Growing) -> None:
     """Through float64 and back."""
     ref = s.choose(s.pool)
@@ -404,5 +427,5 @@ def bring(s: Growing) -> None:
 
 MOVES: tuple[Callable[[Growing], None], ...] = (
     pull, pull, pull, push, push, push, total, mean, softmax, share_of_max, unary, guarded_unary, binary, binary,
-    select, reduce, reshape, concat, matmul, gram, detour, bring,
+    select, reduce, reshape, concat, matmul, gram, typed_matmul, typed_gram, detour, bring,
 )  # fmt: skip

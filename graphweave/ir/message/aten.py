@@ -14,6 +14,8 @@ from torch import Tensor, fx
 from graphweave.core.errors import IndexRangeError, IRError
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Arg, Atom, Operand, Ref
+from graphweave.ir.message.pairs import unique_pairs
+from graphweave.ir.message.unions import join_indices, numbers_of_segments, rows_of_segments
 
 TORCH_DTYPE: dict[DType, torch.dtype] = {
     DType.f64: torch.float64, DType.f32: torch.float32, DType.f16: torch.float16, DType.bf16: torch.bfloat16,
@@ -59,6 +61,10 @@ _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     "_assert_index": _assert_index,
     "_after": _after,
+    "_join_indices": join_indices,
+    "_unique_pairs": unique_pairs,
+    "_rows_of_segments": rows_of_segments,
+    "_numbers_of_segments": numbers_of_segments,
 }
 _BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()}
 _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)

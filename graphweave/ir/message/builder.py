@@ -8,7 +8,7 @@ from typing import Any
 
 from graphweave.core.types import Space
 from graphweave.ir.message.infer import infer
-from graphweave.ir.message.nodes import Arg, Aten, Concat, Node, Operand, Pointwise, Program, Ref, ValueType
+from graphweave.ir.message.nodes import Arg, Aten, Concat, Join, Node, Operand, Pointwise, Program, Ref, ValueType
 
 
 class Builder:
@@ -56,7 +56,7 @@ def operands(node: Node) -> tuple[Ref, ...]:
     match node:
         case Pointwise(_, args):
             return args
-        case Concat(xs, _):
+        case Concat(xs, _) | Join(xs, _):
             return xs
         case Aten(_, args, kwargs):
             return (*_arg_refs(args), *(r for _, a in kwargs for r in _arg_refs(a)))
@@ -71,6 +71,8 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
             return Pointwise(op, tuple(map(rename, args)))
         case Concat(xs, dim):
             return Concat(tuple(map(rename, xs)), dim)
+        case Join(xs, space):
+            return Join(tuple(map(rename, xs)), space)
         case Aten(_, args, kwargs):
             new_kwargs = tuple((k, _rename_arg(a, rename)) for k, a in kwargs)
             return replace(node, args=tuple(_rename_arg(a, rename) for a in args), kwargs=new_kwargs)
@@ -84,6 +86,8 @@ _REF_FIELDS: dict[str, tuple[str, ...]] = {
     "Random": ("seed",), "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",),
     "Reduce": ("x",), "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
     "MatMul": ("x", "w"), "AddMatMul": ("a", "x", "w"), "Gram": ("x", "y"),
+    "TypedMatMul": ("x", "w", "map"), "TypedGram": ("x", "y", "map"),
+    "TypedPush": ("x", "w", "scale", "types", "map"), "Part": ("x",),
 }  # fmt: skip
 
 

@@ -15,11 +15,13 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
+    Join,
     MapOf,
     MapType,
     MatMul,
     Node,
     Pad,
+    Part,
     Permute,
     Pointwise,
     Pull,
@@ -31,6 +33,9 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
     ValueType,
 )
 
@@ -75,6 +80,20 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             good = len(t.shape) == len(u.shape) == 1 and t.space == u.space and t.dtype == u.dtype
             _expect(good, node, "S x [I] and S x [J] of one dtype", t, u)
             return Type(UNIT, (*t.shape, *u.shape), t.dtype)
+        case TypedMatMul() | TypedGram():
+            return _typed(node, types)
+        case TypedPush(x, w, scale, t, m):
+            product, s, along = infer(TypedMatMul(x, w, t), types), _value(scale, types, node), _map(m, types, node)
+            assert isinstance(product, Type)
+            good = along.dom == product.space and s == Type(product.space, (), product.dtype)
+            _expect(good, node, f"a map of {product.space} and one number for each of its rows", s)
+            return Type(along.cod, product.shape, product.dtype)
+        case Join(xs, space):
+            return _join(node, [_value(x, types, node) for x in xs], space)
+        case Part(x, of, at):
+            t = _value(x, types, node)
+            _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)
+            return Type(of[at], t.shape, t.dtype)
         case Pointwise(op, args):
             return _pointwise(node, op, [_value(a, types, node) for a in args])
         case Concat(xs, dim):
@@ -166,6 +185,26 @@ def _concat(node: Node, xs: list[Type], dim: int) -> Type:
     if not alike or space is None:
         raise IRError(f"{node!r}: expected blocks of one space and dtype that differ in dim {dim} only, got {xs}")
     return Type(space, _with(first.shape, dim, sum(t.shape[dim] for t in xs)), first.dtype)
+
+
+def _typed(node: TypedMatMul | TypedGram, types: Sequence[ValueType]) -> Type:
+    second = node.w if isinstance(node, TypedMatMul) else node.y
+    t, u, m = _value(node.x, types, node), _value(second, types, node), _map(node.map, types, node)
+    rank = len(t.shape)
+    _expect(t.space == m.dom and rank in (1, 2) and t.dtype == u.dtype, node, f"[K] or [B, K] on {m.dom}", t, u)
+    if isinstance(node, TypedGram):
+        good = u.space == m.dom and len(u.shape) == rank and u.shape[:-1] == t.shape[:-1]
+        _expect(good, node, f"[I] and [J], or [B, I] and [B, J], on {m.dom}", t, u)
+        return Type(m.cod, (*t.shape, u.shape[-1]), t.dtype)
+    good = u.space == m.cod and len(u.shape) == rank + 1 and u.shape[:-1] == t.shape
+    _expect(good, node, f"[K] and {m.cod}[K, J], or [B, K] and {m.cod}[B, K, J]", t, u)
+    return Type(t.space, (*t.shape[:-1], u.shape[-1]), t.dtype)
+
+
+def _join(node: Node, xs: list[Type], space: Space) -> Type:
+    alike = len({(t.shape, t.dtype) for t in xs}) == 1
+    _expect(alike and space != UNIT, node, "values of one shape and dtype, and a space for all their rows", *xs)
+    return Type(space, xs[0].shape, xs[0].dtype)
 
 
 def _with(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:

@@ -27,11 +27,13 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
+    Join,
     MapOf,
     MapType,
     MatMul,
     Node,
     Pad,
+    Part,
     Permute,
     Pointwise,
     Program,
@@ -44,8 +46,12 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
     ValueType,
 )
+from graphweave.ir.message.pairs import space_of_pairs
 from graphweave.ir.philox import uniform
 
 Values: TypeAlias = Mapping[Ref, Any] | Sequence[Any]
@@ -98,6 +104,24 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
         case Gram(x, y):
             rows = [_with_row(values[r], _type(types, r)) for r in (x, y)]
             return aten.mm.default(aten.permute.default(rows[0], [1, 0]), rows[1])
+        case TypedMatMul(x, w, m):
+            return _typed_matmul(values[x], values[w], _type(types, w), values[m], _map(types, m), rows_of)
+        case TypedPush(x, w, scale, t, m):
+            out = _typed_matmul(values[x], values[w], _type(types, w), values[t], _map(types, t), rows_of)
+            shape = _type(types, x).shape[:-1] + _type(types, w).shape[-1:]
+            by = _with_rank(values[scale], _type(types, scale), len(shape))
+            pushed = Type(_map(types, m).dom, shape, _type(types, x).dtype)
+            return _push(Push(x, m, Fold.sum), aten.mul.Tensor(out, by), pushed, values[m], _map(types, m), rows_of)
+        case TypedGram(x, y, m):
+            return _typed_gram(
+                values[x], _type(types, x), values[y], _type(types, y), values[m], _map(types, m), rows_of
+            )
+        case Join(xs, _) if all(_type(types, x).space == UNIT for x in xs):
+            return aten.stack.default([values[x] for x in xs])
+        case Join(xs, _):
+            return aten.cat.default([_with_row(values[x], _type(types, x)) for x in xs], 0)
+        case Part(x, of, at):
+            return _part(values[x], of, at, rows_of)
         case Aten(target, args, kwargs):
             keywords = {name: materialise(a, values) for name, a in kwargs}
             return resolve(target)(*(materialise(a, values) for a in args), **keywords)
@@ -200,6 +224,27 @@ def _matmul(x: Any, t: Type, w: Any) -> Any:
     return aten.squeeze.dims(out, [0]) if t.space == UNIT else out
 
 
+def _typed_matmul(x: Any, w: Any, wt: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
+    matrices = _pull(w, wt, index, m, rows_of)
+    return aten.sum.dim_IntList(aten.mul.Tensor(aten.unsqueeze.default(x, -1), matrices), [-2])
+
+
+def _typed_gram(x: Any, t: Type, y: Any, u: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
+    outer = aten.mul.Tensor(aten.unsqueeze.default(x, -1), aten.unsqueeze.default(y, -2))
+    if m.cod == UNIT:
+        return aten.sum.dim_IntList(outer, [0])
+    return aten.index_add.default(aten.new_zeros.default(x, [rows_of(m.cod), *t.shape, u.shape[-1]]), 0, index, outer)
+
+
+def _part(x: Any, of: Sequence[Space], at: int, rows_of: RowsOf) -> Any:
+    start = 0
+    for space in of[:at]:
+        start = start + (1 if space == UNIT else rows_of(space))
+    if of[at] == UNIT:
+        return aten.select.int(x, 0, start)
+    return aten.slice.Tensor(x, 0, start, start + rows_of(of[at]))
+
+
 def _full(sizes: list[Any], value: float, dtype: DType, device: torch.device | str) -> Any:
     return aten.full.default(sizes, _as(dtype, value), dtype=TORCH_DTYPE[dtype], device=torch.device(device))
 
@@ -277,6 +322,8 @@ def interp(
             if isinstance(node, Aten) and isinstance(value, torch.Tensor) and value.ndim:
                 counts.learn(t.space, value.shape[0])
             _check_type(ref, node, value, _sizes(t, counts), t.dtype)
+        elif (pairs := space_of_pairs(t)) is not None:
+            counts.learn(pairs, value[1].shape[0])
         values.append(value)
     return [None if ref is None else values[ref] for ref in program.outputs]
 

@@ -235,6 +235,73 @@ class Gram:
     y: Ref
 
 
+@dataclass(frozen=True, slots=True)
+class TypedMatMul:
+    """out[r, b, j] = sum_k x[r, b, k] w[t(r), b, k, j], a matrix for each type of row: Hector's typed linear (2.3).
+
+    `x: S x [B, K]`, `w: R x [B, K, J]`, `map` is t: S -> R; gives `S x [B, J]`. The B blocks (heads) may be missing
+    from all three. No row has a copy of its matrix.
+    """
+
+    x: Ref
+    w: Ref
+    map: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class TypedGram:
+    """out[t, b, i, j] = sum over r with t(r) = t of x[r, b, i] y[r, b, j], weight gradient of TypedMatMul.
+
+    `x: S x [B, I]`, `y: S x [B, J]`, `map` is t: S -> R; gives `R x [B, I, J]`, 0 for a type without rows. The blocks
+    may be missing.
+    """
+
+    x: Ref
+    y: Ref
+    map: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class TypedPush:
+    """out[v, b, j] = sum over e with m(e) = v of s[e] sum_k x[e, b, k] w[t(e), b, k, j]: a typed product, pushed.
+
+    `x: S x [B, K]`, `w: R x [B, K, J]`, `scale` is s: `S x []`, `types` is t: S -> R, `map` is m: S -> V; gives
+    `V x [B, J]`, 0 in a row without edges. The blocks may be missing. No value of S x [B, J] exists.
+    """
+
+    x: Ref
+    w: Ref
+    scale: Ref
+    types: Ref
+    map: Ref
+
+
+# ---------------------------------------------------------------- disjoint unions of spaces
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """The rows of xs[0], then those of xs[1], ...: a value on `space`, the disjoint union of their spaces.
+
+    All are of one shape and dtype; a unit operand is one row.
+    """
+
+    xs: tuple[Ref, ...]
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The rows of `x` that belong to `of[at]`, where the space of `x` is the disjoint union of `of`, in order.
+
+    A part that is the unit space is one row: the result is shared data.
+    """
+
+    x: Ref
+    of: tuple[Space, ...]
+    at: int
+
+
 # ---------------------------------------------------------------- outside the algebra
 
 
@@ -272,7 +339,7 @@ class Aten:
 
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
-    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Aten
+    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | TypedMatMul | TypedGram | TypedPush | Join | Part | Aten
 )  # fmt: skip
 
 

@@ -23,12 +23,14 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
+    Join,
     MapOf,
     MapType,
     MatMul,
     Node,
     Operand,
     Pad,
+    Part,
     Permute,
     Pointwise,
     Program,
@@ -41,6 +43,9 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
     ValueType,
 )
 
@@ -172,6 +177,20 @@ class _Line:
                 return AddMatMul(a, *self.pair())
             case "gram":
                 return Gram(*self.pair())
+            case "typedmatmul":
+                return TypedMatMul(*self.triple())
+            case "typedgram":
+                return TypedGram(*self.triple())
+            case "typedpush":
+                x, w, scale = self.triple()
+                self.take(",")
+                return TypedPush(x, w, scale, *self.pair())
+            case "join":
+                space = Space(self.name())
+                return Join(self.several(self.ref) if self.peek().startswith("%") else (), space)
+            case "part":
+                x, at = self.ref(), self.keyword_int("at")
+                return Part(x, tuple(map(Space, self.several(self.name))), at)
             case "concat":
                 dim = self.keyword_int("dim")
                 return Concat(self.several(self.ref) if self.peek().startswith("%") else (), dim)
@@ -258,6 +277,11 @@ class _Line:
         first = self.ref()
         self.take(",")
         return first, self.ref()
+
+    def triple(self) -> tuple[Ref, Ref, Ref]:
+        first = self.ref()
+        self.take(",")
+        return first, *self.pair()
 
     def several(self, item: Callable[[], _T]) -> tuple[_T, ...]:
         items = [item()]

@@ -19,12 +19,14 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
+    Join,
     MapOf,
     MapType,
     MatMul,
     Node,
     Operand,
     Pad,
+    Part,
     Permute,
     Pointwise,
     Program,
@@ -37,6 +39,9 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
     ValueType,
 )
 
@@ -104,6 +109,16 @@ def show_node(node: Node) -> str:
             return f"addmatmul %{a}, %{x}, %{w}"
         case Gram(x, y):
             return f"gram %{x}, %{y}"
+        case TypedMatMul(x, w, m):
+            return f"typedmatmul %{x}, %{w}, %{m}"
+        case TypedGram(x, y, m):
+            return f"typedgram %{x}, %{y}, %{m}"
+        case TypedPush(x, w, scale, t, m):
+            return f"typedpush %{x}, %{w}, %{scale}, %{t}, %{m}"
+        case Join(xs, space):
+            return f"join {_space(space)} {_refs(xs)}".rstrip()
+        case Part(x, of, at):
+            return f"part %{x} at={at} {', '.join(map(_space, of))}".rstrip()
         case Aten(target, args, kwargs, _, serial):
             given = [*map(_arg, args), *(f"{_name(k)}={_arg(a)}" for k, a in kwargs)]
             return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")

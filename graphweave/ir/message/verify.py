@@ -13,9 +13,11 @@ from graphweave.ir.message.nodes import (
     Concat,
     Const,
     Input,
+    Join,
     MapOf,
     MapType,
     Node,
+    Part,
     Pointwise,
     Program,
     Push,
@@ -73,7 +75,7 @@ def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
     for r in operands(node):
         if not 0 <= r < ref:
             raise IRError(f"%{ref}: operand %{r} of {node!r} must come earlier")
-    if isinstance(node, Concat) and not node.xs:
+    if isinstance(node, Concat | Join) and not node.xs:
         raise IRError(f"%{ref}: expected blocks to concatenate, got none")
     wanted = infer(node, program.types)
     if wanted != t:
@@ -120,6 +122,8 @@ def _computes(ref: int, op: Op, t: ValueType) -> None:
 
 def _spaces_of(node: Node, t: ValueType) -> tuple[Space, ...]:
     match node, t:
+        case (Part(of=of), _):
+            return of
         case (_, Type(space)):
             return (space,)
         case (MapOf() | ToUnit(), MapType(dom, cod)):

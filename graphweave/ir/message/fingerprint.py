@@ -1,0 +1,26 @@
+"""A name for the value of a node that does not depend on the program around it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+from graphweave.ir.message.builder import operands, with_operands
+from graphweave.ir.message.nodes import Node, Ref
+
+
+def fingerprint(nodes: Sequence[Node], ref: Ref) -> str:
+    """16 hexadecimal digits; equal for equal terms over equal inputs, wherever they stand."""
+    done: dict[Ref, str] = {}
+    todo = [ref]
+    while todo:
+        at = todo[-1]
+        missing = [r for r in operands(nodes[at]) if r not in done]
+        if missing:
+            todo.extend(missing)
+            continue
+        todo.pop()
+        own = repr(with_operands(nodes[at], lambda r: -1))
+        text = " ".join([own, *(done[r] for r in operands(nodes[at]))])
+        done[at] = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return done[ref]
