@@ -159,3 +159,27 @@ def test_an_address_used_again_is_another_graph() -> None:
         edges = random_graph(N, N, 90, seed=seed)
         torch.testing.assert_close(compiled(x, edges), layer(x, edges))
         del edges
+
+
+PULLED_COUNTS = """
+space V = s0
+space E = s1
+%0: V[2] f32 = input x
+%1: E[] i64 = input src
+%2: E[] i64 = input dst
+%3: E[] i64 = add %1, %2
+%4: E -> V = map %3 to V
+%5: E[] f32 = const 1.0
+%6: E -> V = map %2 to V
+%7: V[] f32 = push.sum %5, %6
+%8: E[] f32 = pull %7, %4
+%9: E[1] f32 = reshape %8 [1]
+%10: E[2] f32 = pull %0, %6
+%11: E[2] f32 = mul %10, %9
+%12: V[2] f32 = push.sum %11, %6
+return %12
+"""
+
+
+def test_the_index_along_which_kernels_pull_what_is_hoisted_is_hoisted_too() -> None:
+    assert {3, 7} <= set(hoisted(parse(PULLED_COUNTS)))

@@ -8,6 +8,7 @@ import pytest
 
 from graphweave.analysis.cones import is_push, map_type, needs, space_of, walks_along
 from graphweave.analysis.hoist import hoisted
+from graphweave.analysis.typed import call_operands
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
@@ -63,7 +64,7 @@ def test_every_read_is_available(part: int) -> None:
             if isinstance(step, Region):
                 reads = region_reads(program, step, order)
             else:
-                reads = leaves(program, operands(program.nodes[step.ref]), order.stored)
+                reads = leaves(program, call_operands(program, step.ref), order.stored)
             assert reads <= there, f"{name}: {step} reads {reads - there} too early"
             there.update(step.outputs if isinstance(step, Region) else (step.ref,))
         assert leaves(program, [r for r in program.outputs if r is not None], order.stored) <= there, name

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from graphweave.analysis.flow import ancestors, depending, edge_spaces, is_structure
 from graphweave.analysis.hoist import graph_only
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.typed import call_operands, gathered, is_typed, matrices
 from graphweave.core.types import EXPENSIVE, UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -36,7 +37,11 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Type,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
 )
+from graphweave.ir.message.pairs import pair_space
 
 BANDWIDTH = 20e9
 """Bytes per second of a kernel that streams or gathers rows."""
@@ -46,6 +51,8 @@ VECTOR = 40e9
 
 PRODUCT = 200e9
 """Flops per second of matrix products."""
+
+_IN_BLOCKS = 2  # products of the few rows that a block of destinations has of one type run at half the rate
 
 _DEAR_FLOPS = 8
 _LANES = 8  # a vector instruction costs as much for fewer elements
@@ -114,6 +121,8 @@ class _Counter:
         columns: set[tuple[Walk, Ref]] = set()
         for ref in self.live:
             t = self.types[ref]
+            if is_typed(self.nodes[ref]):
+                self._typed(ref)
             if isinstance(t, Type) and t.space in self.edges:
                 self._edge_level(ref, t, columns)
             elif isinstance(t, Type) and t.space == UNIT:
@@ -144,15 +153,19 @@ class _Counter:
                     self._mark(node.x, {(late, node.map, None)})
             elif isinstance(node, Gram) and self._on_edges(node.x):
                 totals.append(ref)
-            elif isinstance(node, Aten):
-                for r in operands(node):
+            elif isinstance(node, Aten) or is_typed(node):
+                for r in call_operands(self.program, ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
                 self._mark(ref, {(late, None, ref)})
-            if ref in self.walks and isinstance(t, Type) and ref not in self.given and not isinstance(node, Pull):
+            if ref in self.walks and isinstance(t, Type) and ref not in self.given and not self._is_leaf(ref):
                 for r in operands(node):
                     self._mark(r, self.walks[ref])
         return totals
+
+    def _is_leaf(self, ref: Ref) -> bool:
+        """A value of edges that walks read: pulled, or the stored rows of a typed product."""
+        return isinstance(self.nodes[ref], Pull) or is_typed(self.nodes[ref])
 
     def _mark(self, ref: Ref, walks: set[Walk]) -> None:
         if self._on_edges(ref):
@@ -188,7 +201,7 @@ class _Counter:
             if ref in seen or not self._on_edges(ref):
                 continue
             seen.add(ref)
-            if ref not in self.given and not isinstance(self.nodes[ref], Pull):
+            if ref not in self.given and not self._is_leaf(ref):
                 todo.extend(operands(self.nodes[ref]))
         return sorted(seen)
 
@@ -201,7 +214,7 @@ class _Counter:
         size = numel(t.shape) * t.dtype.itemsize
         if isinstance(node, Pull) and ref not in self.given:
             return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
-        leaf = isinstance(node, Input | Aten) or (ref in self.given and not is_structure(node))
+        leaf = isinstance(node, Input | Aten | TypedMatMul) or (ref in self.given and not is_structure(node))
         return size if leaf else 0
 
     # -------------------------------------------------------- costs
@@ -209,7 +222,7 @@ class _Counter:
     def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Aten):
+            if ref in self.given or isinstance(node, Pull | Input | Aten | TypedMatMul):
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
                 if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
@@ -217,6 +230,38 @@ class _Counter:
             self.cost.add(t.space, flops=self._flops(ref), products=self._products(ref))
             if walk[2] == ref:
                 self.cost.add(t.space, bytes=numel(t.shape) * t.dtype.itemsize)
+
+    def _typed(self, ref: Ref) -> None:
+        """A typed product reads its rows where they lie, each matrix once, and on edges writes what walks then read."""
+        node = self.nodes[ref]
+        if isinstance(node, TypedPush):
+            self._typed_push(node)
+            return
+        assert isinstance(node, TypedMatMul | TypedGram)
+        t, types, rows = self.types[ref], self.types[node.map], self.types[node.x]
+        assert isinstance(t, Type) and isinstance(types, MapType) and isinstance(rows, Type)
+        ends = (node.x,) if isinstance(node, TypedMatMul) else (node.x, node.y)
+        moved = sum(self._size(r) for r in ends if gathered(self.program, r).map is not None or self._on_edges(r))
+        matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, TypedMatMul) else t
+        assert isinstance(matrix, Type)
+        self.cost.add(rows.space, bytes=moved + _INDEX_BYTES, products=2 * numel(matrix.shape))
+        self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
+        if t.space in self.edges:
+            self.cost.add(t.space, bytes=self._size(ref))
+
+    def _typed_push(self, node: TypedPush) -> None:
+        """Gathers each edge's row once, and multiplies once for each destination and type."""
+        rows, types, matrix = self.types[node.x], self.types[node.types], self.types[matrices(self.program, node.w).w]
+        assert isinstance(rows, Type) and isinstance(types, MapType) and isinstance(matrix, Type)
+        moved = self._size(node.x) + self._size(node.scale) + 3 * _INDEX_BYTES
+        self.cost.add(rows.space, bytes=moved, flops=max(numel(rows.shape), _LANES))
+        pairs = pair_space(self.nodes, node.map, node.types)
+        self.cost.add(pairs, products=_IN_BLOCKS * 2 * numel(matrix.shape))
+        self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
+
+    def _size(self, ref: Ref) -> int:
+        t = self.types[ref]
+        return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) else 0
 
     def _node_level(self, ref: Ref, t: Type) -> None:
         if ref in self.given:
@@ -275,8 +320,11 @@ class _Counter:
         readers: dict[Ref, set[tuple[str, Ref | bool]]] = {r: {("output", r)} for r in self.outputs}
         for ref in self.live:
             node, late = self.nodes[ref], ref in self.late
-            for r in operands(node):
-                if isinstance(node, MatMul | Gram | Aten):
+            for r in call_operands(self.program, ref):
+                if is_typed(node):
+                    streamed = r in operands(node) and not isinstance(self.nodes[r], MapOf)
+                    readers.setdefault(r, set()).add(("call" if streamed else "gather", ref))
+                elif isinstance(node, MatMul | Gram | Aten):
                     readers.setdefault(r, set()).add(("call", ref))
                 elif isinstance(node, Pull):
                     if any(w[1] != node.map for w in self.walks.get(ref, ())):
@@ -291,7 +339,7 @@ class _Counter:
                 continue
             size = numel(t.shape) * t.dtype.itemsize
             reads = readers.get(ref, set())
-            exists = isinstance(node, Input | MatMul | Aten) or ref in self.given
+            exists = isinstance(node, Input | MatMul | Aten) or is_typed(node) or ref in self.given
             if reads and not isinstance(node, Input) and ref not in self.given:
                 self.cost.add(t.space, bytes=size)
             if exists or reads:
@@ -300,4 +348,5 @@ class _Counter:
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""
         node = self.nodes[ref]
-        return isinstance(node, Input | MatMul | Aten) or ref in self.given or (late and ref not in self.late)
+        stored = isinstance(node, Input | MatMul | Aten) or is_typed(node)
+        return stored or ref in self.given or (late and ref not in self.late)

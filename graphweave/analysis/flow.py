@@ -167,11 +167,15 @@ def extract(program: Program, inputs: Iterable[Ref], outputs: Iterable[Ref | Non
     build = Builder()
     where: dict[Ref, Ref] = {}
     inputs, outputs = list(inputs), list(outputs)
+    taken = {n.name for r in inputs if isinstance(n := program.nodes[r], Input)}
     for ref in inputs:
         node, t = program.nodes[ref], program.types[ref]
         if not isinstance(node, Input):
             assert not isinstance(t, MapType)
-            node = Input(f"saved_{ref}", t)
+            name = f"saved_{ref}"
+            while name in taken:  # by what another extract has named
+                name += "_"
+            node = Input(name, t)
         where[ref] = build.add(node, program.locs[ref])
     needed = ancestors(program, (r for r in outputs if r is not None), frozenset(inputs))
     for ref in sorted(needed):

@@ -56,15 +56,17 @@ def hoisted(program: Program) -> tuple[Ref, ...]:
     worked = _worked(program, only, indices)
     edges = edge_spaces(program)
     crossing = outputs | {r for r in only if any(u not in only for u in used_by[r])}
+    again: set[Ref] = set()  # indices of maps along which kernels make graph-only values as they read
     keep = []
     for ref in sorted(only, reverse=True):
         node = program.nodes[ref]
         if isinstance(node, Input) or is_structure(node) or is_scalar(program, ref):
             continue
-        is_index = ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m])
+        is_index = ref in again or (ref in indices and any(u not in only for m in used_by[ref] for u in used_by[m]))
         wanted = is_index or (ref in crossing and ref in worked and _is_tensor(program, ref))
         if wanted and not is_index and ref not in outputs and _repeats(program, ref, edges):
             crossing.update(operands(node))
+            again.update(m.index for r in operands(node) if isinstance(m := program.nodes[r], MapOf))
         elif wanted:
             keep.append(ref)
     return tuple(reversed(keep))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from graphweave.core.types import UNIT, Space
 
@@ -17,14 +17,26 @@ class Statistics:
 
     counted: tuple[tuple[Space, int], ...] = ()
     default: int = 10_000
+    _rows: dict[Space, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_rows", {**dict(self.counted), UNIT: 1})
 
     def rows(self, space: Space) -> int:
-        if space == UNIT:
-            return 1
-        return dict(self.counted).get(space, self.default)
+        return self._rows.get(space, self.default)
 
 
 def statistics_of(rows: Mapping[Space, int]) -> Statistics:
     """Statistics of known row counts; what is not counted is taken to be as large as the largest."""
     counted = tuple(sorted(rows.items(), key=lambda item: item[0].name))
     return Statistics(counted, max(rows.values(), default=10_000))
+
+
+def with_unions(statistics: Statistics, unions: Iterable[tuple[Space, tuple[Space, ...]]]) -> Statistics:
+    """`statistics` and the rows of disjoint unions of its spaces."""
+    unions = tuple(unions)
+    if not unions:
+        return statistics
+    known = dict(statistics.counted)
+    sums = tuple((u, sum(1 if s == UNIT else known.get(s, statistics.default) for s in of)) for u, of in unions)
+    return Statistics((*statistics.counted, *sums), statistics.default)

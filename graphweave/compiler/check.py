@@ -34,7 +34,7 @@ def check_step(
         given = {name: v.long() if name in wide else v for name, v in zip(names, values, strict=True)}
         expected = interp(part.program, given, {Space(name): n for name, n in rows.items()})
         for ref, got, want in zip(kernel.writes, outputs, expected, strict=True):
-            scale = float(want.abs().max()) if want.numel() else 0.0
+            scale = float(want.double().abs().max()) if want.numel() else 0.0
             rtol = _TOLERANCE.get(want.dtype, 0.0)
             atol = rtol * max(scale if math.isfinite(scale) else 1.0, 1.0)
             if not torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True):

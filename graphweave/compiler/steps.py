@@ -11,6 +11,7 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.products import product_step
+from graphweave.compiler.typed_calls import typed_step
 from graphweave.core.types import UNIT, Fold, Space
 from graphweave.ir.loop.nodes import Role
 from graphweave.ir.loop.types import identity
@@ -193,7 +194,7 @@ def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
 def call_step(program: Program, ref: Ref) -> Callable[..., Any]:
     """`step(rows, *operand values)`: one node by PyTorch; operands as `operands(node)` lists them, each once."""
     node, types = program.nodes[ref], program.types
-    product = product_step(program, ref)
+    product = product_step(program, ref) or typed_step(program, ref)
     if product is not None:
         return product
     names = tuple(dict.fromkeys(operands(node)))

@@ -8,6 +8,7 @@ from typing import Any
 
 from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
+from graphweave.analysis.typed import call_operands
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan
 from graphweave.compiler.steps import KernelStep, call_step
@@ -15,7 +16,8 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Node, Program, Ref, ToUnit, Type
+from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Node, Part, Program, Ref, ToUnit, Type
+from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import memo
 from graphweave.schedule.regions import Call, Region, Schedule
@@ -139,7 +141,7 @@ class Wrapper:
         node = self._program.nodes[ref]
         if isinstance(node, ToUnit):
             return "None"
-        refs = tuple(dict.fromkeys(operands(node)))
+        refs = tuple(dict.fromkeys(call_operands(self._program, ref)))
         args = "".join(f", {self._ensure(r)}" for r in refs)
         around = () if isinstance(node, Aten) else [s for s in self._spaces_around(ref) if s != UNIT]
         spaces = ", ".join(f"S_{s.name}: {self._rows_of(s)}" for s in around)
@@ -160,6 +162,8 @@ class Wrapper:
         out: dict[Space, None] = {}
         for r in (ref, *operands(self._program.nodes[ref])):
             t = self._program.types[r]
+            if isinstance(node := self._program.nodes[r], Part):
+                out.update(dict.fromkeys(node.of))
             if isinstance(t, Type):
                 out[t.space] = None
             elif isinstance(t, MapType):
@@ -206,6 +210,9 @@ class Wrapper:
             if (on_space or is_size) and ref not in self._ready:
                 self._ensure(ref)
                 return self._count(space)
+        call = pair_call(self._program, space)
+        if call is not None:
+            return f"{self._ensure(call)}[1].shape[0]", (call,)
         if self._asks:
             self.asked.append(space)
             return f"rows{len(self.asked)}", ()

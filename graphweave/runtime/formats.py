@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -34,6 +34,14 @@ CHUNK_SHARE = 1 << 10
 INT32_MAX = (1 << 31) - 1
 
 T = TypeVar("T")
+
+
+class Format(Protocol):
+    """A format that is more than one tensor."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Those that it owns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +66,7 @@ class CsrFormat:
         return self.indptr, self.chunks
 
 
-_cache: TrackedCache[CsrFormat | Tensor] = TrackedCache(lambda: settings().format_bytes)
+_cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_bytes)
 
 
 def csr(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> CsrFormat:
@@ -67,7 +75,7 @@ def csr(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) ->
     A stable sort: within a row, positions increase by edge id. DataError if the sizes need `wide` and it is off.
     """
     key = ("csr", place(index), num_rows, wrap, wide)
-    return cast(CsrFormat, _cached(key, (index,), lambda: _build_csr(index, num_rows, wrap, wide)))
+    return cast(CsrFormat, cached(key, (index,), lambda: _build_csr(index, num_rows, wrap, wide)))
 
 
 def perm(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> Tensor | None:
@@ -78,7 +86,7 @@ def perm(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -
     if csr(index, num_rows, wrap, wide).in_order:
         return None
     key = ("perm", place(index), num_rows, wrap, wide)
-    return cast(Tensor, _cached(key, (index,), lambda: _build_perm(index, num_rows, wrap, wide)))
+    return cast(Tensor, cached(key, (index,), lambda: _build_perm(index, num_rows, wrap, wide)))
 
 
 def column(
@@ -92,7 +100,7 @@ def column(
     build: Callable[[], Tensor] = lambda: _build_column(  # noqa: E731
         index, num_rows, wrap, other, num_other, wrap_other, wide
     )
-    return cast(Tensor, _cached(key, (index, other), build))
+    return cast(Tensor, cached(key, (index, other), build))
 
 
 def flat(index: Tensor, num: int, wrap: bool = False, wide: bool = False) -> Tensor:
@@ -101,7 +109,7 @@ def flat(index: Tensor, num: int, wrap: bool = False, wide: bool = False) -> Ten
     The tensor itself where that changes nothing.
     """
     key = ("flat", place(index), num, wrap, wide)
-    return cast(Tensor, _cached(key, (index,), lambda: _build_flat(index, num, wrap, wide)))
+    return cast(Tensor, cached(key, (index,), lambda: _build_flat(index, num, wrap, wide)))
 
 
 def narrowed(index: Tensor) -> Tensor:
@@ -117,6 +125,12 @@ def narrowed(index: Tensor) -> Tensor:
     return out if bad < 0 else index
 
 
+def grouped(index: Tensor, num_rows: int, wide: bool = False) -> tuple[Tensor, Tensor]:
+    """`indptr` and `perm` of an index that nobody will ask for again, built anew and not kept."""
+    indptr = _build_csr(index, num_rows, False, wide).indptr
+    return indptr, _placed(index, num_rows, False, wide, indptr)
+
+
 def clear() -> None:
     """Forgets every cached format."""
     _cache.clear()
@@ -127,7 +141,8 @@ def stats() -> dict[str, int]:
     return _cache.stats()
 
 
-def _cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], CsrFormat | Tensor]) -> CsrFormat | Tensor:
+def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | Tensor]) -> Format | Tensor:
+    """What `build` makes of `tensors`, kept until one is edited. `key` names the format and holds their `place`s."""
     found = _cache.get(key, tensors)
     if found is not None:
         bump("format_hits")
@@ -235,7 +250,10 @@ def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrForma
 
 
 def _build_perm(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> Tensor:
-    indptr = csr(index, num_rows, wrap, wide).indptr
+    return _placed(index, num_rows, wrap, wide, csr(index, num_rows, wrap, wide).indptr)
+
+
+def _placed(index: Tensor, num_rows: int, wrap: bool, wide: bool, indptr: Tensor) -> Tensor:
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))
     status = _native(toolchain()).gw_place(
         *_raw(index, num_rows, wrap), None, False, 0, 0, False,

@@ -22,6 +22,7 @@ from graphweave.analysis.cones import (
     walks_along,
 )
 from graphweave.analysis.flow import edge_spaces, is_structure
+from graphweave.analysis.typed import call_operands
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -117,11 +118,11 @@ class _Grouping:
         return ref in self.floating or ref not in self.group_of or self.groups[self.group_of[ref]].rows is None
 
     def _call(self, ref: Ref) -> None:
-        for r in self._through_structure(operands(self.program.nodes[ref])):
+        for r in self._through_structure(call_operands(self.program, ref)):
             self.settle_if_floating(r)
         self.groups.append(Group(None, None, [ref]))
         self.group_of[ref] = len(self.groups) - 1
-        self.groups[-1].before |= self._producers(operands(self.program.nodes[ref]))
+        self.groups[-1].before |= self._producers(call_operands(self.program, ref))
         node = self.program.nodes[ref]
         if isinstance(node, Aten) and node.serial:
             self.groups[-1].before |= {self.impure} if self.impure is not None else set()
@@ -325,7 +326,7 @@ class _Grouping:
         for g, group in enumerate(self.groups):
             for ref in group.members:
                 if group.rows is None:
-                    out |= self._through_structure(operands(self.program.nodes[ref]))
+                    out |= self._through_structure(call_operands(self.program, ref))
                     continue
                 local, remote = self._deps(ref, g)
                 out.update(r for r in (*local, *remote) if self.group_of.get(r) != g)

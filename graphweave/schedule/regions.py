@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import Needs, is_light, is_push, needs, on_edges, space_of
+from graphweave.analysis.typed import call_operands
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -78,7 +79,7 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
             continue
         found.add(ref)
         if not is_light(program, ref):
-            todo.extend(operands(node))
+            todo.extend(call_operands(program, ref))
             continue
         if isinstance(node, Reshape) or (space_of(program, ref) == UNIT and not is_push(program, ref)):
             todo.extend(operands(node))

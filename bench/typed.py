@@ -1,0 +1,185 @@
+"""Typed products, their gradients by matrices, and their sums by row, against PyTorch by copies and by product a type.
+
+    python -m bench.typed [--repeats 5] [--threads 2] [--case 620k ...] [--out FILE]
+
+Rows are edges with Zipf-sized types in random order, whose features are gathered from nodes. `copies` is torch.bmm with
+a matrix for each row (where all fit into 2 GB), `segments` one torch.mm for each type on gathered rows in the order of
+types, computed before, and a scatter back. `scatter` is the sum by destination of products with one scale an edge:
+`segments` and then `index_add`, `two steps` our product and then that. GFLOP/s counts 2 k j operations a row, GB/s a
+row of features read, one written and two indices; `of mm` is the rate over that of one large torch.mm, `of triad` over
+that of a = b + 3 c. What is near neither waits for gathered rows. Times are first quartiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.check import relative_error
+from bench.common import arguments, gemm_rate, interleaved, ratio_table, save, seconds_of, triad_bandwidth
+from graphweave.compiler.typed import TypedGram, TypedProduct
+from graphweave.compiler.typed_scatter import TypedScatter
+from graphweave.core.types import DType
+from graphweave.runtime.index import Index
+
+TOLERANCE = 1e-4
+"""Relative to the largest result: sums of up to some hundred thousand float32 terms in another order."""
+
+_COPIES_BYTES = 2 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    rows: int
+    types: int
+    nodes: int
+    blocks: int
+    k: int
+    j: int
+
+
+CASES = {
+    "620k": Case(620_000, 474, 15_000, 1, 64, 64),
+    "50k": Case(50_000, 104, 8_000, 1, 64, 64),
+    "4.8M": Case(4_800_000, 51, 1_600_000, 1, 64, 64),
+    "dots": Case(620_000, 474, 15_000, 1, 64, 1),
+    "heads": Case(620_000, 474, 15_000, 8, 8, 8),
+    "singles": Case(4_000, 1345, 4_000, 1, 64, 64),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """x [nodes, k], y [rows, j], w [types, k, j], with blocks after the rows and types where there are several."""
+
+    x: Tensor
+    y: Tensor
+    w: Tensor
+    types: Tensor
+    src: Tensor
+    order: Tensor
+    sizes: list[int]
+
+
+def make(case: Case) -> Work:
+    generator = torch.Generator().manual_seed(1)
+    share = 1 / torch.arange(1, case.types + 1, dtype=torch.float64)
+    types = torch.multinomial(share, case.rows, replacement=True, generator=generator)
+    b = (case.blocks,) if case.blocks > 1 else ()
+    x, y = (torch.randn(*s, generator=generator) for s in ((case.nodes, *b, case.k), (case.rows, *b, case.j)))
+    w = torch.randn(case.types, *b, case.k, case.j, generator=generator)
+    src = torch.randint(case.nodes, (case.rows,), generator=generator)
+    order = torch.argsort(types, stable=True)
+    return Work(x, y, w, types, src, order, torch.bincount(types, minlength=case.types).tolist())
+
+
+def product_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
+    run = TypedProduct(case.blocks, case.k, case.j, DType.f32)
+    types, gather = Index(work.types, case.types), Index(work.src, case.nodes)
+    gathered = work.src[work.order]
+    shape = case.rows, *work.x.shape[1:-1], case.j
+
+    def segments() -> Tensor:
+        out = torch.empty(shape)
+        parts = work.x.index_select(0, gathered).split(work.sizes)
+        done = [multiply(part, m) for part, m in zip(parts, work.w, strict=True)]
+        return out.index_copy_(0, work.order, torch.cat(done))
+
+    def multiply(part: Tensor, m: Tensor) -> Tensor:
+        return torch.mm(part, m) if case.blocks == 1 else torch.bmm(part.transpose(0, 1), m).transpose(0, 1)
+
+    def copies() -> Tensor:
+        return (work.x[work.src].unsqueeze(-2) @ work.w[work.types]).squeeze(-2)
+
+    calls: dict[str, Callable[[], Tensor]] = {
+        "segments": segments,
+        "graphweave": lambda: run(work.x, work.w, types, gather),
+    }
+    if 4 * case.rows * case.blocks * case.k * case.j <= _COPIES_BYTES:
+        calls["copies"] = copies
+    return calls
+
+
+def gram_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
+    run = TypedGram(case.blocks, case.k, case.j, DType.f32)
+    types, gather = Index(work.types, case.types), Index(work.src, case.nodes)
+    gathered = work.src[work.order]
+
+    def segments() -> Tensor:
+        first = work.x.index_select(0, gathered).split(work.sizes)
+        second = work.y.index_select(0, work.order).split(work.sizes)
+        return torch.stack([multiply(a, b) for a, b in zip(first, second, strict=True)])
+
+    def multiply(a: Tensor, b: Tensor) -> Tensor:
+        return torch.mm(a.t(), b) if case.blocks == 1 else torch.bmm(a.permute(1, 2, 0), b.transpose(0, 1))
+
+    return {"segments": segments, "graphweave": lambda: run(work.x, work.y, types, gather)}
+
+
+def scatter_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
+    run = TypedScatter(case.blocks, case.k, case.j, DType.f32)
+    generator = torch.Generator().manual_seed(2)
+    dst = torch.randint(case.nodes, (case.rows,), generator=generator)
+    scale = torch.rand(case.rows, *[1] * (work.x.dim() - 1), generator=generator)
+    types, to, gather = Index(work.types, case.types), Index(dst, case.nodes), Index(work.src, case.nodes)
+    products = product_calls(case, work)
+
+    def summed(messages: Tensor) -> Tensor:
+        out = torch.zeros(case.nodes, *messages.shape[1:])
+        return out.index_add_(0, dst, messages.mul_(scale))
+
+    return {
+        "segments": lambda: summed(products["segments"]()),
+        "two steps": lambda: summed(products["graphweave"]()),
+        "graphweave": lambda: run(work.x, work.w, types, to, gather, scale.view(-1, 1)),
+    }
+
+
+KINDS = {"product": product_calls, "gram": gram_calls, "scatter": scatter_calls}
+
+
+def measure(calls: dict[str, Callable[[], Tensor]], repeats: int) -> dict[str, Any]:
+    first = {system: seconds_of(call) for system, call in calls.items()}
+    error = relative_error(calls["graphweave"](), calls["segments"]())
+    if error >= TOLERANCE:
+        return {"graphweave": {"status": f"wrong by {error:.1e}"}}
+    timings = interleaved(calls, repeats=repeats, warmup=1, first=first)
+    return {system: {"status": "ok", **asdict(timing)} for system, timing in timings.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--case", nargs="+", choices=CASES, default=["620k", "50k", "dots", "heads", "singles"])
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    rate, bandwidth = gemm_rate(), triad_bandwidth()
+    results: dict[str, Any] = {}
+    rows = []
+    for name in options.case:
+        case = CASES[name]
+        work = make(case)
+        flops = 2 * case.rows * case.blocks * case.k * case.j
+        moved = case.rows * (4 * case.blocks * (case.k + case.j) + 8)
+        for kind, calls in KINDS.items():
+            found = results[f"{name} {kind}"] = measure(calls(case, work), options.repeats)
+            for system, one in found.items():
+                if one["status"] != "ok":
+                    rows.append([f"{name} {kind} {system}", one["status"]])
+                    continue
+                seconds = one["q1"]
+                numbers = (1e3 * seconds, flops / seconds / 1e9, moved / seconds / 1e9)
+                of = (flops / seconds / rate, moved / seconds / bandwidth)
+                rows.append([f"{name} {kind} {system}", *(f"{n:.2f}" for n in (*numbers, *of))])
+    title = f"{options.threads} threads, mm {rate / 1e9:.0f} GFLOP/s, triad {bandwidth / 1e9:.1f} GB/s"
+    ratio_table(title, ["rows, kernel, system", "ms (q1)", "GFLOP/s", "GB/s", "of mm", "of triad"], rows)
+    save(options.out, {"benchmark": "typed", "mm_flops": rate, "triad_bytes": bandwidth, "results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,198 @@
+"""Products whose matrix depends on the type of the row, and the gradients of their matrices, as calls.
+
+Three ways: a generated kernel (`codegen/cpp/typed.py`); for few rows, a batch of small products with a matrix for each
+row, which needs no kernel; and for other dtypes and for wide matrices one product of the vendor's library for each type
+that has rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from graphweave.codegen.cpp.typed import TypedKernel, print_typed
+from graphweave.core.errors import DataError
+from graphweave.core.types import DType
+from graphweave.runtime import arena, formats
+from graphweave.runtime.index import Index
+from graphweave.runtime.kernel_cache import load
+from graphweave.runtime.launch import CHUNK_WORK, Kernel, uniform_chunks
+from graphweave.runtime.toolchain import toolchain
+
+WIDEST = 512
+"""Rows and columns of a matrix up to which kernels are generated."""
+
+FEW = 512
+"""Rows up to which each may have a copy of its matrix, if all copies together have at most `COPIED` elements."""
+
+COPIED = 1 << 18
+
+_CHUNK_ROWS = 128  # of a product, at least: a matrix is fetched, and turned over, for each chunk that it occurs in
+_PART = 1024  # rows that one part of a gram stands for, at least
+_PARTS_BYTES = 64 << 20  # of all parts together, as far as there is more than one
+
+_DTYPES = {DType.f32: torch.float32, DType.f64: torch.float64}
+
+
+class TypedProduct:
+    """out[r, b, j] = sum_k x[g(r), b, k] w[t(r), b, k, j], in memory of the arena."""
+
+    def __init__(self, blocks: int, k: int, j: int, dtype: DType, transposed: bool = False) -> None:
+        """`transposed`: w is given as [types, blocks, j, k]."""
+        self.blocks, self.k, self.j, self.dtype, self.transposed = blocks, k, j, dtype, transposed
+
+    def __call__(self, x: Tensor, w: Tensor, types: Index, gather: Index | None = None) -> Tensor:
+        """x [S, ..., k], w [types, ..., k, j] with `blocks` matrices a type -> [S, ..., j].
+
+        S is the length of `types`, whose rows are w's; x has as many rows, or those that `gather` [S] names.
+        IndexRangeError for a value of an index that names no row.
+        """
+        num, shape = types.values.numel(), (*x.shape[1:-1], self.j)
+        flat_x = x.reshape(x.shape[0], self.blocks, self.k)
+        matrices = (self.j, self.k) if self.transposed else (self.k, self.j)
+        flat_w = w.reshape(types.rows, self.blocks, *matrices)
+        _check(types, flat_x, gather)
+        with torch.no_grad():
+            if not has_kernel(self.dtype, self.k, self.j, self.blocks):
+                out = self._by_type(flat_x, flat_w, types, gather)
+            elif few(num, flat_w):
+                copies = flat_w.index_select(0, types.flat())
+                out = _rows(flat_x, gather).unsqueeze(2) @ (copies.mT if self.transposed else copies)
+            else:
+                out = self._by_kernel(flat_x.contiguous(), flat_w.contiguous(), types, gather)
+        return out.view(num, *shape)
+
+    def _by_kernel(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
+        out = arena.empty((types.values.numel(), self.blocks, self.j), x.dtype)
+        grouped = _Grouped(types, gather)
+        chunks = uniform_chunks(out.shape[0], min(self.blocks * (self.k + self.j), CHUNK_WORK // _CHUNK_ROWS))
+        spec = TypedKernel("matmul", self.blocks, self.k, self.j, self.dtype, self.transposed, grouped.wide)
+        _run(spec, (x, w, out), grouped, (grouped.column(gather), grouped.perm), chunks)
+        return out
+
+    def _by_type(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
+        out = arena.empty((types.values.numel(), self.blocks, self.j), x.dtype)
+        grouped = _Grouped(types, gather)
+        for kind, here, rows in grouped.segments(gather):
+            matrices = w[kind].mT if self.transposed else w[kind]
+            out[here] = (x[rows].transpose(0, 1) @ matrices).transpose(0, 1)
+        return out
+
+
+class TypedGram:
+    """out[t, b, i, j] = sum over r with t(r) = t of x[g(r), b, i] y[h(r), b, j]; 0 for a type without rows."""
+
+    def __init__(self, blocks: int, k: int, j: int, dtype: DType) -> None:
+        self.blocks, self.k, self.j, self.dtype = blocks, k, j, dtype
+
+    def __call__(
+        self, x: Tensor, y: Tensor, types: Index, gather_x: Index | None = None, gather_y: Index | None = None
+    ) -> Tensor:
+        """x [S, ..., k], y [S, ..., j] with `blocks` blocks a row -> [types, ..., k, j] in memory of the arena.
+
+        S is the length of `types`; x and y have as many rows, or those that their gather [S] names. IndexRangeError
+        for a value of an index that names no row.
+        """
+        shape = types.rows, *x.shape[1:-1], self.k, self.j
+        x, y = x.reshape(x.shape[0], self.blocks, self.k), y.reshape(y.shape[0], self.blocks, self.j)
+        _check(types, x, gather_x)
+        _check(types, y, gather_y)
+        size = types.rows, self.blocks, self.k, self.j
+        with torch.no_grad():
+            if not has_kernel(self.dtype, self.k, self.j, self.blocks):
+                out = arena.empty(size, x.dtype).zero_()
+                self._add_by_type(out, x, y, types, gather_x, gather_y)
+            elif few(types.values.numel(), out := x.new_empty(size)):
+                outer = _rows(x, gather_x).unsqueeze(3) * _rows(y, gather_y).unsqueeze(2)
+                out = out.zero_().index_add_(0, types.flat(), outer)
+            else:
+                out = arena.empty(size, x.dtype)
+                self._by_kernel(out, x.contiguous(), y.contiguous(), types, gather_x, gather_y)
+        return out.view(shape)
+
+    def _by_kernel(
+        self, out: Tensor, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None
+    ) -> None:
+        grouped = _Grouped(types, gather_x, gather_y)
+        num = types.values.numel()
+        parts = max(1, min(num // _PART, _PARTS_BYTES // (self.blocks * self.k * self.j * x.element_size())))
+        chunks = uniform_chunks(num, max(1, parts * (1 << 14) // max(num, 1)))
+        spec = TypedKernel("gram", self.blocks, self.k, self.j, self.dtype, wide=grouped.wide)
+        _run(spec, (x, y, out), grouped, (grouped.column(gather_x), grouped.column(gather_y)), chunks)
+
+    def _add_by_type(
+        self, out: Tensor, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None
+    ) -> None:
+        grouped = _Grouped(types, gather_x, gather_y)
+        second = (rows for _, _, rows in grouped.segments(gather_y))
+        for (kind, _, rows), others in zip(grouped.segments(gather_x), second, strict=True):
+            out[kind] = x[rows].permute(1, 2, 0) @ y[others].transpose(0, 1)
+
+
+class _Grouped:
+    """The order of types: rows grouped by type, and which row of a gathered tensor stands at each position."""
+
+    def __init__(self, types: Index, *gathers: Index | None) -> None:
+        self.types = types
+        self.wide = any(index.wide for index in (types, *gathers) if index is not None)
+        self.csr = formats.csr(types.values, types.rows, types.wrap, self.wide)
+        self.perm = formats.perm(types.values, types.rows, types.wrap, self.wide)
+
+    def column(self, gather: Index | None) -> Tensor | None:
+        """The row at each position; None for the position itself."""
+        if gather is None:
+            return self.perm
+        t = self.types
+        return formats.column(t.values, t.rows, t.wrap, gather.values, gather.rows, gather.wrap, self.wide)
+
+    def segments(self, gather: Index | None) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """(type, its rows, the rows of a tensor read through `gather`) for each type that has rows."""
+        positions = torch.arange(self.types.values.numel())
+        perm, column = self.perm, self.column(gather)
+        indptr = self.csr.indptr
+        for kind in indptr.diff().nonzero().squeeze(1).tolist():
+            at = slice(int(indptr[kind]), int(indptr[kind + 1]))
+            rows = [positions[at] if order is None else order[at].long() for order in (perm, column)]
+            yield kind, rows[0], rows[1]
+
+
+@lru_cache(maxsize=1024)
+def _kernel(tools: object, spec: TypedKernel) -> Kernel:
+    """`tools` is only the key, so that a change of compiler settings is honoured."""
+    return load(print_typed(spec), spec.name)
+
+
+def _run(
+    spec: TypedKernel,
+    tensors: tuple[Tensor, Tensor, Tensor],
+    grouped: _Grouped,
+    rows: tuple[Tensor | None, Tensor | None],
+    chunks: Tensor,
+) -> None:
+    ptrs = [0 if t is None else t.data_ptr() for t in (*tensors, grouped.csr.indptr, *rows)]
+    _kernel(toolchain(), spec)(ptrs, (grouped.types.rows,), chunks, torch.get_num_threads())
+
+
+def has_kernel(dtype: DType, k: int, j: int, blocks: int) -> bool:
+    return dtype in _DTYPES and blocks > 0 and 0 < k <= WIDEST and 0 < j <= WIDEST
+
+
+def few(num: int, matrices: Tensor) -> bool:
+    return num <= FEW and num * matrices[:1].numel() <= COPIED
+
+
+def _rows(x: Tensor, gather: Index | None) -> Tensor:
+    return x if gather is None else x.index_select(0, gather.flat())
+
+
+def _check(types: Index, x: Tensor, gather: Index | None) -> None:
+    """That no row beyond x would be read."""
+    rows = x.shape[0] if gather is None else gather.values.numel()
+    if rows != types.values.numel() or (gather is not None and gather.rows > x.shape[0]):
+        raise DataError(
+            f"expected a type for each row (got {types.values.numel()} types, {rows} rows"
+            + (f" gathered from {x.shape[0]}, said to be {gather.rows})." if gather is not None else ").")
+        )
