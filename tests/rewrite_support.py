@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from graphweave.analysis.flow import spaces_in
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.interp import interp
@@ -28,9 +29,10 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.ir.message.verify import verify
-from graphweave.passes import rules
-from graphweave.passes.moves import Move
+from graphweave.passes import rules as rules_room
+from graphweave.passes.moves import Move, pairs_in
 from graphweave.passes.rewrite import apply
+from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
 from graphweave.testing.joint import Joint, joint
@@ -41,9 +43,12 @@ _ROUNDING = 1e-12
 
 
 def _all_rules() -> dict[str, Rule]:
-    modules = [importlib.import_module(f"{rules.__name__}.{m.name}") for m in pkgutil.iter_modules(rules.__path__)]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Rule)]
-    return {rule.name: rule for rule in found}
+    modules = [
+        importlib.import_module(f"{rules_room.__name__}.{m.name}") for m in pkgutil.iter_modules(rules_room.__path__)
+    ]
+    values = [value for module in modules for value in vars(module).values()]
+    several = [rule for value in values if isinstance(value, tuple) for rule in value if isinstance(rule, Rule)]
+    return {rule.name: rule for rule in (*(v for v in values if isinstance(v, Rule)), *several)}
 
 
 RULES = _all_rules()
@@ -69,8 +74,9 @@ def every_site(program: Program) -> tuple[Program, list[tuple[str, Ref, Ref]]]:
     """(rule, node, what the rule makes of it) wherever a rule applies; the program gives both, pair by pair."""
     build = Builder.of(program)
     found: list[tuple[str, Ref, Ref]] = []
+    rules = (*RULES.values(), *(compact(m, t) for m, t in pairs_in(program)))
     for ref, t in enumerate(program.types):
-        for rule in RULES.values():
+        for rule in rules:
             count = len(build.nodes)
             new = rule.apply(build, ref)
             if new is None or new == ref:
@@ -78,7 +84,10 @@ def every_site(program: Program) -> tuple[Program, list[tuple[str, Ref, Ref]]]:
             else:
                 assert build.types[new] == t, f"{rule.name} at %{ref}: {build.types[new]} instead of {t}"
                 found.append((rule.name, ref, new))
-    both = build.program([r for _, ref, new in found for r in (ref, new)], program.spaces)
+    declared = {space for space, _ in program.spaces}
+    made = dict.fromkeys(s for t in build.types for s in spaces_in(t) if s not in {*declared, UNIT})
+    spaces = [*program.spaces, *((s, "") for s in made)]
+    both = build.program([r for _, ref, new in found for r in (ref, new)], spaces)
     verify(both)
     return both, found
 

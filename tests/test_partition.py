@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 from torch import Tensor
 
-from graphweave.analysis.flow import ancestors, edge_spaces, is_integral
+from graphweave.analysis.flow import ancestors, edge_spaces, extract, is_integral
 from graphweave.analysis.hoist import graph_only
 from graphweave.compiler.build import build_training
 from graphweave.compiler.pipeline import optimise
@@ -32,7 +32,10 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
+    TypedGram,
+    TypedMatMul,
 )
+from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import Recompute
@@ -105,7 +108,7 @@ def test_edges_save_only_what_cannot_be_recomputed(part: int) -> None:
         edges, free = edge_spaces(j.program), graph_only(j.program)
         for ref in split(j.program, j.num_forward, j.tangents).saved:
             node, t = j.program.nodes[ref], j.program.types[ref]
-            heavy = isinstance(node, MatMul | Gram | Push)
+            heavy = isinstance(node, MatMul | Gram | Push | TypedMatMul | TypedGram)
             random_or_unknown = isinstance(node, Aten)
             fine = isinstance(node, Input) or heavy or random_or_unknown or is_integral(j.program, ref) or ref in free
             assert not isinstance(t, Type) or t.space not in edges or fine, f"program {number} saves %{ref}: {node}"
@@ -140,7 +143,7 @@ def test_never_saves_what_the_backward_reads_first_and_always_only_what_is_dear(
     for ref in wanted & early:
         assert ref in never or isinstance(j.program.nodes[ref], layout), f"never does not save %{ref}"
     for ref in always:
-        dear = isinstance(j.program.nodes[ref], Input | MatMul | Gram | Aten)
+        dear = isinstance(j.program.nodes[ref], Input | MatMul | Gram | TypedMatMul | TypedGram | Aten)
         t = j.program.types[ref]
         large = isinstance(t, Type) and (t.space == UNIT or is_integral(j.program, ref))
         assert dear or large or ref in free, f"always saves %{ref}: {j.program.nodes[ref]}"
@@ -183,7 +186,7 @@ def with_row_counts(program: Program, given: dict[str, Tensor], graph: Edges) ->
     rows = {"s0": graph.num_src, "s1": graph.num_dst, "s2": len(graph.src)}
     if Space("W") not in dict(program.spaces):
         rows["s0"] = max(graph.num_src, graph.num_dst)
-    return {**given, **{f"{size}_rows": rows[size] for _, size in program.spaces}}
+    return {**given, **{f"{size}_rows": rows[size] for _, size in program.spaces if size in rows}}
 
 
 @pytest.mark.parametrize("number", range(12))
@@ -208,3 +211,19 @@ def test_more_halves_make_the_whole_under_every_policy(number: int, recompute: R
 @pytest.mark.parametrize("number", range(12, 120))
 def test_more_halves_make_the_whole(number: int) -> None:
     check(number)
+
+
+NEGATED = """
+space V = s0
+%0: V[2] f64 = input x
+%1: V[2] f64 = neg %0
+%2: V[2] f64 = exp %1
+%3: V[2] f64 = add %1, %2
+return %3
+"""
+
+
+def test_what_is_extracted_from_an_extract_has_names_of_its_own() -> None:
+    once = extract(parse(NEGATED), [0, 2], [3]).program  # in which %1 is the input saved_2
+    twice = extract(once, [1, 2], [3]).program
+    assert [n.name for n in twice.nodes if isinstance(n, Input)] == ["saved_2", "saved_2_"]

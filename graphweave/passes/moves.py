@@ -6,12 +6,38 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.analysis.flow import users
+from graphweave.analysis.typed import below, gathered
+from graphweave.core.types import Op
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Pointwise, Program, Push, Ref, Reshape, Slice
+from graphweave.ir.message.nodes import (
+    Const,
+    Gram,
+    Input,
+    Join,
+    MapOf,
+    MapType,
+    MatMul,
+    Node,
+    Part,
+    Pointwise,
+    Program,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    TypedGram,
+    TypedMatMul,
+)
+from graphweave.ir.message.pairs import is_pair_space
 from graphweave.passes.rules import (
+    compact,
     compose_maps,
     distribute,
     factor,
+    factored_bases,
     feature_sum,
     injective_maps,
     linear_through_push,
@@ -20,6 +46,8 @@ from graphweave.passes.rules import (
     reciprocal,
     split_linear,
     totals,
+    typed_push,
+    typed_reorder,
 )
 from graphweave.passes.rules.rule import Rule
 
@@ -51,6 +79,109 @@ def linear(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
         yield Move(TO_NODES, sites)
 
 
+def reorderings(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+    """Weights before rows wherever that is possible, then for each typed product alone."""
+    products = [r for r, n in enumerate(program.nodes) if isinstance(n, TypedMatMul)]
+    if products:
+        yield Move(typed_reorder.RULES, tuple(range(len(program.nodes))))
+    if len(products) > 1:
+        used_by = users(program)
+        for ref in products:
+            yield Move(typed_reorder.RULES, tuple(_around(program, used_by, ref)))
+
+
+def _around(program: Program, used_by: list[list[Ref]], ref: Ref) -> Iterator[Ref]:
+    """Who reads the rows of a typed product, through reshapes and factors."""
+    todo, seen = [ref], set[Ref]()
+    while todo:
+        at = todo.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        node = program.nodes[at]
+        if isinstance(node, Push | Gram | MatMul | Reduce | TypedMatMul | TypedGram):
+            yield at
+        if at == ref or isinstance(node, Reshape | Pointwise):
+            todo.extend(used_by[at])
+
+
+def compactions(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+    """All that edges compute from two maps, for each pair of maps that meet in a typed product; forward ones first."""
+    found: dict[tuple[Ref, Ref], bool] = {}
+    for ref, node in enumerate(program.nodes):
+        for pair in _pairs_of(program, node):
+            found[pair] = found.get(pair, True) and ref in late
+    everything = tuple(range(len(program.nodes)))
+    for m, t in sorted(found, key=lambda pair: found[pair]):
+        yield Move((compact.compact(m, t),), everything)
+
+
+def pairs_in(program: Program) -> tuple[tuple[Ref, Ref], ...]:
+    """Every two maps that meet in a typed product."""
+    return tuple(dict.fromkeys(pair for node in program.nodes for pair in _pairs_of(program, node)))
+
+
+def forward_pairs(program: Program, late: frozenset[Ref]) -> tuple[tuple[Ref, Ref], ...]:
+    """Pairs of maps that a typed product of the forward meets: Hector's (source, relation)."""
+    found = dict.fromkeys(
+        (pull, node.map)
+        for ref, node in enumerate(program.nodes)
+        if isinstance(node, TypedMatMul) and ref not in late and (pull := _pull_map(program, node.x)) is not None
+    )
+    return tuple((m, t) for m, t in found if _may_pair(program, m, t))
+
+
+def _pairs_of(program: Program, node: Node) -> Iterator[tuple[Ref, Ref]]:
+    candidates: list[tuple[Ref | None, Ref]] = []
+    if isinstance(node, TypedMatMul):
+        candidates.append((_pull_map(program, node.x), node.map))
+    elif isinstance(node, TypedGram):
+        candidates += [(_pull_map(program, node.x), node.map), (_pull_map(program, node.y), node.map)]
+    elif isinstance(node, Push):
+        candidates += [(node.map, t) for t in _types_behind(program, node.x)]
+    yield from ((m, t) for m, t in candidates if m is not None and _may_pair(program, m, t))
+
+
+def _types_behind(program: Program, ref: Ref) -> Iterator[Ref]:
+    """Maps of the typed products that a pushed value is, but for factors."""
+    node = program.nodes[below(program, ref)]
+    if isinstance(node, TypedMatMul):
+        yield node.map
+    elif isinstance(node, Pointwise) and node.op in (Op.mul, Op.div, Op.neg):
+        for r in node.args:
+            yield from _types_behind(program, r)
+
+
+def _pull_map(program: Program, ref: Ref) -> Ref | None:
+    return gathered(program, ref).map
+
+
+def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
+    """Two maps of edges; pairs of pairs are what they were."""
+    a, b = program.nodes[m], program.nodes[t]
+    types = program.types[m]
+    if not isinstance(a, MapOf) or not isinstance(b, MapOf) or a.index == b.index or not isinstance(types, MapType):
+        return False
+    return not is_pair_space(types.dom) and types.dom not in {n.cod for n in program.nodes if isinstance(n, MapOf)}
+
+
+def bases(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+    """All products with matrices made of few bases, and what lets their products be those of nodes."""
+    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, TypedMatMul))
+    if sites:
+        yield Move((factored_bases.RULE, postpone.RULE), sites)
+
+
+def typed_pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+    """All typed products that are pushed, at once: the rows of one go only when all of them do; then each alone."""
+    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, Push) and any(_types_behind(program, n.x)))
+    if sites:
+        yield Move((typed_push.RULE,), sites)
+    if len(sites) > 1:
+        for ref in sites:
+            yield Move((typed_push.RULE,), (ref,))
+
+
 def products_of_push(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
     """All products that read one pushed value, which then is not needed any more."""
     readers: dict[Ref, list[Ref]] = {}
@@ -78,8 +209,9 @@ def pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
 
 
 def singles(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+    sites = [r for r, n in enumerate(program.nodes) if not isinstance(n, Input | Const | MapOf | ToUnit | Join | Part)]
     for rule in ALONE:
-        for ref in range(len(program.nodes)):
+        for ref in sites:
             yield Move((rule,), (ref,))
 
 

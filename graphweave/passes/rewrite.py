@@ -8,16 +8,18 @@ of its users are gone. That is the look-ahead which greedy choice by itself lack
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graphweave.analysis.cost import Cost, cost
 from graphweave.analysis.flow import depending
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, Program, Ref
-from graphweave.passes.moves import ORDER, Move
+from graphweave.ir.message.nodes import Input, Program, Ref, TypedMatMul
+from graphweave.passes.moves import ORDER, Move, Moves, forward_pairs, reorderings
+from graphweave.passes.relational import Measure, Relational, Start, with_pairs
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
+from graphweave.passes.rules.compact import compact
 from graphweave.passes.substitute import substitute
 
 _ROUNDS = 4
@@ -32,20 +34,34 @@ class Rewrite:
     statistics: Statistics = field(default_factory=Statistics)
     tangents: frozenset[str] = frozenset()
     keep: tuple[Ref, ...] = ()
+    relational: Relational = field(default_factory=Relational)
+    measure: Measure | None = None
     name: str = "rewrite"
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` with every rewrite that gains; the same object where none does."""
-        state = _State(self, program)
+        if not any(isinstance(n, TypedMatMul) for n in program.nodes):
+            return self._run(program, Start(False, False), ORDER).rewritten()
+        statistics = with_pairs(program, self.statistics, self.measure)
+        settings = replace(self, statistics=statistics)
+        moves = (*self.relational.moves(), *ORDER)
+        found = [settings._run(program, start, moves) for start in self.relational.starts()]
+        best = min(found, key=lambda state: state.cost.seconds(statistics))
+        best.steps += [_refused(best, state) for state in found if state is not best]
+        return best.rewritten()
+
+    def _run(self, program: Program, start: Start, moves: tuple[Moves, ...]) -> _State:
+        state = _State(self, program, start)
+        state.begin()
         for _ in range(_ROUNDS):
-            if not state.round():
+            if not state.round(moves):
                 break
-        return Rewritten(state.program, state.where, tuple(state.steps))
+        return state
 
 
 class _State:
-    def __init__(self, settings: Rewrite, program: Program) -> None:
-        self.settings = settings
+    def __init__(self, settings: Rewrite, program: Program, start: Start) -> None:
+        self.settings, self.start = settings, start
         self.where = unchanged(program).where
         self.steps: list[Step] = []
         self._become(program, settings.keep, self._cost(program, settings.keep))
@@ -58,10 +74,27 @@ class _State:
     def _cost(self, program: Program, keep: tuple[Ref, ...]) -> Cost:
         return cost(program, _tangents(program, self.settings.tangents), keep)
 
-    def round(self) -> bool:
+    def begin(self) -> None:
+        """Do what this way to start does, whether or not it gains by itself."""
+        if self.start.reorder:
+            for move in reorderings(self.program, self.late):
+                self._try(move, forced=True)
+                break
+        if self.start.compact:
+            for _ in range(_ROUNDS * 4):
+                pairs = forward_pairs(self.program, self.late)
+                everything = tuple(range(len(self.program.nodes)))
+                moves = [Move((compact(m, t),), everything) for m, t in pairs]
+                if not any(self._try(move, forced=True) for move in moves):
+                    break
+
+    def rewritten(self) -> Rewritten:
+        return Rewritten(self.program, self.where, tuple(self.steps))
+
+    def round(self, makers: tuple[Moves, ...]) -> bool:
         """Try every move once; whether any was taken."""
         taken = False
-        for make in ORDER:
+        for make in makers:
             moves, position = list(make(self.program, self.late)), 0
             while position < len(moves):
                 if self._try(moves[position]):
@@ -71,7 +104,7 @@ class _State:
                     position += 1
         return taken
 
-    def _try(self, move: Move) -> bool:
+    def _try(self, move: Move, forced: bool = False) -> bool:
         program, statistics = self.program, self.settings.statistics
         count = len(program.nodes)
         replaced, fired = apply(self.build, move)
@@ -83,7 +116,7 @@ class _State:
         keep = tuple(done.where[r] for r in self.keep)
         after = self._cost(done.program, keep)
         old, new = self.cost.seconds(statistics), after.seconds(statistics)
-        gains = old - new > _GAIN * old
+        gains = forced or old - new > _GAIN * old
         loc = program.locs[next(iter(replaced))]
         gained = tuple(sorted(difference(self.cost.per_row(), after.per_row()).items(), key=lambda item: item[0].name))
         totals = self.cost.total(statistics), after.total(statistics)
@@ -126,6 +159,15 @@ def _last(replaced: Mapping[Ref, Ref], ref: Ref) -> Ref:
     while ref in replaced:
         ref = replaced[ref]
     return ref
+
+
+def _refused(best: _State, other: _State) -> Step:
+    """The other way to start as a choice that was not taken."""
+    statistics = best.settings.statistics
+    seconds = best.cost.seconds(statistics) - other.cost.seconds(statistics)
+    gained = sorted(difference(best.cost.per_row(), other.cost.per_row()).items(), key=lambda item: item[0].name)
+    totals = best.cost.total(statistics), other.cost.total(statistics)
+    return Step((other.start.name,), "", *totals, seconds, tuple(gained), False)
 
 
 def _tangents(program: Program, names: frozenset[str]) -> list[Ref]:

@@ -29,12 +29,14 @@ class Step:
 class Rewritten:
     """`where[old]` is the new position of each node of the program that was rewritten; dead nodes have none.
 
-    `steps` are the choices that were made by cost, in order.
+    `steps` are the choices that were made by cost, in order. `unions` are spaces that the pass made, each with the
+    spaces of which it is the disjoint union (the unit space stands for one row).
     """
 
     program: Program
     where: dict[Ref, Ref]
     steps: tuple[Step, ...] = ()
+    unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
 
 
 def unchanged(program: Program) -> Rewritten:

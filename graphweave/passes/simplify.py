@@ -7,11 +7,27 @@ from dataclasses import dataclass
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.rewritten import Rewritten, unchanged
-from graphweave.passes.rules import common, constants, join_reshapes, unbroadcast
+from graphweave.passes.rules import (
+    column_counts,
+    common,
+    constants,
+    join_reshapes,
+    typed_linear,
+    typed_scale,
+    unbroadcast,
+)
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
 
-ALWAYS: tuple[Rule, ...] = (constants.RULE, unbroadcast.RULE, join_reshapes.RULE, common.RULE)
+ALWAYS: tuple[Rule, ...] = (
+    constants.RULE,
+    unbroadcast.RULE,
+    join_reshapes.RULE,
+    common.RULE,
+    column_counts.RULE,
+    typed_linear.RULE,
+    typed_scale.RULE,
+)
 
 _FUEL = 16  # rules at one node
 

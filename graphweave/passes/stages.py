@@ -34,17 +34,25 @@ def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
     build = Builder()
     where: dict[tuple[Ref, Ref], Ref] = {}
 
+    def made(r: Ref) -> Ref:
+        """Of what is computed once; a map or an input may stand behind the gradient that begins a stage."""
+        return take(r, _stage_of(starts, r, late))
+
     def read(r: Ref, stage: Ref) -> Ref:
         if r in stages:
-            return where[r, max(s for s in stages[r] if s <= stage)]
-        found = where[r, _stage_of(starts, r, late)]
+            return take(r, max(s for s in stages[r] if s <= stage))
         if stage == _START or not _is_rows(program, r) or (r, stage) not in wrapped:
-            return found
-        return _after(build, found, [where[r, _stage_of(starts, r, late)] for r in _finished(starts, calls, stage)])
+            return made(r)
+        return _after(build, made(r), [made(f) for f in _finished(starts, calls, stage)])
+
+    def take(ref: Ref, stage: Ref) -> Ref:
+        if (ref, stage) not in where:
+            at = {r: read(r, stage) for r in operands(program.nodes[ref])}
+            where[ref, stage] = build.add(with_operands(program.nodes[ref], at.__getitem__), program.locs[ref])
+        return where[ref, stage]
 
     for ref, stage in sorted(copies, key=lambda c: _place(c, stages)):
-        at = {r: read(r, stage) for r in operands(program.nodes[ref])}
-        where[ref, stage] = build.add(with_operands(program.nodes[ref], at.__getitem__), program.locs[ref])
+        take(ref, stage)
     first = {r: new for (r, _), new in reversed(where.items())}
     outputs = [None if r is None else first[r] for r in program.outputs]
     return Extract(build.program(outputs, program.spaces), {old: first[new] for old, new in part.where.items()})

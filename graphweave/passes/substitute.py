@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from graphweave.core.types import Space
+from graphweave.analysis.flow import spaces_in
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import Input, Ref
 from graphweave.passes.rewritten import Rewritten
@@ -50,5 +51,11 @@ def substitute(
     for ref in range(count):
         if isinstance(build.nodes[ref], Input) or final(ref) in live:
             take(ref)
-    program = new.program([None if r is None else where[final(r)] for r in outputs], spaces)
+    spaces = tuple(spaces)
+    declared = {UNIT, *(s for s, _ in spaces)}
+    # What a rule has made is counted when it is there.
+    made = dict.fromkeys(s for t in new.types for s in spaces_in(t) if s not in declared)
+    program = new.program(
+        [None if r is None else where[final(r)] for r in outputs], [*spaces, *((s, "") for s in made)]
+    )
     return Rewritten(program, {r: where[final(r)] for r in range(count) if final(r) in where})

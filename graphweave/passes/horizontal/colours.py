@@ -1,0 +1,125 @@
+"""What makes two nodes alike: operator, parameters and shapes, the same some steps up; never names, never values."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from graphweave.analysis.hoist import graph_only
+from graphweave.core.types import UNIT
+from graphweave.ir.message.builder import with_operands
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Arg,
+    Aten,
+    Const,
+    Input,
+    MapOf,
+    MapType,
+    Operand,
+    Pull,
+    Push,
+    Random,
+    Ref,
+    ToUnit,
+    Type,
+    ValueType,
+)
+from graphweave.passes.horizontal.graph import Graph, Tree
+
+_STEPS = 5  # so many steps up are part of a colour
+
+
+class Colours:
+    """`signature(i)`: operator, parameters and types of a node and its operands, all but the spaces, and whether it is
+    of the backward.
+
+    `seed(i)`: of a pull or push, what must agree with those of other relations beside the signature.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._only = graph_only(graph.program)
+        self._level = self._levels()
+        self._names: dict[Hashable, int] = {}
+        self._colour = self._coloured()
+
+    def signature(self, i: Ref) -> Hashable:
+        graph = self._graph
+        node = graph.nodes[i]
+        parameters = node if isinstance(node, Tree) else with_operands(node, lambda _: 0)
+        kinds = tuple(_kind(graph.types[r]) for r in graph.ops[i])
+        return type(node).__name__, i in graph.late, repr(parameters), _kind(graph.types[i]), kinds
+
+    def seed(self, i: Ref) -> Hashable:
+        """How many moves lie behind it, where the index comes from, what is moved. Equal ones are independent."""
+        node = self._graph.nodes[i]
+        assert isinstance(node, Pull | Push)
+        index = self._graph.ops[node.map][0]
+        moved = self._colour[node.x] if isinstance(node, Push) else 0
+        return i in self._only, self._level[i], self._colour[index], moved
+
+    def _levels(self) -> list[int]:
+        """How many pulls and pushes lie on the longest way to a node; what depends on the graph alone counts apart."""
+        graph = self._graph
+        level = [0] * len(graph.nodes)
+        for i, node in enumerate(graph.program.nodes):
+            behind = [level[r] for r in graph.ops[i] if (r in self._only) == (i in self._only)]
+            level[i] = max(behind, default=0) + isinstance(node, Pull | Push)
+        return level
+
+    def _coloured(self) -> list[int]:
+        graph = self._graph
+        own = [self._named((_static(graph, i),)) for i in range(len(graph.nodes))]
+        colour = own
+        for _ in range(_STEPS):
+            colour = [self._named((own[i], *(colour[r] for r in self._seen(i)))) for i in range(len(own))]
+        return colour
+
+    def _seen(self, i: Ref) -> tuple[Ref, ...]:
+        """Operands that are part of a colour: relations pull from types that come about in different ways."""
+        node = self._graph.nodes[i]
+        if isinstance(node, Pull) and i not in self._only:
+            return ()
+        if isinstance(node, Tree | MapOf):
+            return ()
+        return tuple(r for r in self._graph.ops[i] if not self._graph.is_unit(r))
+
+    def _named(self, key: Hashable) -> int:
+        return self._names.setdefault(key, len(self._names))
+
+
+def _kind(t: ValueType) -> Hashable:
+    match t:
+        case Type(space, shape, dtype):
+            return space == UNIT, shape, dtype
+        case MapType(_, cod):
+            return "to unit" if cod == UNIT else "map"
+        case AnyType(text):
+            return text.split("[")[0].split("(")[0], text.count(",")
+
+
+def _static(graph: Graph, i: Ref) -> Hashable:
+    node = graph.nodes[i]
+    match node:
+        case Aten(target, args, kwargs):
+            return target, repr(_blank(args)), repr(_blank(kwargs)), _kind(node.type)
+        case Input():
+            return "input", _kind(node.type)
+        case Const(value):
+            # relations are numbered: in an index, and nowhere else, constants tell them apart
+            return "const", repr(value) if graph.value(i).dtype.is_float else "", _kind(node.type)
+        case Tree(op):
+            return "tree", op, _kind(graph.types[i])
+        case MapOf() | ToUnit():
+            return "map", _kind(graph.types[i])
+        case Random(_, t):
+            return "random", _kind(t)
+        case _:
+            return repr(with_operands(node, lambda _: 0)), _kind(graph.types[i])
+
+
+def _blank(arg: Arg | Any) -> Any:
+    if isinstance(arg, Operand):
+        return "%"
+    return tuple(map(_blank, arg)) if isinstance(arg, tuple) else arg

@@ -1,0 +1,236 @@
+"""The program in which every pack is one node over the disjoint union of its members' spaces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graphweave.core.types import UNIT
+from graphweave.ir.message.builder import Builder, with_operands
+from graphweave.ir.message.nodes import (
+    Aten,
+    Concat,
+    Const,
+    Gram,
+    Input,
+    Join,
+    MapOf,
+    MatMul,
+    Node,
+    Operand,
+    Part,
+    Pointwise,
+    Pull,
+    Push,
+    Ref,
+    Slice,
+    Type,
+    TypedGram,
+    TypedMatMul,
+)
+from graphweave.passes.horizontal.graph import Graph, Tree
+from graphweave.passes.horizontal.packs import Packs
+from graphweave.passes.horizontal.sizes import Sizes
+from graphweave.passes.horizontal.unions import Picked, Segments, Unions
+
+
+class Emitter:
+    """`one(i)` is node i of the old program in the new one, `many(refs)` values of several lanes as one on a union."""
+
+    def __init__(self, graph: Graph, packs: Packs, sizes: Sizes) -> None:
+        self.graph, self.packs = graph, packs
+        self.build = Builder()
+        self.unions = Unions(graph.program, self.build, sizes, self.one)
+        self._packed: dict[int, Ref] = {}
+        self._done: dict[Ref, Ref] = {}
+        for i, node in enumerate(graph.program.nodes):
+            if isinstance(node, Input):
+                self._done[i] = self.build.add(node, self.loc(i))
+
+    def loc(self, i: Ref) -> str:
+        return self.graph.program.locs[i] if i < len(self.graph.program.locs) else ""
+
+    def segments(self, refs: Sequence[Ref]) -> Segments:
+        return tuple(self.graph.value(r).space for r in refs)
+
+    # -------------------------------------------------------- nodes of the old program
+
+    def node(self, i: Ref) -> None:
+        """A node that is in no pack, as it was."""
+        if i in self._done:
+            return
+        node = self.graph.nodes[i]
+        if not isinstance(node, Tree):
+            self._done[i] = self.build.add(self._renamed(i), self.loc(i))
+        elif i >= len(self.graph.program.nodes):
+            self._done[i] = self.one(self.graph.ops[i][0])
+        else:
+            for inner in (*self.graph.inner[i], i):
+                original = with_operands(self.graph.program.nodes[inner], self.one)
+                self._done[inner] = self.build.add(original, self.loc(inner))
+
+    def _renamed(self, i: Ref) -> Node:
+        node, now = self.graph.nodes[i], iter(self.graph.ops[i])
+        assert not isinstance(node, Tree)
+        whole = self._whole_pack(i) if isinstance(node, Concat) and node.dim == 0 and self.graph.is_unit(i) else None
+        return whole or with_operands(node, lambda _: self.one(next(now)))
+
+    def _whole_pack(self, i: Ref) -> Aten | None:
+        """Shared data that is all members of a pack in order: the same numbers in another shape."""
+        refs = self.graph.ops[i]
+        p = self.packs.of.get(refs[0], (None, 0))[0]
+        if p is None or len(refs) == 1 or self.packs.lanes[p] != refs:
+            return None
+        return Aten(
+            "aten.reshape.default", (Operand(self._packed[p]), self.graph.value(i).shape), (), self.graph.value(i)
+        )
+
+    def pack(self, p: int, value: Ref) -> None:
+        self._packed[p] = value
+
+    def packed(self, p: int) -> Ref:
+        return self._packed[p]
+
+    def one(self, i: Ref) -> Ref:
+        """Node i by itself: a part of its pack, if it is in one."""
+        if i in self.packs.of:
+            p, lane = self.packs.of[i]
+            lanes = self.packs.lanes[p]
+            if len(lanes) == 1:
+                return self._packed[p]
+            if i not in self._done:
+                self._done[i] = self.build.add(Part(self._packed[p], self.segments(lanes), lane), self.loc(i))
+            return self._done[i]
+        if i not in self._done:
+            self.node(i)
+        return self._done[i]
+
+    def asked(self) -> dict[Ref, Ref]:
+        """Every node of the old program that stands by itself in the new one."""
+        return {i: ref for i, ref in self._done.items() if i < len(self.graph.program.nodes)}
+
+    # -------------------------------------------------------- operands of packs
+
+    def picked(self, refs: Sequence[Ref], loc: str) -> Picked:
+        """Where the values `refs` lie together: a pack, one of them by itself, or else a copy of each, once."""
+        distinct = list(dict.fromkeys(refs))
+        if len(distinct) == 1:
+            return Picked(self.one(refs[0]), self.segments(distinct), (0,) * len(refs))
+        packs = {self.packs.of[r][0] if r in self.packs.of else None for r in distinct}
+        p = packs.pop()
+        if p is not None and not packs:
+            at = tuple(self.packs.of[r][1] for r in refs)
+            return Picked(self._packed[p], self.segments(self.packs.lanes[p]), at)
+        whole = self._slices(distinct)
+        if whole is not None:
+            return Picked(whole[0], (UNIT,) * whole[1], tuple(self._start(r) for r in refs))
+        of = self.segments(distinct)
+        place = {r: k for k, r in enumerate(distinct)}
+        return Picked(self._join(distinct, of, loc), of, tuple(place[r] for r in refs))
+
+    def _join(self, refs: Sequence[Ref], of: Segments, loc: str) -> Ref:
+        return self.build.add(Join(tuple(self.one(r) for r in refs), self.unions.space(of)), loc)
+
+    def _slices(self, refs: Sequence[Ref]) -> tuple[Ref, int] | None:
+        """Shared data whose slices of size 1 along the first dim `refs` are, as one row for each, and how many."""
+        nodes = [self.graph.nodes[r] for r in refs]
+        of = {(n.x, n.dim, n.step, n.stop - n.start) if isinstance(n, Slice) else None for n in nodes}
+        if len(of) > 1 or None in of or not self.graph.is_unit(refs[0]):
+            return None
+        ((x, dim, _, size),) = of  # type: ignore[misc]
+        count, t = self.graph.value(x).shape[0], self.graph.value(refs[0])
+        if (dim, size) != (0, 1) or count < 2:
+            return None
+        rows = Type(self.unions.space((UNIT,) * count), t.shape, t.dtype)
+        return self.build.add(Aten("aten.reshape.default", (Operand(self.one(x)), (count, *t.shape)), (), rows)), count
+
+    def _start(self, i: Ref) -> int:
+        node = self.graph.nodes[i]
+        assert isinstance(node, Slice)
+        return node.start
+
+    def many(self, refs: Sequence[Ref], loc: str) -> Ref:
+        """`refs` on the union of their spaces, in order."""
+        node, t = self.graph.nodes[refs[0]], self.graph.value(refs[0])
+        segments = self.segments(refs)
+        if isinstance(node, Const) and self._one_constant(refs, node):
+            return self.build.add(Const(node.value, Type(self.unions.space(segments), t.shape, t.dtype)), loc)
+        found = self.picked(refs, loc)
+        m = self.unions.rows(segments, found, loc)
+        return found.ref if m is None else self.build.add(Pull(found.ref, m), loc)
+
+    def _one_constant(self, refs: Sequence[Ref], first: Const) -> bool:
+        return all(isinstance(n := self.graph.nodes[r], Const) and repr(n.value) == repr(first.value) for r in refs)
+
+    def operand(self, refs: Sequence[Ref], on: Segments, loc: str) -> Ref:
+        """`refs`, one a lane, as an operand of row-wise work on the union `on`."""
+        if not self.graph.is_unit(refs[0]):
+            return self.many(refs, loc)
+        node = self.graph.nodes[refs[0]]
+        if len(set(refs)) == 1 or (isinstance(node, Const) and self._one_constant(refs, node)):
+            return self.one(refs[0])
+        shared = self.many(refs, loc)
+        if on[0] == UNIT:
+            return shared
+        return self.build.add(Pull(shared, self.unions.types(on, range(len(on)), len(on), loc)), loc)
+
+    # -------------------------------------------------------- packs
+
+    def merged(self, lanes: Sequence[Ref]) -> Ref:
+        """The members `lanes` of a pack as one node."""
+        graph, loc = self.graph, self.loc(lanes[0])
+        node = graph.nodes[lanes[0]]
+        columns = list(zip(*(graph.ops[i] for i in lanes), strict=True))
+        match node:
+            case Pull():
+                return self._pull(columns[0], columns[1], lanes, loc)
+            case Push(_, _, fold, empty):
+                m = self._map(columns[1], self.segments(lanes), range(len(lanes)), loc)
+                return self.build.add(Push(self.many(columns[0], loc), m, fold, empty), loc)
+            case MatMul() if len(set(columns[1])) == 1:
+                return self.build.add(MatMul(self.many(columns[0], loc), self.one(columns[1][0])), loc)
+            case MatMul():
+                m = self.unions.types(self.segments(lanes), range(len(lanes)), len(lanes), loc)
+                return self.build.add(TypedMatMul(self.many(columns[0], loc), self.many(columns[1], loc), m), loc)
+            case Gram():
+                m = self.unions.types(self.segments(columns[0]), range(len(lanes)), len(lanes), loc)
+                return self.build.add(TypedGram(self.many(columns[0], loc), self.many(columns[1], loc), m), loc)
+            case TypedMatMul():
+                found = self.picked(columns[1], loc)
+                m = self._map(columns[2], found.of, found.at, loc)
+                return self.build.add(TypedMatMul(self.many(columns[0], loc), found.ref, m), loc)
+            case TypedGram():
+                m = self._map(columns[2], self.segments(lanes), range(len(lanes)), loc)
+                return self.build.add(TypedGram(self.many(columns[0], loc), self.many(columns[1], loc), m), loc)
+            case Pointwise() | Concat():
+                on = self.segments(lanes)
+                args = iter([self.operand(column, on, loc) for column in columns])
+                assert not isinstance(node, Tree)
+                return self.build.add(with_operands(node, lambda _: next(args)), loc)
+            case Aten():  # a copy
+                x, t = self.many(columns[0], loc), graph.value(lanes[0])
+                t = Type(self.unions.space(self.segments(lanes)), t.shape, t.dtype)
+                return self.build.add(replace(node, args=(Operand(x),), type=t), loc)
+            case _:
+                assert not isinstance(node, Tree)
+                return self.build.add(with_operands(node, lambda _: self.many(columns[0], loc)), loc)
+
+    def _pull(self, xs: Sequence[Ref], maps: Sequence[Ref], lanes: Sequence[Ref], loc: str) -> Ref:
+        if not isinstance(self.graph.nodes[maps[0]], MapOf):
+            return self._spread(xs, lanes, loc)
+        found = self.picked(xs, loc)
+        return self.build.add(Pull(found.ref, self.unions.joined(maps, found.of, found.at, loc)), loc)
+
+    def _spread(self, xs: Sequence[Ref], lanes: Sequence[Ref], loc: str) -> Ref:
+        """Shared data repeated for every row."""
+        on = self.segments(lanes)
+        if len(set(xs)) == 1:
+            return self.build.add(Pull(self.one(xs[0]), self.unions.types(on, (0,) * len(on), 1, loc)), loc)
+        return self.build.add(Pull(self.many(xs, loc), self.unions.types(on, range(len(on)), len(on), loc)), loc)
+
+    def _map(self, maps: Sequence[Ref], to: Segments, at: Sequence[int], loc: str) -> Ref:
+        """Maps of pushes, or of types, into the segments `at` of the union `to`."""
+        if isinstance(self.graph.nodes[maps[0]], MapOf):
+            return self.unions.joined(maps, to, at, loc)
+        doms = tuple(t.dom for m in maps if (t := self.graph.types[m]) and not isinstance(t, Type))  # type: ignore
+        return self.unions.types(doms, at, len(to), loc)

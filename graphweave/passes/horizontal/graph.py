@@ -1,0 +1,186 @@
+"""A message program in which trees of sums (maxima, minima) are one node each, as relations add up in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphweave.analysis.flow import depending
+from graphweave.core.types import UNIT, Op
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import (
+    Concat,
+    Input,
+    MapOf,
+    Node,
+    Pad,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Ref,
+    Type,
+    ValueType,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """`op` over any number of operands: a tree of `Pointwise` nodes of one type, each used only by the next."""
+
+    op: Op
+
+
+Part: TypeAlias = Node | Tree
+
+_ASSOCIATIVE = (Op.add, Op.maximum, Op.minimum)
+
+
+class Graph:
+    """Nodes by position, those of the program first; `ops[i]` are the operands of node i.
+
+    `inner[root]` are the nodes that a tree took in, in order (a sum of blocks beside each other is a `Concat`); `late`
+    those that need a tangent. Nodes may be added.
+    """
+
+    def __init__(self, program: Program, keep: Sequence[Ref], tangents: Collection[str] = ()) -> None:
+        self.program = program
+        self.nodes: list[Part] = list(program.nodes)
+        self.ops: list[tuple[Ref, ...]] = [operands(n) for n in program.nodes]
+        self.types: list[ValueType] = list(program.types)
+        self.outputs = list(program.outputs)
+        self.keep = tuple(keep)
+        self.inner: dict[Ref, tuple[Ref, ...]] = {}
+        given = [i for i, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents]
+        self.late = set(depending(program, given))
+        self._find_trees()
+        self.users: list[list[Ref]] = [[] for _ in self.nodes]
+        absorbed = {r for inner in self.inner.values() for r in inner}
+        for i, refs in enumerate(self.ops):
+            if i not in absorbed:
+                for r in dict.fromkeys(refs):
+                    self.users[r].append(i)
+        self.absorbed = absorbed
+
+    def _find_trees(self) -> None:
+        user: dict[Ref, Ref] = {}
+        count = [0] * len(self.nodes)
+        for i, refs in enumerate(self.ops):
+            for r in refs:
+                count[r] += 1
+                user[r] = i
+        for out in (*self.outputs, *self.keep):
+            if out is not None:
+                count[out] += 1
+        inner = {i for i, u in user.items() if count[i] == 1 and self._continues(i, u)}
+        for root in range(len(self.nodes)):
+            if self._op(root) in _ASSOCIATIVE and root not in inner:
+                self._gather(root, inner)
+
+    def _op(self, i: Ref) -> Op | None:
+        node = self.program.nodes[i]
+        return node.op if isinstance(node, Pointwise) and isinstance(self.types[i], Type) else None
+
+    def _continues(self, i: Ref, user: Ref) -> bool:
+        op = self._op(i)
+        return op in _ASSOCIATIVE and self._op(user) is op and self.types[i] == self.types[user]
+
+    def _gather(self, root: Ref, inner: set[Ref]) -> None:
+        leaves: list[Ref] = []
+        within: list[Ref] = []
+        todo = list(reversed(self.ops[root]))
+        while todo:
+            r = todo.pop()
+            if r in inner:
+                within.append(r)
+                todo.extend(reversed(operands(self.program.nodes[r])))
+            else:
+                leaves.append(r)
+        op = self._op(root)
+        assert op is not None
+        self.inner[root] = tuple(sorted(within))
+        whole = self._side_by_side(leaves) if op is Op.add else None
+        if whole is None:
+            self.nodes[root], self.ops[root] = Tree(op), tuple(leaves)
+        else:
+            self.nodes[root], self.ops[root] = whole, whole.xs
+
+    def _side_by_side(self, leaves: Sequence[Ref]) -> Concat | None:
+        """The sum of blocks, each put at a place of its own in zeros, as all of them in order; None for other sums.
+
+        It is the gradient of shared data that is cut into a slice for each relation.
+        """
+        blocks: dict[int, Ref] = {}
+        for leaf in leaves:
+            node = self.program.nodes[leaf]
+            if not isinstance(node, Pad) or node.dim != 0 or not self.is_unit(leaf) or node.before in blocks:
+                return None
+            blocks[node.before] = node.x
+        end = 0
+        for start in sorted(blocks):
+            if start != end:
+                return None
+            end += self.value(blocks[start]).shape[0]
+        return Concat(tuple(blocks[k] for k in sorted(blocks)), 0) if end == self.value(leaves[0]).shape[0] else None
+
+    def dissolve(self, root: Ref) -> None:
+        """Make the nodes of a tree ordinary ones again."""
+        again = (*self.inner.pop(root), root)
+        for r in dict.fromkeys(self.ops[root]):
+            self.users[r].remove(root)
+        for i in again:
+            self.nodes[i], self.ops[i] = self.program.nodes[i], operands(self.program.nodes[i])
+            self.absorbed.discard(i)
+            for r in dict.fromkeys(self.ops[i]):
+                self.users[r].append(i)
+
+    def stand_for(self, leaf: Ref, op: Op) -> Ref:
+        """A tree with the one leaf `leaf`, used from now on wherever `leaf` was."""
+        new = len(self.nodes)
+        self.nodes.append(Tree(op))
+        self.ops.append((leaf,))
+        self.types.append(self.types[leaf])
+        self.inner[new] = ()
+        if leaf in self.late:
+            self.late.add(new)
+        users, self.users[leaf] = self.users[leaf], [new]
+        self.users.append(users)
+        for u in users:
+            self.ops[u] = tuple(new if r == leaf else r for r in self.ops[u])
+        self.outputs = [new if r == leaf else r for r in self.outputs]
+        return new
+
+    def is_unit(self, i: Ref) -> bool:
+        t = self.types[i]
+        return isinstance(t, Type) and t.space == UNIT
+
+    def value(self, i: Ref) -> Type:
+        t = self.types[i]
+        assert isinstance(t, Type)
+        return t
+
+    def moves_along_map(self, i: Ref) -> bool:
+        """A pull or push along an index between rows."""
+        node = self.nodes[i]
+        return isinstance(node, Pull | Push) and isinstance(self.nodes[node.map], MapOf)
+
+    def order(self) -> list[Ref]:
+        """Nodes that are no part of a tree, operands first."""
+        order: list[Ref] = []
+        count, placed = len(self.program.nodes), set[Ref]()
+
+        def place(i: Ref) -> None:
+            for r in self.ops[i]:
+                if r >= count and r not in placed:
+                    place(r)
+            placed.add(i)
+            order.append(i)
+
+        for i in range(count):
+            if i not in self.absorbed:
+                place(i)
+        for i in range(count, len(self.nodes)):
+            if i not in placed:
+                place(i)
+        return order

@@ -1,0 +1,88 @@
+"""The pass: relations that a model goes through one after the other become one program over all of them.
+
+A model over R relations repeats one program R times, over other edges, other nodes and other weights. Equal positions
+of the repetitions are packed (`packs.py`) and become one node each over the disjoint unions of their spaces, weights a
+value with one row for each relation (`emit.py`), sums across relations one push (`sums.py`). Nothing is asked about
+where the repetition comes from: a loop over a dictionary, over masks of edge types, or code written out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from graphweave.analysis.statistics import Statistics
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.nodes import Program, Ref, Type
+from graphweave.passes.horizontal.emit import Emitter
+from graphweave.passes.horizontal.graph import Graph, Tree
+from graphweave.passes.horizontal.order import arranged
+from graphweave.passes.horizontal.packs import Packs, find_packs
+from graphweave.passes.horizontal.price import pays
+from graphweave.passes.horizontal.sizes import Sizes
+from graphweave.passes.horizontal.sums import merged_trees
+from graphweave.passes.rewritten import Rewritten, unchanged
+from graphweave.passes.substitute import substitute
+
+
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """`keep` are calls that must stay though nobody reads them; what needs an input of `tangents` is of the backward,
+    and never becomes one with what is of the forward."""
+
+    keep: tuple[Ref, ...] = ()
+    tangents: frozenset[str] = frozenset()
+    statistics: Statistics = field(default_factory=Statistics)
+    name: str = "merge"
+
+    def __call__(self, program: Program) -> Rewritten:
+        """`program` with isomorphic parts merged; the same object where there are none, or too few to pay."""
+        graph = Graph(program, self.keep, self.tangents)
+        packs = find_packs(graph)
+        sizes = Sizes(program)
+        _drop_uncounted(graph, packs, sizes)
+        units = arranged(graph, packs)
+        if not packs.of:
+            return unchanged(program)
+        emit = Emitter(graph, packs, sizes)
+        for members in units:
+            if members[0] not in packs.of:
+                emit.node(members[0])
+                continue
+            merged = merged_trees(emit, members) if isinstance(graph.nodes[members[0]], Tree) else emit.merged(members)
+            emit.pack(packs.of[members[0]][0], merged)
+        done = _finished(emit, program, self.keep)
+        return done if pays(graph, packs, done, self.statistics) else unchanged(program)
+
+
+def _drop_uncounted(graph: Graph, packs: Packs, sizes: Sizes) -> None:
+    """Rows of a union are counted before its values are made: without packs of which that is not true."""
+    needed: list[Ref] = []
+    for p, lanes in enumerate(packs.lanes):
+        sources = [sizes.sources(s) for s in _spaces(graph, lanes)]
+        if any(s is None for s in sources):
+            packs.remove(p)
+        needed.extend(r for s in sources if s is not None for r in s)
+    seen: set[Ref] = set()
+    while needed:
+        r = needed.pop()
+        if r in packs.of:
+            packs.remove(packs.of[r][0])
+        if r not in seen:
+            seen.add(r)
+            needed.extend(graph.ops[r])
+
+
+def _spaces(graph: Graph, lanes: tuple[Ref, ...]) -> set[Space]:
+    refs = {r for i in lanes for r in (i, *graph.ops[i])}
+    return {t.space for r in refs if isinstance(t := graph.types[r], Type) and t.space != UNIT}
+
+
+def _finished(emit: Emitter, program: Program, keep: tuple[Ref, ...]) -> Rewritten:
+    graph, build = emit.graph, emit.build
+    outputs = [None if r is None else emit.one(r) for r in graph.outputs]
+    kept = [emit.one(r) for r in keep]
+    spaces = [*program.spaces, *emit.unions.declared()]
+    done = substitute(build, len(build.nodes), {}, outputs, kept, spaces)
+    moved = {old: done.where[new] for old, new in emit.asked().items() if new in done.where}
+    unions = tuple((space, of) for of, space in emit.unions.made.items())
+    return Rewritten(done.program, moved, (), unions)

@@ -1,0 +1,249 @@
+"""Packs: nodes of several relations that become one, found as a vectoriser for straight-line code finds its lanes.
+
+Seeds are pulls and pushes along different maps; from them packs grow to operands and users (Larsen and Amarasinghe,
+"Exploiting superword level parallelism", PLDI 2000). Sums that run across relations are reductions of packs.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterable, Sequence
+
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.nodes import (
+    Aten,
+    Broadcast,
+    Cast,
+    Concat,
+    Gram,
+    MapType,
+    MatMul,
+    Pad,
+    Permute,
+    Pointwise,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+    TypedGram,
+    TypedMatMul,
+)
+from graphweave.passes.horizontal.colours import Colours
+from graphweave.passes.horizontal.graph import Graph, Tree
+
+_PACKED = (
+    Pull, Push, Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat, MatMul, Gram, TypedMatMul,
+    TypedGram,
+)  # fmt: skip
+
+
+class Packs:
+    """`lanes[p]` are the members of pack p, `of[i] = (p, lane)`; a node is in one pack at most."""
+
+    def __init__(self) -> None:
+        self.lanes: list[tuple[Ref, ...]] = []
+        self.of: dict[Ref, tuple[int, int]] = {}
+
+    def add(self, lanes: Sequence[Ref]) -> int:
+        p = len(self.lanes)
+        self.lanes.append(tuple(lanes))
+        self.of.update((i, (p, lane)) for lane, i in enumerate(lanes))
+        return p
+
+    def remove(self, p: int) -> None:
+        for i in self.lanes[p]:
+            del self.of[i]
+        self.lanes[p] = ()
+
+
+def find_packs(graph: Graph) -> Packs:
+    """Packs of `graph`, in which trees may be dissolved or added. Members of one may still need each other."""
+    finder = _Finder(graph)
+    finder.seeds()
+    while finder.up:
+        while finder.up or finder.down:  # operands first: a pull knows how many relations there are, a type does not
+            if finder.up:
+                finder.grow_up(finder.up.popleft())
+            else:
+                finder.grow_down(finder.down.popleft())
+        finder.reductions() or finder.apart()
+    return finder.packs
+
+
+class _Finder:
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.packs = Packs()
+        self.colours = Colours(graph)
+        self.up: deque[int] = deque()
+        self.down: deque[int] = deque()
+        self.above: list[tuple[Ref, ...]] = []
+        self.place: dict[Space, int] = {s: n for n, (s, _) in enumerate(graph.program.spaces)}
+        self.place[UNIT] = -1
+
+    # -------------------------------------------------------- seeds
+
+    def seeds(self) -> None:
+        """Pulls, and pushes, that are alike: the k-th of each space of edges together, in the order of the spaces."""
+        graph = self.graph
+        alike: dict[Hashable, dict[Space, list[Ref]]] = defaultdict(dict)
+        for i, node in enumerate(graph.nodes):
+            if isinstance(node, Pull | Push) and graph.moves_along_map(i) and self._packable(i):
+                key = self.colours.signature(i), self.colours.seed(i)
+                alike[key].setdefault(_dom(graph, node.map), []).append(i)
+        found: list[tuple[Ref, ...]] = []
+        for of_edges in alike.values():
+            edges = sorted(of_edges, key=self.place.__getitem__)
+            for k in range(max(map(len, of_edges.values()))):
+                found.append(tuple(of_edges[e][k] for e in edges if k < len(of_edges[e])))
+        for lanes in sorted(found, key=lambda lanes: (-len(lanes), min(lanes))):
+            self._pack(lanes)
+        self._copies()
+
+    def _copies(self) -> None:
+        """Copies of shared data: relations whose gradients are equal are given one each."""
+        alike: dict[Hashable, list[Ref]] = defaultdict(list)
+        for i, node in enumerate(self.graph.nodes):
+            if isinstance(node, Aten) and node.target == "aten.clone.default" and self.graph.is_unit(i):
+                alike[self.graph.types[i]].append(i)
+        for lanes in alike.values():
+            if len(lanes) > 2:
+                self._pack(lanes)
+
+    def _pack(self, lanes: Sequence[Ref]) -> bool:
+        if len(lanes) < 2 or any(i in self.packs.of for i in lanes):
+            return False
+        self._add(lanes)
+        return True
+
+    def _add(self, lanes: Sequence[Ref]) -> None:
+        p = self.packs.add(lanes)
+        self.up.append(p)
+        self.down.append(p)
+
+    def _packable(self, i: Ref) -> bool:
+        graph, node = self.graph, self.graph.nodes[i]
+        if not isinstance(node, _PACKED) or not isinstance(graph.types[i], Type) or i in self.packs.of:
+            return False
+        if isinstance(node, MatMul):
+            return not graph.is_unit(node.x)
+        maps = [t for r in graph.ops[i] if isinstance(t := graph.types[r], MapType)]
+        return all(m.dom != UNIT for m in maps)
+
+    # -------------------------------------------------------- growth
+
+    def grow_up(self, p: int) -> None:
+        """The operands in one place of all members, where they are alike."""
+        lanes = self.packs.lanes[p]
+        for k in range(len(self.graph.ops[lanes[0]]) if not isinstance(self.graph.nodes[lanes[0]], Tree) else 0):
+            refs = [self.graph.ops[i][k] for i in lanes]
+            distinct = list(dict.fromkeys(refs))
+            if len(distinct) < len(refs):
+                distinct.sort(key=self._natural)
+            self._pack_alike(distinct)
+        if isinstance(self.graph.nodes[lanes[0]], Tree):
+            self._grow_leaves(lanes)
+
+    def _grow_leaves(self, trees: Sequence[Ref]) -> None:
+        """Leaves of sums that are alike; where each sum has as many of them, lane by lane."""
+        per_tree: dict[Hashable, list[list[Ref]]] = defaultdict(lambda: [[] for _ in trees])
+        for n, t in enumerate(trees):
+            for leaf in self.graph.ops[t]:
+                if self._packable(leaf):
+                    per_tree[self.colours.signature(leaf)][n].append(leaf)
+        for leaves in per_tree.values():
+            if all(len(own) == 1 for own in leaves):
+                self._pack_alike([own[0] for own in leaves])
+            else:
+                self._pack_alike(list(dict.fromkeys(r for own in leaves for r in own)))
+
+    def _pack_alike(self, refs: Iterable[Ref]) -> None:
+        alike: dict[Hashable, list[Ref]] = defaultdict(list)
+        trees: list[Ref] = []
+        for r in refs:
+            if isinstance(self.graph.nodes[r], Tree) and r not in self.packs.of:
+                trees.append(r)
+            elif self._packable(r):
+                alike[self.colours.signature(r)].append(r)
+        for lanes in alike.values():
+            if len(set(lanes)) == len(lanes):
+                self._pack(lanes)
+        if len(trees) > 1:
+            self.above.append(tuple(trees))
+
+    def _natural(self, i: Ref) -> tuple[int, Ref]:
+        t = self.graph.types[i]
+        return (self.place[t.space] if isinstance(t, Type) else -1), i
+
+    def grow_down(self, p: int) -> None:
+        """Users that are alike and use the members in one way, one for each lane or for some of them."""
+        graph, found = self.graph, defaultdict[Hashable, list[Ref]](list)
+        for i in self.packs.lanes[p]:
+            met: dict[Hashable, int] = defaultdict(int)
+            for u in graph.users[i]:
+                if isinstance(graph.nodes[u], Tree) or graph.moves_along_map(u) or not self._packable(u):
+                    continue
+                key = self.colours.signature(u), tuple(k for k, r in enumerate(graph.ops[u]) if r == i)
+                found[key, met[key]].append(u)
+                met[key] += 1
+        for lanes in found.values():
+            if len(set(lanes)) == len(lanes):
+                self._pack(lanes)
+
+    # -------------------------------------------------------- sums across relations
+
+    def reductions(self) -> bool:
+        """Trees over members of packs become packs, one lane for each tree: each type of node has one."""
+        return any([self._reduce(p) for p in range(len(self.packs.lanes))])
+
+    def _reduce(self, p: int) -> bool:
+        graph, lanes = self.graph, self.packs.lanes[p]
+        chosen: dict[Hashable, dict[Ref, Ref]] = defaultdict(dict)
+        for i in lanes:
+            for u in graph.users[i]:
+                node = graph.nodes[u]
+                if isinstance(node, Tree) and u not in self.packs.of:
+                    t = graph.value(u)
+                    chosen[node.op, u in graph.late, t.shape, t.dtype, t.space == UNIT].setdefault(i, u)
+        return any([self._pack_trees(lanes, tree_of) for tree_of in chosen.values()])
+
+    def _pack_trees(self, lanes: Sequence[Ref], tree_of: dict[Ref, Ref]) -> bool:
+        graph = self.graph
+        trees = list(dict.fromkeys(tree_of.values()))
+        if any(t in self.packs.of for t in trees):
+            return False
+        if len(trees) < len(tree_of):
+            node, t = graph.nodes[trees[0]], graph.value(trees[0])
+            assert isinstance(node, Tree)
+            first = graph.value(lanes[0])
+            if (first.shape, first.dtype) == (t.shape, t.dtype) and t.space != UNIT:
+                trees += [graph.stand_for(i, node.op) for i in lanes if i not in tree_of and graph.users[i]]
+            trees.sort(key=self._natural)
+        elif len(trees) < 2:
+            return False
+        self._add(trees)
+        return True
+
+    def apart(self) -> bool:
+        """Trees that packs use, none of whose leaves is packed: as the nodes that they are made of, if built alike."""
+        waiting, self.above = self.above, []
+        for trees in waiting:
+            alike: dict[Hashable, list[Ref]] = defaultdict(list)
+            for t in trees:
+                if t not in self.packs.of and isinstance(self.graph.nodes[t], Tree):
+                    alike[self.colours.signature(t)].append(t)
+            for some in alike.values():
+                if len(some) > 1:
+                    for t in some:
+                        self.graph.dissolve(t)
+                    self._pack(some)
+        return bool(self.up)
+
+
+def _dom(graph: Graph, m: Ref) -> Space:
+    t = graph.types[m]
+    assert isinstance(t, MapType)
+    return t.dom

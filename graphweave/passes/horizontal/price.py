@@ -1,0 +1,34 @@
+"""Whether merging pays: a call of a kernel for each relation is saved, and rows that do not lie together are copied."""
+
+from __future__ import annotations
+
+from graphweave.analysis.cost import BANDWIDTH
+from graphweave.analysis.hoist import graph_only
+from graphweave.analysis.statistics import Statistics, with_unions
+from graphweave.core.types import UNIT
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Gram, Join, MatMul, Pull, Push, Type, TypedGram, TypedMatMul
+from graphweave.passes.horizontal.graph import Graph
+from graphweave.passes.horizontal.packs import Packs
+from graphweave.passes.rewritten import Rewritten
+
+_CALL = 8e-6
+"""Seconds of a kernel or a call of PyTorch on next to no rows."""
+
+_MANY = 8
+"""Relations from which it always pays: kernels of each by itself would take long to compile."""
+
+
+def pays(graph: Graph, packs: Packs, done: Rewritten, statistics: Statistics) -> bool:
+    """By the row counts of the graph at hand; few relations of very many nodes stay apart."""
+    moves = [lanes for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], Pull | Push)]
+    if any(len(lanes) >= _MANY for lanes in moves):
+        return True
+    heavy = (Push, MatMul, Gram, TypedMatMul, TypedGram)
+    calls = sum(len(lanes) - 1 for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], heavy))
+    rows, only, copied = with_unions(statistics, done.unions), graph_only(done.program), 0
+    for ref, (node, t) in enumerate(zip(done.program.nodes, done.program.types, strict=True)):
+        if isinstance(node, Join) and isinstance(t, Type) and ref not in only:
+            shared = isinstance(first := done.program.types[node.xs[0]], Type) and first.space == UNIT
+            copied += 0 if shared else 2 * rows.rows(t.space) * numel(t.shape) * t.dtype.itemsize
+    return copied / BANDWIDTH <= calls * _CALL

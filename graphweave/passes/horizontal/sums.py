@@ -1,0 +1,174 @@
+"""Sums (maxima, minima) across relations: one push from the union of the relations' rows to that of the types' rows."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.ir.message.nodes import (
+    Const,
+    Gram,
+    Join,
+    MapOf,
+    MatMul,
+    Pointwise,
+    Pull,
+    Push,
+    Ref,
+    TypedGram,
+    TypedMatMul,
+)
+from graphweave.passes.horizontal.emit import Emitter
+from graphweave.passes.horizontal.graph import Tree
+from graphweave.passes.horizontal.unions import Segments
+
+_FOLD = {Op.add: Fold.sum, Op.maximum: Fold.max, Op.minimum: Fold.min}
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaves:
+    """Leaves of one kind and, for each, the number of its tree."""
+
+    refs: tuple[Ref, ...]
+    tree: tuple[int, ...]
+
+
+Key: TypeAlias = Hashable
+
+
+def merged_trees(emit: Emitter, trees: Sequence[Ref]) -> Ref:
+    """The values of `trees`, a pack, on the union of their spaces: leaves that are of one pack are folded at once."""
+    graph, loc = emit.graph, emit.loc(trees[0])
+    node = graph.nodes[trees[0]]
+    assert isinstance(node, Tree)
+    on = emit.segments(trees)
+    parts = [_folded(emit, leaves, on, node.op, loc) for leaves in _kinds(emit, trees)]
+    out = parts[0]
+    for part in parts[1:]:
+        out = emit.build.add(Pointwise(node.op, (out, part)), loc)
+    return _whole(emit, out, trees, loc)
+
+
+def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: str) -> Ref:
+    """Shared data summed up is still to be spread over the rows that the trees lie on."""
+    on = emit.segments(trees)
+    if on[0] != UNIT and emit.build.types[out].space == UNIT:  # type: ignore[union-attr]
+        return emit.build.add(Pull(out, emit.unions.types(on, (0,) * len(on), 1, loc)), loc)
+    return out
+
+
+def _kinds(emit: Emitter, trees: Sequence[Ref]) -> list[_Leaves]:
+    """Leaves by pack, in the order of its lanes; shared data by shape; other leaves, the k-th of each tree together."""
+    graph, packs = emit.graph, emit.packs
+    kinds: dict[Key, list[tuple[int, Ref, int]]] = defaultdict(list)
+    for n, tree in enumerate(trees):
+        met: dict[Key, int] = defaultdict(int)
+        for leaf in graph.ops[tree]:
+            t = graph.value(leaf)
+            if leaf in packs.of:
+                p, lane = packs.of[leaf]
+                kinds["pack", p].append((lane, leaf, n))
+            elif t.space == UNIT:
+                kinds["shared", t.shape].append((len(kinds["shared", t.shape]), leaf, n))
+            else:
+                k = met[t.shape]
+                met[t.shape] += 1
+                kinds["loose", t.shape, k].append((n, leaf, n))
+    out = []
+    for found in kinds.values():
+        if len({lane for lane, _, _ in found}) == len(found):
+            found.sort()
+        out.append(_Leaves(tuple(leaf for _, leaf, _ in found), tuple(n for _, _, n in found)))
+    return out
+
+
+def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> Ref:
+    """For each tree the fold of its leaves of one kind, on the union of the trees' spaces, or shared by all of them."""
+    refs, tree = leaves.refs, leaves.tree
+    if sorted(tree) == list(range(len(on))):
+        return emit.operand([refs[tree.index(n)] for n in range(len(on))], on, loc)
+    kind = emit.graph.nodes[refs[0]] if refs[0] in emit.packs.of else None
+    shared = emit.graph.is_unit(refs[0])
+    if op is Op.add and isinstance(kind, MatMul):
+        product = _one_product(emit, leaves, on, loc)
+        if product is not None:
+            return product
+    if shared and len(refs) == 1:
+        out = _beside_nothing(emit, refs[0], tree[0], len(on), op, loc)
+    elif op is Op.add and isinstance(kind, Push) and kind.fold is Fold.sum and kind.empty == 0:
+        out = _one_push(emit, leaves, on if not shared else (UNIT,) * len(on), loc)
+    elif op is Op.add and isinstance(kind, Gram) and shared:
+        out = _one_gram(emit, leaves, len(on), loc)
+    else:
+        to = (UNIT,) * len(on) if shared else on
+        m = emit.unions.fold(emit.segments(refs), to, tree, loc)
+        out = emit.build.add(Push(emit.many(refs, loc), m, _FOLD[op], _empty(emit, refs[0], op)), loc)
+    if not shared or on[0] == UNIT or len(on) == 1:
+        return out
+    return emit.build.add(Pull(out, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
+
+
+def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc: str) -> Ref:
+    """A shared leaf that one of several trees has."""
+    t = emit.graph.value(leaf)
+    nothing = emit.build.add(Const(_constant(_empty(emit, leaf, op), t.dtype), t), loc)
+    rows = tuple(emit.one(leaf) if n == tree else nothing for n in range(count))
+    return emit.build.add(Join(rows, emit.unions.space((UNIT,) * count)), loc)
+
+
+def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: str) -> Ref:
+    """push(push(x, m), fold) -> push(x, fold . m): nothing is stored for each relation and node."""
+    xs, maps = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
+    x = emit.many(xs, loc)
+    if isinstance(emit.graph.nodes[maps[0]], MapOf):
+        return emit.build.add(Push(x, emit.unions.joined(maps, to, leaves.tree, loc), Fold.sum), loc)
+    return emit.build.add(Push(x, emit.unions.types(emit.segments(xs), leaves.tree, len(to), loc), Fold.sum), loc)
+
+
+def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: str) -> Ref:
+    """Sums of grams are grams of all rows."""
+    xs, ys = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
+    x, y = emit.many(xs, loc), emit.many(ys, loc)
+    if count == 1:
+        return emit.build.add(Gram(x, y), loc)
+    return emit.build.add(TypedGram(x, y, emit.unions.types(emit.segments(xs), leaves.tree, count, loc)), loc)
+
+
+def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: str) -> Ref | None:
+    """x V + x W -> x (V + W), where the relations of a type multiply the same rows: as many products as types."""
+    x_of: dict[int, Ref] = {}
+    for r, n in zip(leaves.refs, leaves.tree, strict=True):
+        if x_of.setdefault(n, emit.graph.ops[r][0]) != emit.graph.ops[r][0]:
+            return None
+    if len(x_of) < len(on):
+        return None
+    ws = [emit.graph.ops[r][1] for r in leaves.refs]
+    segments = (UNIT,) * len(ws)
+    m = emit.unions.fold(segments, (UNIT,) * len(on), leaves.tree, loc)
+    w = emit.build.add(Push(emit.many(ws, loc), m, Fold.sum), loc)
+    x = emit.many([x_of[n] for n in range(len(on))], loc)
+    if len(on) == 1:
+        return emit.build.add(MatMul(x, w), loc)
+    return emit.build.add(TypedMatMul(x, w, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
+
+
+def _constant(value: float, dtype: DType) -> float | int | bool:
+    return value if dtype.is_float else bool(value) if dtype is DType.bool else int(value)
+
+
+def _empty(emit: Emitter, ref: Ref, op: Op) -> float:
+    """What a tree without leaves of a kind gets: what changes nothing."""
+    if op is Op.add:
+        return 0.0
+    dtype = emit.graph.value(ref).dtype
+    sign = -1.0 if op is Op.maximum else 1.0
+    if dtype.is_float:
+        return sign * math.inf
+    bits = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}.get(dtype, 0)
+    if dtype in (DType.bool, DType.u8):
+        return 0.0 if op is Op.maximum else (1.0 if dtype is DType.bool else 255.0)
+    return -float(2**bits) if op is Op.maximum else float(2**bits - 1)

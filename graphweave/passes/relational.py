@@ -1,0 +1,76 @@
+"""Ways to start rewriting a program with typed products: weights first or not, pairs or edges (Hector, section 3.2).
+
+Neither pays by itself where only both together do, nor does either where what comes after it undoes the gain. So a
+program is rewritten from each start to the end, and the cheapest result is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TypeAlias
+
+from graphweave.analysis.statistics import Statistics
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import MapOf, Program, Ref
+from graphweave.ir.message.pairs import pair_space
+from graphweave.passes.moves import Moves, bases, compactions, pairs_in, reorderings, typed_pushes
+from graphweave.passes.pair_space import pair_maps
+
+Measure: TypeAlias = Callable[[Program, Ref], "int | None"]
+"""How many rows a value that depends on the graph alone has for the graph at hand; None where that is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Weights first wherever possible, and what depends on (source, relation) once a pair, before all other moves."""
+
+    reorder: bool
+    compact: bool
+
+    @property
+    def name(self) -> str:
+        said = [word for word, done in (("compact", self.compact), ("reorder", self.reorder)) if done]
+        return " and ".join(said) or "neither compact nor reorder"
+
+
+@dataclass(frozen=True, slots=True)
+class Relational:
+    """What is decided: True does it, False never does it, None leaves it to the cost model."""
+
+    compact: bool | None = None
+    reorder: bool | None = None
+
+    def starts(self) -> tuple[Start, ...]:
+        return tuple(Start(r, c) for r, c in product(_either(self.reorder), _either(self.compact)))
+
+    def moves(self) -> tuple[Moves, ...]:
+        """Moves that may follow, each if it gains.
+
+        What is pushed goes first: once it is compact there is nothing left to push, and the start that is compact will
+        have tried that.
+        """
+        free = ((self.reorder, reorderings), (None, bases), (None, typed_pushes), (self.compact, compactions))
+        return tuple(make for decided, make in free if decided is None)
+
+
+def _either(decided: bool | None) -> tuple[bool, ...]:
+    return (False, True) if decided is None else (decided,)
+
+
+def with_pairs(program: Program, statistics: Statistics, measure: Measure | None) -> Statistics:
+    """`statistics` with the number of pairs of every two maps that meet in a typed product."""
+    counted = dict(statistics.counted)
+    for m, t in pairs_in(program):
+        build = Builder.of(program)
+        space = pair_space(build.nodes, m, t)
+        if space in counted or measure is None:
+            continue
+        first = build.nodes[pair_maps(build, m, t).first]
+        assert isinstance(first, MapOf)
+        spaces = [*program.spaces, (space, "")]
+        rows = measure(build.program((first.index,), spaces), first.index)
+        if rows is not None:
+            counted[space] = rows
+    return replace(statistics, counted=tuple(counted.items()))

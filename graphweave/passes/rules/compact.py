@@ -1,0 +1,158 @@
+"""f(pull(x, m), pull(w, t)) -> pull(f(pull(x, m'), pull(w, t')), pair): once a pair of m and t, not once an edge.
+
+Compact materialisation (Hector, section 3.2.2): what depends on the source and the relation of an edge alone is the
+same for all edges that have both in common. Legal for every row-wise f. Its transposes do for the backward, and for a
+forward whose edges are fewer by destination and relation, what f does forward:
+push(typed(x), m) -> push(typed(push(x, pair)), m') and typedgram(pull(x, m), y, t) -> typedgram(pull(x, m'),
+push(y, pair), t'). It pays by the share of edges whose pair is new.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from graphweave.core.types import UNIT, Fold
+from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Cast,
+    Concat,
+    Const,
+    Node,
+    Pad,
+    Permute,
+    Pointwise,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    Type,
+    TypedGram,
+    TypedMatMul,
+)
+from graphweave.passes.pair_space import Pairs, pair_maps
+from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
+from graphweave.passes.rules.rule import Rule
+
+_ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat)
+
+
+def compact(m: Ref, t: Ref) -> Rule:
+    """The rule for pairs of the rows of the maps `m` and `t`."""
+    return Rule(
+        "compact", "f(pull(x, m), pull(w, t))", "pull(f(pull(x, m'), pull(w, t')), pair)", partial(_apply, m, t)
+    )
+
+
+def _apply(m: Ref, t: Ref, build: Builder, ref: Ref) -> Ref | None:
+    node = build.nodes[ref]
+    match node:
+        case TypedMatMul(x, _, along) if along == t and _pulled(build, x, {m}):
+            pairs = pair_maps(build, m, t)
+            inner = TypedMatMul(_above(build, x, m, t, pairs), node.w, pairs.second)
+            return _pull(build, build.add(inner, build.locs[ref]), pairs, build.locs[ref])
+        case TypedGram(map=along) if along == t:
+            return _gram(build, ref, node, m, t)
+        case Push(x, along, Fold.sum, 0) if along == m:
+            return _push(build, ref, x, m, t)
+        case _ if isinstance(node, _ROW_WISE):
+            return _row_wise(build, ref, node, m, t)
+        case _:
+            return None
+
+
+def _gram(build: Builder, ref: Ref, node: TypedGram, m: Ref, t: Ref) -> Ref | None:
+    loc = build.locs[ref]
+    for x, y, first in ((node.x, node.y, True), (node.y, node.x, False)):
+        if _pulled(build, x, {m}):
+            pairs = pair_maps(build, m, t)
+            above = _above(build, x, m, t, pairs)
+            pushed = build.add(Push(y, pairs.pair, Fold.sum), loc)
+            ends = (above, pushed) if first else (pushed, above)
+            return build.add(TypedGram(*ends, pairs.second), loc)
+    return None
+
+
+def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
+    """push(s * typed(x), m) -> push(typed(push(s * x, pair)), m') for s of one number a row"""
+    p, whole = product(build, x), value_type(build, x)
+    typed = [f for f in p.factors if _is_typed(build, f.ref, t)]
+    scales = [f for f in p.factors if f not in typed]
+    if len(typed) != 1 or typed[0].inverse or any(numel(f.shape) != 1 for f in scales):
+        return None
+    node = build.nodes[below_reshapes(build, typed[0].ref)]
+    assert isinstance(node, TypedMatMul)
+    if numel(typed[0].shape) != numel(whole.shape):
+        return None
+    loc, rows = build.locs[ref], value_type(build, node.x)
+    pairs = pair_maps(build, m, t)
+    ones = (1,) * len(rows.shape)
+    factors = [Factor(node.x, rows.shape), *(Factor(f.ref, ones, f.inverse) for f in scales)]
+    scaled = shaped(build, multiplied(build, factors, rows.dtype, rows.space, loc), rows.shape, loc)
+    out = build.add(TypedMatMul(build.add(Push(scaled, pairs.pair, Fold.sum), loc), node.w, pairs.second), loc)
+    pushed = build.add(Push(shaped(build, out, whole.shape, loc), pairs.first, Fold.sum), loc)
+    return negated(build, pushed, p.sign, loc)
+
+
+def _is_typed(build: Builder, ref: Ref, t: Ref) -> bool:
+    node = build.nodes[below_reshapes(build, ref)]
+    return isinstance(node, TypedMatMul) and node.map == t
+
+
+def _row_wise(build: Builder, ref: Ref, node: Node, m: Ref, t: Ref) -> Ref | None:
+    """Row-wise work on what has been made for each pair, and on values pulled along m and t."""
+    own = [r for r in operands(node) if isinstance(at := build.types[r], Type) and at.space != UNIT]
+    if not own or value_type(build, ref).space != value_type(build, own[0]).space:
+        return None
+    pairs = _known(build, own, m, t)
+    if pairs is None or not all(_pulled(build, r, {m, t, pairs.pair}) or _is_number(build, r) for r in own):
+        return None
+    above = {r: _above(build, r, m, t, pairs) for r in own}
+    return _pull(
+        build, build.add(with_operands(node, lambda r: above.get(r, r)), build.locs[ref]), pairs, build.locs[ref]
+    )
+
+
+def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> Pairs | None:
+    """The pairs of m and t, where one of the operands is pulled from them already."""
+    maps = {n.map for r in own if isinstance(n := build.nodes[below_reshapes(build, r)], Pull)}
+    if not maps - {m, t}:
+        return None
+    start = len(build.nodes)
+    pairs = pair_maps(build, m, t)
+    if pairs.pair in maps:
+        return pairs
+    build.rollback(start)
+    return None
+
+
+def _pulled(build: Builder, ref: Ref, along: set[Ref]) -> bool:
+    node = build.nodes[below_reshapes(build, ref)]
+    return isinstance(node, Pull) and node.map in along
+
+
+def _is_number(build: Builder, ref: Ref) -> bool:
+    node = build.nodes[ref]
+    return isinstance(node, Const) and node.type.shape == ()
+
+
+def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: Pairs) -> Ref:
+    """What `ref`, a value of edges, is the pull of, on the pairs; a constant is one on every space."""
+    node, loc = build.nodes[ref], build.locs[ref]
+    match node:
+        case Const(value, ct):
+            return build.add(Const(value, Type(UNIT, ct.shape, ct.dtype)), loc)
+        case Reshape(x, shape):
+            return build.add(Reshape(_above(build, x, m, t, pairs), shape), loc)
+        case Pull(x, along):
+            if along == pairs.pair:
+                return x
+            return build.add(Pull(x, pairs.first if along == m else pairs.second), loc)
+        case _:
+            raise AssertionError(f"%{ref} is not pulled")
+
+
+def _pull(build: Builder, ref: Ref, pairs: Pairs, loc: str) -> Ref:
+    return build.add(Pull(ref, pairs.pair), loc)

@@ -1,0 +1,41 @@
+"""typed(x, c B, t) -> sum_b pull(c, t)[b] (x B_b): matrices that are sums of few bases are kept factored.
+
+R-GCN's basis decomposition, W_r = sum_b c[r, b] B_b (Schlichtkrull et al., "Modeling Relational Data with Graph
+Convolutional Networks", 2018, section 2.2). Legal always. It pays where bases are few and relations many, each with few
+rows: the products with the bases are then those of nodes (`postpone`), and no relation's matrix is made and read.
+"""
+
+from __future__ import annotations
+
+from graphweave.core.types import Fold, Op
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import MapOf, MatMul, Permute, Pointwise, Pull, Reduce, Ref, Reshape, TypedMatMul
+from graphweave.passes.products import below_reshapes, value_type
+from graphweave.passes.rules.rule import Rule
+
+
+def factored_bases(build: Builder, ref: Ref) -> Ref | None:
+    """typed(x, c B, t) -> sum_b pull(c, t)[b] (x B_b)"""
+    node, loc = build.nodes[ref], build.locs[ref]
+    if not isinstance(node, TypedMatMul) or not isinstance(build.nodes[node.map], MapOf):
+        return None
+    turned, w = False, node.w
+    if isinstance(permuted := build.nodes[w], Permute) and permuted.perm == (1, 0):
+        turned, w = True, permuted.x
+    made = build.nodes[below_reshapes(build, w)]
+    if not isinstance(made, MatMul) or len(value_type(build, node.x).shape) != 1:
+        return None
+    if len(value_type(build, made.x).shape) != 1 or value_type(build, w).shape == value_type(build, made.w).shape:
+        return None
+    k, j = value_type(build, w).shape
+    (bases,) = value_type(build, made.x).shape
+    apart = build.add(Reshape(made.w, (bases, k, j)), loc)
+    beside = build.add(Permute(apart, (2, 0, 1) if turned else (1, 0, 2)), loc)  # [in, bases, out]
+    rows, out = (j, k) if turned else (k, j)
+    product = build.add(MatMul(node.x, build.add(Reshape(beside, (rows, bases * out)), loc)), loc)
+    by = build.add(Reshape(build.add(Pull(made.x, node.map), loc), (bases, 1)), loc)
+    scaled = build.add(Pointwise(Op.mul, (build.add(Reshape(product, (bases, out)), loc), by)), loc)
+    return build.add(Reduce(scaled, Fold.sum, (0,), False), loc)
+
+
+RULE = Rule("factored-bases", "typed(x, c B, t)", "sum_b pull(c, t)[b] (x B_b)", factored_bases)

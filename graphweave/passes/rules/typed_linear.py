@@ -1,0 +1,158 @@
+"""sum_k x[k] * pull(w, t)[k, j] -> the typed product of x and w; push(outer product, t) -> the typed gram.
+
+Legal for sums. The matrix is then read where it lies instead of once for each row (Hector, section 2.3), whichever way
+the product was written: bmm, matmul, einsum, or a sum of products. Matrices of fewer than `_SMALL` elements are left to
+the kernels around them, in which they cost less than a call with its results stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from graphweave.core.types import UNIT, Fold
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    MapOf,
+    Node,
+    Permute,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Type,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
+)
+from graphweave.passes.products import (
+    Factor,
+    below_reshapes,
+    multiplied,
+    negated,
+    product,
+    shaped,
+    value_type,
+)
+from graphweave.passes.rules.rule import Rule
+
+_SMALL = 64  # elements of a matrix
+
+
+def typed_linear(build: Builder, ref: Ref) -> Ref | None:
+    """sum_k x[k] * pull(w, t)[k, j] -> typedmatmul(x, w, t); push(x[i] * y[j], t) -> typedgram(x, y, t)"""
+    match build.nodes[ref]:
+        case Reduce(x, Fold.sum, (dim,), _):
+            return _matmul(build, ref, x, dim)
+        case Push(x, m, Fold.sum, 0) if isinstance(build.nodes[m], MapOf):
+            return _gram(build, ref, x, m)
+        case _:
+            return None
+
+
+def _matmul(build: Builder, ref: Ref, x: Ref, dim: int) -> Ref | None:
+    t = value_type(build, x)
+    if t.space == UNIT or not t.dtype.is_float or len(t.shape) not in (2, 3) or dim < len(t.shape) - 2:
+        return None
+    kept = 2 * len(t.shape) - 3 - dim  # the other one of the last two dims
+    if numel(t.shape) < _SMALL or min(t.shape[-2:]) < 2:
+        return None
+    p = product(build, x)
+    for f in p.factors:
+        others = [g for g in p.factors if g is not f]
+        if f.inverse or f.shape != t.shape or any(g.shape[kept] != 1 for g in others):
+            continue
+        found = pulled_matrices(build, f, t.shape)
+        if found is None:
+            continue
+        w, m = found
+        loc = build.locs[ref]
+        rank = len(t.shape)
+        if dim == rank - 1:
+            w = build.add(Permute(w, (*range(rank - 2), rank - 1, rank - 2)), loc)
+        rows = _rows(build, others, t, t.shape, kept, loc)
+        out = build.add(TypedMatMul(rows, w, m), loc)
+        return negated(build, shaped(build, out, value_type(build, ref).shape, loc), p.sign, loc)
+    return None
+
+
+def pulled_matrices(build: Builder, f: Factor, shape: Sequence[int]) -> tuple[Ref, Ref] | None:
+    """(w, t) where `f` is pull(w, t) with the features `shape`, seen through transpositions and dims of size 1."""
+    swap = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    node = build.nodes[f.ref]
+    loc = build.locs[f.ref]
+    if isinstance(node, Permute) and node.perm == swap and value_type(build, f.ref).shape == tuple(shape):
+        pull = build.nodes[below_reshapes(build, node.x)]
+        before = tuple(shape[d] for d in swap)
+        if isinstance(pull, Pull) and isinstance(build.nodes[pull.map], MapOf):
+            w = _viewed(build, pull.x, before, loc)
+            return None if w is None else (build.add(Permute(w, swap), loc), pull.map)
+        return None
+    pull = build.nodes[below_reshapes(build, f.ref)]
+    if isinstance(pull, Pull) and isinstance(build.nodes[pull.map], MapOf):
+        w = _viewed(build, pull.x, tuple(shape), loc)
+        return None if w is None else (w, pull.map)
+    return None
+
+
+def _viewed(build: Builder, w: Ref, shape: tuple[int, ...], loc: str) -> Ref | None:
+    own = value_type(build, w).shape
+    if own == shape:
+        return w
+    return build.add(Reshape(below_reshapes(build, w), shape), loc) if numel(own) == numel(shape) else None
+
+
+def _gram(build: Builder, ref: Ref, x: Ref, m: Ref) -> Ref | None:
+    if not any(_has_types(n, m) for n in build.nodes) or not value_type(build, x).dtype.is_float:
+        return None
+    return _summed(build, x, m, build.locs[ref])
+
+
+def _summed(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
+    """push(x, m) as a gram, where `x` is an outer product, or one that is rearranged."""
+    found = _outer(build, x, m, loc)
+    if found is not None:
+        return found
+    match build.nodes[x]:
+        case Reshape(inner, shape) if (found := _summed(build, inner, m, loc)) is not None:
+            return shaped(build, found, shape, loc)
+        case Permute(inner, perm) if (found := _summed(build, inner, m, loc)) is not None:
+            return build.add(Permute(found, perm), loc)
+        case _:
+            return None
+
+
+def _has_types(node: Node, m: Ref) -> bool:
+    """Whether `m` is the map to types of a typed product."""
+    match node:
+        case TypedMatMul(map=types) | TypedPush(types=types):
+            return types == m
+        case _:
+            return False
+
+
+def _outer(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
+    t = value_type(build, x)
+    p = product(build, x)
+    shape = p.shape
+    if len(shape) not in (2, 3) or numel(shape) < _SMALL or min(shape[-2:]) < 2:
+        return None
+    left = [f for f in p.factors if f.shape[-2] != 1]
+    right = [f for f in p.factors if f.shape[-2] == 1]
+    if any(f.shape[-1] != 1 for f in left) or not left or all(f.shape[-1] == 1 for f in right):
+        return None
+    x_rows = _rows(build, left, t, shape, len(shape) - 1, loc)
+    y_rows = _rows(build, right, t, shape, len(shape) - 2, loc)
+    return negated(build, build.add(TypedGram(x_rows, y_rows, m), loc), p.sign, loc)
+
+
+def _rows(build: Builder, factors: Sequence[Factor], t: Type, shape: tuple[int, ...], drop: int, loc: str) -> Ref:
+    """The product of `factors`, all of one number along dim `drop` of `shape`, without that dim."""
+    own = shape[:drop] + shape[drop + 1 :]
+    factors = [replace(f, shape=f.shape[:drop] + f.shape[drop + 1 :]) for f in factors]
+    return shaped(build, multiplied(build, factors, t.dtype, t.space, loc), own, loc)
+
+
+RULE = Rule("typed-linear", "sum_k x[k] * pull(w, t)[k, j]", "typedmatmul(x, w, t)", typed_linear)
