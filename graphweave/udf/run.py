@@ -47,12 +47,12 @@ def update_all(
     ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None = None
 ) -> dict[str, Tensor]:
     """New fields of the destinations, [destinations, ...] each."""
-    if _plain():
+    if is_plain():
         return updated(ends, frames, message, reduce, apply)
     key = _key("update", (message, reduce, apply), frames.src, frames.dst, frames.edge)
     messages = apply_edges(ends, frames, message, "the message function") if key in _in_buckets else None
     if messages is None or _changed(key, ends, frames, messages, reduce):
-        out = _call(key, updated_at_once, ends, frames, message, reduce, apply)
+        out = shared(key, updated_at_once, ends, frames, message, reduce, apply)
         if out is not None:
             return out
     _remember(_in_buckets, key, True)
@@ -66,11 +66,11 @@ def update_all(
 
 def reduce_messages(ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """New fields of the destinations from messages that exist."""
-    if _plain():
+    if is_plain():
         return reduced(ends, frames, messages, reduce)
     key = _key("reduce", (reduce,), frames.dst, messages)
     if key not in _in_buckets or _changed(key, ends, frames, messages, reduce):
-        out = _call(key, reduced_at_once, ends, frames, messages, reduce)
+        out = shared(key, reduced_at_once, ends, frames, messages, reduce)
         if out is not None:
             return out
     _remember(_in_buckets, key, True)
@@ -87,25 +87,26 @@ def _changed(key: Hashable, ends: Ends, frames: Frames, messages: dict[str, Tens
 
 def apply_edges(ends: Ends, frames: Frames, function: Message, who: str = "the function") -> dict[str, Tensor]:
     """New fields of the edges, [edges, ...] each; `who` names `function` in errors."""
-    if _plain():
+    if is_plain():
         return edge_results(ends, frames, function, who)
     key = _key("edges", (function,), frames.src, frames.dst, frames.edge)
-    return _call(key, edge_results, ends, frames, function, who)
+    return shared(key, edge_results, ends, frames, function, who)
 
 
 def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> dict[str, Tensor]:
     """New fields of the nodes, [nodes, ...] each."""
-    if _plain():
+    if is_plain():
         return node_results(rows, frames, data, function)
-    return _call(_key("nodes", (function,), data), node_results, rows, frames, data, function)
+    return shared(_key("nodes", (function,), data), node_results, rows, frames, data, function)
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
     """`function(*args)`, a function of this package over messages: with kernels, or as it is."""
-    return function(*args) if _plain() else _call(function, function, *args)
+    return function(*args) if is_plain() else shared(function, function, *args)
 
 
-def _plain() -> bool:
+def is_plain() -> bool:
+    """Whether functions run as they are: inside a compiled model, and where kernels are switched off."""
     return torch.compiler.is_compiling() or not settings().eager_kernels
 
 
@@ -116,13 +117,14 @@ class _Shared:
     after another, they are symbols from then on.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function, self._fixed, self._compilations = function, True, 0
+    def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
+        self._function, self._options, self._fixed, self._compilations = function, options, True, 0
         self._run = self._compile()
 
     def _compile(self) -> Callable[..., Any]:
         # one function object a key: PyTorch counts recompilations by code, and each pair of functions is one
-        return compile(types.FunctionType(self._function.__code__, self._function.__globals__, self._function.__name__))
+        own = types.FunctionType(self._function.__code__, self._function.__globals__, self._function.__name__)
+        return compile(own, options=self._options)
 
     def __call__(self, *args: Any) -> Any:
         before = counters()["compilations"]
@@ -138,14 +140,15 @@ class _Shared:
         return out
 
 
-def _call(key: Hashable, function: Callable[..., Any], *args: Any) -> Any:
-    shared = _compiled.get(key)
-    if shared is not None:
+def shared(key: Hashable, function: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None) -> Any:
+    """`function(*args)`, compiled with `options` for all calls of one key. `function` closes over nothing."""
+    run = _compiled.get(key)
+    if run is not None:
         _compiled.move_to_end(key)
     else:
-        shared = _Shared(function)
-        _remember(_compiled, key, shared)
-    return shared(*args)
+        run = _Shared(function, options)
+        _remember(_compiled, key, run)
+    return run(*args)
 
 
 def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
@@ -161,16 +164,16 @@ def _key(what: str, functions: tuple[Any, ...], *frames: Mapping[str, Tensor]) -
     differ in the widths of their features as well: each has its own code, as it would if it were compiled as a module.
     """
     widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
-    return what, tuple(map(_code, functions)), widths
+    return what, tuple(map(code_of, functions)), widths
 
 
-def _code(function: Any, depth: int = 3) -> Hashable:
+def code_of(function: Any, depth: int = 3) -> Hashable:
     """The code of a function and of those that it closes over; the class of an object; a value itself (built-ins)."""
     if isinstance(function, functools.partial):
-        return "partial", _code(function.func, depth)
+        return "partial", code_of(function.func, depth)
     function = getattr(function, "__func__", function)
     if isinstance(function, types.FunctionType):
-        return function.__code__, tuple(_code(inner, depth - 1) for inner in _enclosed(function) if depth)
+        return function.__code__, tuple(code_of(inner, depth - 1) for inner in _enclosed(function) if depth)
     is_value = dataclasses.is_dataclass(function) and type(function).__hash__ not in (None, object.__hash__)
     key: Any = function if is_value else type(function)
     return key

@@ -22,10 +22,11 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
-from graphweave.frontends.dynamo.handover import boxed, split_modules
+from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
-from graphweave.frontends.dynamo.sizes import hint, unbacked
+from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
 from graphweave.passes.recompute import POLICIES, Recompute
+from graphweave.passes.relational import Relational
 from graphweave.runtime import toolchain
 from graphweave.schedule.options import Options
 
@@ -37,11 +38,15 @@ _warned: set[str] = set()
 class CompileOptions:
     """`verify`: run the interpreter beside every region at every call and raise VerifyError where they differ.
 
-    `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`).
+    `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
+    source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
+    (None). `reorder`: the same for weights multiplied by weights before rows.
     """
 
     verify: bool = False
     recompute: Recompute = "auto"
+    compact: bool | None = None
+    reorder: bool | None = None
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
@@ -53,6 +58,9 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     parsed = CompileOptions(**(options or {}))
     if parsed.recompute not in POLICIES:
         raise SettingsError(f"recompute must be one of {', '.join(POLICIES)} (got {parsed.recompute!r})")
+    for name, value in (("compact", parsed.compact), ("reorder", parsed.reorder)):
+        if value not in (None, True, False):
+            raise SettingsError(f"{name} must be None (by cost), True or False (got {value!r})")
     return parsed
 
 
@@ -60,7 +68,7 @@ def graphweave(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
 ) -> Callable[..., Any]:
     """`torch.compile(model, backend="graphweave")`. `options` as in `graphweave.compile`."""
-    side = _Side(parse_options(options))
+    side = _Side(parse_options(options), example_inputs)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
@@ -75,15 +83,16 @@ def graphweave(
 class _Side:
     """One graph's compilation."""
 
-    def __init__(self, options: CompileOptions) -> None:
+    def __init__(self, options: CompileOptions, examples: Sequence[Any]) -> None:
         self.options = options
+        self.examples: Sequence[Any] = examples  # of the first call, let go of after it has been compiled
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         if not _possible(module):
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = _optimised(import_graph(module), frozenset())
+            imported = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, Options(), imported.attributes,
                 verify=self.options.verify,
@@ -107,7 +116,7 @@ class _Side:
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
-            imported = _optimised(import_graph(joint), frozenset(late))
+            imported = self._optimised(joint, frozenset(late))
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, Options(),
@@ -118,23 +127,33 @@ class _Side:
             _fall_back(error)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
+    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> Imported:
+        imported = import_graph(module)
+        placeholders = module.graph.find_nodes(op="placeholder")
+        names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
+        at_hand = GraphAtHand(example_values(names, fakes, self.examples))
+        self.examples = ()
+        rows = known_rows(imported.program, imported.space_rows, at_hand)
+        relational = Relational(self.options.compact, self.options.reorder)
+        return _rewritten(imported, Facts(statistics_of(rows), tangents, relational, at_hand))
+
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
         _donate_nothing()
         return boxed(module) or make_boxed_func(module.forward)
 
 
-def _optimised(imported: Imported, tangents: frozenset[str]) -> Imported:
+def _rewritten(imported: Imported, facts: Facts) -> Imported:
     """The import with its program rewritten, for graphs about as large as the one at hand."""
-    rows = {s: hint(n) for s, n in imported.space_rows.items() if not unbacked(n)}
-    facts = Facts(statistics_of({s: n for s, n in rows.items() if n is not None}), tangents)
     done = optimise(imported.program, facts, imported.effects)
     record_rewrites(imported.program, done)
-    guard_choices(done.steps, imported.space_rows)
+    rows = row_counts(done.program, imported, done.unions)
+    guard_choices(done.steps, rows)
     where = done.where
     return replace(
         imported,
         program=done.program,
+        space_rows=rows,
         inputs=tuple(where[r] for r in imported.inputs),
         vals={where[r]: v for r, v in imported.vals.items() if r in where},
         refused={where[r]: why for r, why in imported.refused.items() if r in where},

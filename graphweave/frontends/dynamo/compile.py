@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import math
+import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar, cast
@@ -21,6 +22,7 @@ from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once
+from graphweave.frontends.dynamo.polyfills import polyfilled
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -90,7 +92,7 @@ class _Captured:
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                with self._modes[0](), _floats(fixed=not self._traced):
+                with self._modes[0](), _floats(fixed=not self._traced), polyfilled():
                     out = self._compiled(*args, **kwargs)
                 self._traced = True
                 return out
@@ -128,11 +130,20 @@ class _Captured:
 
 
 def _usual_strides(arg: Any) -> Any:
-    """An index of no edges, `[2, 0]`, with the strides of one with edges, for which the compiled code has a guard."""
+    """An index of no edges, `[2, 0]`, with the strides of one with edges, for which the compiled code has a guard.
+
+    In lists and dicts too, as models of several types of edges take them, which are copied where something changes.
+    """
+    if type(arg) in (list, tuple):
+        items = [_usual_strides(x) for x in arg]
+        return arg if all(map(operator.is_, items, arg)) else type(arg)(items)
+    if type(arg) is dict:
+        values = {key: _usual_strides(x) for key, x in arg.items()}
+        return arg if all(map(operator.is_, values.values(), arg.values())) else values
     if not isinstance(arg, torch.Tensor) or arg.numel() or arg.is_floating_point() or not arg.is_contiguous():
         return arg
-    strides = [math.prod(arg.shape[d + 1 :]) for d in range(arg.dim())]
-    return arg.as_strided(arg.shape, strides)
+    strides = tuple(math.prod(arg.shape[d + 1 :]) for d in range(arg.dim()))
+    return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
 
 
 def _guard_sizes(features: torch.Tensor) -> None:

@@ -276,8 +276,11 @@ class Context:
             return self.permute(node.x, tuple(node.perm[p] for p in perm))
         if perm == tuple(range(len(perm))):
             return ref
+        shape = tuple(t.shape[p] for p in perm)
         if isinstance(node, Const):
-            return self.const(node.value, t.dtype, t.space, tuple(t.shape[p] for p in perm))
+            return self.const(node.value, t.dtype, t.space, shape)
+        if [p for p in perm if t.shape[p] != 1] == [p for p in range(len(perm)) if t.shape[p] != 1]:
+            return self.reshape(ref, shape)  # dims of size 1 alone change places
         return self.emit(Permute(ref, perm))
 
     def broadcast(self, ref: Ref, features: tuple[int, ...]) -> Ref:

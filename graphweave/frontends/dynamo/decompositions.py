@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from graphweave.frontends.dynamo.segments import segments
+
 aten = torch.ops.aten
 
 _COMPOUND: tuple[Any, ...] = (
@@ -36,6 +38,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     table = get_decompositions(_COMPOUND)
     return {
         **table,
+        **segments(),
         **{op: _of_sum(table[op]) for op in _BY_MEAN},
         aten.native_dropout.default: _dropout,
         aten.bernoulli.p: _bernoulli_p,

@@ -7,7 +7,7 @@ their results with fake-tensor metadata. PyTorch's own extraction then orders sa
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,10 +17,12 @@ from torch.utils._pytree import tree_flatten
 
 from graphweave.compiler.build import Training
 from graphweave.compiler.executable import Executable
-from graphweave.core.types import UNIT
+from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.importer import Imported
-from graphweave.ir.message.aten import TORCH_DTYPE
-from graphweave.ir.message.nodes import Input, Ref, Type
+from graphweave.frontends.dynamo.sizes import text
+from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
 
 Boxed = Callable[[list[Any]], list[Any]]
 
@@ -97,11 +99,45 @@ def fake_of(imported: Imported, ref: Ref) -> Any:
     """The fake tensor of a value that is saved for the backward."""
     if ref in imported.vals:
         return imported.vals[ref]
-    t = imported.program.types[ref]
+    t, node = imported.program.types[ref], imported.program.nodes[ref]
+    if isinstance(node, Aten) and isinstance(t, AnyType) and t.text.startswith("Sym"):  # a size that no call made
+        fakes = {r: fake_of(imported, r) for r in operands(node)}
+        return resolve(node.target)(*(materialise(a, fakes) for a in node.args))
     assert isinstance(t, Type), f"%{ref} has no fake value"
     example = next(v for v in imported.vals.values() if isinstance(v, torch.Tensor))
     sizes = t.shape if t.space == UNIT else (imported.space_rows[t.space], *t.shape)
     return example.new_empty(sizes, dtype=TORCH_DTYPE[t.dtype])
+
+
+def row_counts(
+    program: Program, imported: Imported, unions: Iterable[tuple[Space, tuple[Space, ...]]] = ()
+) -> dict[Space, Any]:
+    """The row count of each space of a rewritten program: those of its import, and new symbols for what data decides.
+
+    Of `unions` the rows are the sum of their parts', where one of the unit space is one row; any other space whose text
+    says how it is made of others' sizes has that expression.
+    """
+    counts: dict[Space, Any] = {UNIT: 1, **imported.space_rows}
+    for space, of in unions:
+        counts[space] = sum(counts[s] for s in of)
+    del counts[UNIT]
+    texts = {text(n): n for n in counts.values()}
+    made = [s for s, _ in program.spaces if s not in counts]
+    if not made:
+        return counts
+    example = next(v for v in imported.vals.values() if isinstance(v, torch.Tensor))
+    env = example.fake_mode.shape_env  # type: ignore[attr-defined]
+    for space, said in program.spaces:
+        if space not in counts:
+            counts[space] = texts[said] if said in texts else _size_of(said, texts, env)
+    return counts
+
+
+def _size_of(said: str, known: Mapping[str, Any], env: Any) -> Any:
+    parts = said.split(" + ") if said else []
+    if parts and all(p in known or p.isdigit() for p in parts):
+        return sum(known[p] if p in known else int(p) for p in parts)
+    return env.create_unbacked_symint()
 
 
 def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:

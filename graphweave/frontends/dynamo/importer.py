@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
+from graphweave.frontends.dynamo.blocks import blocks_apart
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.masks import masks_to_indices
 from graphweave.frontends.dynamo.numbering import number, row_of
@@ -25,6 +26,7 @@ from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
 from graphweave.frontends.dynamo.spaces import Spaces
+from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
@@ -70,7 +72,7 @@ def import_graph(gm: fx.GraphModule) -> Imported:
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot say at all (submodules, operators of higher order).
     """
-    return _Importer(masks_to_indices(gm)).run()
+    return _Importer(without_stacks(blocks_apart(masks_to_indices(gm)))).run()
 
 
 class _Importer:

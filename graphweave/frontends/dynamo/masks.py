@@ -24,17 +24,22 @@ def masks_to_indices(gm: fx.GraphModule) -> fx.GraphModule:
     """
     if not any(mask_of(node) is not None for node in gm.graph.nodes):
         return gm
+    copy = copy_of(gm)
+    for node in list(copy.graph.nodes):
+        mask = mask_of(node)
+        if mask is not None:
+            _rewrite(copy.graph, node, mask)
+    return copy
+
+
+def copy_of(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm` with a graph of its own, whose nodes have the same names."""
     graph = fx.Graph()
     renamed: dict[fx.Node, fx.Node] = {}
     graph.output(graph.graph_copy(gm.graph, renamed)).meta.update(gm.graph.output_node().meta)
     for old, new in renamed.items():
         new.name = old.name
-    copy = fx.GraphModule(gm, graph)
-    for node in list(graph.nodes):
-        mask = mask_of(node)
-        if mask is not None:
-            _rewrite(graph, node, mask)
-    return copy
+    return fx.GraphModule(gm, graph)
 
 
 def mask_of(node: fx.Node) -> fx.Node | None:
@@ -67,7 +72,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
     with graph.inserting_before(node):
         if node.target not in _WRITES:
             index = _index(graph, node, mask, shape(node)[0])
-            new = _call(graph, node, aten.index.Tensor, (node.args[0], [index]), val(node))
+            new = call(graph, node, aten.index.Tensor, (node.args[0], [index]), val(node))
             for user in list(node.users):
                 if user.target is aten.sym_size.int and user.args[1] == 0:
                     user.args = (index, 0)  # so that nothing must be gathered only to be counted
@@ -76,14 +81,14 @@ def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
             rows = shape(values)[0]  # type: ignore[arg-type]
             indices = [_index(graph, node, mask, rows)]
             if argument(node, "accumulate", False):
-                new = _call(graph, node, node.target, (base, indices, values, True), val(node))
+                new = call(graph, node, node.target, (base, indices, values, True), val(node))
             else:
-                zeros = _call(graph, node, aten.zeros_like.default, (base,), val(node))
-                there = _call(graph, node, aten.index_put.default, (zeros, indices, values, True), val(node))
+                zeros = call(graph, node, aten.zeros_like.default, (base,), val(node))
+                there = call(graph, node, aten.index_put.default, (zeros, indices, values, True), val(node))
                 ones = [1 for _ in shape(node)[1:]]
                 column = val(mask).new_empty([shape(mask)[0], *ones])
-                picked = _call(graph, node, aten.reshape.default, (mask, [-1, *ones]), column)
-                new = _call(graph, node, aten.where.self, (picked, there, base), val(node))
+                picked = call(graph, node, aten.reshape.default, (mask, [-1, *ones]), column)
+                new = call(graph, node, aten.where.self, (picked, there, base), val(node))
     node.replace_all_uses_with(new)
     graph.erase_node(node)
 
@@ -91,11 +96,12 @@ def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
 def _index(graph: fx.Graph, like: fx.Node, mask: fx.Node, rows: Size) -> fx.Node:
     """The rows that `mask` picks; equal masks become one index when the graph is numbered."""
     empty = val(mask).new_empty
-    found = _call(graph, like, aten.nonzero.default, (mask,), empty((rows, 1), dtype=torch.int64))
-    return _call(graph, like, aten.squeeze.dim, (found, 1), empty((rows,), dtype=torch.int64))
+    found = call(graph, like, aten.nonzero.default, (mask,), empty((rows, 1), dtype=torch.int64))
+    return call(graph, like, aten.squeeze.dim, (found, 1), empty((rows,), dtype=torch.int64))
 
 
-def _call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+def call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
+    """A new call in `graph` with the fake value `value`, made on the line that made `like`."""
     node = graph.call_function(target, args)
     node.meta.update(like.meta)
     node.meta["val"] = value

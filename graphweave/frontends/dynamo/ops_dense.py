@@ -13,7 +13,7 @@ from graphweave.frontends.dynamo.context import Context, Handler, Table, lowest
 from graphweave.frontends.dynamo.row_rules import transposed
 from graphweave.frontends.dynamo.sizes import argument, dim_of, rank
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, MatMul, Ref, ToUnit
+from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit, TypedMatMul
 
 aten = torch.ops.aten
 
@@ -54,22 +54,73 @@ def _mv(cx: Context, node: fx.Node) -> Ref:
 
 
 def _bmm(cx: Context, node: fx.Node) -> Ref:
-    """A small product in each row, by its sums: no row has a matrix of its own then that must be stored for a call."""
+    """A small product in each row (or block of it), by its sums: no row has a matrix of its own then that must be
+    stored for a call."""
     a, b = (cx.value(x) for x in node.args[:2])
     t, s = cx.type(a), cx.type(b)
     if UNIT in (t.space, s.space) or t.space != s.space:
         raise IRError("products of shared data, or rows against matrices that they share")
-    (m, k), (_, n) = t.shape, s.shape
-    if m * k * n > _SMALL_PRODUCT:
-        raise IRError(f"products of {m}x{k} by {k}x{n} in each row")
+    *blocks, m, k = t.shape
+    n = s.shape[-1]
+    if list(s.shape[:-2]) != blocks:
+        raise IRError(f"products of blocks {t.shape} and {s.shape}")
+    typed = _typed(cx, a, b)
+    if typed is not None:
+        return typed
+    if k == 1:
+        return cx.map(Op.mul, a, b)
+    if numel(blocks) * m * k * n > _SMALL_PRODUCT and not _has_matrices(cx, a, b):
+        raise IRError(f"products of {t.shape} by {s.shape} in each row")
+    d = len(blocks)
     if m == 1:  # the longest dim last, where it is contiguous
-        product = cx.map(Op.mul, cx.reshape(a, (k, 1)), b)
-        return cx.reshape(cx.reduce(product, Fold.sum, (0,), False), (1, n))
+        product = cx.map(Op.mul, cx.reshape(a, (*blocks, k, 1)), b)
+        return cx.reshape(cx.reduce(product, Fold.sum, (d,), False), (*blocks, 1, n))
     if n == 1:
-        product = cx.map(Op.mul, a, cx.reshape(b, (1, k)))
-        return cx.reshape(cx.reduce(product, Fold.sum, (1,), False), (m, 1))
-    product = cx.map(Op.mul, cx.reshape(a, (m, k, 1)), cx.reshape(b, (1, k, n)))
-    return cx.reduce(product, Fold.sum, (1,), False)
+        product = cx.map(Op.mul, a, cx.reshape(b, (*blocks, 1, k)))
+        return cx.reshape(cx.reduce(product, Fold.sum, (d + 1,), False), (*blocks, m, 1))
+    product = cx.map(Op.mul, cx.reshape(a, (*blocks, m, k, 1)), cx.reshape(b, (*blocks, 1, k, n)))
+    return cx.reduce(product, Fold.sum, (d + 1,), False)
+
+
+def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
+    """The product of a row with a matrix that is pulled along a map, large or small: the matrix is not copied.
+
+    Small ones are left to `typed-linear`, which sees them in the sums.
+    """
+    (*blocks, m, k), n = cx.type(a).shape, cx.type(b).shape[-1]
+    if len(blocks) > 1 or numel(blocks) * k * max(m, n) <= _SMALL_PRODUCT:
+        return None
+    if m == 1 and (found := _matrices(cx, b)) is not None:
+        out = cx.emit(TypedMatMul(cx.reshape(a, (*blocks, k)), *found))
+        return cx.reshape(out, (*blocks, 1, n))
+    if n == 1 and (found := _matrices(cx, _turned(cx, a))) is not None:
+        out = cx.emit(TypedMatMul(cx.reshape(b, (*blocks, k)), *found))
+        return cx.reshape(out, (*blocks, m, 1))
+    return None
+
+
+def _turned(cx: Context, ref: Ref) -> Ref:
+    rank = len(cx.type(ref).shape)
+    return cx.permute(ref, (*range(rank - 2), rank - 1, rank - 2))
+
+
+def _matrices(cx: Context, ref: Ref) -> tuple[Ref, Ref] | None:
+    """(w, t) where `ref` is pull(w, t), or that with each row rearranged."""
+    match cx.builder.nodes[ref]:
+        case Pull(w, m) if isinstance(cx.builder.nodes[m], MapOf):
+            return w, m
+        case Permute(x, perm) if (found := _matrices(cx, x)) is not None:
+            return cx.permute(found[0], perm), found[1]
+        case Reshape(x, shape) if (found := _matrices(cx, x)) is not None:
+            return cx.reshape(found[0], shape), found[1]
+        case _:
+            return None
+
+
+def _has_matrices(cx: Context, a: Ref, b: Ref) -> bool:
+    """Whether one factor is a vector and the other a matrix that is pulled, which `typed-linear` makes one call of."""
+    m, n = cx.type(a).shape[-2], cx.type(b).shape[-1]
+    return (m == 1 and _matrices(cx, b) is not None) or (n == 1 and _matrices(cx, _turned(cx, a)) is not None)
 
 
 _SMALL_PRODUCT = 4096
@@ -146,7 +197,7 @@ DENSE: Table = {
     aten.addmm.default: _addmm,
     aten.mv.default: _mv,
     aten.dot.default: _dot,
-    aten.bmm.default: _bmm,
+    **dict.fromkeys((aten.bmm.default, aten.matmul.default), _bmm),
     **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default), _fold(Fold.sum)),
     **dict.fromkeys((aten.prod.dim_int, aten.prod.default), _fold(Fold.mul)),
     **dict.fromkeys((aten.amax.default, aten.max.default), _fold(Fold.max)),

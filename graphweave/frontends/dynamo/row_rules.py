@@ -356,7 +356,7 @@ RULES: dict[Any, Rule] = {
     **dict.fromkeys((aten.mm.default, aten.addmm.default), _mm),
     aten.scatter.value: _written,
     aten.mv.default: _all_of(0),
-    aten.bmm.default: _all_of(0, 1),
+    **dict.fromkeys((aten.bmm.default, aten.matmul.default), _all_of(0, 1)),
     aten.native_dropout_backward.default: _all_of(0, 1),
     aten.rand_like.default: _all_of(0),
 }  # fmt: skip

@@ -1,0 +1,78 @@
+"""What the graph of the first call tells the cost model: sizes that are decided by its data.
+
+Index tensors are the only ones looked at, once a compilation: how many (source, relation) pairs there are, or how many
+edges a mask leaves, is in no shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+
+from graphweave.analysis.flow import ancestors, extract
+from graphweave.analysis.hoist import graph_only
+from graphweave.core.errors import GraphweaveError
+from graphweave.core.log import logger
+from graphweave.core.types import Space
+from graphweave.frontends.dynamo.sizes import Size, hint, unbacked
+from graphweave.ir.message.interp import interp
+from graphweave.ir.message.nodes import Input, Program, Ref, Type
+
+_log = logger("frontends")
+
+
+class GraphAtHand:
+    """`measure(program, ref)` on the inputs `values`, by the names that the program gives them."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+        self._known: tuple[Program, frozenset[Ref]] | None = None  # what depends on the graph alone
+
+    def __call__(self, program: Program, ref: Ref) -> int | None:
+        """Rows of `ref`; None where it depends on more than the graph, or an input is not known."""
+        if self._known is None or self._known[0] is not program:
+            self._known = program, graph_only(program)
+        if ref not in self._known[1]:
+            return None
+        needed = ancestors(program, (ref,))
+        inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and r in needed]
+        names = [n.name for r in inputs if isinstance(n := program.nodes[r], Input)]
+        if not all(name in self._values for name in names):
+            return None
+        part = extract(program, inputs, [ref]).program
+        try:
+            with unset_fake_temporarily(), torch.no_grad():
+                (value,) = interp(part, {name: self._values[name] for name in names})
+        except (GraphweaveError, RuntimeError) as reason:  # an index out of range is refused when the program runs
+            _log.info("rows of %%%d are not measured: %s", ref, reason)
+            return None
+        return int(value.shape[0])
+
+
+def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequence[Any]) -> dict[str, Any]:
+    """The first call's inputs by name, as far as they are surely those of the placeholders `names`."""
+    out: dict[str, Any] = {}
+    for name, fake, real in zip(names, fakes, examples, strict=False):
+        if isinstance(fake, torch.SymInt) and isinstance(real, int | torch.SymInt):
+            out[name] = int(fake.node.hint) if fake.node.has_hint() else int(real)
+            continue
+        plain = isinstance(fake, torch.Tensor) and type(real) in (torch.Tensor, torch.nn.Parameter)
+        if plain and fake.dtype == real.dtype and fake.dim() == real.dim():
+            out[name] = real
+    return out
+
+
+def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHand) -> dict[Space, int]:
+    """Row counts for the call at hand: what its shapes say, and measured where data decides."""
+    rows: dict[Space, int] = {}
+    for space, size in sizes.items():
+        known = None if unbacked(size) else hint(size)
+        if known is None:
+            on = (r for r, t in enumerate(program.types) if isinstance(t, Type) and t.space == space)
+            known = next((n for r in on if (n := measure(program, r)) is not None), None)
+        if known is not None:
+            rows[space] = known
+    return rows

@@ -1,0 +1,28 @@
+"""pyg_lib's product of segments of rows with a matrix each, as rows times the matrix of their segment.
+
+It wants rows that lie sorted by type. Written as the product of each row with a pulled matrix, it is the same typed
+product as any other spelling. (PyTorch's own grouped_mm cannot be traced in float32: its shape function knows bfloat16
+alone.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def segments() -> dict[Any, Callable[..., Tensor]]:
+    """Decompositions of the operators of pyg_lib, if it has been imported."""
+    if not hasattr(torch.ops.pyg, "segment_matmul"):
+        return {}
+    return {torch.ops.pyg.segment_matmul.default: segment_matmul}
+
+
+def segment_matmul(x: Tensor, ptr: Tensor, w: Tensor) -> Tensor:
+    """x [S, K], ptr [R + 1], w [R, K, J] -> [S, J]: row r times w[i] where ptr[i] <= r < ptr[i + 1]."""
+    row = torch.arange(x.shape[0], dtype=ptr.dtype, device=ptr.device)
+    types = torch.searchsorted(ptr[1:], row, right=True)
+    return torch.bmm(x.unsqueeze(1), w.index_select(0, types)).squeeze(1)

@@ -1,0 +1,207 @@
+"""Values of relations stacked, [relations, rows, ...] or [rows, relations, ...]: each relation's value by itself again.
+
+`torch.stack(outs).sum(0)` is how PyG adds up what relations send to one type of nodes; DGL stacks behind the rows. A
+stack in front of the rows has them in the second dim, where no space can be, and behind them it is wider than what it
+is made of. Its sum is a sum of values on rows instead, and row-wise work on a stack is done on each of its items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.frontends.dynamo.numbering import RESHAPES
+from graphweave.frontends.dynamo.sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
+
+aten = torch.ops.aten
+
+_CHAINS: dict[Any, Any] = {
+    aten.sum.dim_IntList: aten.add.Tensor, aten.mean.dim: aten.add.Tensor, aten.amax.default: aten.maximum.default,
+    aten.amin.default: aten.minimum.default,
+}  # fmt: skip
+
+
+def without_stacks(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm`, or a copy in which reductions of stacks along their new dim are chains, and items of them their values.
+
+    A stack of which anything else is asked stays as it is, and so does all that is computed with it: a number computed
+    in two ways may differ in the last bit, and be compared.
+    """
+    if not _plan(gm.graph):
+        return gm
+    graph = fx.Graph()
+    renamed: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, renamed)).meta.update(gm.graph.output_node().meta)
+    for old, new in renamed.items():
+        new.name = old.name
+    return _Unstacker(fx.GraphModule(gm, graph)).run()
+
+
+# ---------------------------------------------------------------- which
+
+
+def _plan(graph: fx.Graph) -> dict[fx.Node, int]:
+    """Stacks, repeated values and row-wise work on them, each with the dim of the items, that can be taken apart."""
+    dims: dict[fx.Node, int] = {}
+    for node in graph.nodes:
+        dim = _new_dim(node)
+        if dim is None and _row_wise(node):
+            dim = _common_dim(node, dims)
+        if dim is not None:
+            dims[node] = dim
+    todo = list(dims)
+    while todo:
+        node = todo.pop()
+        if node in dims and not _can_go(node, dims):
+            del dims[node]
+            todo.extend(x for x in (*node.all_input_nodes, *node.users) if x in dims)
+    return dims
+
+
+def _new_dim(node: fx.Node) -> int | None:
+    """The dim along which `node` stacks computed values, or repeats one."""
+    if node.target is aten.stack.default and rank(node) > 1:
+        xs: Any = node.args[0]
+        return dim_of(argument(node, "dim", 0), rank(node)) if all(x.op == "call_function" for x in xs) else None
+    x = node.args[0] if node.args else None
+    if node.target is not aten.expand.default or not isinstance(x, fx.Node) or x.target is not aten.unsqueeze.default:
+        return None
+    dim = dim_of(x.args[1], rank(x))  # type: ignore[arg-type]
+    if rank(x) != rank(node) or rank(node) < 2 or (fixed(shape(node)[dim]) or 0) < 2:
+        return None
+    alike = all(d == dim or same(a, b) for d, (a, b) in enumerate(zip(shape(x), shape(node), strict=True)))
+    return dim if alike else None
+
+
+def _row_wise(node: fx.Node) -> bool:
+    op = node.target
+    pointwise = isinstance(op, torch._ops.OpOverload) and torch.Tag.pointwise in op.tags
+    return is_tensor(node) and (pointwise or op in _COPIES) and not any(isinstance(a, list | tuple) for a in node.args)
+
+
+_COPIES = frozenset({aten._to_copy.default, aten.clone.default, torch.ops.prims.convert_element_type.default})
+
+
+def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
+    """The dim of the items of row-wise work on stacks; None where it is not clear what item k of an operand is."""
+    found = {dims[x] for x in node.all_input_nodes if x in dims}
+    if len(found) != 1:
+        return None
+    (dim,), n = found, rank(node)
+    for x in node.all_input_nodes:
+        if not is_tensor(x):
+            continue
+        if x in dims:
+            if rank(x) != n or not same(shape(x)[dim], shape(node)[dim]):
+                return None
+        elif rank(x) >= n - dim and not (rank(x) == n and fixed(shape(x)[dim]) == 1):
+            return None
+    return dim
+
+
+def _can_go(node: fx.Node, dims: Mapping[fx.Node, int]) -> bool:
+    """Do its operands and all its uses go too?"""
+    dim = dims[node]
+    if _new_dim(node) is None and _common_dim(node, dims) != dim:
+        return False
+    return bool(node.users) and all(u in dims or _takes_items(u, node, dim) for u in node.users)
+
+
+def _takes_items(user: fx.Node, x: fx.Node, dim: int) -> bool:
+    if user.target is aten.select.int:
+        return dim_of(user.args[1], rank(x)) == dim and isinstance(user.args[2], int)  # type: ignore[arg-type]
+    return user.target in _CHAINS and dim in _dims(user)
+
+
+# ---------------------------------------------------------------- how
+
+
+class _Unstacker:
+    """`items[node]` are the values of which a node is the stack along `dims[node]`."""
+
+    def __init__(self, gm: fx.GraphModule) -> None:
+        self.gm = gm
+        self.dims = _plan(gm.graph)
+        self.items: dict[fx.Node, list[fx.Node]] = {}
+
+    def run(self) -> fx.GraphModule:
+        for node in list(self.gm.graph.nodes):
+            x = node.args[0] if node.args else None
+            if node in self.dims:
+                self.items[node] = self._items_of(node)
+            elif isinstance(x, fx.Node) and x in self.items:
+                with self.gm.graph.inserting_before(node):
+                    new = self._item_or_chain(node, x)
+                node.replace_all_uses_with(new)
+                self.gm.graph.erase_node(node)
+        for node in reversed(list(self.items)):
+            self.gm.graph.erase_node(node)
+        return self.gm
+
+    def _items_of(self, node: fx.Node) -> list[fx.Node]:
+        dim = self.dims[node]
+        if node.target is aten.stack.default:
+            return list(node.args[0])  # type: ignore[arg-type]
+        count = _count(node, dim)
+        if _new_dim(node) is not None:
+            return [node.args[0].args[0]] * count  # type: ignore[union-attr, list-item]
+        out = []
+        with self.gm.graph.inserting_before(node):
+            for k in range(count):
+                item = {x: self._item(node, x, dim, k) for x in node.all_input_nodes}
+                args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), item.__getitem__)
+                out.append(self._call(node, node.target, args, val(node).select(dim, k), kwargs))
+        return out
+
+    def _item(self, node: fx.Node, x: fx.Node, dim: int, k: int) -> fx.Node:
+        if x in self.items:
+            return self.items[x][k]
+        if not is_tensor(x) or rank(x) < rank(node):
+            return x
+        before, without = x.args[0] if x.args else None, [n for d, n in enumerate(shape(x)) if d != dim]
+        if x.target in RESHAPES and is_tensor(before) and _same_sizes(shape(before), without):  # type: ignore[arg-type]
+            return before  # type: ignore[return-value]
+        return self._call(node, aten.squeeze.dim, (x, dim), val(x).squeeze(dim))
+
+    def _item_or_chain(self, node: fx.Node, x: fx.Node) -> fx.Node:
+        if node.target is aten.select.int:
+            return self.items[x][node.args[2]]  # type: ignore[index]
+        dim, keepdim, dtype = self.dims[x], bool(argument(node, "keepdim", False)), val(node).dtype
+        items = self.items[x]
+        if val(items[0]).dtype != dtype:
+            items = [self._call(node, aten._to_copy.default, (i,), val(i).to(dtype), {"dtype": dtype}) for i in items]
+        out = items[0]
+        for item in items[1:]:
+            out = self._call(node, _CHAINS[node.target], (out, item), val(out))
+        if node.target is aten.mean.dim:
+            out = self._call(node, aten.div.Tensor, (out, len(items)), val(out))
+        rest = [d - (d > dim) for d in _dims(node) if d != dim]
+        if rest:
+            out = self._call(node, node.target, (out, rest, keepdim), node.target(val(out), rest, keepdim))  # type: ignore[operator]
+        return self._call(node, aten.unsqueeze.default, (out, dim), val(node)) if keepdim else out
+
+    def _call(self, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any, kwargs: Any = None) -> fx.Node:
+        node = self.gm.graph.call_function(target, args, kwargs or {})
+        node.meta.update(like.meta)
+        node.meta["val"] = value
+        return node
+
+
+def _count(node: fx.Node, dim: int) -> int:
+    n = fixed(shape(node)[dim])
+    assert n is not None
+    return n
+
+
+def _dims(node: fx.Node) -> list[int]:
+    """Dims of a reduction, all of them where none is given."""
+    n, dims = rank(node.args[0]), argument(node, "dim", None)  # type: ignore[arg-type]
+    given = dims if isinstance(dims, list | tuple) else [] if dims is None else [dims]
+    return [dim_of(d, n) for d in given] or list(range(n))
+
+
+def _same_sizes(a: Sequence[Size], b: Sequence[Size]) -> bool:
+    return len(a) == len(b) and all(same(m, n) for m, n in zip(a, b, strict=True))

@@ -1,0 +1,46 @@
+"""Library functions that break the graph: equal to the originals, in place during a call and no longer."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+import torch
+import torch_geometric
+import torch_geometric.nn as pyg
+from support import features
+
+import graphweave
+from graphweave.frontends.dynamo.polyfills import polyfilled
+
+
+def test_a_typed_linear_layer_is_one_graph(fresh_compiler: None) -> None:
+    layer, x = pyg.HeteroLinear(4, 3, 5).double(), features(9, 4, torch.float64).requires_grad_(True)
+    types = torch.tensor([4, 0, 0, 2, 4, 1, 2, 2, 0])  # unsorted, nothing of type 3
+    leaves = [x, *layer.parameters()]
+    want, got = layer(x, types), graphweave.compile(layer)(x, types)
+    torch.testing.assert_close(got, want)
+    weights = want.detach().cos()
+    wanted, given = (torch.autograd.grad((y * weights).sum(), leaves) for y in (want, got))
+    for a, b in zip(given, wanted, strict=True):
+        torch.testing.assert_close(a, b)
+    counts = graphweave.counters()
+    assert (counts["compilations"], counts["graph_breaks"], counts["eager_fallbacks"]) == (1, 0, 0)
+
+
+def test_originals_are_back_after_the_last_call() -> None:
+    heuristic, forward = torch_geometric.backend.use_segment_matmul_heuristic, pyg.HeteroLinear.forward
+    with pytest.raises(ValueError, match="inside"), polyfilled():
+        with polyfilled():
+            assert pyg.HeteroLinear.forward is not forward
+        assert torch_geometric.backend.use_segment_matmul_heuristic is not heuristic
+        raise ValueError("inside")
+    assert torch_geometric.backend.use_segment_matmul_heuristic is heuristic
+    assert pyg.HeteroLinear.forward is forward
+
+
+def test_a_library_that_is_not_imported_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [m for m in sys.modules if m.partition(".")[0] == "torch_geometric"]:
+        monkeypatch.delitem(sys.modules, name)
+    with polyfilled():
+        assert "torch_geometric" not in sys.modules
