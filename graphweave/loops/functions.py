@@ -1,0 +1,86 @@
+"""The functions of the language, on values of edges and nodes and on tensors alike (Hector, table 2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from graphweave.loops.products import dot_prd, linear, outer_prod
+from graphweave.loops.rowwise import of_tensors
+from graphweave.loops.values import HANDLERS, Value
+
+__all__ = ["dot_prd", "linear", "outer_prod"]
+
+
+def _call(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
+    anywhere = any(isinstance(x, Value) for x in args)
+    return HANDLERS[name](*args, **kwargs) if anywhere else function(*args, **kwargs)
+
+
+def dot_prod(x: Any, y: Any) -> Any:
+    """`dot_prd`, as Hector's table 2 spells it."""
+    return dot_prd(x, y)
+
+
+def exp(x: Any) -> Any:
+    """e^x, number by number."""
+    return torch.exp(x)
+
+
+def leakyrelu(x: Any, negative_slope: float = 0.01) -> Any:
+    """x where it is positive, else negative_slope * x."""
+    return functional.leaky_relu(x, negative_slope)
+
+
+def relu(x: Any) -> Any:
+    """x where it is positive, else 0."""
+    return torch.relu(x)
+
+
+def sigmoid(x: Any) -> Any:
+    """1 / (1 + e^-x)."""
+    return torch.sigmoid(x)
+
+
+def tanh(x: Any) -> Any:
+    """The hyperbolic tangent."""
+    return torch.tanh(x)
+
+
+def maximum(x: Any, y: Any) -> Any:
+    """The larger of two, number by number. n["m"] = maximum(n["m"], e["x"]) gathers; ties share the gradient evenly."""
+    return _call("maximum", of_tensors(torch.maximum), x, y)
+
+
+def minimum(x: Any, y: Any) -> Any:
+    """The smaller of two, number by number. n["m"] = minimum(n["m"], e["x"]) gathers, as `maximum` does."""
+    return _call("minimum", of_tensors(torch.minimum), x, y)
+
+
+def where(condition: Any, x: Any, y: Any) -> Any:
+    """x where the condition holds, else y."""
+    return _call("where", torch.where, condition, x, y)
+
+
+def concat(parts: Sequence[Any], dim: int = -1) -> Any:
+    """Features one after the other along `dim`."""
+    values = any(isinstance(x, Value) for x in parts)
+    return HANDLERS["cat"](parts, dim) if values else torch.cat(list(parts), dim)
+
+
+def reshape(x: Any, *sizes: Any) -> Any:
+    """The features of each row in another shape: reshape(x, 4, -1)."""
+    return x.reshape(*sizes)
+
+
+def sum(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Over features: all of them, or those of `dim`. Over edges: n["x"] += e["x"]."""
+    return torch.sum(x, dim=dim, keepdim=keepdim)
+
+
+def mean(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    """Over features: all of them, or those of `dim`."""
+    return torch.mean(x, dim=dim, keepdim=keepdim)

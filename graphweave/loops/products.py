@@ -1,0 +1,242 @@
+"""Products of features with weights: shared ones, and W[e.etype], a slice for the type of each row.
+
+A product with a matrix for each type is written as `torch.bmm(x.unsqueeze(1), W.index_select(0, types))`, by heads as
+an einsum, which the compiler knows: no row gets a copy of its matrix there.
+"""
+
+from __future__ import annotations
+
+import string
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from graphweave.core.errors import LoopError
+from graphweave.loops.rowwise import features_at
+from graphweave.loops.scope import Loop
+from graphweave.loops.values import ELEMENTWISE, HANDLERS, Value, aligned, innermost
+from graphweave.udf.batch import fix_sizes
+
+
+class Typed(Value):
+    """`weight[types]`: of `weight` [types, *features] the slice for each row, not copied where it is multiplied by."""
+
+    def __init__(self, weight: Tensor, types: Value) -> None:
+        super().__init__(0, types.loop)
+        self.weight, self.types = weight, types
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.weight.shape[1:])
+
+    def read(self) -> Tensor:
+        return self.weight.index_select(0, self.types.tensor())
+
+    def like(self, weight: Tensor) -> Typed:
+        return Typed(weight, self.types)
+
+
+def _getitem(x: Any, index: Any) -> Value:
+    """W[e.etype], or features of a value."""
+    if isinstance(x, Value):
+        if isinstance(index, Value):
+            raise LoopError("features are indexed by the value of an edge or node; only tensors are: W[e.etype].")
+        return features_at(x, index)
+    if not isinstance(index, Value):
+        raise LoopError("a tensor is indexed by the type alone: W[e.etype], and then W[e.etype][i].")
+    if index.dtype not in (torch.int32, torch.int64):
+        raise LoopError(f"a tensor is indexed by types, whole numbers of 32 or 64 bits (got {index.dtype}).")
+    if x.dim() == 0:
+        raise LoopError("W[e.etype] takes a tensor W of shape [types, ...] (got one without dims).")
+    if torch.compiler.is_compiling():
+        fix_sizes(x)
+    return Typed(x, index)
+
+
+def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+    """out[..., m] = sum_k x[..., k] weight[..., k, m] (+ bias), for each edge or node.
+
+    `weight`: W[e.etype] with W [types, K, M], or [types, H, K, M] for x [H, K] or [K]; a matrix of the row; or a tensor
+    [K, M] or [H, K, M] that all share. x is [..., K]; features of a row in every case.
+    """
+    out = _product(x, weight)
+    return out if bias is None else out + bias
+
+
+def _product(x: Any, weight: Any) -> Any:
+    if not isinstance(x, Value) and not isinstance(weight, Value):
+        return torch.matmul(x.unsqueeze(-2), weight).squeeze(-2)
+    loop, dims = innermost((x, weight)), (_rank(x), _rank(weight))
+    _check(x, weight, dims)
+    match dims:
+        case 1, 2:
+            return Value(_rows(x, weight, loop), loop)
+        case _, 2:
+            return Value(torch.matmul(_data(x, loop), _data(weight, loop)), loop)
+        case 1, 3:
+            return _one_for_all_heads(x, weight, loop)
+        case 2, 3:
+            return Value(_by_heads(x, weight, loop), loop)
+    raise LoopError(f"a product of features {_shape(x)} with a matrix of shape {_shape(weight)} for each edge or node.")
+
+
+def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
+    """[rows, K] by [rows, K, M], or by [K, M]."""
+    data, w = _data(x, loop), _data(weight, loop)
+    if not isinstance(weight, Value):
+        return data @ w
+    if not isinstance(x, Value):
+        data = data.expand(w.shape[0], -1)
+    return torch.bmm(data.unsqueeze(1), w).squeeze(1)
+
+
+def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> Value:
+    """[K] by [H, K, M], which is [K] by [K, H * M]."""
+    heads, _, width = _shape(weight)
+    if isinstance(weight, Typed):
+        wide: Any = weight.like(weight.weight.transpose(1, 2).flatten(2))
+    elif isinstance(weight, Value):
+        wide = Value(weight.tensor(loop).transpose(1, 2).flatten(2), loop)
+    else:
+        wide = weight.transpose(0, 1).flatten(1)
+    out = _rows(x, wide, loop)
+    return Value(out.reshape(out.shape[0], heads, width), loop)
+
+
+def _by_heads(x: Any, weight: Any, loop: Loop) -> Tensor:
+    """[H, K] or [1, K] by [H, K, M], which the compiler knows as blocks of one product."""
+    heads, data, w = _shape(weight)[0], _data(x, loop), _data(weight, loop)
+    if isinstance(weight, Value):
+        data = data.expand(w.shape[0], heads, -1)
+        return torch.einsum("nbk,nbkj->nbj", data, w)
+    data = data.expand(data.shape[0], heads, -1)
+    return torch.stack([data[:, h] @ w[h] for h in range(heads)], 1)
+
+
+def _check(x: Any, weight: Any, dims: tuple[int, int]) -> None:
+    a, b = _shape(x), _shape(weight)
+    fits = dims[0] >= 1 and dims[1] >= 2 and a[-1] == b[-2] and (dims != (2, 3) or a[0] == 1 or a[0] == b[0])
+    if not fits:
+        raise LoopError(
+            f"a product of features {a} with a matrix of shape {b} for each edge or node: expected [..., K] and "
+            "[K, M], or [H, K] and [H, K, M]. For the product number by number give both equally many dims."
+        )
+
+
+def _shape(x: Any) -> tuple[int, ...]:
+    return tuple(x.shape) if isinstance(x, (Value, Tensor)) else ()
+
+
+def _rank(x: Any) -> int:
+    return len(_shape(x))
+
+
+def _data(x: Any, loop: Loop) -> Tensor:
+    data: Tensor = x.tensor(loop) if isinstance(x, Value) else x
+    return data
+
+
+def _mul(x: Any, y: Any) -> Any:
+    """Hector's product: features times the matrix of the type; else number by number."""
+    if isinstance(y, Typed) and 1 <= _rank(x) < _rank(y):
+        return _product(x, y)
+    if isinstance(x, Typed) and 1 <= _rank(y) < _rank(x):
+        raise LoopError(
+            f"matrices of types {_shape(x)} times features {_shape(y)}: write features * W[e.etype], features first."
+        )
+    return _number_by_number(x, y)
+
+
+def _number_by_number(x: Any, y: Any) -> Any:
+    return ELEMENTWISE["elementwise mul"](x, y)
+
+
+def dot_prd(x: Any, y: Any) -> Any:
+    """out[...] = sum_k x[..., k] y[..., k], for each edge or node."""
+    if not isinstance(x, Value) and not isinstance(y, Value):
+        return (x * y).sum(-1)
+    if min(_rank(x), _rank(y)) == 0:
+        raise LoopError(f"a dot product of features of shapes {_shape(x)} and {_shape(y)}: expected [..., K] of both.")
+    return HANDLERS["sum"](_number_by_number(x, y), -1)
+
+
+def outer_prod(x: Any, y: Any) -> Any:
+    """out[..., i, j] = x[..., i] y[..., j], for each edge or node."""
+    return x[..., :, None] * y[..., None, :]
+
+
+def _matmul(x: Any, y: Any) -> Any:
+    """torch.matmul of the features of each row."""
+    if isinstance(x, Tensor):
+        x, y = _in_order(x, y)
+    loop, dims = innermost((x, y)), (_rank(x), _rank(y))
+    if dims[1] == 1 and dims[0] >= 1:
+        if isinstance(x, Value) or dims[0] > 2:
+            return dot_prd(x, y)
+        return Value(_data(y, loop) @ x.t(), loop) if dims[0] == 2 else dot_prd(x, y)
+    if dims[0] >= 1 and (dims[1] == 2 or (dims[0] == 1 and dims[1] == 3)):
+        return _product(x, y)
+    if 0 in dims:
+        raise LoopError(f"a matrix product of features of shapes {_shape(x)} and {_shape(y)}: both need dims.")
+    a, b = _data(x, loop), _data(y, loop)
+    a = a.unsqueeze(-2) if dims[0] == 1 else a
+    most = max(dims[0], dims[1], 2) + 1
+    a, b = (aligned(d, most) if isinstance(v, Value) else d for d, v in ((a, x), (b, y)))
+    out = torch.matmul(a, b)
+    return Value(out.squeeze(-2) if dims[0] == 1 else out, loop)
+
+
+def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
+    """The operands as the user wrote them: traced, `value @ tensor` comes as matmul(tensor, value) too.
+
+    Where shapes allow both, only value @ tensor is part of the language. That a function holds to it is seen where it
+    runs as Python, which it did not if it is traced as part of a model.
+    """
+    a, b = _shape(tensor), _shape(value)
+    as_written = 0 not in (len(a), len(b)) and a[-1] == b[-2 if len(b) > 1 else -1]
+    turned = 0 not in (len(a), len(b)) and b[-1] == a[-2 if len(a) > 1 else -1]
+    if len(a) == 1 and len(b) == 1:
+        return value, tensor
+    if as_written and turned:
+        if torch.compiler.is_compiling() and value.loop.structure.checked:
+            return value, tensor
+        raise LoopError(
+            f"a product of a tensor {a} with features {b}, which compiled code cannot tell from features @ tensor. "
+            "Write linear(x, M) for x @ M, linear(x, M.T) for M @ x."
+        )
+    return (value, tensor) if turned else (tensor, value)
+
+
+def _linear_layer(x: Any, weight: Any, bias: Any = None) -> Value:
+    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+        raise LoopError(
+            "torch's linear takes shared weights. With W[e.etype] write graphweave.loops.linear(x, W[e.etype])."
+        )
+    return Value(functional.linear(x.tensor(), weight, bias), x.loop)
+
+
+def _einsum(equation: str, *operands: Any) -> Value:
+    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
+        operands = tuple(operands[0])
+    loop = innermost(operands)
+    whole = _with_rows(equation, tuple(isinstance(x, Value) for x in operands))
+    return Value(torch.einsum(whole, *[_data(x, loop) for x in operands]), loop)
+
+
+@torch.compiler.assume_constant_result  # letters: nothing of it belongs into a trace
+def _with_rows(equation: str, values: tuple[bool, ...]) -> str:
+    """The equation with a letter for the rows in front of values and of the result."""
+    inputs, arrow, output = equation.replace(" ", "").partition("->")
+    if not arrow:
+        output = "".join(sorted(c for c in set(inputs) if c.isalpha() and inputs.count(c) == 1))
+    row = next(c for c in reversed(string.ascii_letters) if c not in equation)
+    terms = [row + t if is_value else t for t, is_value in zip(inputs.split(","), values, strict=True)]
+    return f"{','.join(terms)}->{row}{output}"
+
+
+def register_products() -> None:
+    ELEMENTWISE["elementwise mul"] = ELEMENTWISE["mul"]
+    ELEMENTWISE["mul"] = _mul
+    HANDLERS.update(getitem=_getitem, matmul=_matmul, linear=_linear_layer, einsum=_einsum, dot=dot_prd, vdot=dot_prd)

@@ -1,0 +1,208 @@
+"""What the body of a loop is given: one edge or one node that stands for all, and the ends of an edge."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from graphweave.core.errors import LoopError
+from graphweave.loops.scope import End, Loop, Number, Once, Store
+from graphweave.loops.values import FieldRead, Value, gather
+from graphweave.udf.batch import TYPE
+
+
+def _as_field(value: Any, loop: Loop) -> Tensor | Number:
+    """What is stored when `value` is set on each row of `loop`."""
+    if isinstance(value, Value):
+        return value.within(loop)
+    if isinstance(value, Tensor):
+        return value.expand(loop.store.num_rows(), *value.shape).clone()  # a field is no view of an argument
+    if isinstance(value, (bool, int, float)):
+        return value
+    raise LoopError(f"a field holds a value, a tensor or a number (got {type(value).__name__}).")
+
+
+class _Row:
+    """Fields by `row[name]` or `row.name`; set by `row[name] = value`."""
+
+    __slots__ = ("_loop",)
+    _loop: Loop
+
+    def __init__(self, loop: Loop) -> None:
+        object.__setattr__(self, "_loop", loop)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise LoopError(f"fields are set by name: e[{name!r}] = ..., n[{name!r}] = ... (an attribute is only read).")
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """x[n], x[e.src]: of a tensor with a row for each node (or edge) that of this one."""
+        if func.__name__ != "__getitem__" or not isinstance(args[0], Tensor) or not isinstance(args[1], _Row):
+            raise LoopError(
+                "an edge or a node is no number and no tensor: take one of its fields, or index a tensor: x[n]."
+            )
+        return args[1]._row_of(args[0])
+
+    def _row_of(self, x: Tensor) -> Value:
+        raise NotImplementedError
+
+    def _checked(self, x: Tensor, store: Store) -> Tensor:
+        if x.dim() == 0 or x.shape[0] != store.num_rows():
+            raise LoopError(
+                f"x[{store.one}] takes a tensor with one row for each of {store.where}, {store.num_rows()} "
+                f"(got shape {tuple(x.shape)})."
+            )
+        return x
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self[name]
+
+    def __getitem__(self, name: str) -> Any:
+        raise NotImplementedError
+
+
+class Edge(_Row):
+    """`e`: `e["x"]` or `e.x`, `e.src`, `e.dst`, `e.etype`."""
+
+    __slots__ = ()
+
+    @property
+    def src(self) -> EdgeEnd:
+        return EdgeEnd(self._loop, "src")
+
+    @property
+    def dst(self) -> EdgeEnd:
+        return EdgeEnd(self._loop, "dst")
+
+    @property
+    def etype(self) -> Value:
+        if TYPE not in self._loop.store.names():
+            raise LoopError(
+                f"the edges have no types: set g.edata[{TYPE!r}], whole numbers [edges] (graphweave.ETYPE)."
+            )
+        return self[TYPE]
+
+    def __getitem__(self, name: str) -> Any:
+        self._check()
+        value = Value(self._loop.store.get(name), self._loop)
+        self._loop.log.edge(self._loop.store, name, self._loop, False)
+        return value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self._check()
+        self._loop.log.edge(self._loop.store, name, self._loop, True)
+        self._loop.store.set(name, _as_field(value, self._loop))
+
+    def _check(self) -> None:
+        if self._loop.structure.current is not self._loop:
+            raise LoopError("an edge is used outside its loop. Its fields live on: for e in g.edges(): e['x'] ...")
+
+    def _row_of(self, x: Tensor) -> Value:
+        self._check()
+        return Value(self._checked(x, self._loop.store), self._loop)
+
+
+class EdgeEnd(_Row):
+    """`e.src` or `e.dst`: the node at that end of the edge."""
+
+    __slots__ = ("_end",)
+    _end: End
+
+    def __init__(self, loop: Loop, end: End) -> None:
+        super().__init__(loop)
+        object.__setattr__(self, "_end", end)
+
+    @property
+    def ntype(self) -> Value:
+        _check_types(self._store())
+        return self[TYPE]
+
+    def _store(self) -> Store:
+        if self._loop.structure.current is not self._loop:
+            raise LoopError("an end of an edge is used outside the loop over edges.")
+        return self._loop.structure.at(self._end)
+
+    def __getitem__(self, name: str) -> Value:
+        return FieldRead(self._loop, self._store(), name, self._end)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        gather(self._loop, self._store(), name, self._end, value)
+
+    def _row_of(self, x: Tensor) -> Value:
+        data = self._checked(x, self._store())
+        return Value(data.index_select(0, self._loop.structure.index(self._end)), self._loop)
+
+    def incoming_edges(self) -> Any:
+        raise LoopError(
+            "a loop over the edges of an edge's end (paths of two edges). Gather at the nodes first, then loop again."
+        )
+
+    outgoing_edges = incoming_edges
+
+
+class Node(_Row):
+    """`n`: `n["x"]` or `n.x`, `n.ntype`, `n.incoming_edges()`, `n.outgoing_edges()`."""
+
+    __slots__ = ()
+
+    @property
+    def ntype(self) -> Value:
+        _check_types(self._loop.store)
+        return self[TYPE]
+
+    def __getitem__(self, name: str) -> Value:
+        inner = self._inner()
+        if inner is not None:
+            assert inner.via is not None
+            return FieldRead(inner, self._loop.store, name, inner.via)
+        value = Value(self._loop.store.get(name), self._loop)
+        self._loop.log.read(self._loop.store, name, self._loop, None)
+        return value
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        inner = self._inner()
+        if inner is not None:
+            assert inner.via is not None
+            gather(inner, self._loop.store, name, inner.via, value)
+            return
+        self._loop.log.write(self._loop.store, name)
+        self._loop.store.set(name, _as_field(value, self._loop))
+
+    def incoming_edges(self) -> Once:
+        """The edges that end in this node, as one."""
+        return self._edges("dst")
+
+    def outgoing_edges(self) -> Once:
+        """The edges that start in this node, as one."""
+        return self._edges("src")
+
+    def _edges(self, end: End) -> Once:
+        structure = self._loop.structure
+        if structure.at(end) is not self._loop.store:
+            ends = "end" if end == "dst" else "start"
+            raise LoopError(f"no edge can {ends} in these nodes: the graph is bipartite. Loop over the other nodes.")
+        loop = Loop(structure, structure.edges, self._loop, end)
+        return Once(loop, Edge(loop))
+
+    def _inner(self) -> Loop | None:
+        """The loop over this node's edges that is running, if one is."""
+        now = self._loop.structure.current
+        if now is not self._loop and (now is None or now.parent is not self._loop):
+            raise LoopError("a node is used outside its loop. Its fields live on: for n in g.nodes(): n['x'] ...")
+        return None if now is self._loop else now
+
+    def _row_of(self, x: Tensor) -> Value:
+        data, inner = self._checked(x, self._loop.store), self._inner()
+        if inner is None:
+            return Value(data, self._loop)
+        return Value(data.index_select(0, inner.index_of_parent()), inner)
+
+
+def _check_types(store: Store) -> None:
+    if TYPE not in store.names():
+        raise LoopError(
+            f"the nodes have no types: set g.{store.where}[{TYPE!r}], whole numbers [nodes] (graphweave.NTYPE)."
+        )

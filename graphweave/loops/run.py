@@ -1,0 +1,162 @@
+"""`compile`: functions written in loops, checked where they are wrong and compiled once for each of their features."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from typing import Any, TypeVar, cast, overload
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from graphweave.core.errors import LoopError
+from graphweave.frontends.dynamo.backend import parse_options
+from graphweave.loops.products import register_products
+from graphweave.loops.rows import Edge, EdgeEnd, Node
+from graphweave.loops.rowwise import register_rowwise
+from graphweave.loops.source import check_code, located
+from graphweave.loops.values import Value, attach_methods
+from graphweave.loops.view import Ends, Fields, GraphView, source_of
+from graphweave.udf.run import code_of, is_plain, shared
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+register_rowwise()
+register_products()
+attach_methods()
+
+_NOT_KNOWN_WITHOUT_DATA = (
+    DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException,
+    UnsupportedOperatorException,
+)  # fmt: skip
+
+_checked: set[Hashable] = set()
+
+
+@overload
+def compile(function: T, *, options: Mapping[str, Any] | None = None) -> T: ...
+@overload
+def compile(*, options: Mapping[str, Any] | None = None) -> Callable[[T], T]: ...
+def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -> Any:
+    """A function of a graph (its first argument, or its second, behind `self`) and tensors, written in loops.
+
+    The body is run with a `GraphView` for the graph (docs/loops.md says what it may do). What it returns is returned;
+    fields that it sets are fields of the graph afterwards. Each loop is run once, for all edges or nodes, and means
+    what running it for one after the other means; where that would depend on their order, or is not known, the call
+    raises LoopError, which ends with the line.
+
+    It is compiled at its first call, as by `graphweave.compile(function, options=options)`; inside a compiled model it
+    is traced with the model. GRAPHWEAVE_EAGER_KERNELS=0 runs PyTorch's own operations instead.
+    """
+    if function is None:
+        return functools.partial(compile, options=options)
+    if not callable(function):
+        raise TypeError(f"graphweave.loops.compile takes a function (got {type(function).__name__})")
+    parse_options(options)
+    code = getattr(function, "__code__", None)
+    if code is not None:
+        check_code(code)
+    chosen = dict(options or {})
+
+    @functools.wraps(function)
+    def looped(*args: Any, **kwargs: Any) -> Any:
+        place = 1 if args and isinstance(args[0], torch.nn.Module) else 0
+        if len(args) <= place:
+            raise TypeError(f"{function.__name__} takes a graph as its first argument, by position")
+        source = source_of(args[place])
+        ends, fields = source.parts()
+        before, after = args[:place], args[place + 1 :]
+        if torch.compiler.is_compiling():
+            out, written = evaluate(function, ends, fields, before, after, kwargs, False)
+        else:
+            out, written = _run(function, chosen, ends, fields, before, after, kwargs)
+        source.store(written)
+        return out
+
+    return cast(Any, looped)
+
+
+def evaluate(
+    function: Callable[..., Any], ends: Ends, fields: Fields, before: tuple[Any, ...], after: tuple[Any, ...],
+    kwargs: Mapping[str, Any], checked: bool,
+) -> tuple[Any, Fields]:  # fmt: skip
+    """What `function` returns for the graph, and the fields that it sets. `checked`: it has run as Python before."""
+    view = GraphView(ends, fields, checked)
+    out = function(*before, view, *after, **kwargs)
+    written = view.results()
+    for leaf in out if isinstance(out, (tuple, list)) else (out,):
+        if isinstance(leaf, (Value, Edge, EdgeEnd, Node, GraphView)):
+            raise LoopError(
+                "a function written in loops returned something of its graph. "
+                "Return fields: g.ndata['x'], g.edata['x']."
+            )
+    return out, written
+
+
+def _run(function: Callable[..., Any], options: dict[str, Any], *args: Any) -> Any:
+    try:
+        if is_plain():
+            return evaluate(function, *args, False)  # type: ignore[call-arg]
+        key = _key(function, options, *args)
+        if key not in _checked:
+            _check(function, *args)
+            _checked.add(key)
+        return shared(key, evaluate, function, *args, True, options=options)
+    except Exception as error:
+        found = located(error)
+        if found is error:
+            raise
+        raise found from error
+
+
+def _key(function: Callable[..., Any], options: dict[str, Any], ends: Ends, fields: Fields, *args: Any) -> Hashable:
+    """Which calls share compiled code: of one function, for features of the same sizes."""
+    frames = (fields.sources, fields.destinations, fields.edges)
+    widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
+    tensors = tuple((x.shape[1:], x.dtype) for x in tree_leaves(args) if isinstance(x, Tensor))
+    same = ends.sources is ends.destinations
+    return "loops", code_of(function), tuple(sorted(options.items())), same, widths, tensors
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch logs what is wrong with shapes, page by page, beside raising it."""
+    log = logging.getLogger(torch._subclasses.fake_tensor.__name__)
+    was, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was
+
+
+def _check(
+    function: Callable[..., Any], ends: Ends, fields: Fields, before: Any, after: Any, kwargs: Any
+) -> None:  # fmt: skip
+    """Run the body on shapes alone, as Python: a trace knows that something is wrong, but not where."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+
+    def fake(tree: Any) -> Any:
+        return tree_map_only(Tensor, mode.from_tensor, tree)
+
+    sources = mode.from_tensor(ends.sources)
+    destinations = sources if ends.sources is ends.destinations else mode.from_tensor(ends.destinations)
+    nodes = fake(fields.sources)
+    others = nodes if fields.sources is fields.destinations else fake(fields.destinations)
+    try:
+        with mode, torch.no_grad(), _quiet():
+            evaluate(
+                function, Ends(fake(ends.src), fake(ends.dst), sources, destinations),
+                Fields(nodes, others, fake(fields.edges)), fake(before), fake(after), fake(kwargs), False,
+            )  # fmt: skip
+    except _NOT_KNOWN_WITHOUT_DATA:
+        return

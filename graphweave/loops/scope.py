@@ -1,0 +1,227 @@
+"""Loops, the fields of the rows they run over, and who may read and write what inside one of them.
+
+A loop over all edges is run once, for all edges together. That gives what the loop gives if no iteration reads what
+another one writes. So whatever an iteration does with fields is written down (`Log`), and two accesses that make the
+order of iterations matter are a LoopError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import guard_or_false
+
+from graphweave.core.errors import DataError, LoopError
+from graphweave.graph.frame import Frame
+from graphweave.udf.batch import fix_sizes
+
+End: TypeAlias = Literal["src", "dst"]
+Number: TypeAlias = bool | int | float
+
+FOLDS = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "amin"}
+"""Operations that may gather values of edges in a field of a node -> what PyTorch calls the reduction."""
+
+
+class Store:
+    """Fields of the rows of one space: tensors [rows, ...], or a number that all rows have.
+
+    `rows` is a tensor [rows, 0]; `one` and `where` name a row ("n") and the data ("ndata") in messages.
+    """
+
+    def __init__(self, one: str, where: str, unit: str, rows: Tensor, fields: Mapping[str, Tensor]) -> None:
+        self.one, self.where, self.unit, self.rows = one, where, unit, rows
+        self._given = fields
+        self._set: dict[str, Tensor | Number] = {}
+
+    def num_rows(self) -> int:
+        return self.rows.shape[0]
+
+    def names(self) -> list[str]:
+        return [*self._given, *(name for name in self._set if name not in self._given)]
+
+    def get(self, name: str) -> Tensor | Number:
+        if name in self._set:
+            return self._set[name]
+        if name not in self._given:
+            known = ", ".join(repr(k) for k in self.names()) or "none"
+            raise LoopError(
+                f"{self.one}[{name!r}] is read before it is set. Fields that exist: {known}. "
+                f"Set it first, in a loop or as g.{self.where}[{name!r}] = tensor."
+            )
+        value = self._given[name]
+        if guard_or_false(value.shape[0] != self.rows.shape[0]):
+            raise DataError(
+                f"{self.where}[{name!r}] has {value.shape[0]} rows, but the graph has {self.num_rows()} {self.unit}."
+            )
+        if torch.compiler.is_compiling():
+            fix_sizes(value)
+            # this is how the compiler learns that the field's rows and the graph's are the same
+            torch._check(value.shape[0] == self.rows.shape[0])
+        return value
+
+    def set(self, name: str, value: Tensor | Number) -> None:
+        if not isinstance(name, str):
+            raise LoopError(f"expected a string as the name of a field of {self.where} (got {name!r}).")
+        self._set[name] = value
+
+    def replace(self, name: str, value: Tensor) -> None:
+        """Set a tensor of the user's: DataError if it does not have the graph's rows."""
+        Frame(self.where, self.rows, self.unit)[name] = value
+        self.set(name, value)
+
+    def tensor(self, name: str) -> Tensor:
+        """The field as a tensor [rows, ...]."""
+        return as_rows(self.get(name), self.rows)
+
+    def results(self) -> dict[str, Tensor]:
+        return {name: self.tensor(name) for name in self._set}
+
+
+def as_rows(value: Tensor | Number, rows: Tensor) -> Tensor:
+    """A tensor as it is; a number as [rows] of the dtype that PyTorch gives to such numbers."""
+    if isinstance(value, Tensor):
+        return value
+    return torch.full((rows.shape[0],), value, dtype=torch.tensor(value).dtype, device=rows.device)
+
+
+class Structure:
+    """`src`, `dst` [edges], and the fields of sources, destinations (the same object, if they are the same nodes) and
+    edges."""
+
+    def __init__(
+        self, src: Tensor, dst: Tensor, sources: Store, destinations: Store, edges: Store, checked: bool
+    ) -> None:  # fmt: skip
+        self.src, self.dst = src, dst
+        self.sources, self.destinations, self.edges = sources, destinations, edges
+        self.checked = checked
+        """Whether the function has run as Python before, without an error."""
+        self.current: Loop | None = None
+        """The innermost loop that is running."""
+
+    def index(self, end: End) -> Tensor:
+        return self.src if end == "src" else self.dst
+
+    def at(self, end: End) -> Store:
+        return self.sources if end == "src" else self.destinations
+
+
+class Loop:
+    """One `for` over edges or nodes: `store` holds the fields of its rows.
+
+    `via`: the end at which edges of a node are attached to it ("dst" for incoming ones), None for a loop over all.
+    """
+
+    def __init__(self, structure: Structure, store: Store, parent: Loop | None = None, via: End | None = None) -> None:
+        self.structure, self.store, self.parent, self.via = structure, store, parent, via
+        self.over_edges = store is structure.edges
+        self.log: Log = Log() if parent is None else parent.log
+
+    def is_running(self) -> bool:
+        now = self.structure.current
+        return now is self or (now is not None and now.parent is self)
+
+    def index_of_parent(self) -> Tensor:
+        """Rows of this loop -> rows of the loop around it."""
+        assert self.via is not None
+        return self.structure.index(self.via)
+
+
+class Once:
+    """What a `for` statement iterates over: one object that stands for all rows, for as long as the body runs."""
+
+    def __init__(self, loop: Loop, row: Any) -> None:
+        self._loop, self._row, self._left = loop, row, 1
+
+    def __iter__(self) -> Once:
+        return self
+
+    def __next__(self) -> Any:
+        structure = self._loop.structure
+        if self._left == 0:
+            structure.current = self._loop.parent
+            raise StopIteration
+        self._left = 0
+        if structure.current is not self._loop.parent:
+            raise LoopError(
+                "a loop over all edges or nodes inside another loop. Inside `for n in g.nodes()`, expected "
+                "n.incoming_edges() or n.outgoing_edges(); else write one loop after the other."
+            )
+        structure.current = self._loop
+        return self._row
+
+
+class Log:
+    """What the iterations of an outermost loop have done with fields; `name` is that of the field.
+
+    A node's own fields are those of the node of the iteration; others are reached through the far end of an edge.
+    """
+
+    def __init__(self) -> None:
+        self.reads: list[tuple[Store, str, Loop, End | None]] = []
+        self.folds: list[tuple[Store, str, Loop, End, str]] = []
+        self.writes: list[tuple[Store, str, End | None]] = []
+
+    def read(self, store: Store, name: str, loop: Loop, end: End | None) -> None:
+        """A field of a node is read: `end` of an edge of `loop`, None where `loop` is over nodes."""
+        self.reads.append((store, name, loop, end))
+        self._check(store, name)
+
+    def fold(self, store: Store, name: str, loop: Loop, end: End, op: str) -> None:
+        """Values of edges are gathered in a field of the node at `end`."""
+        self.folds.append((store, name, loop, end, op))
+        self._check(store, name)
+
+    def write(self, store: Store, name: str) -> None:
+        """The field of the node of the iteration is set."""
+        self.writes.append((store, name, None))
+        self._check(store, name)
+
+    def edge(self, store: Store, name: str, loop: Loop, wrote: bool) -> None:
+        """A field of the edge of the iteration is read or set."""
+        if wrote:
+            self.writes.append((store, name, loop.via))
+        else:
+            self.reads.append((store, name, loop, loop.via))
+        vias = [v for s, f, v in self.writes if s is store and f == name]
+        vias += [v for s, f, _, v in self.reads if s is store and f == name] if vias else []
+        if any(v != vias[0] for v in vias):
+            raise LoopError(
+                f"e[{name!r}] is set on the edges of one direction and used on those of the other inside one loop over "
+                "nodes: an edge has two ends, so one node would see what another has set, or not yet. Write two loops."
+            )
+
+    def _check(self, store: Store, name: str) -> None:
+        reads = [(loop, end) for s, f, loop, end in self.reads if s is store and f == name]
+        folds = [(loop, end, op) for s, f, loop, end, op in self.folds if s is store and f == name]
+        if any(a is b for a, _ in reads for b, _, _ in folds):
+            raise LoopError(
+                f"the field {name!r} of a node is read in the loop over edges that is still adding to it: the value "
+                "would depend on the order of the edges. Read it in a loop of its own, after this one."
+            )
+        if len({op for _, _, op in folds}) > 1 and (
+            any(a is b and x != y for a, _, x in folds for b, _, y in folds) or any(_far(a, e) for a, e, _ in folds)
+        ):
+            raise LoopError(
+                f"the field {name!r} of a node gathers values by two operations in one loop. Use two fields."
+            )
+        changed = any(s is store and f == name for s, f, _ in self.writes)
+        near = any(not _far(loop, end) for loop, end, _ in folds)
+        across = any(_far(loop, end) for loop, end in reads)
+        if across and (changed or near):
+            raise LoopError(
+                f"the field {name!r} of a node is set in the same loop over nodes in which it is read across an edge: "
+                "one node would see what another has set, or not yet. Set it in a loop of its own, or rename it."
+            )
+        if any(_far(loop, end) for loop, end, _ in folds) and (changed or reads):
+            raise LoopError(
+                f"the field {name!r} of the node across an edge is added to in the same loop over nodes in which the "
+                "field is read or set: the value would depend on the order of the nodes. Write two loops."
+            )
+
+
+def _far(loop: Loop, end: End | None) -> bool:
+    """Is it another node than the one of the iteration?"""
+    return end is not None and end != loop.via

@@ -1,0 +1,290 @@
+"""Values of the rows that a loop runs over: a tensor [rows, *features] that behaves as the features of one row.
+
+`HANDLERS` says what PyTorch's functions, methods and operators do with them; it is filled by `rowwise` and `products`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import LoopError
+from graphweave.loops.scope import FOLDS, End, Loop, Number, Store, as_rows
+from graphweave.udf.mailbox import COMPARISONS, NAMES, OPERATORS
+
+HANDLERS: dict[str, Callable[..., Any]] = {}
+"""Name of a PyTorch function -> what it does where a value is among its arguments."""
+
+
+class Value:
+    """`data` [rows, *features] for the rows of `loop`, or a number that all rows have."""
+
+    def __init__(self, data: Tensor | Number, loop: Loop) -> None:
+        self._data, self.loop = data, loop
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # by name: under Dynamo one function has several objects
+        name = NAMES.get(func.__name__, func.__name__)
+        if name not in HANDLERS:
+            raise LoopError(f"PyTorch's {func.__name__} is not known for values of edges and nodes (docs/loops.md).")
+        if kwargs is not None and kwargs.get("out") is not None:
+            raise LoopError("a value of edges or nodes cannot be written into a tensor (out=...).")
+        return HANDLERS[name](*args, **(kwargs or {}))
+
+    def read(self) -> Tensor | Number:
+        """What the rows of `self.loop` have."""
+        return self._data
+
+    def within(self, loop: Loop) -> Tensor | Number:
+        """What the rows of `loop` have: this loop, or one inside it."""
+        if not self.loop.is_running():
+            raise LoopError(
+                "a variable holds the value of an edge or a node of a loop that is over. Keep it in a field, as in "
+                'e["x"] = ..., or gather it at the node: n["x"] += ...'
+            )
+        data = self.read()
+        if loop is self.loop or not isinstance(data, Tensor):
+            return data
+        if loop.parent is not self.loop:
+            raise LoopError("a value of an edge is used for the node around it. Gather it: n['x'] += ... in the loop.")
+        return data.index_select(0, loop.index_of_parent())
+
+    def tensor(self, loop: Loop | None = None) -> Tensor:
+        """As `within`, [rows, *features] of numbers too."""
+        loop = self.loop if loop is None else loop
+        return as_rows(self.within(loop), loop.store.rows)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of the features of one row."""
+        return tuple(self.tensor().shape[1:])
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.tensor().dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.tensor().device
+
+    @property
+    def T(self) -> Any:
+        return HANDLERS["transpose"](self, 0, 1)
+
+    def size(self, dim: int | None = None) -> Any:
+        return self.shape if dim is None else self.shape[dim]
+
+    def dim(self) -> int:
+        return self.ndim
+
+    def __repr__(self) -> str:
+        return f"Value of {'edges' if self.loop.over_edges else 'nodes'}"
+
+    def __bool__(self) -> bool:
+        raise LoopError(
+            "a branch on the value of an edge or a node: the loop is run once, for all of them. "
+            "Choose between values with where(condition, a, b)."
+        )
+
+    def __iter__(self) -> Any:
+        raise LoopError("a loop over the features of an edge or a node. Use an operation on all of them, or x[i].")
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __float__(self) -> float:
+        raise LoopError("the value of an edge or a node is no number in Python: the loop is run once, for all of them.")
+
+    def __int__(self) -> int:
+        raise LoopError("the value of an edge or a node is no number in Python: the loop is run once, for all of them.")
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        raise LoopError("values are not edited in place. Make a new one (where, concat, arithmetic) and set the field.")
+
+    def __matmul__(self, other: Any) -> Any:
+        if isinstance(other, Value):
+            raise LoopError(
+                "`@` of two values of edges or nodes, which cannot be compiled. Write torch.matmul(x, y), "
+                "dot_prd(x, y), or, with a matrix for each type, x * W[e.etype] or linear(x, W[e.etype])."
+            )
+        return HANDLERS["matmul"](self, other)
+
+    def __invert__(self) -> Any:
+        raise LoopError("`~` of a value of an edge or a node, which cannot be compiled. Write torch.logical_not(x).")
+
+    __hash__ = object.__hash__
+
+
+class FieldRead(Value):
+    """The field of a node, read inside a loop over edges: pulled along `end` when it is used.
+
+    It may turn out to be where values of edges are gathered (`n["s"] += ...`); only other uses read the field.
+    """
+
+    def __init__(self, loop: Loop, store: Store, name: str, end: End) -> None:
+        super().__init__(store.get(name), loop)
+        self.store, self.name, self.end = store, name, end
+        self._is_read = False
+
+    def read(self) -> Tensor | Number:
+        if not self._is_read:
+            self.loop.log.read(self.store, self.name, self.loop, self.end)
+            self._is_read = True
+            if isinstance(self._data, Tensor):
+                self._data = self._data.index_select(0, self.loop.structure.index(self.end))
+        return self._data
+
+    def is_of(self, store: Store, name: str, end: End) -> bool:
+        return self.store is store and self.name == name and self.end == end
+
+
+class Folded(Value):
+    """`function(left, right)` where one may be the field that gathers the other: computed when it is used."""
+
+    def __init__(self, loop: Loop, function: str, left: Any, right: Any) -> None:
+        super().__init__(0, loop)
+        self.function, self.left, self.right = function, left, right
+        self._is_read = False
+
+    def read(self) -> Tensor | Number:
+        if not self._is_read:
+            self._data = ELEMENTWISE[self.function](self.left, self.right).within(self.loop)
+            self._is_read = True
+        return self._data
+
+    def terms(self, op: str, sign: bool = False) -> list[tuple[Any, bool]]:
+        """Operands of a chain of `op`, each with whether it is subtracted."""
+        out: list[tuple[Any, bool]] = []
+        for x, minus in ((self.left, sign), (self.right, sign != (self.function == "sub"))):
+            chained = isinstance(x, Folded) and base_of(x.function) == op
+            out += x.terms(op, minus) if chained else [(x, minus)]
+        return out
+
+
+ELEMENTWISE: dict[str, Callable[..., Any]] = {}
+"""The functions that may gather, computed for each row."""
+
+
+def base_of(function: str) -> str:
+    """A difference is a sum."""
+    return "add" if function == "sub" else function
+
+
+def may_gather(function: str) -> Callable[..., Any]:
+    """Stands in for `function` of two operands: put off where one of them is the field of a node at an edge."""
+
+    def handler(left: Any, right: Any, **kwargs: Any) -> Any:
+        late = isinstance(left, (FieldRead, Folded)) or isinstance(right, (FieldRead, Folded))
+        if not late or kwargs:
+            return ELEMENTWISE[function](left, right, **kwargs)
+        return Folded(innermost((left, right)), function, left, right)
+
+    return handler
+
+
+def innermost(operands: Any) -> Loop:
+    """The loop in which values of several loops meet."""
+    loop: Loop | None = None
+    for x in operands:
+        if isinstance(x, Value) and (loop is None or x.loop.parent is loop):
+            loop = x.loop
+    assert loop is not None
+    return loop
+
+
+def gather(loop: Loop, store: Store, name: str, end: End, value: Any) -> None:
+    """`n[name] = value` inside a loop over edges: a sum, product, maximum or minimum over the edges of the node.
+
+    field[v] = op(field[v], value of e for all e with end(e) = v).
+    """
+    field = f"{'n' if loop.via == end else f'e.{end}'}[{name!r}]"
+    terms: list[tuple[Any, bool]] = value.terms(base_of(value.function)) if isinstance(value, Folded) else []
+    own = [i for i, (x, _) in enumerate(terms) if isinstance(x, FieldRead) and x.is_of(store, name, end)]
+    if not own or terms[own[0]][1]:
+        raise LoopError(
+            f"{field} is set in a loop over edges: several edges would set the same node, and the last one would stay. "
+            f"Gather their values with {field} += x, -= x, *= x, or {field} = maximum({field}, x) or minimum."
+        )
+    op = base_of(value.function)
+    total: Any = None
+    for i, (x, minus) in enumerate(terms):
+        if i != own[0]:
+            x = -x if minus else x
+            total = x if total is None else ELEMENTWISE[op](total, x)
+    data = total.tensor(loop) if isinstance(total, Value) else _everywhere(total, loop)
+    loop.log.fold(store, name, loop, end, op)
+    store.set(name, _pushed(as_rows(store.get(name), store.rows), loop.structure.index(end), data, op))
+
+
+def _everywhere(x: Tensor | Number, loop: Loop) -> Tensor:
+    """Shared data as a value of each row of `loop`."""
+    if not isinstance(x, Tensor):
+        return as_rows(x, loop.store.rows)
+    return x.expand(loop.store.num_rows(), *x.shape)
+
+
+def _pushed(base: Tensor, index: Tensor, x: Tensor, op: str) -> Tensor:
+    """`base` [nodes, *features], with `x` [edges, *features] folded into the rows that `index` [edges] names."""
+    base, x = same_features(base, x)
+    if op == "add":
+        return base.index_add(0, index, x)
+    index = index.long()  # the gradient of scatter_reduce is wrong for other integers (PyTorch 2.13)
+    return base.scatter_reduce(0, index.reshape(-1, *(1,) * (x.dim() - 1)).expand_as(x), x, FOLDS[op])
+
+
+def same_features(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows of both with the features and the dtype that an operation of both would have."""
+    dims = max(a.dim(), b.dim())
+    a, b = aligned(a, dims), aligned(b, dims)
+    features = torch.broadcast_shapes(a.shape[1:], b.shape[1:])
+    dtype = torch.promote_types(a.dtype, b.dtype)
+    return a.expand(a.shape[0], *features).to(dtype), b.expand(b.shape[0], *features).to(dtype)
+
+
+def aligned(x: Tensor, dims: int) -> Tensor:
+    """[rows, *features] -> [rows, 1, ..., *features] of `dims` dims: features align from the right."""
+    for _ in range(dims - x.dim()):
+        x = x.unsqueeze(1)
+    return x
+
+
+def method_of(name: str) -> Callable[..., Any]:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return HANDLERS[name](self, *args, **kwargs)
+
+    method.__name__ = name
+    return method
+
+
+def reflected(name: str) -> Callable[..., Any]:
+    def method(self: Any, other: Any) -> Any:
+        return HANDLERS[name](other, self)
+
+    return method
+
+
+def attach_methods() -> None:
+    """Give values the methods and operators of tensors that have a handler."""
+    for name in HANDLERS:
+        if hasattr(Tensor, name) and not name.startswith("_") and name not in Value.__dict__:
+            setattr(Value, name, method_of(name))
+    for operator, name in OPERATORS.items():
+        if name not in HANDLERS:
+            continue
+        if f"__{operator}__" not in Value.__dict__:
+            setattr(Value, f"__{operator}__", method_of(name))
+        setattr(Value, f"__r{operator}__", reflected(name))
+        # traced, `value / tensor` comes as a call of Tensor.__rdiv__
+        HANDLERS[f"r{operator}"] = reflected(name)
+    for operator, name in COMPARISONS.items():
+        setattr(Value, f"__{operator}__", method_of(name))
+    for operator, name in {"neg": "neg", "abs": "abs", "getitem": "getitem"}.items():
+        setattr(Value, f"__{operator}__", method_of(name))
