@@ -14,6 +14,7 @@ from graphweave.nn.attention_pooling import GlobalAttentionPooling, WeightAndSum
 from graphweave.nn.cgat_conv import CGATConv
 from graphweave.nn.cgat_pairs import edge_pairs, far_nodes
 from graphweave.nn.cheb_conv import ChebConv
+from graphweave.nn.dist_mult import DistMult
 from graphweave.nn.edge_conv import EdgeConv
 from graphweave.nn.edge_mlp_conv import EdgeMLPConv
 from graphweave.nn.gat_conv import GATConv
@@ -21,11 +22,18 @@ from graphweave.nn.gatv2_conv import GATv2Conv
 from graphweave.nn.gin_conv import GINConv
 from graphweave.nn.gmm_conv import GMMConv
 from graphweave.nn.graph_conv import GraphConv
+from graphweave.nn.han_conv import HANConv
+from graphweave.nn.hgt_conv import HGTConv
 from graphweave.nn.pooling import AvgPooling, MaxPooling, SortPooling, SumPooling
+from graphweave.nn.rel_graph_conv import RelGraphConv
+from graphweave.nn.rgat_conv import RGATConv
+from graphweave.nn.rotat_e import RotatE
 from graphweave.nn.sage_conv import SAGEConv
 from graphweave.nn.set2set import Set2Set
 from graphweave.nn.sg_conv import SGConv
+from graphweave.nn.simple_hgn_conv import SimpleHGNConv
 from graphweave.nn.tag_conv import TAGConv
+from graphweave.nn.typed_linear import TypedLinear
 
 __all__ = [
     "AGNNConv",
@@ -33,6 +41,7 @@ __all__ = [
     "AvgPooling",
     "CGATConv",
     "ChebConv",
+    "DistMult",
     "EdgeConv",
     "EdgeMLPConv",
     "GATConv",
@@ -41,13 +50,20 @@ __all__ = [
     "GMMConv",
     "GlobalAttentionPooling",
     "GraphConv",
+    "HANConv",
+    "HGTConv",
     "MaxPooling",
+    "RGATConv",
+    "RelGraphConv",
+    "RotatE",
     "SAGEConv",
     "SGConv",
     "Set2Set",
+    "SimpleHGNConv",
     "SortPooling",
     "SumPooling",
     "TAGConv",
+    "TypedLinear",
     "WeightAndSum",
     "edge_pairs",
     "far_nodes",

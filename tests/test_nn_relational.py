@@ -1,0 +1,105 @@
+"""Relational layers equal references edge by edge, forward and every gradient, in float64; eager and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from relational_cases import CASES, Typed
+from support import assert_matches
+from torch import Tensor
+
+import graphweave as gw
+from graphweave.core.settings import override
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    # Dynamo looks for gradients of what it traces, and hides this warning in a way that errors do not respect
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
+]
+
+MANY = ("empty_types", "one_a_type", "nearly_all", "duplicates", "isolated", "hub_dst", "bipartite")
+FEW = ("no_edges", "one_node_loop")
+"""Graphs without edges or with one node compile anew."""
+DEFAULT_MANY = ("rgcn-mean", "rgcn-basis", "rgat", "rgat-within", "hgt", "hgn-mixed", "han")
+DEFAULT_FEW = ("rgcn-mean", "rgat-within")
+
+
+def check(name: str, layer: Any, runner: Callable[..., Any], typed: Typed) -> None:
+    case, graph = CASES[name], typed.graph()
+
+    def ours(*tensors: Tensor) -> Any:
+        return case.call(runner, graph, typed, *tensors)
+
+    def theirs(*tensors: Tensor) -> Any:
+        return case.reference(layer, typed, *tensors)
+
+    assert_matches(ours, theirs, *case.tensors(typed), module=layer, label=f"{name} on {typed.name}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_as_plain_pytorch(name: str) -> None:
+    case, layer = CASES[name], CASES[name].layer()
+    with override(eager_kernels=False):
+        for typed in case.graphs():
+            check(name, layer, layer, typed)
+
+
+def chosen(names: tuple[str, ...]) -> list[Any]:
+    """`names` by default, the rest with the slow tests."""
+    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in CASES]
+
+
+@pytest.mark.parametrize("name", chosen(DEFAULT_MANY))
+def test_compiled(name: str) -> None:
+    """As one graph, which graphs of all sizes share; those of two types of nodes have one of their own."""
+    case, layer = CASES[name], CASES[name].layer()
+    compiled = gw.compile(layer)
+    for typed in case.graphs():
+        if typed.name in MANY:
+            check(name, layer, compiled, typed)
+    counts = gw.counters()
+    assert counts["compilations"] == (2 if case.pairs else 1)
+    assert counts["graph_breaks"] == 0 and counts["eager_fallbacks"] == 0 and counts["bucketed_reductions"] == 0
+
+
+@pytest.mark.parametrize("name", chosen(DEFAULT_FEW))
+def test_compiled_without_edges_and_of_one_node(name: str) -> None:
+    case, layer = CASES[name], CASES[name].layer()
+    compiled = gw.compile(layer)
+    for typed in case.graphs():
+        if typed.name in FEW:
+            check(name, layer, compiled, typed)
+    counts = gw.counters()
+    assert counts["graph_breaks"] == 0 and counts["eager_fallbacks"] == 0 and counts["bucketed_reductions"] == 0
+
+
+@pytest.mark.parametrize("name", ["rgcn-mean", "rgat", "rgat-within", "hgt"])
+def test_with_eager_kernels(name: str) -> None:
+    case, layer = CASES[name], CASES[name].layer()
+    for typed in case.graphs():
+        if typed.name in MANY[:3]:
+            check(name, layer, layer, typed)
+    counts = gw.counters()
+    assert counts["kernel_launches"] > 0 and counts["eager_fallbacks"] == 0 and counts["bucketed_reductions"] == 0
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_representation_of_layers(name: str) -> None:
+    layer = CASES[name].make()
+    assert type(layer).__name__ in repr(layer)
+    state = {key: value.clone() for key, value in layer.state_dict().items()}
+    torch.manual_seed(0)
+    layer.reset_parameters()
+    assert state.keys() == layer.state_dict().keys()
+    assert all(bool(value.isfinite().all()) for value in layer.state_dict().values())
+
+
+def test_products_of_the_forward_do_not_become_one_with_those_of_the_backward() -> None:
+    """Maps of keys, queries and values look like the gradients of the map of results: HGT could not be cut in two."""
+    case, layer = CASES["hgt"], CASES["hgt"].layer()
+    typed = next(typed for typed in case.graphs() if typed.name == "isolated")
+    case.call(gw.compile(layer), typed.graph(), typed, *(x.requires_grad_() for x in case.tensors(typed)))
+    assert gw.counters()["compilations"] == 1 and gw.counters()["eager_fallbacks"] == 0
