@@ -1,5 +1,6 @@
 """graphweave compiles graph neural networks: message passing in plain PyTorch, as a few fused kernels."""
 
+from graphweave import loops
 from graphweave.core.counters import counters, reset_counters
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import explain
@@ -61,6 +62,7 @@ __all__ = [
     "graph",
     "heterograph",
     "in_subgraph",
+    "loops",
     "max_edges",
     "max_nodes",
     "mean_edges",

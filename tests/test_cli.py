@@ -15,8 +15,9 @@ import torch
 from graphweave.cli.main import main
 from graphweave.cli.memory import peak_extra_bytes
 from graphweave.cli.models import MODELS, build
-from graphweave.cli.runner import Job, Runner
-from graphweave.cli.train import load
+from graphweave.cli.runner import Runner
+from graphweave.cli.tasks import load
+from graphweave.cli.training import Job
 from graphweave.data import karate
 
 

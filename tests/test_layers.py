@@ -29,12 +29,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "udf": {"core", "compiler", "frontends"},
     "function": {"udf"},
     "graph": {"core", "runtime", "udf"},
-    "nn": _MODEL_SIDE,
+    "ops": {"core"},
+    "loops": {"core", "udf", "graph", "frontends"},
+    "nn": _MODEL_SIDE | {"ops"},
     "sampling": {"core", "runtime", "graph"},
     "data": {"core", "graph"},
     "testing": {"core", "ir"},
-    "": _STAGES | _MODEL_SIDE | {"compiler", "frontends"},
-    "cli": _STAGES | _MODEL_SIDE | {"compiler", "frontends", "data", "testing", ""},
+    "": _STAGES | _MODEL_SIDE | {"compiler", "frontends", "loops"},
+    "cli": _STAGES | _MODEL_SIDE | {"compiler", "frontends", "loops", "ops", "nn", "data", "testing", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`."""
 

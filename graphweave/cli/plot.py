@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphweave.cli.runner import Runner
+from graphweave.cli.training import Training
 from graphweave.core.errors import DataError, GraphweaveError
 
 _FORMATS = (".png", ".pdf", ".svg")
@@ -31,19 +32,26 @@ def _matplotlib() -> Any:
     return Figure
 
 
-def draw(path: Path, runners: Sequence[Runner]) -> None:
-    """Loss and validation accuracy of each way by epoch, and its median epoch time."""
+def draw(path: Path, runners: Sequence[Training]) -> None:
+    """Loss and validation of each way by epoch, and its median epoch time."""
     figure = _matplotlib()(figsize=(12, 3.6), layout="constrained")
-    loss, share, bars = figure.subplots(1, 3)
+    loss, quality, bars = figure.subplots(1, 3)
     for runner in runners:
-        epochs = range(1, len(runner.history.loss) + 1)
-        loss.plot(epochs, runner.history.loss, label=runner.way)
-        share.plot(epochs, runner.history.val, label=f"{runner.way}, validation")
-    share.plot(epochs, runners[0].history.train, "--", label=f"{runners[0].way}, train")
+        loss.plot(*_measured(runner.history.loss), label=runner.way)
+        quality.plot(*_measured(runner.history.val), ".-", markersize=3, label=f"{runner.way}, validation")
+    epochs, train = _measured(runners[0].history.train)
+    if train:
+        quality.plot(epochs, train, "--", label=f"{runners[0].way}, train")
     loss.set(xlabel="epoch", title="loss")
-    share.set(xlabel="epoch", title="accuracy")
+    quality.set(xlabel="epoch", title=runners[0].measure)
     bars.bar([runner.way for runner in runners], [1e3 * runner.history.median for runner in runners])
     bars.set(ylabel="ms", title="median epoch")
     loss.legend()
-    share.legend()
+    quality.legend()
     figure.savefig(path)
+
+
+def _measured(values: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Epochs with a value, from 1, and their values."""
+    pairs = [(epoch, value) for epoch, value in enumerate(values, 1) if not math.isnan(value)]
+    return [epoch for epoch, _ in pairs], [value for _, value in pairs]

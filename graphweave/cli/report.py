@@ -5,29 +5,34 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from graphweave.cli.runner import History, Runner
+from graphweave.cli.training import ACCURACY, Training
 
 _LINES = 10
 """Progress lines over a whole run where the output is not a terminal."""
 
 
+Tick: TypeAlias = Callable[[float], None]
+"""Told the share of the running epoch that is done."""
+
+
 @contextmanager
-def progress(console: Console, epochs: int) -> Iterator[Callable[[History], None]]:
-    """Gives a function to call after each epoch: it moves a bar, or where there is no terminal prints some lines."""
+def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[Training], None]]]:
+    """Gives two functions, to call within and after each epoch: a bar moves, or, with no terminal, lines appear."""
     if not console.is_terminal:
         every = max(epochs // _LINES, 1)
 
-        def line(history: History) -> None:
-            done = len(history.loss)
+        def line(training: Training) -> None:
+            done = len(training.history.loss)
             if done == 1 or done % every == 0 or done == epochs:
-                console.print(f"epoch {done}/{epochs}  {_state(history)}", highlight=False)
+                console.print(f"epoch {done}/{epochs}  {_state(training)}", highlight=False)
 
-        yield line
+        yield lambda share: None, line
         return
     columns = (
         TextColumn("epoch"),
@@ -38,24 +43,40 @@ def progress(console: Console, epochs: int) -> Iterator[Callable[[History], None
     )
     with Progress(*columns, console=console) as bar:
         task = bar.add_task("", total=epochs)
-        yield lambda history: bar.update(task, advance=1, description=_state(history))
+        finished = 0
+
+        def within(share: float) -> None:
+            bar.update(task, completed=finished + share)
+
+        def after(training: Training) -> None:
+            nonlocal finished
+            finished += 1
+            bar.update(task, completed=finished, description=_state(training))
+
+        yield within, after
 
 
-def _state(history: History) -> str:
-    return (
-        f"loss {history.loss[-1]:.4f}  train {_percent(history.train[-1])}  val {_percent(history.val[-1])}  "
-        f"{_duration(history.seconds[-1])}"
-    )
+def _state(training: Training) -> str:
+    history, show = training.history, _shown(training)
+    train = f"train {show(history.train[-1])}  " if training.measure == ACCURACY else ""
+    name = "" if training.measure == ACCURACY else f"{training.measure} "
+    return f"loss {history.loss[-1]:.4f}  {train}val {name}{show(history.last_val)}  {_duration(history.seconds[-1])}"
 
 
-def summary(runners: Sequence[Runner], memory_heading: str, peaks: Sequence[int | None]) -> Table:
+def _shown(training: Training) -> Callable[[float], str]:
+    return _percent if training.measure == ACCURACY else _fraction
+
+
+def summary(runners: Sequence[Training], memory_heading: str, peaks: Sequence[int | None]) -> Table:
     """Rows are measurements, columns the ways; with several ways, each measurement beside its ratio to the first."""
     table = Table()
     table.add_column("")
     for runner in runners:
         table.add_column(runner.way, justify="right")
     histories = [runner.history for runner in runners]
-    table.add_row("test accuracy", *(_percent(runner.test_accuracy()) for runner in runners))
+    found, show = [runner.test() for runner in runners], _shown(runners[0])
+    for name in found[0]:
+        table.add_row(name, *(show(one[name]) for one in found))
     table.add_row("median epoch", *_ratios([history.median for history in histories], _duration))
     table.add_row("first epoch, with compilation", *_ratios([history.seconds[0] for history in histories], _duration))
     table.add_row(memory_heading, *_ratios(peaks, _bytes))
@@ -73,6 +94,10 @@ def _ratios(values: Sequence[float | None], show: Callable[[float], str]) -> lis
 
 def _percent(share: float) -> str:
     return "none" if math.isnan(share) else f"{100 * share:.1f}%"
+
+
+def _fraction(value: float) -> str:
+    return "none" if math.isnan(value) else f"{value:.4f}"
 
 
 def _duration(seconds: float) -> str:

@@ -1,67 +1,26 @@
-"""Training one model one way, an epoch at a time, so that several ways can take turns."""
+"""Training a PyG model for node classification."""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeAlias, cast
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-import graphweave
 from graphweave.cli.models import build
-from graphweave.data import NodeData
+from graphweave.cli.training import ACCURACY, WAYS, History, Job, accuracy
+from graphweave.data import NodeData, rmat
 
-Wrap: TypeAlias = Callable[[nn.Module], nn.Module]
-
-WAYS: dict[str, Wrap] = {
-    "graphweave": lambda module: graphweave.compile(module),
-    "eager": lambda module: module,
-    "inductor": lambda module: cast(nn.Module, torch.compile(module)),
-}
-"""How a module is made to run; "inductor" is torch.compile with its default backend and default settings."""
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is trained, and how: everything that the ways have in common. `threads` None leaves torch's choice."""
-
-    model: str
-    hidden: int
-    heads: int
-    dropout: float
-    lr: float
-    weight_decay: float
-    epochs: int
-    seed: int
-    threads: int | None
-
-    def apply_threads(self) -> None:
-        if self.threads is not None:
-            torch.set_num_threads(self.threads)
-
-
-@dataclass(slots=True)
-class History:
-    """One entry an epoch; `seconds` is the training step alone (forward, backward, optimiser), not the evaluation."""
-
-    loss: list[float] = field(default_factory=list)
-    train: list[float] = field(default_factory=list)
-    val: list[float] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        """Median seconds of an epoch, the first (which compiles) left out where there are others."""
-        return statistics.median(self.seconds[1:] or self.seconds)
+_WARM_NODES = 64
+_WARM_EDGES = 512
 
 
 class Runner:
     """One way of training `data`: same seed, so the same initial weights whichever way."""
+
+    measure = ACCURACY
 
     def __init__(self, way: str, job: Job, data: NodeData) -> None:
         self.way = way
@@ -88,7 +47,7 @@ class Runner:
         self.optimizer.step()
         return loss.item()
 
-    def epoch(self) -> None:
+    def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
         """A timed step, then accuracy on train and validation nodes."""
         start = time.perf_counter()
         loss = self.step()
@@ -104,10 +63,25 @@ class Runner:
         with torch.no_grad():
             return self.model(self.data.x, self.data.edge_index).argmax(dim=1)
 
+    def warm_up(self) -> None:
+        """Two steps on a small graph."""
+        data = self.data
+        self.use(_small(data))
+        for _ in range(2):
+            self.step()
+        self.use(data)
+
     def test_accuracy(self) -> float:
         return accuracy(self.predict(), self.data.y, self.data.test_mask)
 
+    def test(self) -> dict[str, float]:
+        return {"test accuracy": self.test_accuracy()}
 
-def accuracy(predicted: Tensor, y: Tensor, mask: Tensor) -> float:
-    """Share of `mask` that is right; NaN where the mask is empty."""
-    return float((predicted == y)[mask].float().mean())
+
+def _small(data: NodeData) -> NodeData:
+    """A small graph with the features, classes and dtypes of `data`, every node in every split."""
+    rows = torch.arange(_WARM_NODES) % data.num_nodes
+    every = torch.ones(_WARM_NODES, dtype=torch.bool)
+    y = torch.arange(_WARM_NODES) % data.num_classes
+    edges = rmat(_WARM_NODES, _WARM_EDGES)
+    return NodeData(data.x[rows], edges, y, every, every, every, data.num_classes, data.name)

@@ -1,4 +1,4 @@
-"""`graphweave train`: a PyG model on real data, through the compiler, beside eager and torch.compile if asked."""
+"""`graphweave train`: a model on real data, through the compiler, beside eager and torch.compile if asked."""
 
 from __future__ import annotations
 
@@ -14,30 +14,48 @@ from rich.console import Console
 from graphweave.cli.memory import peak_extra_bytes
 from graphweave.cli.models import MODELS
 from graphweave.cli.plot import check_plot, draw
+from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
 from graphweave.cli.report import progress, summary
-from graphweave.cli.runner import Job, Runner
+from graphweave.cli.tasks import Data, check_trainable, described, load, load_relational, start
+from graphweave.cli.training import Job, Links
 from graphweave.core.errors import DataError, GraphweaveError
-from graphweave.data import NodeData, digits, karate, npz, planetoid
+from graphweave.data import KnowledgeGraph
+
+_DROPOUT, _LINK_DROPOUT = 0.5, 0.2
+_WEIGHT_DECAY = 5e-4
+_ROTATE_NEGATIVES = 256
+"""All entities would take differences [triples, entities, hidden]."""
 
 
 def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
-    sub = commands.add_parser("train", help="train a two-layer PyG model for node classification", allow_abbrev=False)
+    sub = commands.add_parser("train", help="train a two-layer model to classify nodes or predict links",
+                              allow_abbrev=False)  # fmt: skip
     sub.set_defaults(run=run)
     add = sub.add_argument
-    add("--model", choices=MODELS, default="gat", help="convolution of both layers (default: %(default)s)")
-    add("--data", default="digits", help="digits, karate, FILE.npz or planetoid:NAME (default: %(default)s)")
-    add("--epochs", type=_positive_int, default=100, help="training steps (default: %(default)s)")
+    add("--model", choices=(*MODELS, *RELATIONAL_MODELS), default="gat", help="layers (default: %(default)s); "
+        f"{', '.join(RELATIONAL_MODELS)} are graphweave's, over relations, the others PyG's")  # fmt: skip
+    add("--data", help="digits (default), karate, FILE.npz or planetoid:NAME; with relations families (default) or "
+        "FILE.npz: links are predicted in knowledge graphs, nodes classified elsewhere")  # fmt: skip
+    add("--epochs", type=_positive_int, default=100, help="times all training data are used (default: %(default)s)")
     add("--hidden", type=_positive_int, default=64, help="hidden width, all heads together (default: %(default)s)")
     add("--heads", type=_positive_int, default=4, help="attention heads of the first layer (default: %(default)s)")
-    add("--dropout", type=_share, default=0.5, help="share of hidden features dropped (default: %(default)s)")
+    add("--dropout", type=_share, help=f"share of hidden features dropped (default: {_DROPOUT}, links {_LINK_DROPOUT})")
     add("--lr", type=_positive, default=0.01, help="learning rate of Adam (default: %(default)s)")
-    add("--weight-decay", type=_not_negative, default=5e-4, help="weight decay of Adam (default: %(default)s)")
+    add("--weight-decay", type=_not_negative, help=f"weight decay of Adam (default: {_WEIGHT_DECAY}, relations 0)")
     add("--seed", type=int, default=0, help="of weights, dropout and random splits (default: %(default)s)")
     add("--threads", type=_positive_int, help="threads of torch and of the kernels (default: torch's choice)")
-    add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz")
-    add("--compare", action="store_true", help="also eager PyG and torch.compile's default backend, interleaved")
-    add("--plot", type=Path, metavar="OUT.png", help="draw loss, accuracy and epoch times (needs matplotlib)")
-    add("--no-compile", action="store_true", help="eager PyG only, without graphweave")
+    add("--symmetric", action="store_true", help="add the reverse of every edge of FILE.npz (PyG's models)")
+    add("--compare", action="store_true", help="also eager PyTorch and torch.compile's default backend, interleaved")
+    add("--plot", type=Path, metavar="OUT.png", help="draw loss, validation and epoch times (needs matplotlib)")
+    add("--no-compile", action="store_true", help="eager PyTorch only, without graphweave")
+    links = sub.add_argument_group("knowledge graphs").add_argument
+    links("--decoder", choices=DECODERS, default="distmult", help="score of a triple (default: %(default)s)")
+    links("--batch", type=_positive_int, default=1024, help="triples of a step (default: %(default)s)")
+    links("--negatives", type=_count, help="entities drawn in a step as wrong tails, 0 for all (default: 0, "
+          f"rotate {_ROTATE_NEGATIVES})")  # fmt: skip
+    links("--edge-dropout", type=_share, default=0.5, help="share of the batch's triples that are left out of the "
+          "graph (default: %(default)s)")  # fmt: skip
+    links("--eval-every", type=_positive_int, default=5, help="epochs between validations (default: %(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -45,28 +63,21 @@ def run(args: argparse.Namespace) -> int:
         raise DataError("--compare and --no-compile exclude each other.")
     if args.plot is not None:
         check_plot(args.plot)
-    job = Job(
-        args.model, args.hidden, args.heads, args.dropout, args.lr, args.weight_decay, args.epochs, args.seed,
-        args.threads,
-    )  # fmt: skip
+    data = _data(args)
+    job = _job(args, data)
     job.apply_threads()
-    data = load(args.data, symmetric=args.symmetric, seed=args.seed)
-    _check_trainable(data)
+    check_trainable(data)
 
     # Not a terminal: no colours, no moving bar, lines wide enough for the table.
     console = Console(width=None if sys.stdout.isatty() else 120)
     ways = ["eager"] if args.no_compile else ["graphweave", "eager", "inductor"] if args.compare else ["graphweave"]
-    runners = [Runner(way, job, data) for way in ways]
-    console.print(
-        f"{args.model} on {data.name}: {data.num_nodes} nodes, {data.num_edges} edges, "
-        f"{data.x.size(1)} features, {data.num_classes} classes",
-        highlight=False,
-    )
-    with progress(console, job.epochs) as shown:
+    runners = [start(way, job, data) for way in ways]
+    console.print(described(args.model, data), highlight=False)
+    with progress(console, job.epochs) as (within, after):
         for _ in range(job.epochs):
-            for runner in runners:
-                runner.epoch()
-            shown(runners[0].history)
+            for i, runner in enumerate(runners):
+                runner.epoch(lambda share, i=i: within((i + share) / len(runners)))  # type: ignore[misc]
+            after(runners[0])
     console.print(summary(runners, *_memory(console, ways, job, data)))
     if args.plot is not None:
         draw(args.plot, runners)
@@ -74,28 +85,31 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
-    """The graph that `--data` names. DataError if there is none such."""
-    kind, _, rest = name.partition(":")
-    if kind == "planetoid":
-        return planetoid(rest)
-    if name == "digits":
-        return digits(seed=seed)
-    if name == "karate":
-        return karate(seed=seed)
-    if name.endswith(".npz"):
-        return npz(name, symmetric=symmetric, seed=seed)
-    raise DataError(f"--data must be digits, karate, FILE.npz or planetoid:NAME (got {name!r}).")
+def _data(args: argparse.Namespace) -> Data:
+    if args.model not in RELATIONAL_MODELS:
+        return load(args.data or "digits", symmetric=args.symmetric, seed=args.seed)
+    if args.symmetric:
+        raise DataError(f"--symmetric is not for {args.model}: every relation has its inverse anyway.")
+    return load_relational(args.data or "families", seed=args.seed)
 
 
-def _check_trainable(data: NodeData) -> None:
-    if data.num_classes == 0:
-        raise DataError(f"{data.name}: the file has no labels 'y', so there is nothing to train on.")
-    if not bool(data.train_mask.any()):
-        raise DataError(f"{data.name}: no node is in the train split.")
+def _job(args: argparse.Namespace, data: Data) -> Job:
+    links = isinstance(data, KnowledgeGraph)
+    negatives = _ROTATE_NEGATIVES if args.decoder == "rotate" else 0
+    dropout = _LINK_DROPOUT if links else _DROPOUT
+    decay = 0.0 if args.model in RELATIONAL_MODELS else _WEIGHT_DECAY
+    return Job(
+        args.model, args.hidden, args.heads, _or(args.dropout, dropout), args.lr, _or(args.weight_decay, decay),
+        args.epochs, args.seed, args.threads,
+        Links(args.decoder, args.batch, _or(args.negatives, negatives), args.edge_dropout, args.eval_every),
+    )  # fmt: skip
 
 
-def _memory(console: Console, ways: list[str], job: Job, data: NodeData) -> tuple[str, list[int | None]]:
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _memory(console: Console, ways: list[str], job: Job, data: Data) -> tuple[str, list[int | None]]:
     """Heading and bytes for each way: the peak of this process, or, to compare, of one fresh process for each."""
     if len(ways) == 1:
         kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -122,6 +136,10 @@ def _number(text: str, kind: Callable[[str], float], allowed: Callable[[float], 
 
 def _positive_int(text: str) -> int:
     return int(_number(text, int, lambda value: value >= 1, "a whole number above 0"))
+
+
+def _count(text: str) -> int:
+    return int(_number(text, int, lambda value: value >= 0, "a whole number, 0 or above"))
 
 
 def _positive(text: str) -> float:

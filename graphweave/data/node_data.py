@@ -39,14 +39,14 @@ class NodeData:
         return self.edge_index.size(1)
 
     def __post_init__(self) -> None:
-        _check_features(self.name, self.x)
-        _check_edges(self.name, self.edge_index, self.num_nodes)
-        _check_labels(self.name, self.y, self.num_nodes, self.num_classes)
+        check_features(self.name, self.x)
+        check_edges(self.name, self.edge_index, self.num_nodes)
+        check_labels(self.name, self.y, self.num_nodes, self.num_classes)
         for part, mask in (("train", self.train_mask), ("val", self.val_mask), ("test", self.test_mask)):
-            _check_mask(self.name, part, mask, self.y)
+            check_mask(self.name, part, mask, self.y)
 
 
-def _check_features(name: str, x: Tensor) -> None:
+def check_features(name: str, x: Tensor) -> None:
     if x.dim() != 2:
         raise DataError(f"{name}: node features must have shape [nodes, features] (got {list(x.shape)}).")
     if not x.is_floating_point():
@@ -57,7 +57,7 @@ def _check_features(name: str, x: Tensor) -> None:
         raise DataError(f"{name}: node features must be finite (row {row} has NaN or infinity).")
 
 
-def _check_edges(name: str, edge_index: Tensor, num_nodes: int) -> None:
+def check_edges(name: str, edge_index: Tensor, num_nodes: int) -> None:
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
         raise DataError(f"{name}: edge_index must have shape [2, edges] (got {list(edge_index.shape)}).")
     if edge_index.dtype != torch.int64:
@@ -71,7 +71,7 @@ def _check_edges(name: str, edge_index: Tensor, num_nodes: int) -> None:
         )
 
 
-def _check_labels(name: str, y: Tensor, num_nodes: int, num_classes: int) -> None:
+def check_labels(name: str, y: Tensor, num_nodes: int, num_classes: int) -> None:
     if list(y.shape) != [num_nodes]:
         raise DataError(f"{name}: labels must have shape [{num_nodes}], one for each node (got {list(y.shape)}).")
     if y.dtype != torch.int64:
@@ -84,7 +84,7 @@ def _check_labels(name: str, y: Tensor, num_nodes: int, num_classes: int) -> Non
         )
 
 
-def _check_mask(name: str, part: str, mask: Tensor, y: Tensor) -> None:
+def check_mask(name: str, part: str, mask: Tensor, y: Tensor) -> None:
     if mask.shape != y.shape or mask.dtype != torch.bool:
         raise DataError(
             f"{name}: {part}_mask must be bool of shape {list(y.shape)} (got {mask.dtype}, {list(mask.shape)})."

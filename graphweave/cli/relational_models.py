@@ -1,0 +1,152 @@
+"""Two-layer models over relations out of `graphweave.nn`: what encodes nodes, classifies them, or scores links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from graphweave.core.errors import DataError
+from graphweave.graph.build import graph
+from graphweave.graph.graph import Graph
+from graphweave.nn import DistMult, HGTConv, RelGraphConv, RGATConv, RotatE
+
+RELATIONAL_MODELS = ("rgcn", "rgat", "hgt")
+DECODERS = ("distmult", "rotate")
+
+_BASES = 30
+"""Bases of the weights of relations, where there are more relations: fewer weights than edges to learn them from."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Edges:
+    """What the layers read beside the nodes: E edges, N nodes.
+
+    `etype` [E], `ntype` [N] int64; `norm` [E] float32: 1 / number of edges of the relation into the destination, the
+    1 / c_ir of R-GCN.
+    """
+
+    graph: Graph
+    etype: Tensor
+    ntype: Tensor
+    norm: Tensor
+
+    @staticmethod
+    def of(edge_index: Tensor, etype: Tensor, ntype: Tensor) -> Edges:
+        """`edge_index` [2, E] int64."""
+        key = edge_index[1] * (int(etype.max()) + 1 if etype.numel() else 1) + etype
+        _, pair, counts = torch.unique(key, return_inverse=True, return_counts=True)
+        return Edges(graph(edge_index, num_nodes=ntype.numel()), etype, ntype, 1 / counts[pair].float())
+
+    def only(self, keep: Tensor) -> Edges:
+        """The edges where `keep` [E] bool is true, with the norms they had."""
+        src, dst = self.graph.edges()
+        some = graph((src[keep], dst[keep]), num_nodes=self.ntype.numel())
+        return Edges(some, self.etype[keep], self.ntype, self.norm[keep])
+
+    def first(self, count: int) -> Edges:
+        keep = torch.zeros_like(self.etype, dtype=torch.bool)
+        keep[:count] = True
+        return self.only(keep)
+
+
+class Encoder(nn.Module):
+    """Nodes [N, in] and edges -> [N, out]: layer, ReLU, dropout, layer. The first has `heads` heads, the second one."""
+
+    def __init__(
+        self, model: str, in_size: int, hidden: int, out: int, heads: int, num_rels: int, num_ntypes: int,
+        dropout: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        if model != "rgcn" and hidden % heads:
+            raise DataError(f"--hidden must be a multiple of --heads for {model} (got {hidden} and {heads}).")
+        self.first = _layer(model, in_size, hidden // heads, heads, num_rels, num_ntypes)
+        self.second = _layer(model, hidden, out, 1, num_rels, num_ntypes)
+        self.dropout = dropout
+
+    def forward(self, x: Tensor, g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor) -> Tensor:
+        x = F.relu(_called(self.first, x, g, etype, ntype, norm))
+        x = F.dropout(x, self.dropout, self.training)
+        return _called(self.second, x, g, etype, ntype, norm)
+
+
+def _layer(model: str, in_size: int, out: int, heads: int, num_rels: int, num_ntypes: int) -> nn.Module:
+    tied = {"regularizer": "basis", "num_bases": _BASES} if num_rels > _BASES else {}
+    match model:
+        case "rgcn":
+            return RelGraphConv(in_size, out * heads, num_rels, **tied)  # type: ignore[arg-type]
+        case "rgat":
+            return RGATConv(in_size, out, num_rels, heads, residual=True, **tied)  # type: ignore[arg-type]
+        case _:
+            return HGTConv(in_size, out, heads, num_ntypes, num_rels, dropout=0.0, activation=F.gelu)
+
+
+def _called(layer: nn.Module, x: Tensor, g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor) -> Tensor:
+    if isinstance(layer, RelGraphConv):
+        out: Tensor = layer(g, x, etype, norm)
+    elif isinstance(layer, RGATConv):
+        out = layer(g, x, etype).flatten(1)
+    else:
+        out = layer(g, x, ntype, etype)
+    return out
+
+
+class Classifier(nn.Module):
+    """Features of each node type and edges -> logits [N, classes].
+
+    Features are mapped linearly to `hidden` numbers, by a map of each type; nodes of a type that has none have an
+    embedding each. Both are normed: features of some types are thousandths, those of others counts.
+    """
+
+    def __init__(
+        self, model: str, widths: Sequence[int | None], counts: Sequence[int], hidden: int, classes: int, heads: int,
+        num_rels: int, dropout: float,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.inputs = nn.ModuleList(
+            nn.Embedding(count, hidden) if width is None else nn.Linear(width, hidden)
+            for width, count in zip(widths, counts, strict=True)
+        )
+        self.encoder = Encoder(model, hidden, hidden, classes, heads, num_rels, len(counts), dropout)
+
+    def forward(
+        self, features: Sequence[Tensor | None], g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor
+    ) -> Tensor:
+        parts = [
+            part.weight if isinstance(part, nn.Embedding) else part(x)
+            for part, x in zip(self.inputs, features, strict=True)
+        ]
+        x = F.layer_norm(torch.cat(parts), (parts[0].size(1),))
+        x = F.dropout(x, self.encoder.dropout, self.training)
+        out: Tensor = self.encoder(x, g, etype, ntype, norm)
+        return out
+
+
+class LinkEncoder(nn.Module):
+    """Edges -> nodes [N, hidden]: an embedding of each node, and what the encoder makes of it and its neighbours.
+
+    The sum of both: encoders alone were seen to die (every unit below 0 for all of 14 nodes), and learn nothing then.
+    """
+
+    def __init__(self, model: str, num_nodes: int, hidden: int, heads: int, num_rels: int, dropout: float) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_nodes, hidden)
+        nn.init.xavier_uniform_(self.embedding.weight)
+        self.encoder = Encoder(model, hidden, hidden, hidden, heads, num_rels, 1, dropout)
+
+    def forward(self, g: Graph, etype: Tensor, ntype: Tensor, norm: Tensor) -> Tensor:
+        x = self.embedding.weight
+        out: Tensor = x + self.encoder(x, g, etype, ntype, norm)
+        return out
+
+
+def decoder(name: str, num_rels: int, hidden: int) -> DistMult | RotatE:
+    """Scores of triples by the embeddings of their ends; `num_rels` counts inverses."""
+    if name == "rotate":
+        if hidden % 2:
+            raise DataError(f"--hidden must be even for rotate, real and imaginary parts (got {hidden}).")
+        return RotatE(num_rels, hidden)
+    return DistMult(num_rels, hidden)

@@ -1,0 +1,163 @@
+"""Named arrays of one `.npz` file, and what may be asked of them."""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Archive:
+    """Arrays by name. Asking for what they are not raises DataError, in one line that begins with the file's `name`.
+
+    `layout` says which arrays a file of this kind has.
+    """
+
+    arrays: dict[str, np.ndarray]
+    name: str
+    layout: str
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.arrays
+
+    def need(self, key: str) -> np.ndarray:
+        if key not in self.arrays:
+            raise DataError(f"{self.name}: array '{key}' is missing (expected {self.layout}).")
+        return self.arrays[key]
+
+    def scalar(self, key: str) -> int:
+        """One integer, 0 or above."""
+        value = self.need(key)
+        if value.size != 1 or value.dtype.kind not in "iu" or int(value.reshape(())) < 0:
+            raise DataError(
+                f"{self.name}: '{key}' must be one non-negative integer (got {value.dtype} {list(value.shape)})."
+            )
+        return int(value.reshape(()))
+
+    def integers(self, key: str) -> Tensor:
+        """A one-dimensional integer array as int64."""
+        array = self.need(key)
+        if array.ndim != 1 or array.dtype.kind not in "iu":
+            raise DataError(
+                f"{self.name}: '{key}' must be a one-dimensional integer array (got {array.dtype} {list(array.shape)})."
+            )
+        return torch.from_numpy(array.astype(np.int64))
+
+    def numbers(self, key: str, count: int, word: str, whole: str) -> Tensor:
+        """Integers in 0..count-1. `word` is what they number and `whole` what has `count` of these, for the message."""
+        index = self.integers(key)
+        bad = (index < 0) | (index >= count)
+        if bool(bad.any()):
+            raise DataError(
+                f"{self.name}: {word} {int(index[bad][0])} in '{key}' is out of range: {whole} has {count} {word}s."
+            )
+        return index
+
+    def texts(self, key: str) -> list[str]:
+        """A string, or a one-dimensional array of strings, as a list."""
+        array = self.need(key)
+        if array.dtype.kind != "U" or array.ndim > 1:
+            raise DataError(
+                f"{self.name}: '{key}' must be one string or several (got {array.dtype} {list(array.shape)})."
+            )
+        return [str(text) for text in array.reshape(-1)]
+
+    def real(self, key: str) -> Tensor:
+        """A numeric array of any shape as float32."""
+        array = self.need(key)
+        if array.dtype.kind not in "fiub":
+            raise DataError(f"{self.name}: '{key}' must be numeric (got {array.dtype}).")
+        return torch.from_numpy(array.astype(np.float32))
+
+    def row_lengths(self, key: str, rows: int, entries: int) -> Tensor:
+        """Entries of each row of a CSR array [rows]; '`key`' [rows + 1] must rise from 0 to `entries`."""
+        indptr = self.integers(key)
+        if indptr.numel() != rows + 1:
+            raise DataError(f"{self.name}: '{key}' must have length {rows + 1}, nodes + 1 (got {indptr.numel()}).")
+        lengths = indptr.diff()
+        if int(indptr[0]) != 0 or int(indptr[-1]) != entries or bool((lengths < 0).any()):
+            raise DataError(f"{self.name}: '{key}' must rise from 0 to {entries} without a step back.")
+        return lengths
+
+    def features(self, prefix: str, rows: int) -> Tensor | None:
+        """[rows, F] float32: dense in '`prefix`', or CSR in `prefix`_{indptr,indices,data,shape}; None if absent.
+
+        Values of length 1 stand for that value everywhere.
+        """
+        if prefix in self:
+            x = self.real(prefix)
+        elif f"{prefix}_indptr" in self:
+            x = self._from_csr(prefix, rows)
+        else:
+            return None
+        if x.dim() != 2 or x.size(0) != rows:
+            raise DataError(f"{self.name}: features must have shape [{rows}, features] (got {list(x.shape)}).")
+        return x
+
+    def _from_csr(self, prefix: str, rows: int) -> Tensor:
+        shape = self.integers(f"{prefix}_shape").tolist()
+        if len(shape) != 2 or shape[0] != rows or shape[1] < 0:
+            raise DataError(f"{self.name}: '{prefix}_shape' must be [{rows}, features] (got {shape}).")
+        columns = self.integers(f"{prefix}_indices")
+        lengths = self.row_lengths(f"{prefix}_indptr", rows, columns.numel())
+        values = self.real(f"{prefix}_data")
+        if values.dim() != 1 or values.numel() not in (1, columns.numel()):
+            raise DataError(
+                f"{self.name}: '{prefix}_data' must have length {columns.numel()} or 1 (got {list(values.shape)})."
+            )
+        bad = (columns < 0) | (columns >= shape[1])
+        if bool(bad.any()):
+            raise DataError(
+                f"{self.name}: feature column {int(columns[bad][0])} is out of range: there are {shape[1]} features."
+            )
+        x = torch.zeros(shape)
+        x[torch.repeat_interleave(torch.arange(rows), lengths), columns] = values
+        return x
+
+    def labels(self, rows: int) -> Tensor:
+        """'y' [rows] as int64; a float array is accepted if every value is a whole number."""
+        y = self.need("y")
+        if y.shape != (rows,):
+            raise DataError(
+                f"{self.name}: labels 'y' must have shape [{rows}], one for each node (got {list(y.shape)})."
+            )
+        if y.dtype.kind not in "fiub":
+            raise DataError(f"{self.name}: labels 'y' must be integers (got {y.dtype}).")
+        if y.dtype.kind == "f":
+            whole = np.isfinite(y) & (np.floor(y) == y)
+            if not whole.all():
+                raise DataError(f"{self.name}: labels 'y' must be whole numbers (got {y[~whole].flat[0]}).")
+        return torch.from_numpy(y.astype(np.int64))
+
+    def num_classes(self, y: Tensor) -> int:
+        """'num_classes', or one more than the largest label."""
+        if "num_classes" in self:
+            return self.scalar("num_classes")
+        return int(y.max()) + 1 if y.numel() else 0
+
+
+def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = lambda key: True) -> Archive:
+    """The arrays of a file whose names are `wanted`, read without pickle. DataError if it is no such file."""
+    path = Path(path)
+    if not path.is_file():
+        raise DataError(f"{path}: no such file.")
+    try:
+        # Opened here: np.load leaves a file that is no archive open.
+        with path.open("rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            if not isinstance(file, np.lib.npyio.NpzFile):
+                raise DataError(f"{path.name}: expected an .npz archive of named arrays (got a single array).")
+            return Archive({key: file[key] for key in file.files if wanted(key)}, path.name, layout)
+    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(f"{path.name}: not a readable .npz file ({str(error).splitlines()[0]}).") from error

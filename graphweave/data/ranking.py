@@ -1,0 +1,83 @@
+"""Filtered ranks of true tails among all entities, and what is reported of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownTails:
+    """The tails that are true for each (head, relation), grouped: a filter for ranks.
+
+    `keys` [K] int64 sorted, head * num_rels + relation, without duplicates; group k is
+    `tails[first[k]:first[k + 1]]`, [U] in all, without duplicates.
+    """
+
+    keys: Tensor
+    first: Tensor
+    tails: Tensor
+    num_rels: int
+
+    @staticmethod
+    def of(triples: Tensor, num_rels: int) -> KnownTails:
+        """`triples` [T, 3] int64 of head, relation (0..num_rels-1), tail; duplicates are one."""
+        head, rel, tail = torch.unique(triples, dim=0).unbind(1)
+        keys, counts = torch.unique_consecutive(head * num_rels + rel, return_counts=True)
+        first = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return KnownTails(keys, first, tail, num_rels)
+
+    def pairs(self, head: Tensor, rel: Tensor) -> tuple[Tensor, Tensor]:
+        """(row, tail), each [P]: for every query b of (head[b], rel[b]) [B] all tails known for it."""
+        query = head * self.num_rels + rel
+        if self.keys.numel() == 0:
+            return query[:0], query[:0]
+        place = torch.searchsorted(self.keys, query).clamp(max=self.keys.numel() - 1)
+        known = self.keys[place] == query
+        begin, count = self.first[place], (self.first[place + 1] - self.first[place]) * known
+        row = torch.repeat_interleave(torch.arange(query.numel()), count)
+        before = count.cumsum(0) - count
+        return row, self.tails[torch.arange(row.numel()) - before[row] + begin[row]]
+
+
+def filtered_ranks(scores: Tensor, triples: Tensor, known: KnownTails) -> Tensor:
+    """Rank of the tail of each triple [B, 3] among all N entities, by `scores` [B, N], the best 1: [B] float64.
+
+    Filtered (Bordes et al., "Translating Embeddings for Modeling Multi-relational Data", NeurIPS 2013, section 4.2;
+    Schlichtkrull et al., ESWC 2018, section 5.2): entities that are `known` tails of (head, relation) are left out,
+    but for the triple's own. Of equal scores the mean rank is taken, 1 + higher + (equal others) / 2, so that a
+    model that scores all alike gets the middle, not the top. Heads are ranked as tails of the inverse relation.
+
+    DataError where a score is NaN, which has no rank.
+    """
+    head, rel, tail = triples.unbind(1)
+    if bool(scores.amax(1).isnan().any()):  # a maximum hands NaN on
+        raise DataError("scores must be numbers to be ranked (got NaN): a training that diverged wants a lower rate.")
+    own = scores.gather(1, tail.unsqueeze(1))
+    row, other = known.pairs(head, rel)
+    keep = other != tail[row]
+    row, other = row[keep], other[keep]
+    score, mine, count = scores[row, other], own[row, 0], len(scores)
+    # Counted among all, less what is left out: no matrix is written.
+    higher = (scores > own).sum(1) - torch.bincount(row[score > mine], minlength=count)
+    equal = (scores == own).sum(1) - 1 - torch.bincount(row[score == mine], minlength=count)
+    return 1 + higher.double() + equal.double() / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Mean reciprocal rank, and shares of ranks of at most 1, 3 and 10. NaN where nothing was ranked."""
+
+    mrr: float
+    hits1: float
+    hits3: float
+    hits10: float
+
+    @staticmethod
+    def of(ranks: Tensor) -> Ranking:
+        hits1, hits3, hits10 = (float((ranks <= k).double().mean()) for k in (1, 3, 10))
+        return Ranking(float(ranks.reciprocal().mean()), hits1, hits3, hits10)
