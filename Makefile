@@ -18,8 +18,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-# DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers` and
-# `make bench-udf` make. The wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is
+# DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers`,
+# `make bench-udf` and `make bench-relational` make. The wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is
 # enough:
 #   make bench-peers DGL_TORCH="torch==2.2.1+cpu --index-url https://download.pytorch.org/whl/cpu"
 # DGL's wheels are for Python 3.8 to 3.12.
@@ -31,7 +31,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf clean
+.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational clean
 
 setup: $(STAMP)
 
@@ -84,6 +84,10 @@ bench-peers: $(STAMP) $(DGL_STAMP)
 # User-defined functions here and in DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.
 bench-udf: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.udf $(ARGS)
+
+# RGCN, RGAT and HGT here, in PyG and in DGL: `make bench-relational ARGS="--graphs aifb wn18rr --out FILE"`.
+bench-relational: $(STAMP) $(DGL_STAMP)
+	$(BIN)/python -m bench.relational $(ARGS)
 
 $(DGL_STAMP): bench/requirements-dgl.txt
 	$(DGL_PYTHON) -m venv $(DGL_VENV)

@@ -1,0 +1,200 @@
+"""Graphs of typed nodes and edges for `bench.relational`: synthetic ones of published sizes, and real knowledge graphs.
+
+Nodes are sorted by type and edges by relation, which is how DGL's and PyG's own conversions give them and what lets
+their layers skip a sort. Needs NumPy and PyTorch only: DGL's virtual environment reads the same cases.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+FEATURES = 64
+
+Index = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What is published of a graph: Table 3 of Hector (Wu et al., ASPLOS 2024), counts as printed there.
+
+    `inverses`: half of the relations are the other half's with both ends swapped, as DGL prepares its RDF graphs.
+    """
+
+    nodes: int
+    node_types: int
+    edges: int
+    relations: int
+    inverses: bool
+
+
+SYNTHETIC = {
+    "aifb": Shape(7_300, 7, 49_000, 104, True),
+    "mutag": Shape(27_000, 5, 148_000, 50, True),
+    "bgs": Shape(95_000, 27, 673_000, 122, True),
+    "biokg": Shape(94_000, 5, 4_800_000, 51, False),
+    "tiny": Shape(300, 3, 1_500, 8, True),
+}
+"""Synthetic graphs by the name of what they are the size of; `tiny` is for trying things out."""
+
+REAL = {"rdf_aifb": "rdf_aifb.npz", "fb15k_237": "fb15k_237.npz", "wn18rr": "wn18rr.npz"}
+"""Real graphs: one node type, every relation and its inverse."""
+
+GRAPHS = (*SYNTHETIC, *REAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A graph with what a layer reads: N nodes, E edges, T node types, R relations.
+
+    x [N, 64] and norm [E] float32, all indices int64; norm is 1 / (edges of the relation at the destination).
+    ends [R, 2]: the node types that a relation connects. counts [T]: nodes of each type.
+    """
+
+    x: Tensor
+    y: Tensor
+    src: Tensor
+    dst: Tensor
+    etype: Tensor
+    ntype: Tensor
+    norm: Tensor
+    ends: Tensor
+    counts: Tensor
+
+    @property
+    def num_relations(self) -> int:
+        return self.ends.size(0)
+
+    @property
+    def num_node_types(self) -> int:
+        return self.counts.size(0)
+
+    @property
+    def first_nodes(self) -> list[int]:
+        """[T + 1] number of the first node of each type, and of all."""
+        return [0, *self.counts.cumsum(0).tolist()]
+
+    @property
+    def first_edges(self) -> list[int]:
+        """[R + 1] number of the first edge of each relation, and of all."""
+        return [0, *torch.bincount(self.etype, minlength=self.num_relations).cumsum(0).tolist()]
+
+    @property
+    def compaction(self) -> float:
+        """Different (source, relation) pairs over edges: Hector's entity compaction ratio."""
+        return torch.unique(self.src * self.num_relations + self.etype).numel() / self.src.numel()
+
+    def by_relation(self) -> list[Tensor]:
+        """[2, edges] of each relation, numbers within the two node types."""
+        first, bounds, types = self.first_nodes, self.first_edges, self.ends.tolist()
+        both = torch.stack([self.src, self.dst])
+        return [
+            both[:, bounds[r] : bounds[r + 1]] - torch.tensor([[first[s]], [first[d]]])
+            for r, (s, d) in enumerate(types)
+        ]
+
+
+def save(case: Case, path: str) -> None:
+    np.savez(path, **{name: getattr(case, name).numpy() for name in Case.__slots__})
+
+
+def load(path: str) -> Case:
+    with np.load(path) as arrays:
+        return Case(**{name: torch.from_numpy(arrays[name]) for name in Case.__slots__})
+
+
+def missing(name: str, folder: Path) -> str | None:
+    """Why a graph cannot be made, None when it can."""
+    if name not in REAL or (folder / REAL[name]).is_file():
+        return None
+    return f"{folder / REAL[name]} is absent"
+
+
+def make(name: str, folder: Path, seed: int = 0) -> Case:
+    if name in SYNTHETIC:
+        counts, ends, src, dst, etype = synthetic(SYNTHETIC[name], seed)
+    else:
+        counts, ends, src, dst, etype = _real(folder / REAL[name])
+    order = np.lexsort((src, dst, etype))
+    src, dst, etype = src[order], dst[order], etype[order]
+    nodes = int(counts.sum())
+    _, which, times = np.unique(dst * len(ends) + etype, return_inverse=True, return_counts=True)
+    generator = torch.Generator().manual_seed(seed)
+    return Case(
+        x=torch.randn(nodes, FEATURES, generator=generator),
+        y=torch.randint(FEATURES, (nodes,), generator=generator),
+        src=torch.from_numpy(src),
+        dst=torch.from_numpy(dst),
+        etype=torch.from_numpy(etype),
+        ntype=torch.from_numpy(np.repeat(np.arange(len(counts)), counts)),
+        norm=torch.from_numpy((1.0 / times[which]).astype(np.float32)),
+        ends=torch.from_numpy(ends),
+        counts=torch.from_numpy(counts),
+    )
+
+
+def _zipf(total: int, parts: int) -> Index:
+    """Sizes proportional to 1 / rank, largest first, at least 1, that add up to `total`."""
+    share = 1.0 / np.arange(1, parts + 1)
+    sizes: Index = np.maximum(1, np.floor(total * share / share.sum())).astype(np.int64)
+    sizes[0] += total - sizes.sum()
+    return sizes
+
+
+def synthetic(shape: Shape, seed: int) -> tuple[Index, Index, Index, Index, Index]:
+    """Node counts, ends of relations, sources, destinations and relations of edges.
+
+    Sizes of node types and of relations follow Zipf's law. Each relation connects one node type with one (of those
+    with room for its edges, at least 8 pairs an edge), without duplicates; both ends of an edge are drawn from a power
+    law over the type's nodes, by a random rank that belongs to the node.
+    """
+    random = np.random.default_rng(seed)
+    counts = random.permutation(_zipf(shape.nodes, shape.node_types))
+    first = np.r_[0, counts.cumsum()]
+    rank = [random.permutation(count) for count in counts]
+    drawn, edges = (shape.relations // 2, shape.edges // 2) if shape.inverses else (shape.relations, shape.edges)
+    sizes = random.permutation(_zipf(edges, drawn))
+    room = counts[:, None] * counts[None, :]
+    ends, parts = [], []
+    for size in sizes:
+        fitting = np.argwhere(room >= 8 * size)
+        s, d = fitting[random.integers(len(fitting))] if len(fitting) else np.argwhere(room == room.max())[0]
+        keys = _pairs(int(size), int(counts[s]), int(counts[d]), random)
+        ends.append((s, d))
+        parts.append((first[s] + rank[s][keys // counts[d]], first[d] + rank[d][keys % counts[d]]))
+    if shape.inverses:
+        ends += [(d, s) for s, d in ends]
+        parts += [(dst, src) for src, dst in parts]
+    etype = np.repeat(np.arange(len(parts)), [len(src) for src, _ in parts])
+    src, dst = (np.concatenate([part[end] for part in parts]) for end in (0, 1))
+    return counts, np.array(ends, dtype=np.int64), src, dst, etype
+
+
+def _pairs(size: int, rows: int, columns: int, random: np.random.Generator) -> Index:
+    """`size` different numbers row * columns + column; low rows and columns are frequent (density ~ 1 / sqrt)."""
+    size = min(size, rows * columns)
+    keys: Index = np.empty(0, dtype=np.int64)
+    for power in [2] * 20 + [1] * 200:  # where the frequent pairs are used up, uniform ones fill the rest
+        if len(keys) >= size:
+            break
+        more = 2 * (size - len(keys)) + 8
+        row, column = ((random.random(more) ** power * count).astype(np.int64) for count in (rows, columns))
+        keys = np.unique(np.r_[keys, row * columns + column])
+    return random.permutation(keys)[:size]
+
+
+def _real(path: Path) -> tuple[Index, Index, Index, Index, Index]:
+    """As `synthetic`; all splits of a knowledge graph together, each relation followed by its inverse."""
+    with np.load(path) as arrays:
+        parts = [""] if "head" in arrays.files else ["train_", "valid_", "test_"]
+        head, rel, tail = (
+            np.concatenate([arrays[part + key] for part in parts]).astype(np.int64) for key in ("head", "rel", "tail")
+        )
+        nodes, relations = int(arrays["num_nodes"]), len(arrays["rel_names"])
+    ends = np.zeros((2 * relations, 2), dtype=np.int64)
+    return np.array([nodes]), ends, np.r_[head, tail], np.r_[tail, head], np.r_[rel, rel + relations]

@@ -1,0 +1,110 @@
+"""graphweave, its eager twin and PyG for `bench.relational`, in processes of their own: `python -m ... HOST` serves."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import graphweave
+from bench import relational_pyg
+from bench.relational_graphs import Case, load
+from bench.relational_models import LAYERS, WithLoss, inputs
+from bench.relational_reference import reference
+from bench.relational_serve import Form, Host
+from bench.turns import serve
+from graphweave.compiler.steps import KernelStep
+from graphweave.frontends.dynamo.backend import CompileOptions
+from graphweave.runtime import arena, formats
+from graphweave.runtime.memo import memo
+
+VARIANTS: dict[str, dict[str, bool]] = {
+    "graphweave": {},
+    "gw-U": {"compact": False, "reorder": False},
+    "gw-C": {"compact": True, "reorder": False},
+    "gw-R": {"compact": False, "reorder": True},
+    "gw-C+R": {"compact": True, "reorder": True},
+}
+"""Variant -> options of graphweave.compile: compact materialization and reordering of linear operators, forced on or
+off; "graphweave" leaves both to the cost model."""
+
+HOSTS = ("graphweave", "bmm", "pyg", "reference")
+
+
+def missing_options(system: str) -> list[str]:
+    """Options that a variant needs and this graphweave does not have."""
+    return [name for name in VARIANTS[system] if name not in CompileOptions.__slots__]
+
+
+def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor]) -> Form:
+    """Model and loss compiled by graphweave, or as they are ("bmm")."""
+    layer = LAYERS[model](weights)
+    loss, run = (
+        module if system == "bmm" else graphweave.compile(module, options=VARIANTS[system])
+        for module in (WithLoss(layer), layer)
+    )
+    given = inputs(model, case)
+
+    def grads() -> dict[str, Tensor]:
+        return {name: value.grad for name, value in layer.named_parameters() if value.grad is not None}
+
+    return Form(layer, lambda: run(*given), lambda: loss(case.y, *given), grads)
+
+
+def forget_graphs() -> None:
+    """Drop all that graphweave keeps for the graphs it has seen, and free buffers."""
+    for thing in gc.get_objects():
+        if type(thing) is KernelStep:  # isinstance would ask dead proxies for their class
+            thing.forget()
+    formats.clear()
+    memo.clear()
+    arena.trim()
+
+
+def next_case() -> None:
+    """A graph's sizes of weights are compiled in: what was compiled for the case before is of no use."""
+    forget_graphs()
+    torch._dynamo.reset()
+
+
+def write_reference(graph: str, weights: str, model: str, within: bool, path: str) -> None:
+    with np.load(weights) as arrays:
+        values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    want = reference(model, load(graph), values, within=within)
+    found: dict[str, Any] = {name: value.numpy() for name, value in want.items()}
+    np.savez(path, **found)
+
+
+def counted() -> dict[str, int]:
+    return {name: n for name, n in graphweave.counters().items() if n}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("host", choices=HOSTS)
+    parser.add_argument("--threads", type=int, required=True)
+    options = parser.parse_args(argv)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(options.threads)
+    if options.host == "reference":
+        serve({"reference": write_reference})
+    elif options.host == "pyg":
+        Host(relational_pyg.build, packages=("torch_geometric",)).serve()
+    elif options.host == "bmm":
+        Host(own_form, packages=()).serve()
+    else:
+        Host(
+            own_form, packages=("graphweave",), forget=forget_graphs, next_case=next_case, counted=counted,
+            reset=graphweave.reset_counters,
+        ).serve()  # fmt: skip
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
