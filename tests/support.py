@@ -63,8 +63,9 @@ def assert_matches(
     label: str = "",
     backward: bool = True,
     seed: int = 7,
+    tolerance: float | None = None,
 ) -> None:
-    """Outputs and every gradient of `compiled` equal those of `eager` within the tolerance of the dtype.
+    """Outputs and every gradient of `compiled` equal those of `eager` within the tolerance (of the dtype if None).
 
     `module` owns the eager parameters; `compiled_module` those the compiled side trains (the same module if None).
     """
@@ -72,6 +73,7 @@ def assert_matches(
     owner = compiled_module if compiled_module is not None else module
     got = step(compiled, args, module=owner, seed=seed, backward=backward)
     error, where = worst_error(got, want)
-    double = any(value.dtype == torch.float64 for value in want.outputs)
-    tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
+    if tolerance is None:
+        double = any(value.dtype == torch.float64 for value in want.outputs)
+        tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
     assert error < tolerance, f"{label} {where}: relative error {error:.3g}, allowed {tolerance:g}"

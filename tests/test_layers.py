@@ -44,6 +44,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/models.py": "PyG is optional and takes seconds to load",
     "cli/plot.py": "matplotlib is optional",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
+    "frontends/dynamo/polyfills.py": "PyG is optional and takes seconds to load",
     "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG takes seconds to load",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }

@@ -167,13 +167,14 @@ def _net(p: float = 0.6) -> Net:
     return Net(p)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_dropout_gives_what_eager_gives_with_the_same_masks(dtype: torch.dtype) -> None:
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
+def test_dropout_gives_what_eager_gives_with_the_same_masks(dtype: torch.dtype, tolerance: float) -> None:
+    """Another mask is an error of size 1. In float32 the gradient of `att_dst`, a shift under a softmax, cancels."""
     net = _net().to(dtype)
     model = graphweave.compile(net)
     for graph in AWKWARD:
         x = features(graph.num_nodes, 9, dtype)
-        assert_matches(model, net, x, graph.edge_index, module=net, label=graph.name)
+        assert_matches(model, net, x, graph.edge_index, module=net, label=graph.name, tolerance=tolerance)
 
 
 def test_of_masks_only_seeds_are_saved_and_nothing_on_edges() -> None:
