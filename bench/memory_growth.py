@@ -35,7 +35,7 @@ import graphweave
 from bench.common import arguments, in_fresh_process, peak_extra_bytes, ratio_table, save
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
 from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
-from graphweave.compiler.steps import KernelStep
+from graphweave.compiler.cpp_step import CppStep
 from graphweave.runtime import arena, formats
 from graphweave.runtime.memo import memo
 
@@ -68,7 +68,7 @@ def random_graph(nodes: int, edges: int, *, pseudo: bool, seed: int = 0) -> Work
 def forget_graphs() -> None:
     """Drop all that graphweave keeps for the graphs it has seen, and free buffers."""
     for thing in gc.get_objects():
-        if type(thing) is KernelStep:  # isinstance would ask dead proxies for their class
+        if type(thing) is CppStep:  # isinstance would ask dead proxies for their class
             thing.forget()
     formats.clear()
     memo.clear()

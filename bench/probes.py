@@ -13,8 +13,9 @@ from torch import Tensor
 
 from bench.traffic import Traffic, traffic_of
 from graphweave.compiler import wrapper
-from graphweave.compiler.steps import KernelStep
+from graphweave.compiler.cpp_step import CppStep
 from graphweave.ir.message.nodes import Aten, Gram, MatMul, Program, Ref
+from graphweave.schedule.options import Options
 
 
 @dataclass(slots=True)
@@ -44,9 +45,9 @@ class Recorder:
 def probed() -> Iterator[Recorder]:
     """Inside the block, what is compiled and what runs is timed; compile the model there, then switch `on`."""
     recorder = Recorder()
-    run, make_call = KernelStep.__call__, wrapper.call_step
+    run, make_call = CppStep.__call__, wrapper.call_step
 
-    def timed_run(self: KernelStep, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
+    def timed_run(self: CppStep, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
         start = time.perf_counter()
         out = run(self, rows, indices, inputs)
         seconds = time.perf_counter() - start
@@ -54,8 +55,8 @@ def probed() -> Iterator[Recorder]:
             recorder.add(id(self), seconds, lambda: _kernel_probe(self, rows, indices))
         return out
 
-    def timed_call_step(program: Program, ref: Ref) -> Callable[..., Any]:
-        call = make_call(program, ref)
+    def timed_call_step(program: Program, ref: Ref, options: Options) -> Callable[..., Any]:
+        call = make_call(program, ref, options)
 
         def timed(rows: Any, *values: Any) -> Any:
             start = time.perf_counter()
@@ -67,16 +68,16 @@ def probed() -> Iterator[Recorder]:
 
         return timed
 
-    KernelStep.__call__ = timed_run  # type: ignore[method-assign]
+    CppStep.__call__ = timed_run  # type: ignore[method-assign]
     wrapper.call_step = timed_call_step  # type: ignore[attr-defined]
     try:
         yield recorder
     finally:
-        KernelStep.__call__ = run  # type: ignore[method-assign]
+        CppStep.__call__ = run  # type: ignore[method-assign]
         wrapper.call_step = make_call  # type: ignore[attr-defined]
 
 
-def _kernel_probe(step: KernelStep, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Probe:
+def _kernel_probe(step: CppStep, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Probe:
     lowered = step.plan.lowered
     sizes = dict(zip(lowered.kernel.sizes, rows, strict=True))
     edges = indices[0].numel() if lowered.map is not None else 0

@@ -19,7 +19,7 @@ from bench.relational_models import LAYERS, WithLoss, inputs
 from bench.relational_reference import reference
 from bench.relational_serve import Form, Host
 from bench.turns import serve
-from graphweave.compiler.steps import KernelStep
+from graphweave.compiler.cpp_step import CppStep
 from graphweave.frontends.dynamo.backend import CompileOptions
 from graphweave.runtime import arena, formats
 from graphweave.runtime.memo import memo
@@ -60,7 +60,7 @@ def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor])
 def forget_graphs() -> None:
     """Drop all that graphweave keeps for the graphs it has seen, and free buffers."""
     for thing in gc.get_objects():
-        if type(thing) is KernelStep:  # isinstance would ask dead proxies for their class
+        if type(thing) is CppStep:  # isinstance would ask dead proxies for their class
             thing.forget()
     formats.clear()
     memo.clear()

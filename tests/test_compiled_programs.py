@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from torch import Tensor
 
-from graphweave.compiler import steps
+from graphweave.compiler import region_step
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Program
@@ -83,7 +83,7 @@ def test_options_change_no_result(number: int) -> None:
 @pytest.mark.parametrize("number", range(4, 8))
 def test_wide_indices(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels for graphs of more rows or edges than 32 bits count, on small ones."""
-    monkeypatch.setattr(steps, "_NARROW", -1)
+    monkeypatch.setattr(region_step, "_NARROW", -1)
     check(number)
 
 

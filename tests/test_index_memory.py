@@ -12,7 +12,7 @@ from support import AWKWARD, assert_matches, features, random_graph
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.compiler.steps import call_step
+from graphweave.compiler.calls import call_step
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import Space
 from graphweave.ir.message.interp import interp

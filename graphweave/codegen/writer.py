@@ -7,8 +7,9 @@ from contextlib import contextmanager
 
 
 class Writer:
-    def __init__(self, indent: str = "  ") -> None:
-        self._indent = indent
+    def __init__(self, indent: str = "  ", *, braces: bool = True) -> None:
+        """`braces` of C around blocks, or Python's colon before them."""
+        self._indent, self._braces = indent, braces
         self._depth = 0
         self._lines: list[str] = []
 
@@ -21,12 +22,16 @@ class Writer:
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Iterator[None]:
-        """`head {`, the lines written inside, one level deeper, then `tail`."""
-        self.line(f"{head} {{" if head else "{")
+        """`head {`, the lines written inside, one level deeper, then `tail`; without braces `head:` and the lines."""
+        if self._braces:
+            self.line(f"{head} {{" if head else "{")
+        else:
+            self.line(f"{head}:")
         self._depth += 1
         yield
         self._depth -= 1
-        self.line(tail)
+        if self._braces:
+            self.line(tail)
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"

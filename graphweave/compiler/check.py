@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from graphweave.analysis.flow import extract
-from graphweave.compiler.steps import KernelStep
+from graphweave.compiler.region_step import RegionStep
 from graphweave.core.errors import VerifyError
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
@@ -20,7 +20,7 @@ _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10}  # of the largest eleme
 
 
 def check_step(
-    program: Program, kernel: KernelStep, region: Region, given: Sequence[Ref]
+    program: Program, kernel: RegionStep, region: Region, given: Sequence[Ref]
 ) -> Callable[[Mapping[str, int], Sequence[Any], Sequence[Any]], None]:
     """A function of row counts, values of `given` and the kernel's outputs that raises VerifyError on a difference."""
     part = extract(program, given, kernel.writes)

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
-from graphweave.compiler.steps import KernelStep
+from graphweave.compiler.targets import STEPS
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Ref
@@ -24,7 +24,8 @@ class Executable:
         self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False, private: frozenset[Ref] = frozenset()
     ) -> None:
         self.plan = plan
-        self.kernels = {i: KernelStep(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
+        step = STEPS[plan.options.target]
+        self.kernels = {i: step(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
         wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private)
         self.text = wrapper.text
         self._run = wrapper.load(f"<graphweave {plan.name}>")

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from graphweave.analysis.flow import ancestors, extract, is_scalar
 from graphweave.analysis.hoist import hoisted, hoisted_checks
-from graphweave.codegen.cpp import print_kernel
+from graphweave.codegen import cpp, triton
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType
+from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.region import Lowered, lower
 from graphweave.passes.split_pairs import SplitPairs
-from graphweave.schedule.options import Options
+from graphweave.schedule.options import Options, Target
 from graphweave.schedule.regions import Region, Schedule, schedule
+
+_PRINTERS: dict[Target, Callable[[Kernel], str]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
 
 @dataclass(frozen=True, slots=True)
 class KernelPlan:
-    """A region, its loop IR and its C++ text."""
+    """A region, its loop IR and its text for the target."""
 
     region: Region
     lowered: Lowered
@@ -79,7 +82,7 @@ def lower_region(
     """The kernel of one region, verified and printed; IRError says why there is none."""
     lowered = lower(program, region, order.stored, name, options, index)
     verify_kernel(lowered.kernel)
-    return KernelPlan(region, lowered, print_kernel(lowered.kernel))
+    return KernelPlan(region, lowered, _PRINTERS[options.target](lowered.kernel))
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:

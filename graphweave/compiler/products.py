@@ -15,6 +15,7 @@ from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, T
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
+from graphweave.schedule.options import Options
 
 TALL = 16_384
 """Rows from which a matrix is tall; below, a product is no work worth a kernel of its own."""
@@ -25,9 +26,11 @@ WIDE = 256
 _PART = 4096  # rows that one part of a gram stands for, at least
 
 
-def product_step(program: Program, ref: Ref) -> Callable[..., Any] | None:
-    """`step(rows, *operand values)` of a matrix product of f32 or f64 rows; None for any other node."""
+def product_step(program: Program, ref: Ref, options: Options) -> Callable[..., Any] | None:
+    """`step(rows, *operand values)` of a matrix product of f32 or f64 rows on the CPU; None for any other node."""
     node = program.nodes[ref]
+    if options.device != "cpu":
+        return None
     if not isinstance(node, MatMul | AddMatMul | Gram) or not _plain(program, node.x):
         return None
     t = type_of(program, ref)

@@ -17,9 +17,10 @@ from graphweave.ir.message import nodes
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import MapOf, Program, Ref
 from graphweave.runtime.index import Index
+from graphweave.schedule.options import Options
 
 
-def typed_step(program: Program, ref: Ref) -> Callable[..., Any] | None:
+def typed_step(program: Program, ref: Ref, options: Options) -> Callable[..., Any] | None:
     """`step(rows, *values)` of a typed product, its values as `call_operands` lists them; None for any other node."""
     node = program.nodes[ref]
     names = call_operands(program, ref)

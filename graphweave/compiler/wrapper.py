@@ -9,9 +9,10 @@ from typing import Any
 from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
 from graphweave.analysis.typed import call_operands
+from graphweave.compiler.calls import call_step
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan
-from graphweave.compiler.steps import KernelStep, call_step
+from graphweave.compiler.region_step import RegionStep
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
@@ -32,7 +33,7 @@ class Wrapper:
     """
 
     def __init__(
-        self, plan: Plan, kernels: Mapping[int, KernelStep], num_outputs: int | None = None, *,
+        self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
         verify: bool = False, asks: bool = False, narrow: frozenset[Ref] = frozenset(),
         private: frozenset[Ref] = frozenset(),
     ) -> None:  # fmt: skip
@@ -123,7 +124,7 @@ class Wrapper:
         if self._verify:
             self._check(i, kernel, region)
 
-    def _check(self, i: int, kernel: KernelStep, region: Region) -> None:
+    def _check(self, i: int, kernel: RegionStep, region: Region) -> None:
         """Compare the kernel's outputs with the interpreter's on the same inputs."""
         given = list(
             dict.fromkeys([*kernel.reads, *(r for m in kernel.maps for r in operands(self._program.nodes[m]))])
@@ -146,7 +147,7 @@ class Wrapper:
         around = () if isinstance(node, Aten) else [s for s in self._spaces_around(ref) if s != UNIT]
         spaces = ", ".join(f"S_{s.name}: {self._rows_of(s)}" for s in around)
         self._scope.update((f"S_{s.name}", s) for s in self._spaces_around(ref))
-        self._scope[f"c{ref}"] = call_step(self._program, ref)
+        self._scope[f"c{ref}"] = call_step(self._program, ref, self._plan.options)
         self._line(f"v{ref} = c{ref}({{{spaces}}}{args})", refs)
         self._fallbacks += is_work(self._program, ref)
         self._ready[ref] = f"v{ref}"

@@ -2,7 +2,8 @@
 
 Each is built when a kernel first asks for it, straight from the indices: 4 bytes an edge, and nothing beside it.
 
-An index tensor is 1-d, int32 or int64, of any stride, on the CPU. Every value is checked before it is used: one that is
+An index tensor is 1-d, int32 or int64, of any stride. On a GPU the same formats are made by PyTorch's operations
+(`device_formats.py`). Every value is checked before it is used: one that is
 out of range raises IndexRangeError. Formats are int32 unless `wide`; they are cached against the index tensor (see
 `tracked`), within GRAPHWEAVE_FORMAT_BYTES. Formats of inference tensors are built at every call, since edits of such a
 tensor cannot be noticed. Results are shared: do not write into them.
@@ -23,7 +24,7 @@ from torch import Tensor
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import settings
-from graphweave.runtime import kernel_cache
+from graphweave.runtime import device_formats, kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
@@ -32,6 +33,9 @@ CHUNK_SHARE = 1 << 10
 """Rows plus edges in a chunk of a CSR, at least; there are at most `MAX_CHUNKS` of them."""
 
 INT32_MAX = (1 << 31) - 1
+
+UNKNOWN = -1
+"""A degree that the host has not asked the device for."""
 
 T = TypeVar("T")
 
@@ -52,11 +56,14 @@ class CsrFormat:
     """[num_rows + 1], int32, or int64 if wide."""
 
     in_order: bool
-    """The index is sorted: the edge at position k is k."""
+    """The index is sorted: the edge at position k is k. On a GPU it is never known to be."""
 
     max_degree: int
+    """UNKNOWN on a GPU."""
+
     chunks: Tensor
-    """int64 [num_chunks + 1]: row boundaries of about equal rows + edges. One chunk at least, empty if no rows."""
+    """int64 [num_chunks + 1]: row boundaries of about equal rows + edges. One chunk at least, empty if no rows. None
+    on a GPU."""
 
     num_rows: int
     num_edges: int
@@ -125,6 +132,26 @@ def narrowed(index: Tensor) -> Tensor:
     return out if bad < 0 else index
 
 
+def by_degree(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> Tensor:
+    """[num_rows], dtype of indptr: the rows, those of most edges first."""
+    key = ("by_degree", place(index), num_rows, wrap, wide)
+    indptr = csr(index, num_rows, wrap, wide).indptr
+    return cast(Tensor, cached(key, (index,), lambda: device_formats.by_degree(indptr)))
+
+
+_in_order: dict[bool, Tensor] = {}
+
+
+def in_order(n: int, wide: bool) -> Tensor:
+    """0, 1, ..., at least n of them: the permutation of a CSR whose edges are sorted already."""
+    found = _in_order.get(wide)
+    if found is None or found.numel() < n:
+        with torch.inference_mode(False):
+            found = torch.arange(max(n, 1), dtype=torch.int64 if wide else torch.int32)
+        _in_order[wide] = found
+    return found
+
+
 def grouped(index: Tensor, num_rows: int, wide: bool = False) -> tuple[Tensor, Tensor]:
     """`indptr` and `perm` of an index that nobody will ask for again, built anew and not kept."""
     indptr = _build_csr(index, num_rows, False, wide).indptr
@@ -181,8 +208,8 @@ def _native(tools: object) -> ctypes.CDLL:
 def _check(index: Tensor, num: int, wide: bool) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise DataError(f"expected an int32 or int64 index (got {index.dtype}). Convert it with .long().")
-    if index.dim() != 1 or index.device.type != "cpu":
-        raise DataError(f"expected a 1-d index on the cpu (got shape {list(index.shape)} on {index.device}).")
+    if index.dim() != 1:
+        raise DataError(f"expected a 1-d index (got shape {list(index.shape)}).")
     if not wide and max(num, index.numel()) > INT32_MAX:
         raise DataError(
             f"expected at most {INT32_MAX} rows and edges in a 32-bit format (got {num} and {index.numel()}). "
@@ -223,6 +250,8 @@ def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
 
 def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
     _check(index, num, wide)
+    if index.device.type != "cpu":
+        return device_formats.flat(index, num, wrap, wide)
     unchanged = index.dtype == _int_dtype(wide) and index.is_contiguous() and not index.is_inference()
     if unchanged and _run_flat(index, num, False, None, wide) < 0:
         return index.detach()
@@ -234,6 +263,9 @@ def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
 def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrFormat:
     _check(index, num_rows, wide)
     num_edges = index.numel()
+    if index.device.type != "cpu":
+        indptr, _ = device_formats.group(index, num_rows, wrap, wide)
+        return CsrFormat(indptr, False, UNKNOWN, torch.empty(0, dtype=torch.int64), num_rows, num_edges)
     indptr = torch.empty(num_rows + 1, dtype=_int_dtype(wide))
     num_chunks = max(1, min(-(-(num_rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, num_rows))
     chunks = torch.empty(num_chunks + 1, dtype=torch.int64)
@@ -254,6 +286,8 @@ def _build_perm(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> Tensor:
 
 
 def _placed(index: Tensor, num_rows: int, wrap: bool, wide: bool, indptr: Tensor) -> Tensor:
+    if index.device.type != "cpu":
+        return device_formats.group(index, num_rows, wrap, wide)[1]
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))
     status = _native(toolchain()).gw_place(
         *_raw(index, num_rows, wrap), None, False, 0, 0, False,
@@ -275,6 +309,10 @@ def _build_column(
     if grouped.in_order:
         return flat(other, num_other, wrap_other, wide)
     _check(other, num_other, wide)
+    if index.device.type != "cpu":
+        order = perm(index, num_rows, wrap, wide)
+        assert order is not None
+        return flat(other, num_other, wrap_other, wide).index_select(0, order)
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))
     address, is64, stride, _, _, _ = _raw(other, num_other, wrap_other)
     status = _native(toolchain()).gw_place(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+Target: TypeAlias = Literal["cpp", "triton"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,6 +17,8 @@ class Options:
 
     `online`: whether a softmax's maximum and sums share a pass of tiles of at most `online_tile` edges; "auto": where a
     second pass would gather the same wide rows again.
+
+    `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
 
     wide: int = 8
@@ -25,3 +29,13 @@ class Options:
     stash_product: int = 256
     online: Literal["auto", "always", "never"] = "auto"
     online_tile: int = 32
+    target: Target = "cpp"
+    device: str = "cpu"
+
+
+def options_for(target: Target, device: str = "cpu") -> Options:
+    """The choices for a target. In Triton an edge keeps nothing from one pass to the next, which computes it again: the
+    rows that it needs are in a cache by then, what it would keep is not."""
+    if target == "cpp":
+        return Options()
+    return Options(stash_width=0, stash_product=0, online="never", target=target, device=device)

@@ -13,12 +13,13 @@ allocated. Outputs may not overlap inputs.
 
 from __future__ import annotations
 
-from graphweave.codegen.cpp.expr import Array, Scope, folded
-from graphweave.codegen.cpp.names import Names, ctype, literal
+from graphweave.codegen.arrays import Array
+from graphweave.codegen.cpp.expr import Scope, folded
+from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.preamble import preamble
 from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
-from graphweave.codegen.cpp.walk import binders, local_arrays, statements, tile_sizes
+from graphweave.codegen.walk import binders, local_arrays, statements, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
@@ -60,7 +61,7 @@ class _Unit:
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
         arrays |= local_arrays(kernel.body)
-        self.names = Names(
+        self.names = cpp_names(
             [kernel.name, kernel.row, *arrays, *kernel.sizes, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
         )
         self.scope = Scope(self.names, arrays, parameter_types(kernel))

@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterable
 
+from graphweave.codegen.names import Names
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType
 
@@ -30,34 +31,9 @@ _RESERVED = frozenset(_WORDS.split())
 _RESERVED_SHAPE = re.compile(r"_.*|gw_.*|u?int\w*_t|U?INT\w+|M_\w+")
 
 
-class Names:
-    """C++ identifiers for IR names: the name itself, underscores appended where C++ or the printer has taken it."""
-
-    def __init__(self, ir_names: Iterable[str]) -> None:
-        self._known: dict[str, str] = {}
-        self._derived: dict[tuple[str, ...], str] = {}
-        ordered = list(dict.fromkeys(ir_names))
-        self._taken = set(ordered)
-        for name in ordered:
-            self._known[name] = self._fresh(name) if _clashes(name) else name
-
-    def of(self, name: str) -> str:
-        return self._known[name]
-
-    def derived(self, *parts: str) -> str:
-        """One fresh name for each distinct `parts`, built from them."""
-        if parts not in self._derived:
-            hint = "_".join(parts)
-            self._derived[parts] = self._fresh(hint) if hint in self._taken or _clashes(hint) else hint
-            self._taken.add(self._derived[parts])
-        return self._derived[parts]
-
-    def _fresh(self, name: str) -> str:
-        candidate = f"x_{name}" if _RESERVED_SHAPE.fullmatch(name) else name
-        while candidate in self._taken or _clashes(candidate):
-            candidate += "_"
-        self._taken.add(candidate)
-        return candidate
+def cpp_names(ir_names: Iterable[str]) -> Names:
+    """C++ identifiers for IR names."""
+    return Names(ir_names, taken=_clashes, starts=lambda name: _RESERVED_SHAPE.fullmatch(name) is not None)
 
 
 def _clashes(name: str) -> bool:

@@ -9,7 +9,8 @@ from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
-from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used, statements
+from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
+from graphweave.codegen.walk import statements
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (

@@ -1,0 +1,5 @@
+"""Loop IR -> Triton."""
+
+from graphweave.codegen.triton.kernel import print_kernel
+
+__all__ = ["print_kernel"]

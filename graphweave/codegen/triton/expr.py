@@ -1,0 +1,292 @@
+"""Scalar expressions of the loop IR as expressions on tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphweave.codegen.arrays import flatten
+from graphweave.codegen.triton.axes import aligned
+from graphweave.codegen.triton.names import HALF, computed, literal, ttype
+from graphweave.codegen.triton.registers import read
+from graphweave.codegen.triton.scope import Printed, Scope
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
+from graphweave.ir.loop.types import dtype_of
+
+
+def expression(expr: Expr, scope: Scope) -> Printed:
+    """`expr` for all rows, edges and lanes around it, so parenthesised that it may stand as an operand."""
+    match expr:
+        case Var(name):
+            v = scope.variables[name]
+            return Printed(aligned(v.text, v.dims, scope.dims), v.axes, bool(v.dims))
+        case Lit(value, dtype):
+            return Printed(literal(value, dtype))
+        case Load(buffer, index):
+            return _load(buffer, index, scope)
+        case CastTo(x, dtype):
+            return _cast(x, dtype, scope)
+        case IndexSum():
+            return _index_sum(expr, scope)
+        case Degree(csr, row):
+            return _degree(csr, row, scope)
+        case Uniform(seed, row, size, index, dtype):
+            return _uniform(seed, row, size, index, dtype, scope)
+        case Call(op, args):
+            return _call(op, args, scope)
+
+
+# ---------------------------------------------------------------- memory
+
+
+def pointer(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
+    """Address of `buffer[index]`; rows are 64 bits wide before they are multiplied."""
+    info = scope.arrays[buffer]
+    features = index[1:] if info.has_rows else index
+    parts = [Printed(scope.names.of(buffer))]
+    if info.has_rows:
+        row = expression(index[0], scope)
+        if info.numel != 1:
+            wide = row.text if dtype_of(index[0], scope.types) is DType.i64 else f"{row.text}.to(tl.int64)"
+            row = Printed(f"{wide} * {info.numel}", row.axes, row.ranked)
+        parts.append(row)
+    parts += offset(features, info.shape, scope)
+    return _joined(" + ".join(p.text for p in parts), parts)
+
+
+def offset(features: tuple[Expr, ...], extents: tuple[int, ...], scope: Scope) -> list[Printed]:
+    """The terms of an element's offset in a contiguous block."""
+    affine, rest = flatten(features, extents)
+    out = []
+    for name, coefficient in affine.terms.items():
+        if coefficient:
+            lane = expression(Var(name), scope)
+            out.append(lane if coefficient == 1 else Printed(f"{lane.text} * {coefficient}", lane.axes, lane.ranked))
+    for expr, stride in rest:
+        part = expression(expr, scope)
+        out.append(part if stride == 1 else Printed(f"{part.text} * {stride}", part.axes, part.ranked))
+    if affine.offset:
+        out.append(Printed(str(affine.offset)))
+    return out
+
+
+def _load(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
+    if buffer in scope.held:
+        return read(scope, scope.held[buffer], _flat(buffer, index, scope))
+    if buffer not in scope.arrays:
+        raise IRError(f"'{buffer}' is no buffer or array of this kernel.")
+    key = (buffer, index, scope.dims)
+    if key not in scope.loaded:
+        info = scope.arrays[buffer]
+        at, name = pointer(buffer, index, scope), scope.fresh(buffer, "at")
+        mask = scope.mask(at.axes)
+        masked = f", mask={mask}, other={'0.0' if info.dtype.is_float else '0'}" if mask else ""
+        widened = f".to({ttype(computed(info.dtype))})" if info.dtype in HALF else ""
+        scope.w.line(f"{name} = tl.load({at.text}{masked}){widened}")
+        scope.loaded[key] = Printed(name, at.axes, at.ranked)
+    return scope.loaded[key]
+
+
+def _flat(buffer: str, index: tuple[Expr, ...], scope: Scope) -> tuple[dict[str, int], int, list[tuple[Expr, int]]]:
+    """Terms, offset and what is not linear of the position in an array of registers."""
+    info = scope.arrays[buffer]
+    affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
+    return {name: c for name, c in affine.terms.items() if c}, affine.offset, rest
+
+
+# ---------------------------------------------------------------- values
+
+
+def _joined(text: str, parts: Sequence[Printed]) -> Printed:
+    return Printed(text, frozenset().union(*(p.axes for p in parts)), any(p.ranked for p in parts))
+
+
+def _index_sum(index: IndexSum, scope: Scope) -> Printed:
+    parts = []
+    for name, coefficient in index.terms:
+        lane = expression(Var(name), scope)
+        parts.append(lane if coefficient == 1 else Printed(f"{lane.text} * {coefficient}", lane.axes, lane.ranked))
+    if index.offset or not parts:
+        parts.append(Printed(str(index.offset)))
+    text = "(" + " + ".join(p.text for p in parts) + ")"
+    if index.div != 1:
+        text = f"({text} // {index.div})"
+    if index.mod is not None:
+        text = f"({text} % {index.mod})"
+    return _joined(text, parts)
+
+
+def _degree(csr: str, row: Expr, scope: Scope) -> Printed:
+    indptr, at = scope.names.derived(csr, "indptr"), expression(row, scope)
+    mask = scope.mask(at.axes)
+    masked = f", mask={mask}, other=0" if mask else ""
+    ends = (f"tl.load({indptr} + {at.text}{plus}{masked})" for plus in (" + 1", ""))
+    return Printed(f"({' - '.join(ends)}).to(tl.int64)", at.axes, at.ranked)
+
+
+def _uniform(seed: Expr, row: Expr, size: int, index: IndexSum, dtype: DType, scope: Scope) -> Printed:
+    scope.helpers.add(f"gw_uniform_{dtype.value}")
+    s, r = expression(seed, scope), expression(row, scope)
+    # A seed is any tensor that says int64; adding nothing makes one of a scalar too.
+    parts = [Printed(f"{r.text}.to(tl.int64) * {size}", r.axes, r.ranked), *offset((index,), (size,), scope)]
+    text = f"gw_uniform_{dtype.value}({s.text}, {' + '.join(p.text for p in parts)})"
+    return _joined(text, [s, *parts])
+
+
+def _cast(x: Expr, dtype: DType, scope: Scope) -> Printed:
+    value, source = expression(x, scope), dtype_of(x, scope.types)
+    if source is dtype:
+        return value
+    text = value.text if value.ranked or isinstance(x, Load | Var) else f"tl.full([], {value.text}, {ttype(source)})"
+    if isinstance(x, Var | IndexSum | Degree) and not value.ranked:
+        text = f"({value.text} + tl.full([], 0, tl.int64))"
+    if dtype is DType.bool:
+        return Printed(f"({value.text} != 0)", value.axes, value.ranked)
+    if dtype in HALF:  # rounded here, since the user asks for it, and computed with as before
+        text = f"{text}.to(tl.float32).to({ttype(dtype)}).to(tl.float32)"
+    elif source.is_float and dtype in (DType.u8, DType.i8, DType.i16):
+        text = f"{text}.to(tl.int64).to({ttype(dtype)})"  # wraps, where the direct conversion is undefined
+    else:
+        text = f"{text}.to({ttype(dtype)})"
+    return Printed(text, value.axes, value.ranked)
+
+
+_INFIX = {
+    Op.add: "+", Op.sub: "-", Op.mul: "*", Op.div: "/", Op.eq: "==", Op.ne: "!=", Op.lt: "<", Op.le: "<=",
+    Op.gt: ">", Op.ge: ">=",
+}  # fmt: skip
+_TRITON = {
+    Op.exp: "exp", Op.log: "log", Op.erf: "erf", Op.sin: "sin", Op.cos: "cos", Op.floor: "floor", Op.ceil: "ceil",
+    Op.abs: "abs",
+}  # fmt: skip
+_OWN = {
+    Op.sigmoid: "gw_sigmoid", Op.log1p: "gw_log1p", Op.expm1: "gw_expm1", Op.tanh: "gw_tanh", Op.relu: "gw_relu",
+    Op.sign: "gw_sign", Op.maximum: "gw_max", Op.minimum: "gw_min", Op.pow: "gw_pow",
+}  # fmt: skip
+_POWERS = {0.0: "({x} * 0 + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.0: "({x} * {x} * {x})"}
+
+
+def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
+    dtype = computed(dtype_of(args[-1], scope.types))
+    parts = [expression(arg, scope) for arg in args]
+    texts = [p.text for p in parts]
+    x = texts[0]
+    match op:
+        case Op.where:
+            text = f"tl.where({', '.join(texts)})"
+        case Op.logical_and | Op.logical_or:
+            left, right = (t if dtype is DType.bool else f"({t} != 0)" for t in texts)
+            text = f"({left} {'&' if op is Op.logical_and else '|'} {right})"
+        case Op.logical_not:
+            text = f"({x} == 0)"
+        case Op.isnan:
+            text = f"({x} != {x})" if dtype.is_float else literal(False, DType.bool)
+        case Op.pow if isinstance(args[1], Lit) and (power := _power(x, float(args[1].value), dtype)):
+            text = power
+        case _ if dtype.is_float:
+            text = _float_call(op, dtype, texts, scope)
+        case _ if dtype is DType.bool:
+            text = _bool_call(op, texts)
+        case _:
+            text = _int_call(op, dtype, texts, scope)
+    return _joined(text, parts)
+
+
+def _float_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
+    x, joined = texts[0], ", ".join(texts)
+    if op is Op.div:
+        return quotient(x, texts[1], dtype)
+    if op in _INFIX:
+        return f"({x} {_INFIX[op]} {texts[1]})"
+    if op in _TRITON:
+        return f"tl.{_TRITON[op]}({joined})"
+    match op:
+        case Op.neg:
+            return f"(-{x})"
+        case Op.sqrt:
+            return _root(x, dtype)
+        case Op.rsqrt:
+            return quotient("1.0", _root(x, dtype), dtype)
+        case Op.reciprocal:
+            return quotient("1.0", x, dtype)
+    if op not in _OWN:
+        raise IRError(f"Triton kernels have no '{op.value}'. The region runs as PyTorch's own calls.")
+    scope.helpers.add(_OWN[op])
+    return f"{_OWN[op]}({joined})"
+
+
+def quotient(x: str, y: str, dtype: DType) -> str:
+    """x / y, rounded as IEEE 754 says: the bare operator is an approximation in 32 bits."""
+    return f"tl.div_rn({x}, {y})" if dtype is DType.f32 else f"({x} / {y})"
+
+
+def _power(x: str, exponent: float, dtype: DType) -> str | None:
+    """x to a constant power, where that is no logarithm."""
+    if exponent in _POWERS:
+        return _POWERS[exponent].format(x=x)
+    root = _root(x, dtype)
+    ways = {0.5: root, -0.5: quotient("1.0", root, dtype), -1.0: quotient("1.0", x, dtype)}
+    return ways.get(exponent)
+
+
+def _root(x: str, dtype: DType) -> str:
+    return f"tl.sqrt_rn({x})" if dtype is DType.f32 else f"tl.sqrt({x})"
+
+
+def _int_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
+    x = texts[0]
+    match op:
+        case Op.floor | Op.ceil:
+            return x
+        case Op.neg:
+            return f"(-{x})"
+        case Op.abs | Op.maximum | Op.minimum:
+            return f"tl.{op.value}({', '.join(texts)})"
+        case Op.relu:
+            return f"tl.maximum({x}, 0)"
+        case Op.sign:
+            scope.helpers.add("gw_sign")
+            return f"gw_sign({x})"
+    if op is Op.div or op not in _INFIX:
+        raise IRError(f"'{op.value}' has no {dtype.value} form; cast its operand to a float first.")
+    return f"({x} {_INFIX[op]} {texts[1]})"
+
+
+def _bool_call(op: Op, texts: list[str]) -> str:
+    symbols = {Op.add: "|", Op.maximum: "|", Op.mul: "&", Op.minimum: "&"}
+    symbols |= {op: text for op, text in _INFIX.items() if op.gives_bool}
+    if op not in symbols:
+        raise IRError(f"'{op.value}' has no bool form; cast its operand first.")
+    return f"({texts[0]} {symbols[op]} {texts[1]})"
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> str:
+    """fold(target, value), element by element."""
+    if dtype is DType.bool:
+        return f"({target} {'|' if fold in (Fold.sum, Fold.max) else '&'} {value})"
+    match fold:
+        case Fold.sum | Fold.mul:
+            return f"{target} {'+' if fold is Fold.sum else '*'} {value}"
+        case Fold.max | Fold.min:
+            if not dtype.is_float:
+                return f"tl.{fold.value}imum({target}, {value})"
+            scope.helpers.add(f"gw_{fold.value}")
+            return f"gw_{fold.value}({target}, {value})"
+
+
+def reduced(fold: Fold, dtype: DType, value: str, axis: int, scope: Scope) -> str:
+    """`value` without its dimension `axis`, folded."""
+    if dtype is DType.bool:
+        which = "max" if fold in (Fold.sum, Fold.max) else "min"
+        return f"(tl.{which}(({value}).to(tl.int32), axis={axis}) != 0)"
+    if fold is Fold.sum:
+        text = f"tl.sum({value}, axis={axis})"
+        return text if dtype.is_float or dtype in (DType.i64, DType.i32) else f"{text}.to({ttype(dtype)})"
+    if fold is Fold.mul or dtype.is_float:
+        scope.helpers.add(f"gw_fold_{fold.value}")
+        return f"gw_fold_{fold.value}({value}, {axis})"
+    return f"tl.{fold.value}({value}, axis={axis}).to({ttype(dtype)})"

@@ -1,0 +1,132 @@
+"""A whole kernel as one Triton module.
+
+    NAME(indptr of each CSR, buffers in order, order, groups, num_rows, R, K, ORDERED, PRECISION)
+
+A program takes groups of R rows and walks the edges of all of them K at a time; lanes are the last dimension of every
+tensor. If ORDERED, `order` lists the rows in the order in which they are grouped (of about equal degrees together).
+A kernel with totals has fewer programs than groups: each takes `groups` of them, one after the other, and stores what
+they add up to as its row of [programs, elements], which the caller folds: in a fixed order, so results are repeatable.
+Any R and K are right (R * K >= 16 where edges are multiplied by matrices); which are fast, the launcher decides.
+"""
+
+from __future__ import annotations
+
+from graphweave.codegen.arrays import Array
+from graphweave.codegen.triton.axes import ROWS, power_of_two
+from graphweave.codegen.triton.names import computed, triton_names
+from graphweave.codegen.triton.preamble import preamble
+from graphweave.codegen.triton.scope import Held, Printed, Scope
+from graphweave.codegen.triton.stmt import DOT, Printer, filled
+from graphweave.codegen.walk import binders, local_arrays, statements
+from graphweave.codegen.writer import Writer
+from graphweave.core.errors import IRError
+from graphweave.ir.loop.nodes import Buffer, Edges, Kernel, Role, TileArray, TileGram, Tiles
+from graphweave.ir.loop.types import POSITION, identity, parameter_types
+
+_HEAD = "import triton\nimport triton.language as tl\n"
+
+
+def print_kernel(kernel: Kernel) -> str:
+    """The text of a Python module with the well-formed `kernel` in it; equal kernels give equal text.
+
+    Raises:
+        IRError: for what Triton cannot say: scratch over a row's edges, an online softmax, atan2, registers indexed by
+            what is known at run time only.
+    """
+    unit = _Unit(kernel)
+    body = unit.function()  # printing it collects the helpers that it needs
+    header = "".join(f"# {line}\n" for line in kernel.header)
+    return f"{header}{_HEAD}{preamble(unit.scope.helpers)}\n\n{body}"
+
+
+class _Unit:
+    def __init__(self, kernel: Kernel) -> None:
+        if kernel.stashes:
+            raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")
+        self.kernel = kernel
+        arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
+        arrays |= local_arrays(kernel.body)
+        names = triton_names(
+            [kernel.name, kernel.row, *arrays, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
+        )
+        self.w = Writer("    ", braces=False)
+        self.scope = Scope(self.w, names, arrays, parameter_types(kernel))
+        self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
+        inner = list(statements(kernel.body))
+        self.walked = [csr.name for csr in kernel.csrs if any(_walks(s, csr.name) for s in inner)]
+        self.shapes = {s.name: arrays[s.name].numel for s in inner if isinstance(s, TileArray)}
+        self.grams = {s.out: (s.x, s.y) for s in inner if isinstance(s, TileGram)}
+
+    def function(self) -> str:
+        w, kernel, names = self.w, self.kernel, self.scope.names
+        w.line("@triton.jit")
+        params = [names.derived(csr.name, "indptr") for csr in kernel.csrs]
+        params += [names.of(buffer.name) for buffer in kernel.buffers]
+        constants = [f"{name}: tl.constexpr" for name in ("R", "K", "ORDERED", "PRECISION")]
+        with w.block(f"def {kernel.name}({', '.join([*params, 'order', 'groups', 'num_rows', *constants])})"):
+            w.line("program = tl.program_id(0).to(tl.int64)")
+            if not self.totals:
+                w.line("group = program")
+                self._group()
+            else:
+                for buffer in self.totals:
+                    self._start(buffer)
+                with w.block("for group in range(program * groups, (program + 1) * groups)"):
+                    self._group()
+                for buffer in self.totals:
+                    self._finish(buffer)
+        return w.text()
+
+    def _group(self) -> None:
+        """Everything that is done for R rows."""
+        w, kernel, scope = self.w, self.kernel, self.scope
+        row = scope.bind(kernel.row, POSITION, Printed("", frozenset(["rows"]), ranked=True))
+        scope.axes = (ROWS,)
+        scope.bind(kernel.row, POSITION, Printed(row, frozenset(["rows"]), ranked=True))
+        w.line(f"{row} = group * R + tl.arange(0, R)")
+        w.line(f"row_ok = {row} < num_rows")
+        with w.block("if ORDERED"):
+            w.line(f"{row} = tl.load(order + {row}, mask=row_ok, other=0).to(tl.int64)")
+        for csr in self.walked:
+            indptr = scope.names.derived(csr, "indptr")
+            begin, end = scope.names.derived(csr, "begin"), scope.names.derived(csr, "end")
+            w.line(f"{begin} = tl.load({indptr} + {row}, mask=row_ok, other=0)")
+            w.line(f"{end} = tl.load({indptr} + {row} + 1, mask=row_ok, other=0)")
+            w.line(f"{scope.names.derived(csr, 'longest')} = tl.max({end} - {begin}, axis=0)")
+        totals = frozenset(buffer.name for buffer in self.totals)
+        Printer(scope, totals, frozenset(self.grams)).body(kernel.body)
+        scope.axes = ()
+
+    # ------------------------------------------------------------ totals
+
+    def _start(self, buffer: Buffer) -> None:
+        scope, assert_fold = self.scope, buffer.fold
+        assert assert_fold is not None
+        info, dtype = scope.arrays[buffer.name], computed(buffer.dtype)
+        name = scope.names.derived(buffer.name, "sum")
+        if buffer.name in self.grams:
+            rows, columns = (max(power_of_two(self.shapes[x]), DOT) for x in self.grams[buffer.name])
+            held = Held(name, dtype, (), info.numel, rows * columns, (rows, columns))
+        else:
+            held = Held(name, dtype, (), info.numel, 0 if info.numel == 1 else power_of_two(info.numel))
+        scope.held[buffer.name] = held
+        self.w.line(f"{name} = {filled(held, identity(assert_fold, dtype).value)}")
+
+    def _finish(self, buffer: Buffer) -> None:
+        scope, held = self.scope, self.scope.held[buffer.name]
+        base = f"{scope.names.of(buffer.name)} + program * {held.numel}"
+        if held.padded == 0:
+            self.w.line(f"tl.store({base}, {held.name})")
+        elif held.matrix is None:
+            at = f"tl.arange(0, {held.padded})"
+            mask = f", mask={at} < {held.numel}" if held.padded != held.numel else ""
+            self.w.line(f"tl.store({base} + {at}, {held.name}{mask})")
+        else:
+            i, j = (self.shapes[x] for x in self.grams[buffer.name])
+            at_i, at_j = f"tl.arange(0, {held.matrix[0]})[:, None]", f"tl.arange(0, {held.matrix[1]})[None, :]"
+            mask = f"({at_i} < {i}) & ({at_j} < {j})"
+            self.w.line(f"tl.store({base} + {at_i} * {j} + {at_j}, {held.name}, mask={mask})")
+
+
+def _walks(stmt: object, csr: str) -> bool:
+    return isinstance(stmt, Edges | Tiles) and stmt.csr == csr

@@ -1,0 +1,56 @@
+"""Triton spellings of names, element types and literals."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+import math
+import struct
+from collections.abc import Iterable
+
+from graphweave.codegen.names import Names
+from graphweave.core.types import DType
+
+_TYPES = {
+    DType.f64: "tl.float64", DType.f32: "tl.float32", DType.f16: "tl.float16", DType.bf16: "tl.bfloat16",
+    DType.i64: "tl.int64", DType.i32: "tl.int32", DType.i16: "tl.int16", DType.i8: "tl.int8", DType.u8: "tl.uint8",
+    DType.bool: "tl.int1",
+}  # fmt: skip
+_OF_THE_PRINTER = "tl triton R K ORDERED PRECISION order groups group program step num_rows row_ok edge_ok"
+_RESERVED = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_OF_THE_PRINTER.split()])
+HALF = (DType.f16, DType.bf16)
+
+
+def triton_names(ir_names: Iterable[str]) -> Names:
+    """Python identifiers for IR names that are none of Triton's, of Python's or of the printer's own."""
+    return Names(ir_names, taken=_clashes, starts=lambda name: name.startswith(("_", "gw_")))
+
+
+def _clashes(name: str) -> bool:
+    return name in _RESERVED or name.startswith(("_", "gw_"))
+
+
+def ttype(dtype: DType) -> str:
+    """The element type as it lies in memory."""
+    return _TYPES[dtype]
+
+
+def computed(dtype: DType) -> DType:
+    """The type in which values of `dtype` are computed: half precision is for storage."""
+    return DType.f32 if dtype in HALF else dtype
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """`value` converted to `dtype`. To Triton a bare number has 32 bits: what needs more, or is a truth, says so."""
+    if dtype is DType.bool:
+        return f"tl.full([], {int(bool(value))}, tl.int1)"
+    if not dtype.is_float:
+        whole = int(value)
+        return str(whole) if -(2**31) <= whole < 2**31 else f"tl.full([], {whole}, {ttype(dtype)})"
+    number = float(value)
+    if math.isnan(number) or math.isinf(number):
+        return f'float("{number}")'
+    if dtype is not DType.f64:
+        return repr(number)
+    exact = abs(number) < 1e38 and struct.unpack("f", struct.pack("f", number))[0] == number
+    return repr(number) if exact else f"tl.full([], {number!r}, tl.float64)"

@@ -1,0 +1,144 @@
+"""What the printer knows at one point of a kernel's text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from graphweave.codegen.arrays import Array
+from graphweave.codegen.names import Names
+from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, power_of_two
+from graphweave.codegen.writer import Writer
+from graphweave.core.types import DType
+from graphweave.ir.loop.nodes import Expr
+from graphweave.ir.loop.types import POSITION
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """An expression: what it depends on, and whether it has a dimension for every axis around it (else none at all)."""
+
+    text: str
+    axes: frozenset[str] = frozenset()
+    ranked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    text: str
+    dims: tuple[str, ...]  # the axes that it was computed under, () for a scalar
+    axes: frozenset[str]  # those that it depends on
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """An array in registers: a tensor of `axes` and a last dimension of `padded` elements, none where it is 0.
+
+    `matrix`: two dimensions of its own in place of the last one.
+    """
+
+    name: str
+    dtype: DType
+    axes: Axes
+    numel: int
+    padded: int
+    matrix: tuple[int, int] | None = None
+
+
+@dataclass(slots=True)
+class Scope:
+    """`names` and `arrays` are those of the kernel; the rest changes from line to line."""
+
+    w: Writer
+    names: Names
+    arrays: dict[str, Array]
+    types: dict[str, DType]
+    axes: Axes = ()
+    variables: dict[str, Variable] = field(default_factory=dict)
+    held: dict[str, Held] = field(default_factory=dict)
+    helpers: set[str] = field(default_factory=set)
+    loaded: dict[tuple[str, tuple[Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
+    count: int = 0  # of names made so far
+
+    # ------------------------------------------------------------ names
+
+    def fresh(self, *parts: str) -> str:
+        self.count += 1
+        return self.names.derived(*parts, str(self.count))
+
+    def bind(self, name: str, dtype: DType, value: Printed) -> str:
+        """From here on `name` stands for `value`; the text's name for it."""
+        text = self.names.of(name)
+        self.types[name] = dtype
+        self.variables[name] = Variable(text, self.dims if value.ranked else (), value.axes)
+        return text
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return names_of(self.axes)
+
+    @property
+    def lane_axes(self) -> Axes:
+        return tuple(axis for axis in self.axes if axis.lanes)
+
+    # ------------------------------------------------------------ blocks
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """An indented block, after which what it has loaded is forgotten."""
+        loaded = dict(self.loaded)
+        with self.w.block(head):
+            yield
+        self.loaded = loaded
+
+    @contextmanager
+    def under(self, *axes: Axis) -> Iterator[None]:
+        before = self.axes
+        self.axes = (*before, *axes)
+        yield
+        self.axes = before
+
+    @contextmanager
+    def lanes(self, lanes: Iterable[tuple[str, int]]) -> Iterator[Axis | None]:
+        """An axis for all combinations of `lanes`, and the lanes bound; None if there is but one combination."""
+        lanes = tuple(lanes)
+        wide = tuple((name, extent) for name, extent in lanes if extent != 1)
+        for name, extent in lanes:
+            if extent == 1:
+                self.bind(name, POSITION, Printed("0"))
+        if not wide:
+            yield None
+            return
+        name = self.fresh("lane")
+        axis = Axis(name, "0", wide)
+        padded = power_of_two(axis.extent)
+        masked = padded != axis.extent
+        axis = Axis(name, str(padded), wide, f"{name}_ok" if masked else "")
+        self.w.line(f"{name} = tl.arange(0, {padded})")
+        if masked:
+            self.w.line(f"{axis.mask} = {name} < {axis.extent}")
+        with self.under(axis):
+            rest = axis.extent
+            for lane, extent in wide:
+                stride = rest // extent
+                text = name if stride == 1 else f"({name} // {stride})"
+                text = text if rest == axis.extent else f"({text} % {extent})"
+                self.types[lane] = POSITION
+                self.variables[lane] = Variable(text, (name,), frozenset([name]))
+                rest = stride
+            yield axis
+
+    # ------------------------------------------------------------ masks
+
+    def mask(self, axes: Iterable[str]) -> str:
+        """Truth of what is no padding along `axes`, with a dimension for every axis around it; "" if all is."""
+        wanted = set(axes)
+        if {"rows", "edges"} <= wanted:
+            wanted.discard("rows")  # what is an edge is an edge of a row
+        parts = []
+        for axis in self.axes:
+            if axis.name in wanted and axis.mask:
+                dims = ("rows", "edges") if axis.name == "edges" else (axis.name,)
+                parts.append(aligned(axis.mask, dims, self.dims))
+        return " & ".join(parts)

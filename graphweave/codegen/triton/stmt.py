@@ -1,0 +1,255 @@
+"""Statements of the loop IR as lines of a Triton function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from graphweave.codegen.arrays import flatten
+from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
+from graphweave.codegen.triton.expr import expression, folded, pointer, reduced
+from graphweave.codegen.triton.names import HALF, computed, literal, ttype
+from graphweave.codegen.triton.registers import Position, placed
+from graphweave.codegen.triton.scope import Held, Printed, Scope
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Fold
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Alloc,
+    Comment,
+    Edges,
+    Expr,
+    FoldLanes,
+    Lanes,
+    Let,
+    Raise,
+    Stmt,
+    Store,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
+)
+from graphweave.ir.loop.types import POSITION, dtype_of, identity
+
+DOT = 16
+"""The least extent of a matrix that `tl.dot` takes."""
+
+LARGEST = 1 << 14
+"""Elements of a matrix of weights up to which a program keeps it in registers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """Prints the statements of one kernel. `totals` by name are arrays of registers while the kernel runs."""
+
+    scope: Scope
+    totals: frozenset[str]
+    grams: frozenset[str]  # totals that are matrices
+    tiles: set[str] = field(default_factory=set)  # names of tiles being walked
+
+    def body(self, body: Iterable[Stmt]) -> None:
+        for stmt in body:
+            self._statement(stmt)
+
+    def _statement(self, stmt: Stmt) -> None:
+        match stmt:
+            case Comment(text):
+                self.scope.w.line(f"# {text}")
+            case Let(name, dtype, value):
+                self._let(name, dtype, expression(value, self.scope))
+            case Alloc(name, dtype, _, fill):
+                self._alloc(name, dtype, fill)
+            case Store(buffer, index, value):
+                self._store(buffer, index, expression(value, self.scope))
+            case Accum(buffer, index, fold, value):
+                self._accum(buffer, index, fold, expression(value, self.scope))
+            case FoldLanes():
+                self._fold_lanes(stmt)
+            case Lanes(lanes, inner):
+                with self.scope.lanes(lanes):
+                    self.body(inner)
+            case Edges(k, csr, _, _, inner, tile):
+                self._edges(k, csr, inner, tile)
+            case Tiles(tile, _, csr, _, inner):
+                self._tiles(tile, csr, inner)
+            case TileArray(name, _, dtype, _):
+                self._array(name, dtype, fill=0, least=DOT)
+            case TileMatMul(_, out, x, w):
+                self._matmul(out, x, w)
+            case TileGram(_, out, x, y):
+                self._gram(out, x, y)
+            case Raise():
+                raise IRError("a Triton kernel computes a softmax in two passes: schedule it with online='never'.")
+
+    # ------------------------------------------------------------ scalars and arrays
+
+    def _let(self, name: str, dtype: DType, value: Printed) -> None:
+        self.scope.w.line(f"{self.scope.bind(name, dtype, value)} = {value.text}")
+
+    def _alloc(self, name: str, dtype: DType, fill: float | int | bool | None) -> None:
+        self._array(name, dtype, 0 if fill is None else fill)
+
+    def _array(self, name: str, dtype: DType, fill: float | int | bool, least: int = 0) -> None:
+        scope = self.scope
+        info, kept = scope.arrays[name], computed(dtype)
+        padded = 0 if info.numel == 1 and not least else max(power_of_two(info.numel), least)
+        held = Held(scope.names.of(name), kept, scope.axes, info.numel, padded)
+        scope.types[name], scope.held[name] = dtype, held
+        scope.w.line(f"{held.name} = {filled(held, fill)}")
+
+    def _store(self, buffer: str, index: tuple[Expr, ...], value: Printed) -> None:
+        scope = self.scope
+        if buffer in scope.held:
+            held = scope.held[buffer]
+            text, inside = placed(scope, value.text, scope.axes, held, self._position(buffer, index))
+            text = f"tl.where({inside}, {text}, {held.name})" if inside else text
+            scope.w.line(f"{held.name} = {text}")
+            return
+        at = pointer(buffer, index, scope)
+        mask = scope.mask(at.axes)
+        if scope.arrays[buffer].dtype is DType.bool and not value.ranked:
+            value = Printed(f"{value.text}")
+        scope.w.line(f"tl.store({at.text}, {value.text}{f', mask={mask}' if mask else ''})")
+
+    def _position(self, buffer: str, index: tuple[Expr, ...]) -> Position:
+        info = self.scope.arrays[buffer]
+        affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
+        return {name: c for name, c in affine.terms.items() if c}, affine.offset, rest
+
+    def _accum(self, buffer: str, index: tuple[Expr, ...], fold: Fold, value: Printed) -> None:
+        scope, held = self.scope, self.scope.held[buffer]
+        text, axes = self._over(value, fold, held)
+        text, inside = placed(scope, text, axes, held, self._position(buffer, index))
+        if inside:
+            text = f"tl.where({inside}, {text}, {literal(identity(fold, held.dtype).value, held.dtype)})"
+        scope.w.line(f"{held.name} = {folded(fold, held.dtype, held.name, text, scope)}")
+
+    def _over(self, value: Printed, fold: Fold, held: Held) -> tuple[str, Axes]:
+        """`value` folded over the rows and edges around it that the array does not have; and the axes left."""
+        scope = self.scope
+        gone = [axis for axis in scope.axes if not axis.lanes and axis not in held.axes]
+        left = tuple(axis for axis in scope.axes if axis not in gone)
+        if not gone:
+            return value.text, left
+        neutral = literal(identity(fold, held.dtype).value, held.dtype)
+        mask = scope.mask(names_of(axis for axis in scope.axes if not axis.lanes))
+        text = f"tl.where({mask}, {value.text}, {neutral})"
+        for axis in reversed(gone):
+            text = reduced(fold, held.dtype, text, scope.axes.index(axis), scope)
+        return text, left
+
+    # ------------------------------------------------------------ lanes
+
+    def _fold_lanes(self, stmt: FoldLanes) -> None:
+        scope = self.scope
+        dtype = computed(stmt.dtype)
+        with scope.lanes(stmt.lanes) as axis:
+            self.body(stmt.body)
+            value = expression(stmt.value, scope)
+            text = value.text if axis is None else self._folded_lanes(value, axis, stmt.fold, dtype)
+        self._let(stmt.name, stmt.dtype, Printed(text, value.axes - names_set(axis), bool(scope.axes)))
+
+    def _folded_lanes(self, value: Printed, axis: Axis, fold: Fold, dtype: DType) -> str:
+        scope = self.scope
+        at = len(scope.axes) - 1
+        text = value.text
+        if not value.ranked or axis.name not in value.axes or axis.mask:
+            neutral = literal(identity(fold, dtype).value, dtype)
+            if axis.mask:
+                mask = scope.mask([axis.name])
+            else:
+                mask = aligned(f"(tl.arange(0, {axis.size}) >= 0)", (axis.name,), scope.dims)
+            text = f"tl.where({mask}, {text}, {neutral})"
+        if not value.ranked or not value.axes - {axis.name}:
+            # every axis there is, so that the result has them
+            text = f"tl.broadcast_to({text}, {shape(scope.axes)})"
+        return reduced(fold, dtype, text, at, scope)
+
+    # ------------------------------------------------------------ edges
+
+    def _edges(self, k: str, csr: str, body: tuple[Stmt, ...], tile: str | None) -> None:
+        if tile is None:
+            self._walk(k, csr, body)
+            return
+        scope = self.scope  # the tile's loop has named its positions
+        before = scope.variables.get(k)
+        scope.variables[k] = scope.variables[tile]
+        scope.types[k] = POSITION
+        self.body(body)
+        if before is not None:
+            scope.variables[k] = before
+
+    def _tiles(self, tile: str, csr: str, body: tuple[Stmt, ...]) -> None:
+        self._walk(tile, csr, body)
+
+    def _walk(self, k: str, csr: str, body: tuple[Stmt, ...]) -> None:
+        """A step takes the next K edges of every row."""
+        scope, names = self.scope, self.scope.names
+        begin, end = names.derived(csr, "begin"), names.derived(csr, "end")
+        longest = names.derived(csr, "longest")
+        positions = Printed("", frozenset(["rows", "edges"]), ranked=True)
+        with scope.block(f"for step in range(0, {longest}, K)"), scope.under(EDGES):
+            text = scope.bind(k, POSITION, positions)
+            scope.w.line(f"{text} = {begin}[:, None] + (step + tl.arange(0, K))[None, :]")
+            scope.w.line(f"edge_ok = {text} < {end}[:, None]")
+            self.body(body)
+
+    # ------------------------------------------------------------ products
+
+    def _matmul(self, out: str, x: str, w: str) -> None:
+        """The weights are read here, at every step, from a cache as a rule: kept, they would fill the registers."""
+        scope = self.scope
+        weight, x_held = scope.arrays[w], scope.held[x]
+        i, j = x_held.numel, scope.arrays[out].numel
+        rows, columns = max(power_of_two(i), DOT), max(power_of_two(j), DOT)
+        if rows * columns > LARGEST:
+            raise IRError(f"a matrix of {i} x {j} for each edge is too large for a Triton kernel.")
+        name = scope.fresh(w, "matrix")
+        at_i, at_j = f"tl.arange(0, {rows})[:, None]", f"tl.arange(0, {columns})[None, :]"
+        parts = [f"({at_i} < {i})"] * (rows != i) + [f"({at_j} < {j})"] * (columns != j)
+        mask = f", mask={' & '.join(parts)}, other=0.0" if parts else ""
+        scope.w.line(f"{name} = tl.load({scope.names.of(w)} + {at_i} * {j} + {at_j}{mask})")
+        operand = f"tl.reshape({self._clean(x_held)}, [R * K, {rows}])"
+        half = weight.dtype in HALF
+        operand = f"{operand}.to({ttype(weight.dtype)})" if half else operand
+        product = f"tl.dot({operand}, {name}, input_precision=PRECISION, out_dtype={ttype(x_held.dtype)})"
+        held = scope.held[out]
+        scope.w.line(f"{held.name} = tl.reshape({product}, {shape(held.axes, columns)})")
+
+    def _gram(self, out: str, x: str, y: str) -> None:
+        scope = self.scope
+        operands = []
+        for name in (x, y):
+            held = scope.held[name]
+            edges = aligned("edge_ok", names_of((ROWS, EDGES)), (*names_of((ROWS, EDGES)), "element"))
+            clean = f"tl.where({edges}, {self._clean(held)}, 0.0)"
+            operands.append(f"tl.reshape({clean}, [R * K, {held.padded}])")
+        total = scope.held[out]
+        product = f"tl.dot(tl.trans({operands[0]}), {operands[1]}, input_precision=PRECISION"
+        scope.w.line(f"{total.name} += {product}, out_dtype={ttype(total.dtype)})")
+
+    def _clean(self, held: Held) -> str:
+        """A tile's array whose padding is 0: a product adds it up with everything else."""
+        if held.padded == held.numel:
+            return held.name
+        inside = f"(tl.arange(0, {held.padded}) < {held.numel})"
+        return f"tl.where({aligned(inside, ('element',), (*names_of(held.axes), 'element'))}, {held.name}, 0.0)"
+
+
+def names_set(axis: Axis | None) -> frozenset[str]:
+    return frozenset() if axis is None else frozenset([axis.name])
+
+
+def filled(held: Held, value: float | int | bool) -> str:
+    """A tensor of the array's dimensions."""
+    own = held.matrix if held.matrix is not None else (held.padded,) if held.padded else ()
+    number = literal(value, held.dtype)
+    number = f"{int(bool(value))}" if held.dtype is DType.bool else number
+    if number.startswith("tl.full"):  # a constant that needs a type of its own is made once and spread
+        return f"tl.broadcast_to({number}, {shape(held.axes, *own)})"
+    return f"tl.full({shape(held.axes, *own)}, {number}, {ttype(held.dtype)})"
+
+
+def dtype_in(expr: Expr, scope: Scope) -> DType:
+    return computed(dtype_of(expr, scope.types))

@@ -1,0 +1,88 @@
+"""A compiled region as a C++ kernel: its formats, buffers and the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.compiler.plan import KernelPlan
+from graphweave.compiler.region_step import RegionStep
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Program
+from graphweave.runtime import arena
+from graphweave.runtime.kernel_cache import load
+from graphweave.runtime.launch import Kernel, uniform_chunks
+
+
+class CppStep(RegionStep):
+    """See `RegionStep`; tensors lie on the CPU, outputs in memory of the arena."""
+
+    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+        super().__init__(program, plan, wide)
+        self._kernels: dict[bool, Kernel] = {}
+        self._work = max(1, sum(numel(b.shape) for b in plan.lowered.kernel.buffers))
+        self._last: tuple[Any, ...] | None = None  # rows, indices, their versions, what was bound to them
+
+    def build(self) -> None:
+        self._kernel(wide=False)
+
+    def _kernel(self, wide: bool) -> Kernel:
+        if wide not in self._kernels:
+            plan = self._wide_plan() if wide else self.plan
+            self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
+        return self._kernels[wide]
+
+    def forget(self) -> None:
+        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
+        self._last = None
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = [arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
+        held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
+        kernel, heads, found, chunks, sizes, _ = self._formats_for(rows, indices)
+        ptrs = list(heads)
+        for kind, i in self._slots:
+            ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
+        kernel(ptrs, sizes, chunks, torch.get_num_threads())
+        self._fill_empty(rows, indices, outputs)
+        return outputs
+
+    def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, and what keeps them alive.
+
+        Remembered for the last graph.
+        """
+        last = self._last
+        if last is not None and last[0] == rows and all(map(_still, indices, last[2])):
+            return last[3]
+        counts = dict(zip(self.spaces, rows, strict=True))
+        index = dict(zip(self.maps, indices, strict=True))
+        wide = self._is_wide(rows, indices)
+        kernel = self._kernel(wide)
+        keep: list[Tensor] = []
+        heads: tuple[int, ...] = ()
+        sizes = list(rows)
+        if self.plan.lowered.map is not None:
+            csr = self._csr(self.plan.lowered.map, index, counts, wide)
+            keep.append(csr.indptr)
+            heads, chunks = (csr.indptr.data_ptr(),), csr.chunks
+            sizes.append(csr.max_degree)
+        else:
+            chunks = uniform_chunks(rows[0], self._work)
+        arrays = [self._format(f, index, counts, wide) for f in self._formats]
+        bound = (kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), (keep, arrays))
+        tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
+        self._last = (rows, tuple(indices), tuple(map(_mark, indices)), bound) if tracked else None
+        return bound
+
+
+def _mark(t: Tensor) -> tuple[Any, ...]:
+    """What tells whether an index tensor is the one that was seen, and unedited; its storage must be kept alive."""
+    return t.data_ptr(), t._version, t.shape, t.stride(), t.dtype
+
+
+def _still(t: Tensor, mark: tuple[Any, ...]) -> bool:
+    return t.data_ptr() == mark[0] and not t.is_inference() and _mark(t) == mark

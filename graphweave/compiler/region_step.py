@@ -1,0 +1,126 @@
+"""What every step of a compiled region knows: the values, maps and formats that its kernel's parameters stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from graphweave.analysis.cones import map_type, type_of
+from graphweave.compiler.plan import KernelPlan
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.loop.nodes import Role
+from graphweave.ir.loop.types import identity
+from graphweave.ir.message.aten import TORCH_DTYPE
+from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
+from graphweave.lower.parameters import Column, Flat, Perm, Value
+from graphweave.runtime import formats
+
+_NARROW = (1 << 31) - 1
+
+
+class RegionStep:
+    """`step(rows, indices, inputs) -> outputs`.
+
+    `rows` counts the spaces in `spaces`, `indices` are the index tensors of `maps`, `inputs` the tensors of `reads`;
+    the outputs are fresh tensors of `writes`.
+    """
+
+    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+        """`plan` is that for 32-bit indices, which nearly every graph uses; `wide` makes the one for 64."""
+        lowered = plan.lowered
+        self.name = lowered.kernel.name
+        self.plan = plan
+        self.spaces: tuple[Space, ...] = lowered.spaces
+        self.maps = _maps_of(plan)
+        self.reads: tuple[Ref, ...] = ()
+        self.writes: tuple[Ref, ...] = ()
+        self._program = program
+        self._wide_plan = wide
+        self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []  # shape, dtype, rows' position
+        self._slots: list[tuple[str, int]] = []  # ("in" | "out" | "format", number)
+        self._empty: list[tuple[int, bool, float]] = []  # totals: output, over the kernel's rows (or edges), of no rows
+        self._formats: list[Perm | Column | Flat] = []
+        for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
+            self._slot(buffer.role, binding)
+
+    def _slot(self, role: Role, binding: Value | Perm | Column | Flat) -> None:
+        if not isinstance(binding, Value):
+            self._slots.append(("format", len(self._formats)))
+            self._formats.append(binding)
+        elif role is Role.input:
+            self._slots.append(("in", len(self.reads)))
+            self.reads += (binding.ref,)
+        else:
+            t = type_of(self._program, binding.ref)
+            rows = None if t.space == UNIT else self.spaces.index(t.space)
+            self._slots.append(("out", len(self.writes)))
+            node = self._program.nodes[binding.ref]
+            if isinstance(node, Push) and t.space == UNIT and node.empty != identity(node.fold, t.dtype).value:
+                over_rows = map_type(self._program, node.map).dom == self.spaces[0]
+                self._empty.append((len(self.writes), over_rows, node.empty))
+            self.writes += (binding.ref,)
+            self._made.append((t.shape, TORCH_DTYPE[t.dtype], rows))
+
+    def build(self) -> None:
+        """Compile (or find) the kernel."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        raise NotImplementedError
+
+    # -------------------------------------------------------- formats
+
+    def _is_wide(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> bool:
+        """Whether 32 bits do not count the rows and edges."""
+        return max([*rows, *(t.numel() for t in indices)]) > _NARROW
+
+    def _fill_empty(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
+        """Totals of no rows are what their push gives where there are none."""
+        for i, over_rows, empty in self._empty:
+            if not (rows[0] if over_rows else indices[0].numel()):
+                outputs[i].fill_(empty)
+
+    def _csr(self, m: Ref, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> formats.CsrFormat:
+        return formats.csr(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+
+    def _format(
+        self, binding: Perm | Column | Flat, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
+    ) -> Tensor:
+        match binding:
+            case Flat(m):
+                return formats.flat(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+            case Perm(m):
+                perm = formats.perm(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+                return formats.in_order(index[m].numel(), wide) if perm is None else perm
+            case Column(m, other):
+                return formats.column(
+                    index[m], self._rows_of(m, counts), self._wraps(m),
+                    index[other], self._rows_of(other, counts), self._wraps(other), wide,
+                )  # fmt: skip
+
+    def _rows_of(self, m: Ref, counts: Mapping[Space, int]) -> int:
+        return counts[map_type(self._program, m).cod]
+
+    def _wraps(self, m: Ref) -> bool:
+        node = self._program.nodes[m]
+        return isinstance(node, MapOf) and node.wrap
+
+
+def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
+    maps: dict[Ref, None] = {}
+    if plan.lowered.map is not None:
+        maps[plan.lowered.map] = None
+    for binding in plan.lowered.bindings:
+        match binding:
+            case Perm(m) | Flat(m):
+                maps[m] = None
+            case Column(m, other):
+                maps[m] = maps[other] = None
+            case _:
+                pass
+    return tuple(maps)

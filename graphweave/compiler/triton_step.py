@@ -1,0 +1,128 @@
+"""A compiled region as a Triton kernel: its formats, buffers and the launch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.codegen.triton.axes import power_of_two
+from graphweave.codegen.triton.names import computed
+from graphweave.codegen.walk import statements
+from graphweave.compiler.plan import KernelPlan
+from graphweave.compiler.region_step import RegionStep
+from graphweave.core.types import DType, Fold
+from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, TileMatMul, Tiles
+from graphweave.ir.loop.types import identity
+from graphweave.ir.message.aten import TORCH_DTYPE
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Program
+from graphweave.runtime import formats
+from graphweave.runtime.triton_kernel import Launch, TritonKernel, interpreted, load
+
+ELEMENTS = 2048
+"""Of a tensor in a program of four warps: 16 registers a thread."""
+
+PARTS = 512
+"""Programs of a kernel that has totals, at most: each leaves a part, which are folded afterwards."""
+
+_FOLDS: dict[Fold, Callable[..., Tensor]] = {
+    Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,
+}  # fmt: skip
+
+
+class TritonStep(RegionStep):
+    """See `RegionStep`; tensors lie on one device. Numbers that lie on the CPU are sent there."""
+
+    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+        super().__init__(program, plan, wide)
+        kernel = plan.lowered.kernel
+        self._kernels: dict[bool, TritonKernel] = {}
+        self._how = launch_of(kernel)
+        self._totals = {i: b for i, b in enumerate(_outputs(kernel)) if b.role is Role.total}
+
+    def build(self) -> None:
+        self._kernel(wide=False)
+
+    def _kernel(self, wide: bool) -> TritonKernel:
+        if wide not in self._kernels:
+            plan = self._wide_plan() if wide else self.plan
+            self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
+        return self._kernels[wide]
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        device = next((t.device for t in (*indices, *inputs) if t.device.type != "cpu"), torch.device("cpu"))
+        inputs = [t.to(device, non_blocking=True).contiguous() for t in inputs]
+        outputs = [
+            torch.empty(shape if at is None else (rows[at], *shape), dtype=dtype, device=device)
+            for shape, dtype, at in self._made
+        ]
+        groups = -(-rows[0] // self._how.rows)
+        each = -(-groups // PARTS) if self._totals else 1
+        programs = -(-groups // each) if groups else 0
+        parts = {i: self._part(programs, b, device) for i, b in self._totals.items()}
+        if programs:
+            heads, found, order, wide = self._formats_for(rows, indices)
+            given = {"format": found, "in": inputs, "out": [parts.get(i, out) for i, out in enumerate(outputs)]}
+            tensors = [*heads, *(given[kind][i] for kind, i in self._slots)]
+            self._kernel(wide)(programs, tensors, order, each, rows[0], self._how)
+        for i, buffer in self._totals.items():
+            assert buffer.fold is not None
+            outputs[i].copy_(folded(buffer, parts[i]).view(outputs[i].shape))
+        self._fill_empty(rows, indices, outputs)
+        return outputs
+
+    def _part(self, programs: int, buffer: Buffer, device: torch.device) -> Tensor:
+        return torch.empty(
+            (programs, numel(buffer.shape)), dtype=TORCH_DTYPE[computed(buffer.dtype)], device=device
+        )  # fmt: skip
+
+    def _formats_for(
+        self, rows: tuple[int, ...], indices: Sequence[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor], Tensor | None, bool]:
+        """indptr, the other formats, the order of rows, and whether 64 bits are needed."""
+        counts: Mapping[Any, int] = dict(zip(self.spaces, rows, strict=True))
+        index = dict(zip(self.maps, indices, strict=True))
+        wide = self._is_wide(rows, indices)
+        heads: list[Tensor] = []
+        order = None
+        m = self.plan.lowered.map
+        if m is not None:
+            heads = [self._csr(m, index, counts, wide).indptr]
+            order = formats.by_degree(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+        return heads, [self._format(f, index, counts, wide) for f in self._formats], order, wide
+
+
+def folded(buffer: Buffer, parts: Tensor) -> Tensor:
+    """The rows of `parts` as one, in a fixed order."""
+    assert buffer.fold is not None
+    if not parts.shape[0]:
+        return parts.new_full(parts.shape[1:], identity(buffer.fold, computed(buffer.dtype)).value)
+    if buffer.dtype is DType.bool:
+        return parts.any(0) if buffer.fold in (Fold.sum, Fold.max) else parts.all(0)
+    if buffer.fold in (Fold.sum, Fold.mul):
+        return _FOLDS[buffer.fold](parts, dim=0, dtype=parts.dtype)
+    return _FOLDS[buffer.fold](parts, dim=0)
+
+
+def launch_of(kernel: Kernel) -> Launch:
+    """Rows and edges whose tensors fill the registers of a program, for rows of some dozen edges."""
+    if interpreted():  # whose time is that of its calls
+        return Launch(8, 16)
+    inner = list(statements(kernel.body))
+    lanes = max([1, *(_width(s.lanes) for s in inner if isinstance(s, Lanes | FoldLanes))])
+    walks = any(isinstance(s, Edges | Tiles) for s in inner)
+    products = any(isinstance(s, TileMatMul) for s in inner)
+    edges = 32 if products else 16 if walks else 1
+    return Launch(max(1, min(ELEMENTS // (edges * power_of_two(lanes)), 128)), edges)
+
+
+def _width(lanes: Sequence[tuple[str, int]]) -> int:
+    return numel(tuple(extent for _, extent in lanes))
+
+
+def _outputs(kernel: Kernel) -> list[Buffer]:
+    """In the order of `RegionStep.writes`."""
+    return [b for b in kernel.buffers if b.role in (Role.output, Role.total)]

@@ -1,0 +1,147 @@
+"""Triton kernels: modules on disk, imported once per process, and their launch on PyTorch's current stream.
+
+Triton reads the source of what it compiles from a file, so each text has one, named by its content, beside the cache of
+C++ kernels. What Triton makes of it, Triton caches (TRITON_CACHE_DIR). With TRITON_INTERPRET=1 in the environment the
+kernels run in Triton's interpreter, on CPU tensors.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import tempfile
+import threading
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.counters import bump
+from graphweave.core.errors import ToolchainError
+from graphweave.core.settings import settings
+from graphweave.runtime import kernel_cache
+
+_lock = threading.Lock()
+_modules: dict[str, ModuleType] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How many rows a program takes, how many edges of each a step, and of how many warps it is."""
+
+    rows: int
+    edges: int
+    warps: int = 4
+
+
+class TritonKernel:
+    """A kernel of `codegen/triton`; see there for its parameters."""
+
+    def __init__(self, module: ModuleType, symbol: str) -> None:
+        self.symbol = symbol
+        self._function: Any = getattr(module, symbol)
+
+    def __call__(
+        self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, num_rows: int, how: Launch
+    ) -> None:
+        """Runs `programs` programs of `groups` groups of rows each, asynchronously where the device is."""
+        device = tensors[0].device
+        first = tensors[0] if order is None else order  # never read unless ORDERED
+        # No fusing into multiply-adds: the backward computes messages again and compares them with a maximum.
+        options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+            self._function[(programs,)](
+                *tensors, first, groups, num_rows, R=how.rows, K=how.edges, ORDERED=order is not None,
+                PRECISION=precision(), **options,
+            )  # fmt: skip
+        bump("kernel_launches")
+
+
+def precision() -> str:
+    """What products of float32 are computed in: TF32 only where PyTorch's own may be."""
+    return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+
+
+def interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter: said by the environment before Triton is imported."""
+    return os.environ.get("TRITON_INTERPRET", "0") == "1"
+
+
+def load(text: str, symbol: str) -> TritonKernel:
+    """The kernel `symbol` of a module's text. ToolchainError without Triton."""
+    return TritonKernel(module(text), symbol)
+
+
+def module(text: str) -> ModuleType:
+    """The imported module of a text; the same text is imported once per process."""
+    require_triton()
+    key = key_of(text)
+    with _lock:
+        if key not in _modules:
+            _modules[key] = _imported(_written(text, key), f"graphweave_kernel_{key[:16]}")
+        return _modules[key]
+
+
+def forget() -> None:
+    """Drops what this process has imported. Kernels in use stay valid."""
+    with _lock:
+        _modules.clear()
+
+
+def key_of(text: str) -> str:
+    """SHA-256 of the text without its comment lines, which name the user's files."""
+    code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return hashlib.sha256(code.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def triton_version() -> str | None:
+    """None where Triton is not installed."""
+    try:
+        return version("triton")
+    except PackageNotFoundError:
+        return None
+
+
+def require_triton() -> None:
+    if triton_version() is None:
+        raise ToolchainError("expected Triton for tensors on a GPU (it is not installed). pip install graphweave[gpu]")
+
+
+def directory() -> Path:
+    """The folder of kernel texts."""
+    return kernel_cache.directory().parent / "triton"
+
+
+def _written(text: str, key: str) -> Path:
+    """A file with the code of the text: found intact, or written in one step, in a temporary folder if need be."""
+    for folder in (directory(), Path(tempfile.gettempdir()) / f"graphweave-triton-{os.getuid()}"):
+        path = folder / f"k{key}.py"
+        try:
+            if path.exists() and key_of(path.read_text(encoding="utf-8")) == key:
+                return path
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".tmp", delete=False, encoding="utf-8") as file:
+                file.write(text)
+            os.replace(file.name, path)
+            bump("kernel_builds")
+            return path
+        except (OSError, UnicodeDecodeError):
+            continue
+    raise ToolchainError(f"expected a writable directory for kernels (got {settings().cache_dir}). Set TMPDIR.")
+
+
+def _imported(path: Path, name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
