@@ -219,7 +219,7 @@ def test_the_first_bad_position_is_reported_whatever_the_threads() -> None:
     ("index", "message"),
     [
         (torch.tensor([0.0, 1.0]), "int32 or int64 index \\(got torch.float32\\)"),
-        (torch.tensor([[0, 1]]), "1-d index on the cpu \\(got shape \\[1, 2\\]"),
+        (torch.tensor([[0, 1]]), "1-d index on a CPU or GPU \\(got shape \\[1, 2\\]"),
         (torch.tensor(3), "1-d index"),
         (torch.empty(3, dtype=torch.int64, device="meta"), "on meta"),
     ],

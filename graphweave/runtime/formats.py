@@ -208,8 +208,8 @@ def _native(tools: object) -> ctypes.CDLL:
 def _check(index: Tensor, num: int, wide: bool) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise DataError(f"expected an int32 or int64 index (got {index.dtype}). Convert it with .long().")
-    if index.dim() != 1:
-        raise DataError(f"expected a 1-d index (got shape {list(index.shape)}).")
+    if index.dim() != 1 or index.device.type not in ("cpu", "cuda"):
+        raise DataError(f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}).")
     if not wide and max(num, index.numel()) > INT32_MAX:
         raise DataError(
             f"expected at most {INT32_MAX} rows and edges in a 32-bit format (got {num} and {index.numel()}). "
