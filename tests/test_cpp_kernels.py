@@ -148,13 +148,13 @@ def test_uneven_and_empty_chunks() -> None:
 # ---------------------------------------------------------------- operators
 
 
-def all_operators(dtype: DType) -> tuple[Kernel, list[str]]:
+def all_operators(dtype: DType, without: tuple[Op, ...] = ()) -> tuple[Kernel, dict[str, DType]]:
     """One output for each operator on `dtype`, over rows of a and b, and for pow with each short exponent."""
     a, b = Load("a", (Var("v"), Var("c"))), Load("b", (Var("v"), Var("c")))
     less = Call(Op.lt, (a, b))
     values: dict[str, tuple[Expr, DType]] = {}
     for op in Op:
-        if supports(op, dtype):
+        if supports(op, dtype) and op not in without:
             args: tuple[Expr, ...] = (less, a, b) if op is Op.where else (a, b)[: ARITY[op]]
             values[f"{op.value}_out"] = (Call(op, args), result_type(op, dtype))
     if dtype.is_float:
@@ -170,7 +170,8 @@ def all_operators(dtype: DType) -> tuple[Kernel, list[str]]:
     )
     buffers = [Buffer(name, Role.input, dtype, "N", (width,)) for name in ("a", "b")]
     buffers += [Buffer(name, Role.output, out, "N", (width,)) for name, (_, out) in values.items()]
-    return Kernel(f"operators_{dtype.value}", "v", ("N",), DType.i32, (), tuple(buffers), (), (body,)), list(values)
+    kernel = Kernel(f"operators_{dtype.value}", "v", ("N",), DType.i32, (), tuple(buffers), (), (body,))
+    return kernel, {name: out for name, (_, out) in values.items()}
 
 
 def extreme(dtype: DType, count: int, seed: int) -> Tensor:

@@ -41,7 +41,6 @@ class TritonStep(RegionStep):
         kernel = plan.lowered.kernel
         self._kernels: dict[bool, TritonKernel] = {}
         self._how = launch_of(kernel)
-        self._totals = {i: b for i, b in enumerate(_outputs(kernel)) if b.role is Role.total}
 
     def build(self) -> None:
         self._kernel(wide=False)
@@ -54,30 +53,20 @@ class TritonStep(RegionStep):
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         device = next((t.device for t in (*indices, *inputs) if t.device.type != "cpu"), torch.device("cpu"))
-        inputs = [t.to(device, non_blocking=True).contiguous() for t in inputs]
         outputs = [
             torch.empty(shape if at is None else (rows[at], *shape), dtype=dtype, device=device)
             for shape, dtype, at in self._made
         ]
-        groups = -(-rows[0] // self._how.rows)
-        each = -(-groups // PARTS) if self._totals else 1
-        programs = -(-groups // each) if groups else 0
-        parts = {i: self._part(programs, b, device) for i, b in self._totals.items()}
-        if programs:
-            heads, found, order, wide = self._formats_for(rows, indices)
-            given = {"format": found, "in": inputs, "out": [parts.get(i, out) for i, out in enumerate(outputs)]}
-            tensors = [*heads, *(given[kind][i] for kind, i in self._slots)]
-            self._kernel(wide)(programs, tensors, order, each, rows[0], self._how)
-        for i, buffer in self._totals.items():
-            assert buffer.fold is not None
-            outputs[i].copy_(folded(buffer, parts[i]).view(outputs[i].shape))
+        heads, found, order, wide = self._formats_for(rows, indices)
+        given = {
+            "format": found,
+            "in": [t.to(device, non_blocking=True).contiguous() for t in inputs],
+            "out": outputs,
+        }
+        tensors = [given[kind][i] for kind, i in self._slots]
+        launch(self._kernel(wide), self.plan.lowered.kernel, heads, tensors, order, rows[0], self._how)
         self._fill_empty(rows, indices, outputs)
         return outputs
-
-    def _part(self, programs: int, buffer: Buffer, device: torch.device) -> Tensor:
-        return torch.empty(
-            (programs, numel(buffer.shape)), dtype=TORCH_DTYPE[computed(buffer.dtype)], device=device
-        )  # fmt: skip
 
     def _formats_for(
         self, rows: tuple[int, ...], indices: Sequence[Tensor]
@@ -93,6 +82,27 @@ class TritonStep(RegionStep):
             heads = [self._csr(m, index, counts, wide).indptr]
             order = formats.by_degree(index[m], self._rows_of(m, counts), self._wraps(m), wide)
         return heads, [self._format(f, index, counts, wide) for f in self._formats], order, wide
+
+
+def launch(
+    function: TritonKernel, kernel: Kernel, heads: Sequence[Tensor], tensors: Sequence[Tensor], order: Tensor | None,
+    num_rows: int, how: Launch,
+) -> None:  # fmt: skip
+    """Runs `kernel` on the indptr of each CSR and the tensor of each buffer; totals are folded from their parts."""
+    totals = [i for i, b in enumerate(kernel.buffers) if b.role is Role.total]
+    groups = -(-num_rows // how.rows)
+    each = -(-groups // PARTS) if totals else 1
+    programs = -(-groups // each) if groups else 0
+    parts = {i: _part(programs, kernel.buffers[i], tensors[i].device) for i in totals}
+    if programs:
+        given = [*heads, *(parts.get(i, t) for i, t in enumerate(tensors))]
+        function(programs, given, order, each, num_rows, how)
+    for i in totals:
+        tensors[i].copy_(folded(kernel.buffers[i], parts[i]).view(tensors[i].shape))
+
+
+def _part(programs: int, buffer: Buffer, device: torch.device) -> Tensor:
+    return torch.empty((programs, numel(buffer.shape)), dtype=TORCH_DTYPE[computed(buffer.dtype)], device=device)
 
 
 def folded(buffer: Buffer, parts: Tensor) -> Tensor:
@@ -121,8 +131,3 @@ def launch_of(kernel: Kernel) -> Launch:
 
 def _width(lanes: Sequence[tuple[str, int]]) -> int:
     return numel(tuple(extent for _, extent in lanes))
-
-
-def _outputs(kernel: Kernel) -> list[Buffer]:
-    """In the order of `RegionStep.writes`."""
-    return [b for b in kernel.buffers if b.role in (Role.output, Role.total)]

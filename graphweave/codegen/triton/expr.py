@@ -73,7 +73,7 @@ def offset(features: tuple[Expr, ...], extents: tuple[int, ...], scope: Scope) -
 
 def _load(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
     if buffer in scope.held:
-        return read(scope, scope.held[buffer], _flat(buffer, index, scope))
+        return read(scope, scope.held[buffer], scope.position(buffer, index))
     if buffer not in scope.arrays:
         raise IRError(f"'{buffer}' is no buffer or array of this kernel.")
     key = (buffer, index, scope.dims)
@@ -86,13 +86,6 @@ def _load(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
         scope.w.line(f"{name} = tl.load({at.text}{masked}){widened}")
         scope.loaded[key] = Printed(name, at.axes, at.ranked)
     return scope.loaded[key]
-
-
-def _flat(buffer: str, index: tuple[Expr, ...], scope: Scope) -> tuple[dict[str, int], int, list[tuple[Expr, int]]]:
-    """Terms, offset and what is not linear of the position in an array of registers."""
-    info = scope.arrays[buffer]
-    affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
-    return {name: c for name, c in affine.terms.items() if c}, affine.offset, rest
 
 
 # ---------------------------------------------------------------- values
@@ -164,7 +157,7 @@ _OWN = {
     Op.sigmoid: "gw_sigmoid", Op.log1p: "gw_log1p", Op.expm1: "gw_expm1", Op.tanh: "gw_tanh", Op.relu: "gw_relu",
     Op.sign: "gw_sign", Op.maximum: "gw_max", Op.minimum: "gw_min", Op.pow: "gw_pow",
 }  # fmt: skip
-_POWERS = {0.0: "({x} * 0 + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.0: "({x} * {x} * {x})"}
+_POWERS = {0.0: "(tl.zeros_like({x}) + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.0: "({x} * {x} * {x})"}
 
 
 def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
@@ -184,13 +177,19 @@ def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
             text = f"({x} != {x})" if dtype.is_float else literal(False, DType.bool)
         case Op.pow if isinstance(args[1], Lit) and (power := _power(x, float(args[1].value), dtype)):
             text = power
+        case Op.pow if isinstance(args[1], Lit):
+            text = _float_call(op, dtype, [x, f"(tl.zeros_like({x}) + {texts[1]})"], scope)
         case _ if dtype.is_float:
             text = _float_call(op, dtype, texts, scope)
         case _ if dtype is DType.bool:
             text = _bool_call(op, texts)
         case _:
             text = _int_call(op, dtype, texts, scope)
-    return _joined(text, parts)
+    whole = _joined(text, parts)
+    if op.gives_bool and not whole.ranked and not all(isinstance(arg, Lit) for arg in args):
+        # the interpreter (3.9) spreads a lone truth as a number of the type that was compared
+        return Printed(f"({text}.to(tl.int32) != 0)")
+    return whole
 
 
 def _float_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:

@@ -87,8 +87,9 @@ def gw_pow(x, y):
     """|x|^y by logarithms; a negative x needs an integer y, whose parity is the sign."""
     size = tl.exp(y * tl.log(tl.abs(x)))
     odd = tl.abs(y - 2.0 * tl.floor(y * 0.5)) == 1.0
-    signed = tl.where(odd, -size, size)
-    nonzero = tl.where(x < 0, tl.where(tl.floor(y) == y, signed, float("nan")), size)
+    negative = (x < 0) | ((x == 0) & (1.0 / x < 0))
+    defined = (tl.floor(y) == y) | (x >= 0) | (x == float("-inf"))
+    nonzero = tl.where(defined, tl.where(negative & odd, -size, size), float("nan"))
     return tl.where((y == 0) | (x == 1.0), tl.zeros_like(nonzero) + 1.0, nonzero)
 '''),
     "gw_philox": ((), _PHILOX),

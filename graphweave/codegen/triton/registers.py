@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, shape
 from graphweave.codegen.triton.names import literal, ttype
-from graphweave.codegen.triton.scope import Held, Printed, Scope
+from graphweave.codegen.triton.scope import Held, Position, Printed, Scope
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Expr, IndexSum
 
 _OWN = "element"  # an array's own dimension, where it is no lane axis
-Position = tuple[dict[str, int], int, list[tuple[Expr, int]]]
-"""Coefficients of lanes, an offset, and (expression, stride) pairs for what is not linear."""
 
 
 def read(scope: Scope, held: Held, at: Position) -> Printed:

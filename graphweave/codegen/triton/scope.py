@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from graphweave.codegen.arrays import Array
+from graphweave.codegen.arrays import Array, flatten
 from graphweave.codegen.names import Names
 from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, power_of_two
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Expr
 from graphweave.ir.loop.types import POSITION
+
+Position: TypeAlias = tuple[dict[str, int], int, list[tuple[Expr, int]]]
+"""Coefficients of lanes, an offset, and (expression, stride) pairs for what is not linear."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,12 @@ class Scope:
     def lane_axes(self) -> Axes:
         return tuple(axis for axis in self.axes if axis.lanes)
 
+    def position(self, array: str, index: tuple[Expr, ...]) -> Position:
+        """Where an array of registers is indexed."""
+        info = self.arrays[array]
+        affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
+        return {name: c for name, c in affine.terms.items() if c and self.variables[name].axes}, affine.offset, rest
+
     # ------------------------------------------------------------ blocks
 
     @contextmanager
@@ -106,7 +116,7 @@ class Scope:
         wide = tuple((name, extent) for name, extent in lanes if extent != 1)
         for name, extent in lanes:
             if extent == 1:
-                self.bind(name, POSITION, Printed("0"))
+                self.types[name], self.variables[name] = POSITION, Variable("0", (), frozenset())
         if not wide:
             yield None
             return

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphweave.codegen.arrays import flatten
 from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import expression, folded, pointer, reduced
 from graphweave.codegen.triton.names import HALF, computed, literal, ttype
-from graphweave.codegen.triton.registers import Position, placed
+from graphweave.codegen.triton.registers import placed
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold
@@ -102,7 +101,7 @@ class Printer:
         scope = self.scope
         if buffer in scope.held:
             held = scope.held[buffer]
-            text, inside = placed(scope, value.text, scope.axes, held, self._position(buffer, index))
+            text, inside = placed(scope, value.text, scope.axes, held, scope.position(buffer, index))
             text = f"tl.where({inside}, {text}, {held.name})" if inside else text
             scope.w.line(f"{held.name} = {text}")
             return
@@ -112,15 +111,10 @@ class Printer:
             value = Printed(f"{value.text}")
         scope.w.line(f"tl.store({at.text}, {value.text}{f', mask={mask}' if mask else ''})")
 
-    def _position(self, buffer: str, index: tuple[Expr, ...]) -> Position:
-        info = self.scope.arrays[buffer]
-        affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
-        return {name: c for name, c in affine.terms.items() if c}, affine.offset, rest
-
     def _accum(self, buffer: str, index: tuple[Expr, ...], fold: Fold, value: Printed) -> None:
         scope, held = self.scope, self.scope.held[buffer]
         text, axes = self._over(value, fold, held)
-        text, inside = placed(scope, text, axes, held, self._position(buffer, index))
+        text, inside = placed(scope, text, axes, held, scope.position(buffer, index))
         if inside:
             text = f"tl.where({inside}, {text}, {literal(identity(fold, held.dtype).value, held.dtype)})"
         scope.w.line(f"{held.name} = {folded(fold, held.dtype, held.name, text, scope)}")

@@ -1,0 +1,113 @@
+"""Generated Triton against the interpreter of the loop IR, on awkward graphs, in groups of rows of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from graphweave.codegen.triton import print_kernel
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Fold, Op
+from graphweave.runtime.triton_kernel import Launch
+from tests.loop_support import (
+    DEGREES,
+    Case,
+    attention,
+    case_for,
+    edge_mlp,
+    interpreted,
+    online_attention,
+    reindexed,
+    sddmm,
+    spmm,
+    totals,
+    two_ends,
+)
+from tests.test_cpp_kernels import TORCH, all_operators, assert_same, extreme
+from tests.triton_support import by_triton, needs_interpreter
+
+KERNELS = {
+    "spmm_sum_1": spmm(1),
+    "spmm_sum_31_f64_i64": spmm(31, dtype=DType.f64, index=DType.i64),
+    "spmm_max_33": spmm(33, Fold.max),
+    "spmm_min_31_f64": spmm(31, Fold.min, DType.f64),
+    "spmm_mul_3": spmm(3, Fold.mul),
+    "spmm_sum_i32": spmm(33, dtype=DType.i32),
+    "spmm_max_i64": spmm(5, Fold.max, DType.i64),
+    "sddmm_1": sddmm(1, index=DType.i32),
+    "sddmm_33": sddmm(33),
+    "sddmm_min_33_f64": sddmm(33, Fold.min, DType.f64),
+    "sddmm_max_i32": sddmm(33, Fold.max, DType.i32),
+    "totals_1": totals(1),
+    "totals_9_f64": totals(9, DType.f64),
+    "two_ends": two_ends(),
+    "reindexed": reindexed(),
+    "reindexed_i64": reindexed(DType.i64),
+}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiled_equals_interpreted(name: str) -> None:
+    for degrees in DEGREES.values():
+        case = case_for(KERNELS[name], degrees)
+        assert_same(by_triton(case, Launch(4, 16)), interpreted(case))
+
+
+@needs_interpreter
+@pytest.mark.parametrize(("rows", "edges"), [(1, 16), (2, 2), (16, 1), (32, 64)])
+def test_groups_of_any_size(rows: int, edges: int) -> None:
+    for name in ("spmm_max_33", "sddmm_33", "totals_9_f64"):
+        case = case_for(KERNELS[name], DEGREES["mixed"])
+        assert_same(by_triton(case, Launch(rows, edges), ordered=rows > 1), interpreted(case))
+
+
+@needs_interpreter
+@pytest.mark.parametrize("name", ["spmm_max_33", "sddmm_33", "totals_9_f64"])
+def test_nan_and_inf_travel_as_in_torch(name: str) -> None:
+    case = case_for(KERNELS[name], DEGREES["mixed"], special=True)
+    want = interpreted(case)
+    assert any(result.isnan().any() for result in want.values() if result.dtype.is_floating_point)
+    assert_same(by_triton(case, Launch(4, 16)), want)
+
+
+@needs_interpreter
+@pytest.mark.parametrize("dtype", TORCH)
+def test_operators_mean_what_torch_means(dtype: DType) -> None:
+    kernel, results = all_operators(dtype, without=(Op.atan2,))
+    rows = 40
+    buffers = {name: extreme(dtype, rows * 8, seed).view(rows, 8) for seed, name in enumerate(("a", "b"))}
+    outputs = {name: torch.zeros(rows, 8, dtype=TORCH[kernel_dtype]) for name, kernel_dtype in results.items()}
+    case = Case(kernel, buffers | outputs, {}, {"N": rows})
+    got, want = by_triton(case, Launch(16, 1)), interpreted(case)
+    for name in results:
+        # a power by logarithms loses a bit for each doubling of the result
+        rtol = {DType.f32: 1e-6, DType.f64: 2e-15}.get(dtype, 0.0) * (100 if name.startswith("po") else 1)
+        torch.testing.assert_close(
+            got[name], want[name], rtol=rtol, atol=0.0, equal_nan=True, msg=lambda m, n=name: f"{n} of {dtype}: {m}"
+        )
+
+
+@pytest.mark.parametrize(
+    ("kernel", "why"),
+    [
+        (attention(4, 16), "stash_width=0"),
+        (edge_mlp(4, 4, 4), "stash_width=0"),
+        (online_attention(4, 16), "online='never'"),
+        (all_operators(DType.f32)[0], "atan2"),
+    ],
+)
+def test_what_triton_cannot_say_is_refused(kernel: object, why: str) -> None:
+    with pytest.raises(IRError, match=why):
+        print_kernel(kernel)
+
+
+def test_text_depends_on_the_kernel_alone() -> None:
+    assert print_kernel(spmm(4)) == print_kernel(spmm(4))
+    assert "gw_max" not in print_kernel(spmm(8))
+
+
+def test_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
+    golden("triton_spmm.txt", print_kernel(spmm(33)))
