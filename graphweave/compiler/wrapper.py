@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
 from graphweave.analysis.typed import call_operands
@@ -66,7 +68,10 @@ class Wrapper:
         inputs = []
         for r, n in enumerate(self._program.nodes):
             if isinstance(n, Input) and n.name in self._plan.constants:
-                self._scope[f"constant{r}"] = self._plan.constants[n.name]
+                value = self._plan.constants[n.name]
+                self._scope[f"constant{r}"] = (
+                    value.to(self._plan.options.device) if isinstance(value, Tensor) else value
+                )
                 self._ready[r] = f"constant{r}"
             elif isinstance(n, Input):
                 inputs.append(r)

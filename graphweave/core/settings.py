@@ -42,6 +42,10 @@ class Settings:
     arena_bytes: int = GIB
     """GRAPHWEAVE_ARENA_BYTES: bound of free buffers that the arena keeps for reuse; 0 keeps none."""
 
+    target: str = "auto"
+    """GRAPHWEAVE_TARGET: `triton` compiles CPU tensors too for Triton, which runs them in its interpreter
+    (TRITON_INTERPRET=1): a way to test. `auto`: C++ on the CPU, Triton on a GPU."""
+
     eager_kernels: bool = True
     """GRAPHWEAVE_EAGER_KERNELS: 0 runs a graph's message passing outside compiled models as PyTorch's own calls."""
 
@@ -82,6 +86,12 @@ def _parse_sanitize(name: str, text: str) -> tuple[str, ...]:
     return names
 
 
+def _parse_target(name: str, text: str) -> str:
+    if text.strip() not in ("auto", "triton"):
+        raise SettingsError(f"{name} must be auto or triton (got {text!r}).")
+    return text.strip()
+
+
 _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_LOGS", "logs", _parse_text),
     ("GRAPHWEAVE_DUMP", "dump", _parse_path),
@@ -91,6 +101,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
     ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
+    ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )

@@ -12,8 +12,9 @@ import importlib.util
 import os
 import tempfile
 import threading
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -66,11 +67,16 @@ class TritonKernel:
         bump("kernel_launches")
 
 
-def _on(device: torch.device) -> AbstractContextManager[Any]:
-    """Where kernels are launched; in the interpreter, whose numbers are NumPy's, overflow is no news."""
+@contextmanager
+def _on(device: torch.device) -> Iterator[None]:
+    """Where kernels are launched; in the interpreter, whose numbers are NumPy's, overflow and NaN are no news."""
     if interpreted():
-        return np.errstate(all="ignore")
-    return torch.cuda.device(device)
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+    else:
+        with torch.cuda.device(device):
+            yield
 
 
 def precision() -> str:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
@@ -25,9 +24,9 @@ from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.dynamo.targets import options_of
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
-from graphweave.runtime import toolchain
 from graphweave.schedule.options import Options
 
 _log = logger("frontends")
@@ -88,13 +87,14 @@ class _Side:
         self.examples: Sequence[Any] = examples  # of the first call, let go of after it has been compiled
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        if not _possible(module):
+        options = _options(module)
+        if options is None:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
             imported = self._optimised(module, frozenset())
             made = build_inference(
-                imported.program, imported.effects, imported.refused, Options(), imported.attributes,
+                imported.program, imported.effects, imported.refused, options, imported.attributes,
                 verify=self.options.verify,
             )  # fmt: skip
         except Exception as error:
@@ -110,7 +110,8 @@ class _Side:
     def partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        if not _possible(joint):
+        options = _options(joint)
+        if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         bump("compilations")
         try:
@@ -119,7 +120,7 @@ class _Side:
             imported = self._optimised(joint, frozenset(late))
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
-                imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, Options(),
+                imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
@@ -169,22 +170,15 @@ def _donate_nothing() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
-def _possible(module: fx.GraphModule) -> bool:
-    """Whether this machine can compile this graph at all; otherwise it runs as ATen calls, with one warning."""
-    vals = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
-    devices = {v.device.type for v in vals if isinstance(v, torch.Tensor)} - {"cpu"}
-    why = None
-    if devices:
-        why = f"graphweave compiles CPU tensors (got {', '.join(sorted(devices))}); the model runs eagerly."
-    elif toolchain.available() is None:
-        sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++"
-        why = f"graphweave found no C++ compiler (looked for {sought}); the model runs eagerly."
-    if why is None:
-        return True
+def _options(module: fx.GraphModule) -> Options | None:
+    """How this machine compiles the graph; None where it cannot, so that it runs as ATen calls, with one warning."""
+    options = options_of(module)
+    if isinstance(options, Options):
+        return options
     bump("eager_fallbacks")
-    record_eager(why)
-    warn_once(why)
-    return False
+    record_eager(options)
+    warn_once(options)
+    return None
 
 
 def warn_once(why: str) -> None:

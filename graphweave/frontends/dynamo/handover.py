@@ -104,7 +104,8 @@ def fake_of(imported: Imported, ref: Ref) -> Any:
         fakes = {r: fake_of(imported, r) for r in operands(node)}
         return resolve(node.target)(*(materialise(a, fakes) for a in node.args))
     assert isinstance(t, Type), f"%{ref} has no fake value"
-    example = next(v for v in imported.vals.values() if isinstance(v, torch.Tensor))
+    tensors = [v for v in imported.vals.values() if isinstance(v, torch.Tensor)]
+    example = max(tensors, key=lambda v: v.device.type != "cpu")
     sizes = t.shape if t.space == UNIT else (imported.space_rows[t.space], *t.shape)
     return example.new_empty(sizes, dtype=TORCH_DTYPE[t.dtype])
 

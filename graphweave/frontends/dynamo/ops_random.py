@@ -12,6 +12,7 @@ from torch import fx
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType
 from graphweave.frontends.dynamo.context import Context, Table
+from graphweave.frontends.dynamo.sizes import val
 from graphweave.ir.message.nodes import Aten, Atom, Random, Ref, Type
 
 aten = torch.ops.aten
@@ -24,7 +25,7 @@ def _rand_like(cx: Context, node: fx.Node) -> Ref:
     if t.space == UNIT or t.dtype not in (DType.f32, DType.f64):
         raise IRError("random numbers of shared data, or of half precision")
     cx.serial += 1
-    kwargs = (("dtype", Atom("torch.int64")), ("device", Atom("device(cpu)")))
+    kwargs = (("dtype", Atom("torch.int64")), ("device", Atom(f"device({val(node).device})")))
     seed = cx.emit(Aten("aten.randint.default", (_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
     return cx.emit(Random(seed, t))
 

@@ -1,0 +1,47 @@
+"""Which target compiles a graph: C++ for tensors on the CPU, Triton for tensors on a GPU."""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from graphweave.core.settings import settings
+from graphweave.runtime import toolchain
+from graphweave.runtime.triton_kernel import interpreted, triton_version
+from graphweave.schedule.options import Options, options_for
+
+
+def options_of(module: fx.GraphModule) -> Options | str:
+    """The schedule's choices for the devices of a graph's inputs, or why this machine cannot compile it.
+
+    Numbers on the CPU (tensors without dimensions) go with any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
+    tensors for Triton's interpreter.
+    """
+    vals = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
+    tensors = [v for v in vals if isinstance(v, torch.Tensor)]
+    devices = {v.device for v in tensors if v.dim() or v.device.type != "cpu"}
+    if len(devices) > 1:
+        names = ", ".join(sorted(map(str, devices)))
+        return f"graphweave compiles graphs of tensors on one device (got {names}); the model runs eagerly."
+    device = next(iter(devices), torch.device("cpu"))
+    if device.type == "cpu":
+        return _on_cpu()
+    if device.type != "cuda":
+        return f"graphweave compiles tensors on CPU and CUDA devices (got {device}); the model runs eagerly."
+    if triton_version() is None:
+        return "graphweave found no Triton (pip install graphweave[gpu]); the model runs eagerly."
+    return options_for("triton", str(device))
+
+
+def _on_cpu() -> Options | str:
+    if settings().target == "triton":
+        if triton_version() is not None and interpreted():
+            return options_for("triton")
+        return (
+            "graphweave compiles CPU tensors for Triton's interpreter only (GRAPHWEAVE_TARGET=triton asks for it): install "
+            "triton and set TRITON_INTERPRET=1; the model runs eagerly."
+        )
+    if toolchain.available() is None:
+        sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++"
+        return f"graphweave found no C++ compiler (looked for {sought}); the model runs eagerly."
+    return options_for("cpp")
