@@ -10,9 +10,10 @@ from torch import Tensor
 
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.executable import Executable
+from graphweave.core.settings import settings
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program, TypedGram, TypedMatMul
-from graphweave.schedule.options import Options
+from graphweave.schedule.options import Options, Target, options_for
 from graphweave.schedule.regions import Call
 from graphweave.testing.compare import assert_all_close
 from graphweave.testing.graphs import MAX_ROWS, Edges, zoo
@@ -33,7 +34,8 @@ def large(num_nodes: int = 3000, num_edges: int = 9000) -> Edges:
 
 def compiled(program: Program, options: Options | None = None) -> Executable:
     """The program as one executable, all of whose regions became kernels."""
-    made = build_inference(program, (), {}, options or Options(), {}, verify=False)
+    target: Target = "triton" if settings().target == "triton" else "cpp"
+    made = build_inference(program, (), {}, options or options_for(target), {}, verify=False)
     assert not made.plan.refused
     return made
 

@@ -68,10 +68,8 @@ class Wrapper:
         inputs = []
         for r, n in enumerate(self._program.nodes):
             if isinstance(n, Input) and n.name in self._plan.constants:
-                value = self._plan.constants[n.name]
-                self._scope[f"constant{r}"] = (
-                    value.to(self._plan.options.device) if isinstance(value, Tensor) else value
-                )
+                value, device = self._plan.constants[n.name], self._plan.options.device
+                self._scope[f"constant{r}"] = value.to(device) if isinstance(value, Tensor) else value
                 self._ready[r] = f"constant{r}"
             elif isinstance(n, Input):
                 inputs.append(r)

@@ -38,8 +38,8 @@ def _on_cpu() -> Options | str:
         if triton_version() is not None and interpreted():
             return options_for("triton")
         return (
-            "graphweave compiles CPU tensors for Triton's interpreter only (GRAPHWEAVE_TARGET=triton asks for it): install "
-            "triton and set TRITON_INTERPRET=1; the model runs eagerly."
+            "graphweave compiles CPU tensors to Triton for its interpreter only, which GRAPHWEAVE_TARGET=triton asks for: "
+            "install triton and set TRITON_INTERPRET=1; the model runs eagerly."
         )
     if toolchain.available() is None:
         sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++"
