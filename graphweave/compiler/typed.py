@@ -56,14 +56,16 @@ class TypedProduct:
         flat_w = w.reshape(types.rows, self.blocks, *matrices)
         _check(types, flat_x, gather)
         with torch.no_grad():
-            if not has_kernel(self.dtype, self.k, self.j, self.blocks):
-                out = self._by_type(flat_x, flat_w, types, gather)
-            elif few(num, flat_w):
-                copies = flat_w.index_select(0, types.flat())
-                out = _rows(flat_x, gather).unsqueeze(2) @ (copies.mT if self.transposed else copies)
-            else:
-                out = self._by_kernel(flat_x.contiguous(), flat_w.contiguous(), types, gather)
-        return out.view(num, *shape)
+            return self._multiplied(flat_x, flat_w, types, gather).view(num, *shape)
+
+    def _multiplied(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
+        """x [rows, blocks, k], w [types, blocks, k, j] -> [S, blocks, j]."""
+        if not has_kernel(self.dtype, self.k, self.j, self.blocks):
+            return self._by_type(x, w, types, gather)
+        if few(types.values.numel(), w):
+            copies = w.index_select(0, types.flat())
+            return _rows(x, gather).unsqueeze(2) @ (copies.mT if self.transposed else copies)
+        return self._by_kernel(x.contiguous(), w.contiguous(), types, gather)
 
     def _by_kernel(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
         out = arena.empty((types.values.numel(), self.blocks, self.j), x.dtype)
@@ -100,18 +102,22 @@ class TypedGram:
         x, y = x.reshape(x.shape[0], self.blocks, self.k), y.reshape(y.shape[0], self.blocks, self.j)
         _check(types, x, gather_x)
         _check(types, y, gather_y)
-        size = types.rows, self.blocks, self.k, self.j
         with torch.no_grad():
-            if not has_kernel(self.dtype, self.k, self.j, self.blocks):
-                out = arena.empty(size, x.dtype).zero_()
-                self._add_by_type(out, x, y, types, gather_x, gather_y)
-            elif few(types.values.numel(), out := x.new_empty(size)):
-                outer = _rows(x, gather_x).unsqueeze(3) * _rows(y, gather_y).unsqueeze(2)
-                out = out.zero_().index_add_(0, types.flat(), outer)
-            else:
-                out = arena.empty(size, x.dtype)
-                self._by_kernel(out, x.contiguous(), y.contiguous(), types, gather_x, gather_y)
-        return out.view(shape)
+            return self._summed(x, y, types, gather_x, gather_y).view(shape)
+
+    def _summed(self, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None) -> Tensor:
+        """x [rows, blocks, k], y [rows, blocks, j] -> [types, blocks, k, j]."""
+        size = types.rows, self.blocks, self.k, self.j
+        if not has_kernel(self.dtype, self.k, self.j, self.blocks):
+            out = arena.empty(size, x.dtype).zero_()
+            self._add_by_type(out, x, y, types, gather_x, gather_y)
+        elif few(types.values.numel(), out := x.new_empty(size)):
+            outer = _rows(x, gather_x).unsqueeze(3) * _rows(y, gather_y).unsqueeze(2)
+            out = out.zero_().index_add_(0, types.flat(), outer)
+        else:
+            out = arena.empty(size, x.dtype)
+            self._by_kernel(out, x.contiguous(), y.contiguous(), types, gather_x, gather_y)
+        return out
 
     def _by_kernel(
         self, out: Tensor, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None

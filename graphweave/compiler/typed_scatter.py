@@ -47,14 +47,17 @@ class TypedScatter:
         self._check(x, types, dst, src, scale)
         by = None if scale is None else scale.reshape(num, scale.shape[1] if scale.dim() > 1 else 1)
         with torch.no_grad():
-            if not has_kernel(self.dtype, self.k, self.j, self.blocks) or few(num, w):
-                messages = self._product(x, w, types, src).view(num, self.blocks, self.j)
-                messages = messages if by is None else messages * by.unsqueeze(2)
-                out = arena.empty((dst.rows, self.blocks, self.j), x.dtype).zero_()
-                out.index_add_(0, dst.flat(), messages)
-            else:
-                out = self._by_kernel(x, w, types, dst, src, by)
-        return out.view(dst.rows, *shape, self.j)
+            return self._added(x, w, types, dst, src, by).view(dst.rows, *shape, self.j)
+
+    def _added(self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> Tensor:
+        """x and w as they are given, scale [E, 1] or [E, blocks] -> [dst.rows, blocks, j]."""
+        num = types.values.numel()
+        if has_kernel(self.dtype, self.k, self.j, self.blocks) and not few(num, w):
+            return self._by_kernel(x, w, types, dst, src, scale)
+        messages = self._product(x, w, types, src).view(num, self.blocks, self.j)
+        messages = messages if scale is None else messages * scale.unsqueeze(2)
+        out = arena.empty((dst.rows, self.blocks, self.j), x.dtype).zero_()
+        return out.index_add_(0, dst.flat(), messages)
 
     def _by_kernel(
         self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None
