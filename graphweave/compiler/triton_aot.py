@@ -21,8 +21,8 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a launch decides, and Triton compiles for: whether rows come in an order, whether each program takes a single
-    group of them (always, but for kernels with totals on large graphs), and what products of f32 are computed in."""
+    """What a launch decides and Triton compiles for: whether rows come in an order, whether each program takes a single
+    group of them (as always but in kernels with totals, on large graphs), and what products of f32 are computed in."""
 
     ordered: bool = True
     one_group: bool = True

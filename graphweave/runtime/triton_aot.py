@@ -1,7 +1,7 @@
 """Ahead-of-time compilation of Triton kernels: what they need of a GPU, told by a machine that has none.
 
-Triton compiles for the capability that it is asked for and runs the ptxas that it brings along, whose log says what each
-kernel takes. The log is that of the very code that a launch would load, so no flag has to be repeated here.
+Triton compiles for the capability that it is asked for and runs the ptxas that it brings along, whose log says what the
+kernel takes: the log of the very code that a launch would load, so no flag of ptxas is repeated here.
 """
 
 from __future__ import annotations
