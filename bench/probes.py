@@ -13,18 +13,22 @@ from torch import Tensor
 
 from bench.traffic import Traffic, traffic_of
 from graphweave.compiler import wrapper
-from graphweave.compiler.cpp_step import CppStep
+from graphweave.compiler.region_step import RegionStep
+from graphweave.compiler.targets import STEPS
 from graphweave.ir.message.nodes import Aten, Gram, MatMul, Program, Ref
 from graphweave.schedule.options import Options
 
 
 @dataclass(slots=True)
 class Probe:
-    """One step of the program: `kernel` tells fused kernels from calls left to PyTorch."""
+    """One step of the program: `kernel` tells fused kernels from calls left to PyTorch.
+
+    `marks` are what the clock gave before and after each run; `seconds` are there once the block has ended."""
 
     name: str
     kernel: bool
     traffic: Traffic
+    marks: list[tuple[Any, Any]] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
 
@@ -35,49 +39,68 @@ class Recorder:
     on: bool = False
     probes: dict[Any, Probe] = field(default_factory=dict)
 
-    def add(self, key: Any, seconds: float, make: Callable[[], Probe]) -> None:
+    def add(self, key: Any, marks: tuple[Any, Any], make: Callable[[], Probe]) -> None:
         if key not in self.probes:
             self.probes[key] = make()
-        self.probes[key].seconds.append(seconds)
+        self.probes[key].marks.append(marks)
+
+
+Run = Callable[[RegionStep, tuple[int, ...], Sequence[Tensor], Sequence[Tensor]], Any]
 
 
 @contextmanager
-def probed() -> Iterator[Recorder]:
-    """Inside the block, what is compiled and what runs is timed; compile the model there, then switch `on`."""
-    recorder = Recorder()
-    run, make_call = CppStep.__call__, wrapper.call_step
+def probed(
+    mark: Callable[[], Any] = time.perf_counter, between: Callable[[Any, Any], float] = lambda start, end: end - start
+) -> Iterator[Recorder]:
+    """Inside the block, what is compiled and what runs is timed; compile the model there, then switch `on`.
 
-    def timed_run(self: CppStep, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> Any:
-        start = time.perf_counter()
-        out = run(self, rows, indices, inputs)
-        seconds = time.perf_counter() - start
-        if recorder.on:
-            recorder.add(id(self), seconds, lambda: _kernel_probe(self, rows, indices))
-        return out
+    Of a model compiled before, the kernels are timed and the calls left to PyTorch are not. `mark` gives a point in
+    time, `between` the seconds from one to another, asked when the block ends.
+    """
+    recorder = Recorder()
+    runs: dict[type[RegionStep], Run] = {step: step.__call__ for step in set(STEPS.values())}
+    make_call = wrapper.call_step
+
+    def timed(run: Run) -> Run:
+        def timed_run(
+            self: RegionStep, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]
+        ) -> Any:
+            start = mark()
+            out = run(self, rows, indices, inputs)
+            marks = start, mark()
+            if recorder.on:
+                recorder.add(id(self), marks, lambda: _kernel_probe(self, rows, indices))
+            return out
+
+        return timed_run
 
     def timed_call_step(program: Program, ref: Ref, options: Options) -> Callable[..., Any]:
         call = make_call(program, ref, options)
 
-        def timed(rows: Any, *values: Any) -> Any:
-            start = time.perf_counter()
+        def timed_call(rows: Any, *values: Any) -> Any:
+            start = mark()
             out = call(rows, *values)
-            seconds = time.perf_counter() - start
+            marks = start, mark()
             if recorder.on:
-                recorder.add(id(timed), seconds, lambda: _call_probe(program, ref, values, out))
+                recorder.add(id(timed_call), marks, lambda: _call_probe(program, ref, values, out))
             return out
 
-        return timed
+        return timed_call
 
-    CppStep.__call__ = timed_run  # type: ignore[method-assign]
+    for step, run in runs.items():
+        step.__call__ = timed(run)  # type: ignore[method-assign]
     wrapper.call_step = timed_call_step  # type: ignore[attr-defined]
     try:
         yield recorder
     finally:
-        CppStep.__call__ = run  # type: ignore[method-assign]
+        for step, run in runs.items():
+            step.__call__ = run  # type: ignore[method-assign]
         wrapper.call_step = make_call  # type: ignore[attr-defined]
+    for probe in recorder.probes.values():
+        probe.seconds = [between(start, end) for start, end in probe.marks]
 
 
-def _kernel_probe(step: CppStep, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Probe:
+def _kernel_probe(step: RegionStep, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Probe:
     lowered = step.plan.lowered
     sizes = dict(zip(lowered.kernel.sizes, rows, strict=True))
     edges = indices[0].numel() if lowered.map is not None else 0

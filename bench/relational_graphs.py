@@ -94,7 +94,7 @@ class Case:
         first, bounds, types = self.first_nodes, self.first_edges, self.ends.tolist()
         both = torch.stack([self.src, self.dst])
         return [
-            both[:, bounds[r] : bounds[r + 1]] - torch.tensor([[first[s]], [first[d]]])
+            both[:, bounds[r] : bounds[r + 1]] - torch.tensor([[first[s]], [first[d]]], device=both.device)
             for r, (s, d) in enumerate(types)
         ]
 

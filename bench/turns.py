@@ -133,11 +133,13 @@ def steps_timer(step: Callable[[], Any]) -> Callable[[int], float]:
 
 def take_turns(
     players: Mapping[str, Player], *, repeats: int, warmup: int = 2, question: str = "turn",
-    known_steps: Mapping[str, int] | None = None, **arguments: Any,
+    known_steps: Mapping[str, int] | None = None, seconds: float = TURN_SECONDS, settle: float = SETTLE_SECONDS,
+    **arguments: Any,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
     """Ask every player for a turn, round after round; seconds of a step for each: median, q1, q3, repeats, min.
 
-    How many steps are a turn is found while warming up, unless `known_steps` has it; without both it is one.
+    How many steps fill a turn of `seconds` is found while warming up, unless `known_steps` has it; without both it is
+    one. `settle` is the pause between turns.
     A player that fails on the way keeps no numbers: its entry has the reason as `status`. The others go on.
     """
     steps = {name: (known_steps or {}).get(name, 1) for name in players}
@@ -145,7 +147,7 @@ def take_turns(
     lost: dict[str, str] = {}
 
     def one(name: str, count: int) -> float:
-        time.sleep(SETTLE_SECONDS)
+        time.sleep(settle)
         return players[name].ask(question, steps=count, **arguments)
 
     for round_ in range(warmup + repeats):
@@ -153,17 +155,17 @@ def take_turns(
             if name in lost:
                 continue
             try:
-                seconds = one(name, steps[name])
+                taken = one(name, steps[name])
             except PlayerLost as problem:
                 lost[name] = str(problem)
                 continue
             if round_ < warmup:
-                steps[name] = max(1, int(TURN_SECONDS / max(seconds, 1e-6)))
+                steps[name] = max(1, int(seconds / max(taken, 1e-6)))
             else:
-                times[name].append(seconds)
+                times[name].append(taken)
     return {
-        name: {"status": lost[name]} if name in lost else {"status": "ok", **summary(taken), "steps": steps[name]}
-        for name, taken in times.items()
+        name: {"status": lost[name]} if name in lost else {"status": "ok", **summary(each), "steps": steps[name]}
+        for name, each in times.items()
     }
 
 

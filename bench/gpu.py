@@ -1,0 +1,125 @@
+"""GNN layers on one NVIDIA GPU: graphweave against PyG eager, torch.compile and torch.sparse, in one command.
+
+    python -m bench.gpu [--minutes 7.5] [--dtype float32|bfloat16|float16] [--graphs arxiv reddit ppi cora points aifb
+                        bgs biokg] [--models gcn sage gat1 gat8 gatv2 monet edgeconv rgcn rgat hgt]
+                        [--systems eager inductor sparse graphweave] [--repeats 12] [--system-seconds 100] [--out FILE]
+    python -m bench.gpu --device cpu --small [...]        # a rehearsal: small graphs, the host's clock, no memory
+
+Forward pass (no gradients) and training step (forward, cross entropy of random labels over every node, backward; no
+optimiser) on seeded synthetic graphs of published sizes, 64 random features. gcn to monet have 2 layers, 64 wide, GAT
+1 x 64 or 8 x 8 heads, GATv2 4 x 16; edgeconv has 4 layers, 64-64-128-256, on k-NN graphs of 16 x 1,024 points; rgcn,
+rgat and hgt are one layer, 64 -> 64, as in bench.relational. R-MAT graphs have the sizes of ogbn-arxiv, Reddit (10
+million edges), PPI and Cora; aifb, bgs and biokg those of Hector's Table 3.
+
+Systems: PyG's layers eagerly; the same under torch.compile's default backend, sizes known, with the loss in the same
+function; torch.sparse where a model can be said in it (GCN, SAGE), its adjacency normalised and transposed before,
+which PyG's GCN does in each step; graphweave. For rgcn, rgat and hgt "eager" is every form that PyG has, of which the
+fastest counts, and inductor and graphweave compile the same text (bench/relational_models.py).
+
+Correctness comes first: outputs, loss and gradients of every system against PyG eager in float64 (typed layers: a
+relation by relation float64 reference, which PyG's own layers must match too). A system is wrong where its error is
+above 1e-4 in float32 and above 4 times eager's own. A wrong one is timed, and its status says it is wrong: it meets
+no target and counts for no ratio. So is a graphweave that fell back to eager PyTorch ("ran eagerly").
+
+Times are CUDA events around turns of about 20 ms; systems take turns; the first call, compilation included, is apart.
+Memory is torch.cuda.max_memory_allocated of a warm step, as if the system were alone with its inputs. Bandwidth is
+bytes counted from each fused kernel's loop IR (bench/traffic.py; a row gathered for every edge, or every tensor once)
+over the kernel's time, as a fraction of a copy measured in the same process.
+
+One process has the device. A system that fails (out of memory, compilation) is recorded with its traceback and the rest
+goes on; where it takes the process or the device with it, or takes longer than --system-seconds for an answer, a new
+process measures the case again without it. Cases are ordered by importance; one that would not fit in what is left of
+--minutes is recorded as skipped. The JSON is written anew after each answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.common import machine
+from bench.gpu_cases import GRAPHS, MODELS, ORDER, SYSTEMS
+from bench.gpu_measure import nvidia_smi
+from bench.gpu_report import tables
+from bench.gpu_run import Budget, Process, Run, chosen
+from bench.gpu_worker import DTYPES
+from bench.turns import ROOT
+
+NO_GPU = (
+    "bench.gpu: expected a CUDA device (torch.cuda.is_available() is False). "
+    "For a rehearsal without one: python -m bench.gpu --device cpu --small"
+)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--small", action="store_true", help="graphs a hundredth of the size, for a rehearsal")
+    parser.add_argument("--minutes", type=float, default=7.5, help="in all; the last case may take 15 s longer")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS, default=list(SYSTEMS))
+    parser.add_argument("--repeats", type=int, default=12, help="turns of each system that are timed")
+    parser.add_argument("--system-seconds", type=float, default=100.0, help="that one answer of a system may take")
+    parser.add_argument(
+        "--out", type=Path, help="JSON, or a folder for gpu.json (default: bench/results on a GPU, nothing on a CPU)"
+    )
+    options = parser.parse_args(argv)
+    if options.out is None and options.device == "cuda":
+        options.out = ROOT / "bench" / "results"
+    if options.out is not None and options.out.is_dir():
+        options.out = options.out / "gpu.json"
+    return options
+
+
+def new_record(options: argparse.Namespace) -> dict[str, Any]:
+    settings = {name: value for name, value in vars(options).items() if name != "out"}
+    smi = nvidia_smi() if options.device == "cuda" else None
+    return {
+        "benchmark": "gpu", "machine": machine(), "settings": settings, "nvidia_smi": smi, "status": "running",
+        "cases": {}, "targets": [],
+    }  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    began = time.monotonic()
+    options = parse(argv)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print(NO_GPU, file=sys.stderr)
+        return 2
+    record = new_record(options)
+    budget = Budget(60 * options.minutes, began=began)
+    with tempfile.TemporaryDirectory() as folder:
+        given = [
+            "--device",
+            "cuda:0" if options.device == "cuda" else "cpu",
+            "--dtype",
+            options.dtype,
+            "--folder",
+            folder,
+        ]
+        given += ["--small"] * options.small
+        run = Run(
+            lambda: Process(given), budget, record, options.out, repeats=options.repeats,
+            system_seconds=options.system_seconds, say=lambda text: print(text, file=sys.stderr, flush=True),
+        )  # fmt: skip
+        try:
+            run.go(chosen(ORDER, options.models, options.graphs, options.systems))
+            record["status"] = "ok"
+        except KeyboardInterrupt:
+            record["status"] = "interrupted"
+        run.write()
+    tables(record)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

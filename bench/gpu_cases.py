@@ -1,0 +1,268 @@
+"""Models, graphs and systems of `bench.gpu`, the order of its cases, and a model as a system has it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bench import relational_graphs, relational_models, relational_pyg, workloads
+from bench.check import Result
+from bench.gpu_sparse import SPARSE, sparse_model
+from bench.graphs import ARXIV_EDGES, ARXIV_NODES, FEATURES, HIDDEN, POINT_SETS, Workload, knn_clouds
+from bench.graphs import pseudo_coordinates as pseudo_of
+from bench.relational_graphs import Case
+from bench.relational_reference import reference as relational_reference
+from bench.relational_serve import Form
+from bench.workloads import COMPILERS, Model, WithLoss, attention
+from graphweave.data import rmat
+
+SIZES = {
+    "arxiv": (ARXIV_NODES, ARXIV_EDGES),
+    "reddit": (232_965, 10_000_000),
+    "ppi": (56_944, 818_716),
+    "cora": (2_708, 10_556),
+}
+"""R-MAT graphs: nodes and edges as published; of Reddit's 115 million edges 10 million."""
+
+SMALLER = 100
+"""With --small R-MAT graphs have this many times fewer nodes and edges."""
+
+POINTS = "points"
+TYPED_GRAPHS = ("aifb", "bgs", "biokg")
+GRAPHS = (*SIZES, POINTS, *TYPED_GRAPHS)
+
+LARGE = ("arxiv", "reddit", "biokg")
+"""Graphs of at least as many edges as arxiv."""
+
+PLAIN: dict[str, Model] = {
+    "gcn": workloads.MODELS["gcn"],
+    "sage": workloads.MODELS["sage"],
+    "gat1": Model(lambda inputs: attention(inputs, 1, HIDDEN)),
+    "gat8": Model(lambda inputs: attention(inputs, 8, HIDDEN // 8)),
+    "gatv2": workloads.MODELS["gatv2"],
+    "monet": workloads.MODELS["monet"],
+    "edgeconv": workloads.MODELS["edgeconv"],
+}
+"""Two layers, 64 wide; gat1 and gat8 have 1 x 64 and 8 x 8 heads, gatv2 4 x 16; edgeconv has its four layers."""
+
+TYPED = relational_models.MODELS
+"""One layer, 64 -> 64, one head, as in bench.relational."""
+
+MODELS = (*PLAIN, *TYPED)
+MODES = ("train", "infer")
+SYSTEMS = ("eager", "inductor", "sparse", "graphweave")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    model: str
+    graph: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.graph}"
+
+    @property
+    def systems(self) -> tuple[str, ...]:
+        """For typed models eager PyG is several systems, and inductor compiles the text that graphweave compiles."""
+        if self.model in TYPED:
+            forms = [name for name, models in relational_pyg.FORMS.items() if self.model in models]
+            return (*forms, "inductor", "graphweave")
+        return SYSTEMS if self.model in SPARSE else tuple(name for name in SYSTEMS if name != "sparse")
+
+
+def kind_of(system: str) -> str:
+    """The name in `SYSTEMS` that a system goes by."""
+    return "eager" if system.startswith("pyg-") else system
+
+
+def other_function(system: str, model: str) -> bool:
+    """HeteroConv of GATConv has a softmax for each relation: another function than RGAT."""
+    return (system, model) == relational_pyg.WITHIN
+
+
+ORDER = tuple(
+    Pair(model, graph)
+    for graph, models in (
+        ("arxiv", ("gat8", "gat1")),
+        ("bgs", ("rgat", "hgt")),
+        ("arxiv", ("gcn", "sage", "monet", "gatv2")),
+        (POINTS, ("edgeconv",)),
+        ("cora", ("gat8", "gcn")),
+        ("reddit", ("gat8",)),
+        ("aifb", ("rgat", "hgt", "rgcn")),
+        ("bgs", ("rgcn",)),
+        ("reddit", ("gcn", "gat1", "sage")),
+        ("cora", ("sage", "gat1", "gatv2", "monet")),
+        ("biokg", ("hgt", "rgat", "rgcn")),
+        ("ppi", ("gat8", "gcn", "sage", "gat1", "monet", "gatv2")),
+        ("reddit", ("monet", "gatv2")),
+    )
+    for model in models
+)
+"""Most important first: what the targets are about, then each model once, then the rest."""
+
+SECONDS = {"eager": 4.0, "sparse": 4.0, "inductor": 35.0, "graphweave": 25.0}
+GRAPH_SECONDS = {"reddit": 15.0, "biokg": 15.0}
+
+
+def guess(pair: Pair, systems: tuple[str, ...]) -> float:
+    """Seconds that a case takes on a machine of which nothing is known yet: compilation, above all."""
+    return 3.0 + GRAPH_SECONDS.get(pair.graph, 0.0) + sum(SECONDS[kind_of(system)] for system in systems)
+
+
+# ---------------------------------------------------------------- graphs
+
+
+def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path, seed: int = 0) -> Workload:
+    """On the CPU, float32. Edges of R-MAT graphs are kept in `folder`, since a large one takes seconds to draw."""
+    generator = torch.Generator().manual_seed(seed)
+    if name == POINTS:
+        x, index = knn_clouds(*POINT_SETS["tiny-points" if small else POINTS], generator)
+    else:
+        nodes, edges = (count // SMALLER if small else count for count in SIZES[name])
+        index = _kept(folder / f"{name}-{nodes}-{edges}.pt", lambda: rmat(nodes, edges, seed))
+        x = torch.randn(nodes, FEATURES, generator=generator)
+    y = torch.randint(HIDDEN, (x.size(0),), generator=generator)
+    return Workload(x, index, y, pseudo_of(index, x.size(0)) if pseudo else None)
+
+
+def typed_graph(name: str, *, small: bool, folder: Path, seed: int = 0) -> Case:
+    """On the CPU, float32. With `small` all are the graph `tiny` of bench.relational."""
+    path = folder / f"{name}-{small}.npz"
+    if not path.exists():
+        relational_graphs.save(relational_graphs.make("tiny" if small else name, folder, seed), str(path))
+    return relational_graphs.load(str(path))
+
+
+def _kept(path: Path, make: Callable[[], Tensor]) -> Tensor:
+    if not path.exists():
+        torch.save(make(), path)
+    return torch.load(path)
+
+
+def plain_on(work: Workload, device: torch.device, dtype: torch.dtype) -> Workload:
+    attr = None if work.edge_attr is None else work.edge_attr.to(device, dtype)
+    return Workload(work.x.to(device, dtype), work.edge_index.to(device), work.y.to(device), attr)
+
+
+def typed_on(case: Case, device: torch.device, dtype: torch.dtype) -> Case:
+    """What a layer reads; counts by type stay on the CPU."""
+    moved = {name: getattr(case, name).to(device) for name in ("y", "src", "dst", "etype", "ntype")}
+    return replace(case, x=case.x.to(device, dtype), norm=case.norm.to(device, dtype), **moved)
+
+
+# ---------------------------------------------------------------- a model on a graph, as systems have it
+
+
+class Subject:
+    """What is shared by the systems of a case: the graph on the device, initial weights, and what is right.
+
+    `form(system)` builds the model of one system; `want` computes in float64 what each mode should give.
+    """
+
+    inputs: tuple[Tensor, ...]
+    nodes: int
+    edges: int
+
+    def form(self, system: str) -> Form:
+        raise NotImplementedError
+
+    def want(self, *, within: bool) -> dict[str, Result]:
+        """`within`: of the other function (see `other_function`)."""
+        raise NotImplementedError
+
+
+class Plain(Subject):
+    def __init__(self, model: str, work: Workload, dtype: torch.dtype) -> None:
+        torch.manual_seed(0)
+        self._model = PLAIN[model].make(work.x.size(1)).to(work.x.device, dtype)
+        self._work = work
+        self.inputs = (*work.inputs, work.y)
+        self.nodes, self.edges = work.x.size(0), work.edge_index.size(1)
+
+    def form(self, system: str) -> Form:
+        module = copy.deepcopy(self._model)
+        if system == "sparse":
+            return _compiled("eager", sparse_model(module, self._work), module, self._work)
+        return _compiled(system, module, module, self._work)
+
+    def want(self, *, within: bool) -> dict[str, Result]:
+        """By PyG's layers, eager."""
+        module = copy.deepcopy(self._model).double()
+        form = _compiled("eager", module, module, self._work.double())
+        return {mode: result_of(form, mode) for mode in MODES}
+
+
+class Typed(Subject):
+    def __init__(self, model: str, case: Case, dtype: torch.dtype) -> None:
+        self._model, self._case, self._dtype = model, case, dtype
+        drawn = relational_models.weights(model, case.num_relations, case.num_node_types)
+        self._weights = {name: value.to(case.x.device, dtype) for name, value in drawn.items()}
+        self.inputs = (*relational_models.inputs(model, case), case.y)
+        self.nodes, self.edges = case.x.size(0), case.src.numel()
+
+    def form(self, system: str) -> Form:
+        if system in relational_pyg.FORMS:
+            made = relational_pyg.build(system, self._model, self._case, self._weights)
+            made.module.to(self._case.x.device, self._dtype)
+            return made
+        layer = relational_models.LAYERS[self._model](self._weights)
+        given = relational_models.inputs(self._model, self._case)
+        loss, run = (COMPILERS[system](module) for module in (relational_models.WithLoss(layer), layer))
+        return Form(layer, lambda: run(*given), lambda: loss(self._case.y, *given), lambda: _grads(layer))
+
+    def want(self, *, within: bool) -> dict[str, Result]:
+        """Relation by relation, so that no tensor of edges x features is kept; PyG's layers are compared with it."""
+        found = relational_reference(self._model, self._case, self._weights, within=within)
+        out, loss = found.pop("out"), found.pop("loss")
+        return {"infer": Result((out,), {}), "train": Result((loss,), dict(found))}
+
+
+def subject(pair: Pair, device: torch.device, dtype: torch.dtype, *, small: bool, folder: Path) -> Subject:
+    if pair.model in TYPED:
+        case = typed_graph(pair.graph, small=small, folder=folder)
+        return Typed(pair.model, typed_on(case, device, dtype), dtype)
+    work = plain_graph(pair.graph, pseudo=PLAIN[pair.model].pseudo, small=small, folder=folder)
+    return Plain(pair.model, plain_on(work, device, dtype), dtype)
+
+
+def _compiled(system: str, module: nn.Module, owner: nn.Module, work: Workload) -> Form:
+    """Model and loss as one function, and the model alone; gradients are those of `owner`'s parameters."""
+    loss, run = (COMPILERS[system](one) for one in (WithLoss(module), module))
+    return Form(owner, lambda: run(*work.inputs), lambda: loss(work.y, *work.inputs), lambda: _grads(owner))
+
+
+def _grads(module: nn.Module) -> dict[str, Tensor]:
+    return {name: value.grad for name, value in module.named_parameters() if value.grad is not None}
+
+
+def result_of(form: Form, mode: str) -> Result:
+    """The output of one more forward pass; or the loss of one more training step, and gradients."""
+    form.step(mode)
+    out = form.last[mode]["out"].detach().clone()
+    grads = form.grads() if mode == "train" else {}
+    return Result((out,), {name: value.detach().clone() for name, value in grads.items()})
+
+
+def expected(exact: Result, got: Result) -> Result:
+    """What should have come, as far as a system gives it. `sum.<name>`: one parameter that all relations share."""
+    grads = {}
+    for name in got.grads:
+        grad = exact.grads[name.removeprefix("sum.")]
+        grads[name] = grad.sum(0) if grad is not None and name.startswith("sum.") else grad
+    return Result(exact.outputs, grads)
+
+
+GELU = F.gelu
+
+
+def restore() -> None:
+    """PyG's HGT is built with the identity in place of its activation, in the whole process."""
+    F.gelu = GELU  # type: ignore[assignment]
