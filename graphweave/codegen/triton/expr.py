@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from graphweave.codegen.arrays import flatten
@@ -35,6 +36,22 @@ def expression(expr: Expr, scope: Scope) -> Printed:
             return _uniform(seed, row, size, index, dtype, scope)
         case Call(op, args):
             return _call(op, args, scope)
+
+
+def tensor(expr: Expr, scope: Scope) -> Printed:
+    """`expr` as a tensor of its type, which a bare number is not yet."""
+    if isinstance(expr, Lit):
+        text = f"tl.full([], {_number(expr)}, {ttype(computed(expr.dtype))})"
+        return Printed(text)
+    return expression(expr, scope)
+
+
+def _number(lit: Lit) -> str:
+    if lit.dtype is DType.bool:
+        return str(int(bool(lit.value)))
+    if not lit.dtype.is_float:
+        return str(int(lit.value))
+    return repr(float(lit.value)) if math.isfinite(lit.value) else f'float("{float(lit.value)}")'
 
 
 # ---------------------------------------------------------------- memory
@@ -162,7 +179,9 @@ _POWERS = {0.0: "(tl.zeros_like({x}) + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.
 
 def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
     dtype = computed(dtype_of(args[-1], scope.types))
-    parts = [expression(arg, scope) for arg in args]
+    # of two bare numbers nobody would know the type
+    bare = op is Op.where and all(isinstance(arg, Lit) for arg in args[1:])
+    parts = [tensor(arg, scope) if bare else expression(arg, scope) for arg in args]
     texts = [p.text for p in parts]
     x = texts[0]
     match op:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
-from graphweave.codegen.triton.expr import expression, folded, pointer, reduced
+from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
 from graphweave.codegen.triton.names import HALF, computed, literal, ttype
 from graphweave.codegen.triton.registers import placed
 from graphweave.codegen.triton.scope import Held, Printed, Scope
@@ -29,7 +29,7 @@ from graphweave.ir.loop.nodes import (
     TileMatMul,
     Tiles,
 )
-from graphweave.ir.loop.types import POSITION, dtype_of, identity
+from graphweave.ir.loop.types import POSITION, identity
 
 DOT = 16
 """The least extent of a matrix that `tl.dot` takes."""
@@ -56,13 +56,13 @@ class Printer:
             case Comment(text):
                 self.scope.w.line(f"# {text}")
             case Let(name, dtype, value):
-                self._let(name, dtype, expression(value, self.scope))
+                self._let(name, dtype, tensor(value, self.scope))
             case Alloc(name, dtype, _, fill):
                 self._alloc(name, dtype, fill)
             case Store(buffer, index, value):
-                self._store(buffer, index, expression(value, self.scope))
+                self._store(buffer, index, tensor(value, self.scope))
             case Accum(buffer, index, fold, value):
-                self._accum(buffer, index, fold, expression(value, self.scope))
+                self._accum(buffer, index, fold, tensor(value, self.scope))
             case FoldLanes():
                 self._fold_lanes(stmt)
             case Lanes(lanes, inner):
@@ -107,8 +107,6 @@ class Printer:
             return
         at = pointer(buffer, index, scope)
         mask = scope.mask(at.axes)
-        if scope.arrays[buffer].dtype is DType.bool and not value.ranked:
-            value = Printed(f"{value.text}")
         scope.w.line(f"tl.store({at.text}, {value.text}{f', mask={mask}' if mask else ''})")
 
     def _accum(self, buffer: str, index: tuple[Expr, ...], fold: Fold, value: Printed) -> None:
@@ -140,7 +138,7 @@ class Printer:
         dtype = computed(stmt.dtype)
         with scope.lanes(stmt.lanes) as axis:
             self.body(stmt.body)
-            value = expression(stmt.value, scope)
+            value = tensor(stmt.value, scope)
             text = value.text if axis is None else self._folded_lanes(value, axis, stmt.fold, dtype)
         self._let(stmt.name, stmt.dtype, Printed(text, value.axes - names_set(axis), bool(scope.axes)))
 
@@ -243,7 +241,3 @@ def filled(held: Held, value: float | int | bool) -> str:
     if number.startswith("tl.full"):  # a constant that needs a type of its own is made once and spread
         return f"tl.broadcast_to({number}, {shape(held.axes, *own)})"
     return f"tl.full({shape(held.axes, *own)}, {number}, {ttype(held.dtype)})"
-
-
-def dtype_in(expr: Expr, scope: Scope) -> DType:
-    return computed(dtype_of(expr, scope.types))

@@ -38,7 +38,7 @@ def _on_cpu() -> Options | str:
         if triton_version() is not None and interpreted():
             return options_for("triton")
         return (
-            "graphweave compiles CPU tensors to Triton for its interpreter only, which GRAPHWEAVE_TARGET=triton asks for: "
+            "graphweave compiles CPU tensors to Triton for its interpreter alone, as GRAPHWEAVE_TARGET=triton asks: "
             "install triton and set TRITON_INTERPRET=1; the model runs eagerly."
         )
     if toolchain.available() is None:
