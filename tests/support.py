@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -23,6 +24,14 @@ def random_graph(num_src: int, num_dst: int, num_edges: int, seed: int = 0) -> T
 def features(rows: int, width: int, dtype: torch.dtype = torch.float32, seed: int = 1) -> Tensor:
     """Signed values of size about 1, [rows, width]."""
     return torch.randn(rows, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+def by_default(every: Iterable[Any], *kept: Any) -> list[Any]:
+    """Parameters of a test: those of `kept` run by default, the rest with the slow tests."""
+    every = list(every)
+    missing = [value for value in kept if value not in every]
+    assert kept and not missing, f"expected values of {every} (got {missing})"
+    return [pytest.param(value, marks=() if value in kept else pytest.mark.slow) for value in every]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,13 @@ def awkward_graphs() -> Iterator[Graph]:
 
 
 AWKWARD = tuple(awkward_graphs())
+
+SEVERAL = tuple(graph for graph in AWKWARD if graph.num_nodes > 1 and graph.edge_index.size(1) != 1)
+"""Two compilations serve them all; a single node or edge has code of its own."""
+
+several_or_all = pytest.mark.parametrize(
+    "graphs", [pytest.param(SEVERAL, id="several"), pytest.param(AWKWARD, id="all", marks=pytest.mark.slow)]
+)
 
 
 def assert_matches(

@@ -27,7 +27,7 @@ from graphweave.schedule.regions import Call
 from graphweave.testing import programs as moves
 from graphweave.testing.programs import E, Growing, V, inputs
 from tests.program_support import assert_computes, compiled
-from tests.support import AWKWARD, assert_matches, features
+from tests.support import AWKWARD, SEVERAL, Graph, assert_matches, by_default, features, several_or_all
 from tests.test_lower import TINY, check_kernel
 
 # ---------------------------------------------------------------- models
@@ -94,11 +94,11 @@ MODELS: dict[str, Callable[[int], nn.Module]] = {
 }
 
 
-def on_awkward_graphs(name: str, width: int, dtype: torch.dtype) -> None:
+def on_awkward_graphs(name: str, width: int, dtype: torch.dtype, graphs: tuple[Graph, ...] = AWKWARD) -> None:
     torch.manual_seed(0)
     layer = MODELS[name](width).to(dtype)
     fast = graphweave.compile(layer)
-    for graph in AWKWARD:
+    for graph in graphs:
         x = features(graph.num_nodes, width, dtype)
         assert_matches(fast, layer, x, graph.edge_index, module=layer, label=graph.name)
     counters = graphweave.counters()
@@ -106,7 +106,7 @@ def on_awkward_graphs(name: str, width: int, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", by_default(MODELS, "edgeconv-mean", "gate"))
 def test_on_awkward_graphs(name: str) -> None:
     on_awkward_graphs(name, 33, torch.float64)
 
@@ -114,7 +114,7 @@ def test_on_awkward_graphs(name: str) -> None:
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(("name", "width"), [("edgeconv-max", 64), ("plain", 1)])
 def test_float32(name: str, width: int) -> None:
-    on_awkward_graphs(name, width, torch.float32)
+    on_awkward_graphs(name, width, torch.float32, SEVERAL)
 
 
 @pytest.mark.slow
@@ -136,13 +136,14 @@ ATTRIBUTED: dict[str, Callable[[], nn.Module]] = {
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("name", ATTRIBUTED)
-def test_attributes_of_edges(name: str) -> None:
+@pytest.mark.parametrize("name", by_default(ATTRIBUTED, "gine", "crystal", "nnconv"))
+@several_or_all
+def test_attributes_of_edges(name: str, graphs: tuple[Graph, ...]) -> None:
     """Whose own gradient lies on the edges, and is the mathematics' own."""
     torch.manual_seed(0)
     layer = ATTRIBUTED[name]().double()
     fast = graphweave.compile(layer)
-    for graph in AWKWARD:
+    for graph in graphs:
         x = features(graph.num_nodes, 8, torch.float64)
         attributes = features(graph.edge_index.shape[1], 5, torch.float64, seed=3)
         assert_matches(fast, layer, x, graph.edge_index, attributes, module=layer, label=graph.name)

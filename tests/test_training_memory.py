@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import AWKWARD, features, random_graph
+from support import Graph, by_default, features, random_graph, several_or_all
 from torch import Tensor, nn
 
 import graphweave
@@ -75,10 +75,15 @@ def on_nodes(saved: tuple[str, ...]) -> list[str]:
     return [t for s in saved if (t := s.split(": ", 1)[1]).startswith("V")]
 
 
-@pytest.mark.parametrize("model", [MaxMessages(), pyg.GATConv(9, 4, heads=3)], ids=["max", "gat"])
-def test_policies_give_equal_gradients(model: nn.Module) -> None:
+MODELS: dict[str, Callable[[], nn.Module]] = {"max": MaxMessages, "gat": lambda: pyg.GATConv(9, 4, heads=3)}
+
+
+@pytest.mark.parametrize("name", by_default(MODELS, "max"))
+@several_or_all
+def test_policies_give_equal_gradients(name: str, graphs: tuple[Graph, ...]) -> None:
+    model = MODELS[name]()
     compiled = {p: graphweave.compile(model, options={"recompute": p}) for p in POLICIES}
-    for graph in AWKWARD:
+    for graph in graphs:
         x = features(graph.num_nodes, 9).requires_grad_()
         inputs = [x, *model.parameters()]
         want = torch.autograd.grad(model(x, graph.edge_index).square().sum(), inputs)
@@ -88,11 +93,12 @@ def test_policies_give_equal_gradients(model: nn.Module) -> None:
                 torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5, msg=f"{graph.name}, {policy}")
 
 
-def test_policies_give_equal_gradients_through_several_layers_and_dropout() -> None:
+@pytest.mark.parametrize("sizes", by_default(((333,), (333, 6)), (333,)), ids=str)
+def test_policies_give_equal_gradients_through_several_layers_and_dropout(sizes: tuple[int, ...]) -> None:
     model = Stack()
     compiled = {p: graphweave.compile(model, options={"recompute": p}) for p in POLICIES}
-    for index in (INDEX, random_graph(40, 40, 6)):
-        x = features(40, 9).requires_grad_()
+    for size in sizes:
+        x, index = features(40, 9).requires_grad_(), random_graph(40, 40, size)
         got = {}
         for policy, f in compiled.items():
             torch.manual_seed(3)
@@ -137,14 +143,14 @@ def peak_rows(policy: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> floa
     return (most - before) / arena.size_class(nodes * 16 * 4)
 
 
-def test_memory_in_use_at_once_is_what_the_policy_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("layers", by_default((2, 3), 2))
+def test_memory_in_use_at_once_is_what_the_policy_says(layers: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` keeps three tensors a layer (projection, sum, masked sum); `always` the projection.
 
     The last layer's backward has one and two more. What `always` sums again for a layer is gone before the next.
     """
-    for layers in (2, 3):
-        assert peak_rows("auto", layers, monkeypatch) == 3 * layers + 1
-        assert peak_rows("always", layers, monkeypatch) == layers + 2
+    assert peak_rows("auto", layers, monkeypatch) == 3 * layers + 1
+    assert peak_rows("always", layers, monkeypatch) == layers + 2
 
 
 def test_messages_computed_again_are_the_bits_that_the_maximum_was_found_among() -> None:
