@@ -113,6 +113,12 @@ def from_environment(environ: Mapping[str, str]) -> Settings:
     return Settings(**values)
 
 
+def origins(environ: Mapping[str, str]) -> dict[str, tuple[str, str | None]]:
+    """Field -> its variable, and the variable of `environ` that sets it (None: the field has its default)."""
+    set_by = {field: name for name, field, _ in _VARIABLES if environ.get(name, "").strip()}
+    return {field: (name, set_by.get(field)) for name, field, _ in _VARIABLES}
+
+
 _current: Settings | None = None
 
 

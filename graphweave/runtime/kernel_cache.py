@@ -15,6 +15,7 @@ import shutil
 import tempfile
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -174,13 +175,40 @@ def _build(text: str, target: Path) -> None:
     bump("kernel_builds")
 
 
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Of a folder of kernels: how many, the bytes of their files, and which would be built again."""
+
+    kernels: int
+    bytes: int
+    damaged: tuple[Path, ...]
+
+
+def contents(folder: Path) -> Contents:
+    """Reads every library, to compare it with its digest. A folder that does not exist is empty."""
+    sizes: list[int] = []
+    damaged: list[Path] = []
+    for path in sorted(folder.glob("*.so")):
+        try:
+            sizes.append(_bytes_of(path))
+        except FileNotFoundError:
+            continue  # another process is evicting
+        if not _intact(path):
+            damaged.append(path)
+    return Contents(len(sizes), sum(sizes), tuple(damaged))
+
+
+def _bytes_of(library: Path) -> int:
+    """Of a library and its text."""
+    return sum(file.stat().st_size for s in (".so", ".cpp") if (file := library.with_suffix(s)).exists())
+
+
 def evict(folder: Path, bound: int, keep: Path | None = None) -> None:
     """Deletes the least recently used kernels until the folder is within `bound` bytes; `keep` always stays."""
     entries: list[tuple[float, int, Path]] = []
     for path in folder.glob("*.so"):
         try:
-            files = [path.with_suffix(s).stat().st_size for s in (".so", ".cpp") if path.with_suffix(s).exists()]
-            entries.append((path.stat().st_mtime, sum(files), path))
+            entries.append((path.stat().st_mtime, _bytes_of(path), path))
         except FileNotFoundError:
             continue  # another process is evicting too
     total = sum(size for _, size, _ in entries)

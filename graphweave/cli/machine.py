@@ -1,0 +1,173 @@
+"""Facts about this machine and this installation, as plain values that JSON can hold."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shlex
+import tempfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from graphweave.cli.trial import Trial
+from graphweave.core.errors import ToolchainError
+from graphweave.core.settings import from_environment, origins, settings
+from graphweave.frontends.dynamo.targets import options_of
+from graphweave.runtime import kernel_cache, toolchain, triton_kernel
+
+NOT_INSTALLED = "not installed"
+
+ALSO_READ = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "TRITON_CACHE_DIR")
+"""Variables of others on which kernels depend."""
+
+
+def versions() -> dict[str, str]:
+    return {
+        "graphweave": _version("graphweave"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "triton": triton_kernel.triton_version() or NOT_INSTALLED,
+        "torch_geometric": _version("torch_geometric"),
+        "numpy": _version("numpy"),
+    }
+
+
+def _version(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return NOT_INSTALLED
+
+
+def compiler() -> dict[str, Any]:
+    """The C++ compiler in force, or `why` there is none."""
+    try:
+        tools = toolchain.toolchain()
+    except ToolchainError as error:
+        return {"why": str(error)}
+    return {
+        "command": shlex.join(tools.command),
+        "version": tools.version,
+        "flags": list(tools.flags),
+        "openmp": None if tools.openmp is None else str(tools.openmp),
+    }
+
+
+def cpu() -> dict[str, Any]:
+    """`cores` of the machine, those this process may use, and the threads that torch and kernels take of them."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return {"model": _cpu_model(), "cores": os.cpu_count(), "usable": allowed, "threads": torch.get_num_threads()}
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.exists() else []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def cuda() -> dict[str, Any]:
+    """The version that torch was built with (None: for the CPU only), and each device."""
+    return {"built_with": torch.version.cuda, "devices": [_device(i) for i in range(torch.cuda.device_count())]}
+
+
+def _device(number: int) -> dict[str, Any]:
+    found = torch.cuda.get_device_properties(number)
+    return {"name": found.name, "memory": found.total_memory, "capability": f"{found.major}.{found.minor}"}
+
+
+def caches() -> dict[str, Any]:
+    """Folders with what they hold, and bounds of all that is kept, in bytes; `why` a folder is of no use, or None."""
+    now, kernels, texts = settings(), kernel_cache.directory(), triton_kernel.directory()
+    return {
+        "kernels": {"directory": str(kernels), "bound": now.cache_bytes, **_readable(kernels, _kernels)},
+        "triton_texts": {"directory": str(texts), **_readable(texts, _texts)},
+        "formats": {"bound": now.format_bytes},
+        "memo": {"bound": now.format_bytes},
+        "arena": {"bound": now.arena_bytes},
+    }
+
+
+def _readable(folder: Path, read: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return {**read(folder), "why": _unwritable(folder)}
+    except OSError as error:
+        return {"entries": None, "bytes": None, "why": f"cannot be read: {error.strerror or error}"}
+
+
+def _kernels(folder: Path) -> dict[str, Any]:
+    found = kernel_cache.contents(folder)
+    return {"entries": found.kernels, "bytes": found.bytes, "damaged": [path.name for path in found.damaged]}
+
+
+def _texts(folder: Path) -> dict[str, Any]:
+    sizes = [path.stat().st_size for path in folder.glob("k*.py")]
+    return {"entries": len(sizes), "bytes": sum(sizes)}
+
+
+def _unwritable(folder: Path) -> str | None:
+    """Tries to make a file where `folder` is or will be; a folder that is missing is not made."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return f"cannot be written: {error.strerror or error}"
+
+
+def settings_in_force(environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Each setting with its value, and where that is from: a variable, the default, or the program that runs."""
+    asked, now = from_environment(environ), settings()
+    rows = []
+    for field, (name, given) in origins(environ).items():
+        value = getattr(now, field)
+        source = "default" if given is None else f"environment: {given}"
+        if value != getattr(asked, field):
+            source = "set by the program"
+        rows.append({"name": name, "value": _plain(value), "source": source})
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+
+
+def unknown_variables(environ: Mapping[str, str]) -> list[str]:
+    """Variables that look like settings and are none."""
+    known = {name for name, _ in origins({}).values()}
+    return sorted(name for name in environ if name.startswith("GRAPHWEAVE_") and name not in known)
+
+
+def placement(cpp: Trial, triton: Trial | None) -> dict[str, dict[str, str]]:
+    """What compiled models run their message passing on, for tensors on the CPU and on CUDA devices, and why.
+
+    `runs` is "cpp", "triton", "eager", or "nothing" where there is no such device.
+    """
+    cpu = _target("cpu", {"cpp": cpp, "triton": triton})
+    if not torch.cuda.device_count():
+        built = torch.version.cuda
+        why = "torch is built for the CPU only" if built is None else f"torch (CUDA {built}) finds no device"
+        return {"cpu": cpu, "cuda": {"runs": "nothing", "why": why}}
+    return {"cpu": cpu, "cuda": _target("cuda", {"triton": triton})}
+
+
+def _target(device: str, trials: Mapping[str, Trial | None]) -> dict[str, str]:
+    """By the decision that the compiler makes for a graph of one tensor there."""
+    graph = fx.Graph()
+    with FakeTensorMode():
+        graph.placeholder("x").meta["val"] = torch.empty(1, device=device)
+    graph.output(())
+    options = options_of(fx.GraphModule({}, graph))
+    if isinstance(options, str):
+        return {"runs": "eager", "why": options}
+    trial = trials.get(options.target)
+    if trial is not None and trial.why is not None:
+        return {"runs": "eager", "why": f"a small kernel does not work: {trial.why}"}
+    return {"runs": options.target, "why": "a small kernel compiles, runs, and computes what it should"}
