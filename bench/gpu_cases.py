@@ -37,7 +37,12 @@ POINTS = "points"
 TYPED_GRAPHS = ("aifb", "bgs", "biokg")
 GRAPHS = (*SIZES, POINTS, *TYPED_GRAPHS)
 
-LARGE = ("arxiv", "reddit", "biokg")
+EDGES_OF_LARGE = {
+    "arxiv": ARXIV_EDGES,
+    "reddit": SIZES["reddit"][1],
+    "biokg": relational_graphs.SYNTHETIC["biokg"].edges,
+}
+LARGE = tuple(EDGES_OF_LARGE)
 """Graphs of at least as many edges as arxiv."""
 
 PLAIN: dict[str, Model] = {
