@@ -31,7 +31,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational clean
+.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-gpu clean
 
 setup: $(STAMP)
 
@@ -88,6 +88,11 @@ bench-udf: $(STAMP) $(DGL_STAMP)
 # RGCN, RGAT and HGT here, in PyG and in DGL: `make bench-relational ARGS="--graphs aifb wn18rr --out FILE"`.
 bench-relational: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.relational $(ARGS)
+
+# On a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`. A rehearsal
+# without one: `make bench-gpu ARGS="--device cpu --small --models gcn --graphs cora"`. TORCH must have CUDA, as the default.
+bench-gpu: $(STAMP)
+	$(BIN)/python -m bench.gpu $(ARGS)
 
 $(DGL_STAMP): bench/requirements-dgl.txt
 	$(DGL_PYTHON) -m venv $(DGL_VENV)
