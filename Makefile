@@ -89,8 +89,9 @@ bench-udf: $(STAMP) $(DGL_STAMP)
 bench-relational: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.relational $(ARGS)
 
-# On a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`. A rehearsal
-# without one: `make bench-gpu ARGS="--device cpu --small --models gcn --graphs cora"`. TORCH must have CUDA, as the default.
+# On a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`; TORCH must
+# have CUDA, as the default has. A rehearsal without a GPU:
+#   make bench-gpu ARGS="--device cpu --small --models gcn --graphs cora"
 bench-gpu: $(STAMP)
 	$(BIN)/python -m bench.gpu $(ARGS)
 

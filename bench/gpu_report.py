@@ -59,7 +59,7 @@ def against(case: Entry, mode: str, kind: str, key: str = "median") -> Finding:
     """`key` of the best system of a kind over graphweave's. A graphweave that is not right misses."""
     own = systems_in(case, mode).get(BASE)
     if own is None:
-        return Finding(why=case.get("status", ABSENT))
+        return Finding(why=_without(case))
     if own.get("status") != "ok":
         return Finding(verdict="missed", why=f"graphweave: {own.get('status')}")
     peer = best(case, mode, kind)
@@ -67,8 +67,13 @@ def against(case: Entry, mode: str, kind: str, key: str = "median") -> Finding:
         tried = [str(one.get("status")) for name, one in systems_in(case, mode).items() if kind_of(name) == kind]
         return Finding(why=f"no {kind} to compare with: {'; '.join(tried) or 'not run'}")
     if peer[1].get(key) is None or not own.get(key):
-        return Finding(why=f"no {key}: {case.get('status', ABSENT)}")
+        return Finding(why=f"no {key.replace('_', ' ')}")
     return Finding(peer[1][key] / own[key], "", f"{mode}, {peer[0]}")
+
+
+def _without(case: Entry) -> str:
+    """Why a case has no graphweave."""
+    return "graphweave was not asked for" if case["status"] == "ok" else str(case["status"])
 
 
 def slower_mode(case: Entry) -> Finding:
@@ -87,7 +92,7 @@ def share_of_eager(case: Entry) -> Finding:
 def of_copy(case: Entry, copy: float) -> Finding:
     own = systems_in(case, "train").get(BASE)
     if own is None:
-        return Finding(why=case.get("status", ABSENT))
+        return Finding(why=_without(case))
     if own.get("status") != "ok":
         return Finding(verdict="missed", why=f"graphweave: {own.get('status')}")
     total = bandwidth(own.get("bandwidth"), copy)
@@ -155,7 +160,7 @@ def tables(record: Mapping[str, Any]) -> None:
     rehearsal = ", small graphs: a rehearsal" if record["settings"]["small"] else ""
     title = f"{where}, {record['settings']['dtype']}, copy {copy / 1e9:.0f} GB/s{rehearsal}"
     for mode in MODES:
-        rows = [_row(name, case, mode, copy) for name, case in record["cases"].items()]
+        rows = [_row(name, case, mode, copy) for name, case in record["cases"].items() if systems_in(case, mode)]
         ratio_table(f"{'training step' if mode == 'train' else 'forward pass'}: {title}", HEADINGS, rows)
     rows = [
         [one["target"], one["wanted"], one["verdict"], name, _number(case["value"]), case["verdict"], case["why"]]
@@ -163,6 +168,9 @@ def tables(record: Mapping[str, Any]) -> None:
         for name, case in one["cases"].items()
     ]
     ratio_table("targets", ["target", "wanted", "verdict", "case", "value", "case's verdict", "note"], rows)
+    for name, case in record["cases"].items():
+        if case["status"] != "ok":
+            print(f"{name}: {case['status']}")
 
 
 HEADINGS = [
@@ -172,8 +180,6 @@ HEADINGS = [
 
 
 def _row(name: str, case: Entry, mode: str, copy: float) -> list[str]:
-    if case["status"] != "ok" and not systems_in(case, mode):
-        return [name, case["status"].splitlines()[0]]
     own = systems_in(case, mode).get(BASE, {})
     cells = [_cell(case, mode, kind) for kind in SYSTEMS]
     ratios = [against(case, mode, kind).value for kind in ("eager", "inductor")]

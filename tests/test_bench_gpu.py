@@ -278,6 +278,7 @@ def test_a_case_that_does_not_fit_is_skipped_and_a_smaller_one_is_not(monkeypatc
     assert found["first cora"]["status"] == "ok" and found["first cora"]["seconds"] == 60.0
     assert found["large cora"] == {"status": "skipped: would take about 60 s, 50 s are left", "guess": 60.0}
     assert found["small cora"]["status"] == "ok"
+    assert "modes" not in found["large cora"]
 
 
 def test_the_pace_follows_what_cases_took_within_bounds() -> None:
@@ -364,10 +365,14 @@ def test_a_graphweave_that_is_not_right_misses(status: str) -> None:
         assert target.judge(case, 400.0)["verdict"] == "missed"
 
 
-def test_what_was_skipped_or_has_no_peer_is_not_measured() -> None:
+def test_what_was_skipped_or_has_no_peer_is_not_measured(capsys: pytest.CaptureFixture[str]) -> None:
     skipped = {"status": "skipped: would take about 60 s, 50 s are left", "guess": 60.0}
     alone = case_of({"eager": {"status": "failed: OutOfMemoryError"}, "graphweave": entry(median=0.1)})
     found = verdict_of("GAT training, eager", {"gat8 arxiv": skipped, "gat1 arxiv": alone})
+    record = {**new_record(), "cases": {"gat8 arxiv": skipped, "gat1 arxiv": alone}, "targets": [found]}
+    tables(record)
+    printed = capsys.readouterr().out
+    assert f"gat8 arxiv: {skipped['status']}" in printed and "OutOfMemoryError" in printed
     assert found["verdict"] == "not measured"
     assert found["cases"]["gat8 arxiv"]["why"] == skipped["status"]
     assert "OutOfMemoryError" in found["cases"]["gat1 arxiv"]["why"]
