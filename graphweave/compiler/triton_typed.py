@@ -1,32 +1,41 @@
 """Typed products, their grams and scatters as Triton kernels: the counterparts of `typed.py` and `typed_scatter.py`.
 
-There is a kernel for every float type and all widths. No number of a tensor is asked for: what depends on how many rows
-a type has is decided on the device, by tables that are cached with the index tensors.
+There is a kernel for every float type and all widths. Integers, of which PyTorch has no products of matrices on a GPU,
+are multiplied one by one, with a copy of its matrix for each row. No number of a tensor is asked for: what depends on
+how many rows a type has is decided on the device, by tables that are cached with the index tensors.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import Any
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.triton.names import computed
-from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed
-from graphweave.compiler.typed import TypedGram, TypedProduct
+from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed, summed
+from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
+from graphweave.compiler.typed import TypedGram, TypedProduct, add_outer, gathered_rows
+from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.counters import bump
 from graphweave.core.types import DType
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.triton_kernel import interpreted, module, precision
+from graphweave.runtime.typed_pairs import Cut, column, typed_pairs
 from graphweave.runtime.typed_parts import Folds, typed_parts
 
+TypedKernel: TypeAlias = TypedProgram | FoldProgram | ScatterProgram
+
 ROWS = 64
-"""Rows of one type that a program of a product takes, and a gram in one step."""
+"""Rows of one type that a program of a product takes."""
+
+TERMS = 16
+"""Rows that a gram multiplies in one step: see `codegen/triton/typed.py` about more."""
 
 PART = 256
 """Rows that a program of a gram takes, at least."""
@@ -40,6 +49,21 @@ PARTS_BYTES = 64 << 20
 FOLDED = 16
 """Parts that are folded at once."""
 
+PAIRS = 32
+"""Of a row and a type: how many a program of a scatter multiplies at once."""
+
+BLOCK = 1024
+"""Edges of a block of a scatter, at least."""
+
+BLOCKS = 1024
+"""Of a scatter, at most."""
+
+PIECE = 256
+"""Edges from which a row may be cut into pieces."""
+
+PIECES = 4096
+"""Pieces there may be, however few the rows; else one for eight rows."""
+
 
 class TritonProduct(TypedProduct):
     """See `TypedProduct`; tensors lie on one device, and so does the result."""
@@ -48,13 +72,15 @@ class TritonProduct(TypedProduct):
         out = x.new_empty((types.values.numel(), self.blocks, self.j))
         if out.numel() == 0 or self.k == 0:
             return _checked(out.zero_(), types, gather)
+        if not self.dtype.is_float:
+            matrices = (w.mT if self.transposed else w).index_select(0, types.flat())
+            return (gathered_rows(x, gather).unsqueeze(3) * matrices).sum(2, dtype=x.dtype)
         order = _Order(types, gather)
         parts = typed_parts(types, ROWS, order.wide)
         kernel = TypedProgram("matmul", self.blocks, self.k, self.j, self.dtype, self.transposed)
         tensors = x.contiguous(), w.contiguous(), out, order.rows(gather), order.rows(), order.indptr
         constants = {"M": ROWS, "PRECISION": precision_of(self.dtype)}
-        programs = parts.kinds.numel() * kernel.programs
-        launch(print_typed(kernel), kernel.name, programs, [*tensors, parts.kinds, parts.begins], constants)
+        launch(kernel, parts.kinds.numel(), [*tensors, parts.kinds, parts.begins], constants, warps=8)
         return out
 
 
@@ -65,19 +91,48 @@ class TritonGram(TypedGram):
         num, size = types.values.numel(), (self.blocks, self.k, self.j)
         if num == 0 or 0 in size:
             return _checked(x.new_zeros((types.rows, *size)), types, gather_x, gather_y)
+        if not self.dtype.is_float:
+            rows = gathered_rows(x, gather_x), gathered_rows(y, gather_y)
+            return add_outer(x.new_zeros((types.rows, *size)), *rows, types)
         order = _Order(types, gather_x, gather_y)
-        acc = TORCH_DTYPE[computed(self.dtype)]
+        acc = TORCH_DTYPE[summed(self.dtype)]
         length = _part(num, self.blocks * self.k * self.j * acc.itemsize)
         parts = typed_parts(types, length, order.wide)
         sums = x.new_zeros((types.rows + parts.folds.slots, *size), dtype=acc)
         kernel = TypedProgram("gram", *size, self.dtype)
-        rows = order.rows(gather_x), order.rows(gather_y), order.indptr
+        positions = order.rows(gather_x), order.rows(gather_y), order.indptr
         tables = parts.kinds, parts.begins, parts.targets
-        constants = {"SIZE": length, "M": min(length, ROWS), "PRECISION": precision_of(self.dtype)}
-        programs = parts.kinds.numel() * kernel.programs
-        tensors = [x.contiguous(), y.contiguous(), sums, *rows, *tables]
-        launch(print_typed(kernel), kernel.name, programs, tensors, constants)
+        constants = {"M": TERMS, "PRECISION": precision_of(self.dtype)}
+        arguments = [x.contiguous(), y.contiguous(), sums, *positions, *tables, length]
+        launch(kernel, parts.kinds.numel(), arguments, constants, warps=8)
         return folded(sums, parts.folds, types.rows, self.dtype)
+
+
+class TritonScatter(TypedScatter):
+    """See `TypedScatter`; tensors lie on one device, and so does the result."""
+
+    product = TritonProduct
+
+    def _added(self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> Tensor:
+        num, width = types.values.numel(), (self.blocks, self.j)
+        if num == 0 or 0 in width or self.k == 0:
+            return _checked(x.new_zeros((dst.rows, *width)), types, dst, src)
+        if not self.dtype.is_float:
+            return self._add_messages(x.new_zeros((dst.rows, *width)), x, w, types, dst, src, scale)
+        wide = any(i.wide for i in (types, dst, src) if i is not None)
+        cut = cut_of(num, dst.rows)
+        found = typed_pairs(types, dst, cut, wide)
+        sources = found.order if src is None else column(types, dst, src, cut, wide)
+        sums = x.new_zeros((dst.rows + found.folds.slots, *width), dtype=TORCH_DTYPE[summed(self.dtype)])
+        scales = 0 if scale is None else scale.shape[1]
+        kernel = ScatterProgram(self.blocks, self.k, self.j, self.dtype, self.transposed, scales)
+        x = x.contiguous()
+        by = x if scale is None else scale.contiguous()
+        tables = found.order, found.edges, found.targets, found.pairs, found.kinds, found.tiles
+        constants = {"M": cut.tile, "PRECISION": precision_of(self.dtype)}
+        tensors = [x, w.contiguous(), by, sums, sources, *tables]
+        launch(kernel, found.tiles.numel() - 1, tensors, constants)
+        return folded(sums, found.folds, dst.rows, self.dtype)
 
 
 class _Order:
@@ -97,6 +152,13 @@ class _Order:
         return formats.in_order(t.values.numel(), self.wide) if order is None else order
 
 
+def cut_of(edges: int, rows: int) -> Cut:
+    """Powers of two, so that graphs of about one size share what Triton compiles."""
+    block = power_of_two(-(-edges // BLOCKS))
+    piece = power_of_two(-(-2 * edges // max(rows // 8, PIECES)))
+    return Cut(max(block, BLOCK), max(piece, PIECE), PAIRS)
+
+
 def precision_of(dtype: DType) -> str:
     """TF32 holds every number of a half type; for float64 there is one precision only."""
     if dtype is DType.f32:
@@ -108,24 +170,38 @@ def folded(sums: Tensor, folds: Folds, num_rows: int, dtype: DType) -> Tensor:
     """The first `num_rows` rows of `sums`, after those that consist of parts have been summed; of `dtype`."""
     width = sums[:1].numel()
     if folds.rows.numel():
-        kernel = FoldProgram(width, computed(dtype))
-        tensors = [sums, folds.rows, folds.begins, folds.ends, num_rows]
-        programs = folds.rows.numel() * kernel.programs
-        launch(print_fold(kernel), kernel.name, programs, tensors, {"P": FOLDED})
+        kernel = FoldProgram(width, summed(dtype))
+        launch(kernel, folds.rows.numel(), [sums, folds.rows, folds.begins, folds.ends, num_rows], {"P": FOLDED})
     # A view would keep the memory of the parts alive, which is little unless rows are few.
     return sums[:num_rows].to(TORCH_DTYPE[dtype], copy=folds.slots > num_rows // 8)
 
 
-def launch(text: str, symbol: str, programs: int, tensors: Sequence[Any], constants: dict[str, Any]) -> None:
-    """Runs the function `symbol` of a module's text on tensors and numbers, asynchronously where the device is."""
-    if programs == 0:
+def launch(
+    kernel: TypedKernel, count: int, arguments: Sequence[Any], constants: Mapping[str, Any], warps: int = 4
+) -> None:
+    """Runs the programs of `count` parts, blocks or folds, asynchronously where the device is.
+
+    `arguments`: tensors, the first on the device, and numbers.
+    """
+    if count == 0:
         return
-    function = getattr(module(text), symbol)
-    options = {} if interpreted() else {"num_warps": 4, "enable_fp_fusion": True}
-    device = tensors[0].device
+    options = {} if interpreted() else {"num_warps": warps, "enable_fp_fusion": True}
+    device = arguments[0].device
     with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
-        function[(programs,)](*tensors, **constants, **options)
+        _function(kernel)[(count * kernel.programs,)](*arguments, **constants, **options)
     bump("kernel_launches")
+
+
+@lru_cache(maxsize=1024)
+def _function(kernel: TypedKernel) -> Any:
+    match kernel:
+        case TypedProgram():
+            text = print_typed(kernel)
+        case FoldProgram():
+            text = print_fold(kernel)
+        case ScatterProgram():
+            text = print_scatter(kernel)
+    return getattr(module(text), kernel.name)
 
 
 def _part(num: int, nbytes: int) -> int:

@@ -64,7 +64,7 @@ class TypedProduct:
             return self._by_type(x, w, types, gather)
         if few(types.values.numel(), w):
             copies = w.index_select(0, types.flat())
-            return _rows(x, gather).unsqueeze(2) @ (copies.mT if self.transposed else copies)
+            return gathered_rows(x, gather).unsqueeze(2) @ (copies.mT if self.transposed else copies)
         return self._by_kernel(x.contiguous(), w.contiguous(), types, gather)
 
     def _by_kernel(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
@@ -112,8 +112,7 @@ class TypedGram:
             out = arena.empty(size, x.dtype).zero_()
             self._add_by_type(out, x, y, types, gather_x, gather_y)
         elif few(types.values.numel(), out := x.new_empty(size)):
-            outer = _rows(x, gather_x).unsqueeze(3) * _rows(y, gather_y).unsqueeze(2)
-            out = out.zero_().index_add_(0, types.flat(), outer)
+            add_outer(out.zero_(), gathered_rows(x, gather_x), gathered_rows(y, gather_y), types)
         else:
             out = arena.empty(size, x.dtype)
             self._by_kernel(out, x.contiguous(), y.contiguous(), types, gather_x, gather_y)
@@ -190,8 +189,13 @@ def few(num: int, matrices: Tensor) -> bool:
     return num <= FEW and num * matrices[:1].numel() <= COPIED
 
 
-def _rows(x: Tensor, gather: Index | None) -> Tensor:
+def gathered_rows(x: Tensor, gather: Index | None) -> Tensor:
     return x if gather is None else x.index_select(0, gather.flat())
+
+
+def add_outer(out: Tensor, x: Tensor, y: Tensor, types: Index) -> Tensor:
+    """`out` [types, blocks, k, j], to which the outer product of each row is added."""
+    return out.index_add_(0, types.flat(), x.unsqueeze(3) * y.unsqueeze(2))
 
 
 def _check(types: Index, x: Tensor, gather: Index | None) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.typed import call_operands, gathered, matrices
+from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.types import Space
@@ -17,18 +18,24 @@ from graphweave.ir.message import nodes
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import MapOf, Program, Ref
 from graphweave.runtime.index import Index
-from graphweave.schedule.options import Options
+from graphweave.schedule.options import Options, Target
+
+_CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram], type[TypedScatter]]] = {
+    "cpp": (TypedProduct, TypedGram, TypedScatter),
+    "triton": (TritonProduct, TritonGram, TritonScatter),
+}
 
 
 def typed_step(program: Program, ref: Ref, options: Options) -> Callable[..., Any] | None:
     """`step(rows, *values)` of a typed product, its values as `call_operands` lists them; None for any other node."""
     node = program.nodes[ref]
+    product_of, gram_of, scatter_of = _CALLS[options.target]
     names = call_operands(program, ref)
     match node:
         case nodes.TypedMatMul(x, w, m):
             rows, types, matrix = _Rows.of(program, x), _Map.of(program, m), matrices(program, w)
             *blocks, k, j = type_of(program, w).shape
-            product = TypedProduct(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+            product = product_of(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
             def multiply(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
                 given = dict(zip(names, values, strict=True))
@@ -39,7 +46,7 @@ def typed_step(program: Program, ref: Ref, options: Options) -> Callable[..., An
         case nodes.TypedGram(x, y, m):
             first, second, types = _Rows.of(program, x), _Rows.of(program, y), _Map.of(program, m)
             *blocks, k, j = type_of(program, ref).shape
-            gram = TypedGram(numel(blocks), k, j, type_of(program, ref).dtype)
+            gram = gram_of(numel(blocks), k, j, type_of(program, ref).dtype)
 
             def outer(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
                 given = dict(zip(names, values, strict=True))
@@ -51,7 +58,7 @@ def typed_step(program: Program, ref: Ref, options: Options) -> Callable[..., An
             rows, matrix = _Rows.of(program, x), matrices(program, w)
             types, along = _Map.of(program, t), _Map.of(program, m)
             *blocks, k, j = type_of(program, w).shape
-            scatter = TypedScatter(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+            scatter = scatter_of(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
             def push(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
                 given = dict(zip(names, values, strict=True))

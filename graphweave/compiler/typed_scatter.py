@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,10 +31,13 @@ BLOCK_EDGES = 2048
 class TypedScatter:
     """out[v, b, j] = sum over e with dst(e) = v of scale[e, b] * sum_k x[src(e), b, k] w[t(e), b, k, j]."""
 
+    product: ClassVar[type[TypedProduct]] = TypedProduct
+    """Of edges, where there is no kernel of the whole."""
+
     def __init__(self, blocks: int, k: int, j: int, dtype: DType, transposed: bool = False) -> None:
         """`transposed`: w is given as [types, blocks, j, k]."""
         self.blocks, self.k, self.j, self.dtype, self.transposed = blocks, k, j, dtype, transposed
-        self._product = TypedProduct(blocks, k, j, dtype, transposed)
+        self._product = self.product(blocks, k, j, dtype, transposed)
 
     def __call__(
         self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None = None, scale: Tensor | None = None
@@ -51,13 +55,16 @@ class TypedScatter:
 
     def _added(self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> Tensor:
         """x and w as they are given, scale [E, 1] or [E, blocks] -> [dst.rows, blocks, j]."""
-        num = types.values.numel()
-        if has_kernel(self.dtype, self.k, self.j, self.blocks) and not few(num, w):
+        if has_kernel(self.dtype, self.k, self.j, self.blocks) and not few(types.values.numel(), w):
             return self._by_kernel(x, w, types, dst, src, scale)
-        messages = self._product(x, w, types, src).view(num, self.blocks, self.j)
-        messages = messages if scale is None else messages * scale.unsqueeze(2)
         out = arena.empty((dst.rows, self.blocks, self.j), x.dtype).zero_()
-        return out.index_add_(0, dst.flat(), messages)
+        return self._add_messages(out, x, w, types, dst, src, scale)
+
+    def _add_messages(
+        self, out: Tensor, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None
+    ) -> Tensor:
+        messages = self._product(x, w, types, src).view(types.values.numel(), self.blocks, self.j)
+        return out.index_add_(0, dst.flat(), messages if scale is None else messages * scale.unsqueeze(2))
 
     def _by_kernel(
         self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None

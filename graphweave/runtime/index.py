@@ -12,7 +12,7 @@ from graphweave.runtime.tracked import Key, place
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """int32 or int64 `values` [S] on the CPU that name one of `rows` rows each; with `wrap`, -1 is the last."""
+    """int32 or int64 `values` [S] that name one of `rows` rows each; with `wrap`, -1 is the last."""
 
     values: Tensor
     rows: int

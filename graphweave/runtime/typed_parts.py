@@ -32,6 +32,10 @@ class Folds:
     slots: int
     """There are at most so many."""
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.rows, self.begins, self.ends
+
 
 @dataclass(frozen=True, slots=True)
 class TypedParts:
@@ -48,7 +52,7 @@ class TypedParts:
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.kinds, self.begins, self.targets, self.folds.rows, self.folds.begins, self.folds.ends
+        return self.kinds, self.begins, self.targets, *self.folds.tensors
 
 
 def typed_parts(types: Index, size: int, wide: bool = False) -> TypedParts:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.triton.names import HALF, computed, ttype
-from graphweave.core.types import DType
+from graphweave.codegen.triton.names import ttype
+from graphweave.core.types import HALF, DType
 
 Kind: TypeAlias = Literal["matmul", "gram"]
 
@@ -25,7 +25,8 @@ COLUMNS = 64
 """Of a tile of the result, at most."""
 
 TERMS = 32
-"""That are multiplied in one step, at most."""
+"""That are multiplied in one step, at most. In full precision, which has no matrix instructions, a step of 64 is too
+much for the registers: for sm_80 some 4 to 10 KB a thread are spilled (Triton 3.9, 4 warps), of 32 none."""
 
 FOLDED = 256
 """Elements that a program folds."""
@@ -42,20 +43,20 @@ _MATMUL = """\
 def {name}(x, w, out, x_rows, out_rows, indptr, kinds, begins, M: tl.constexpr, PRECISION: tl.constexpr):
     # out[r, b, j] = sum over k of x[g(r), b, k] * w[t(r), b, k, j], for M rows of one type
     program = tl.program_id(0).to(tl.int64)
-    part = program // {programs}
-    b = program % {programs} // {j_tiles}
+    part = {part}
+    b = {b}
     kind = tl.load(kinds + part)
     if kind >= 0:
         at = tl.load(begins + part) + tl.arange(0, M)
         at_ok = at < tl.load(indptr + kind + 1)
         x_row = tl.load(x_rows + at, mask=at_ok, other=0).to(tl.int64)
         out_row = tl.load(out_rows + at, mask=at_ok, other=0).to(tl.int64)
-        j = program % {j_tiles} * {j_tile} + tl.arange(0, {j_tile})
+        j = {j_from}tl.arange(0, {j_tile})
         total = tl.zeros([M, {j_tile}], {acc})
         for step in range(0, {k}, {k_tile}):
             k = step + tl.arange(0, {k_tile})
             row = tl.load(x + x_row[:, None] * {x_width} + (b * {k} + k)[None, :], mask={x_ok}, other=0.0){widen}
-            at_w = (kind * {blocks} + b) * {size} + k[:, None] * {k_stride} + j[None, :] * {j_stride}
+            at_w = {matrix} + {w_k} + {w_j}
             matrix = tl.load(w + at_w{w_ok}){widen}
             total = tl.dot(row, matrix, total, input_precision=PRECISION, out_dtype={acc})
         tl.store(out + out_row[:, None] * {out_width} + (b * {j} + j)[None, :], total{narrow}, mask={out_ok})
@@ -63,19 +64,18 @@ def {name}(x, w, out, x_rows, out_rows, indptr, kinds, begins, M: tl.constexpr, 
 
 _GRAM = """\
 def {name}(
-    x, y, sums, x_rows, y_rows, indptr, kinds, begins, targets, SIZE: tl.constexpr, M: tl.constexpr,
-    PRECISION: tl.constexpr,
+    x, y, sums, x_rows, y_rows, indptr, kinds, begins, targets, length, M: tl.constexpr, PRECISION: tl.constexpr
 ):
-    # sums[target, b, i, j] = sum over r of x[g(r), b, i] * y[h(r), b, j], for SIZE rows of one type, M at a time
+    # sums[target, b, i, j] = sum over r of x[g(r), b, i] * y[h(r), b, j], for `length` rows of one type, M at a time
     program = tl.program_id(0).to(tl.int64)
-    part = program // {programs}
-    b = program % {programs} // {tiles}
+    part = {part}
+    b = {b}
     kind = tl.load(kinds + part)
     if kind >= 0:
         begin = tl.load(begins + part)
-        end = tl.minimum(begin + SIZE, tl.load(indptr + kind + 1).to(tl.int64))
-        i = program % {tiles} // {j_tiles} * {i_tile} + tl.arange(0, {i_tile})
-        j = program % {j_tiles} * {j_tile} + tl.arange(0, {j_tile})
+        end = tl.minimum(begin + length, tl.load(indptr + kind + 1).to(tl.int64))
+        i = {i_from}tl.arange(0, {i_tile})
+        j = {j_from}tl.arange(0, {j_tile})
         total = tl.zeros([{i_tile}, {j_tile}], {acc})
         for step in range(begin, end, M):
             at = step + tl.arange(0, M)
@@ -93,11 +93,11 @@ _FOLD = """\
 def {name}(sums, rows, begins, ends, num_rows, P: tl.constexpr):
     # sums[row] = sum of sums[num_rows + slot] over the row's slots, P at a time
     program = tl.program_id(0).to(tl.int64)
-    fold = program // {programs}
+    fold = {part}
     begin = tl.load(begins + fold)
     end = tl.load(ends + fold)
     if begin < end:
-        i = program % {programs} * {tile} + tl.arange(0, {tile})
+        i = {i_from}tl.arange(0, {tile})
         total = tl.zeros([{tile}], {acc})
         for step in range(begin, end, P):
             slot = step + tl.arange(0, P)
@@ -129,8 +129,8 @@ class TypedProgram:
     @property
     def programs(self) -> int:
         """Of one part."""
-        rows = _tiles(self.k) if self.kind == "gram" else 1
-        return self.blocks * rows * _tiles(self.j)
+        rows = tiles(self.k) if self.kind == "gram" else 1
+        return self.blocks * rows * tiles(self.j)
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,9 @@ def print_typed(kernel: TypedProgram) -> str:
     """The module's text, with the function `kernel.name`.
 
     x_rows and out_rows (y_rows) say which row stands at each position in the order of types; the other tables are those
-    of `TypedParts`. There are `kernel.programs` programs for each part. M is a power of two, 16 at least. A gram's sums
-    [types + slots, blocks, k, j] have the type that half types are summed in, and are to be folded.
+    of `TypedParts`. There are `kernel.programs` programs for each part. M is a power of two, 16 at least, and of a
+    product the size of a part; of a gram that is `length`. A gram's sums [types + slots, blocks, k, j] have the type
+    that half types are summed in, and are to be folded.
     """
     form = _MATMUL if kernel.kind == "matmul" else _GRAM
     return HEAD + form.format(**_names(kernel))
@@ -164,12 +165,46 @@ def print_typed(kernel: TypedProgram) -> str:
 def print_fold(kernel: FoldProgram) -> str:
     """The module's text; tables are those of `Folds`. There are `kernel.programs` programs for each fold."""
     tile = FOLDED if kernel.programs > 1 else power_of_two(kernel.width)
-    names = {"name": kernel.name, "programs": kernel.programs, "tile": tile, "width": kernel.width}
-    return HEAD + _FOLD.format(**names, acc=ttype(kernel.dtype))
+    names = {"name": kernel.name, "tile": tile, "width": kernel.width, "acc": ttype(kernel.dtype)}
+    return HEAD + _FOLD.format(**names, **program_names(1, kernel.programs, tile))
 
 
 def tile(extent: int, most: int) -> int:
     return min(max(power_of_two(extent), LEAST), most)
+
+
+def tiles(columns: int) -> int:
+    return -(-columns // COLUMNS)
+
+
+def program_names(blocks: int, rows: int, row: int, columns: int = 1, column: int = 1) -> dict[str, str]:
+    """What a program does, of `blocks` x `rows` x `columns` programs for each part: which part, block and tile.
+
+    Tiles are of `row` rows and `column` columns.
+    """
+    each = blocks * rows * columns
+
+    def digit(step: int, count: int) -> str:
+        number = f"program % {step * count}" if step * count > 1 else "program"
+        return number + (f" // {step}" if step > 1 else "")
+
+    return {
+        "part": f"program // {each}" if each > 1 else "program",
+        "b": digit(rows * columns, blocks) if blocks > 1 else "0",
+        "i_from": f"{digit(columns, rows)} * {row} + " if rows > 1 else "",
+        "j_from": f"{digit(1, columns)} * {column} + " if columns > 1 else "",
+    }
+
+
+def matrix_names(blocks: int, k: int, j: int, transposed: bool) -> dict[str, str]:
+    """Where an element of a type's and block's matrix lies."""
+    matrix = f"(kind * {blocks} + b)" if blocks > 1 else "kind"
+    w_k, w_j = "k[:, None]", "j[None, :]"
+    return {
+        "matrix": f"{matrix} * {k * j}",
+        "w_k": w_k if transposed else f"{w_k} * {j}",
+        "w_j": f"{w_j} * {k}" if transposed else w_j,
+    }
 
 
 def masked(*parts: str) -> str:
@@ -183,9 +218,14 @@ def inside(name: str, extent: int, step: int, at: str) -> str:
     return f"({name} < {extent}){at}" if extent % step else ""
 
 
+def summed(dtype: DType) -> DType:
+    """The type in which numbers of `dtype` are multiplied and summed."""
+    return DType.f32 if dtype in HALF else dtype
+
+
 def element_names(dtype: DType) -> dict[str, str]:
     half = dtype in HALF
-    acc = ttype(computed(dtype))
+    acc = ttype(summed(dtype))
     return {"acc": acc, "widen": f".to({acc})" if half else "", "narrow": f".to({ttype(dtype)})" if half else ""}
 
 
@@ -195,16 +235,12 @@ def _names(kernel: TypedProgram) -> dict[str, str | int]:
     x_ok, out_ok = inside("i" if gram else "k", k, k_tile, "[None, :]"), inside("j", j, j_tile, "[None, :]")
     sums_ok = [ok for ok in (x_ok.replace("[None, :]", "[:, None]"), out_ok) if ok]
     return {
-        "name": kernel.name, "blocks": blocks, "k": k, "j": j, "size": k * j, "x_width": blocks * k,
-        "out_width": blocks * j, "sums_width": blocks * k * j, "programs": kernel.programs, "j_tiles": _tiles(j),
-        "tiles": _tiles(k) * _tiles(j), "i_tile": k_tile, "k_tile": k_tile, "j_tile": j_tile,
-        "k_stride": 1 if kernel.transposed else j, "j_stride": k if kernel.transposed else 1,
+        "name": kernel.name, "k": k, "j": j, "size": k * j, "x_width": blocks * k, "out_width": blocks * j,
+        "sums_width": blocks * k * j, "i_tile": k_tile, "k_tile": k_tile, "j_tile": j_tile,
+        **program_names(blocks, tiles(k) if gram else 1, k_tile, tiles(j), j_tile),
+        **matrix_names(blocks, k, j, kernel.transposed),
         "x_ok": " & ".join(filter(None, ["at_ok[:, None]", x_ok])),
         "out_ok": " & ".join(filter(None, ["at_ok[:, None]", out_ok])),
         "w_ok": masked(inside("k", k, k_tile, "[:, None]"), out_ok),
         "sums_ok": f", mask={' & '.join(sums_ok)}" if sums_ok else "", **element_names(kernel.dtype),
     }  # fmt: skip
-
-
-def _tiles(extent: int) -> int:
-    return -(-extent // COLUMNS)

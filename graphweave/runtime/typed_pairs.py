@@ -1,0 +1,137 @@
+"""Edges by block of rows, then by type, then by row: the order in which a GPU adds typed products to rows.
+
+A *pair* is a row and a type with the edges between: their sources are summed before they are multiplied. A tile is some
+pairs of one type in one block, whose rows all differ. A row of very many edges is cut into *pieces*, which are rows of
+their own until they are folded, so no program has much more to do than the others.
+
+How many pairs and tiles there are is known on the device alone: tables have room for the most there can be, and nothing
+here waits for the device. 16 bytes an edge, twice that if wide; cached as the formats of `formats.py` are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from graphweave.runtime import formats
+from graphweave.runtime.index import Index
+from graphweave.runtime.typed_parts import Folds, folds_of, several
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How edges are shared out: about `block` in a block, at most `piece` in a piece and `tile` pairs in a tile."""
+
+    block: int
+    piece: int
+    tile: int
+
+
+@dataclass(frozen=True, slots=True)
+class TypedPairs:
+    """Per-edge tables are int32, or int64 if wide; those of tiles and blocks int64."""
+
+    order: Tensor
+    """[num_edges] the edge at each position."""
+
+    edges: Tensor
+    """[num_edges + 1] the first position of each pair; beyond the last pair the number of edges."""
+
+    targets: Tensor
+    """[num_edges] where each pair's product belongs: its row, or number of rows + the slot of a piece."""
+
+    pairs: Tensor
+    """[tiles + 1] the first pair of each tile."""
+
+    kinds: Tensor
+    """[tiles] the type of each tile."""
+
+    tiles: Tensor
+    """[blocks + 1] the first tile of each block."""
+
+    folds: Folds
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.order, self.edges, self.targets, self.pairs, self.kinds, self.tiles, *self.folds.tensors
+
+
+def typed_pairs(types: Index, rows: Index, cut: Cut, wide: bool = False) -> TypedPairs:
+    """Of at least one edge, with a type and a row each."""
+    key = "typed_pairs", types.key, rows.key, cut, wide
+    tensors = types.values, rows.values
+    return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, cut, wide)))
+
+
+def column(types: Index, rows: Index, other: Index, cut: Cut, wide: bool = False) -> Tensor:
+    """The row that `other` names for the edge at each position of `typed_pairs(types, rows, cut, wide)`."""
+    key = "pairs_column", types.key, rows.key, other.key, cut, wide
+    order = typed_pairs(types, rows, cut, wide).order
+    tensors = types.values, rows.values, other.values
+    return cast(Tensor, formats.cached(key, tensors, lambda: other.flat(wide).index_select(0, order)))
+
+
+def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:
+    order, key, target, folds = _sorted(types, rows, cut, wide)
+    num, dtype = order.numel(), torch.int64 if wide else torch.int32
+    blocks = -(-num // cut.block)
+    in_group = _changes(key)
+    starts = in_group | _changes(target)
+    pair = starts.cumsum(0) - 1
+    first = torch.where(in_group, pair, 0).cummax(0).values  # of the same block and type
+    tile = (starts & ((pair - first) % cut.tile == 0)).cumsum(0) - 1
+    edges = _firsts(pair, num)
+    heads = _firsts(tile, num // cut.tile + min(num, blocks * types.rows))
+    bounds = torch.arange(blocks + 1, device=key.device) * types.rows
+    return TypedPairs(
+        order=order.to(dtype),
+        edges=edges.to(dtype),
+        targets=target[edges[:-1].clamp(max=num - 1)].to(dtype),
+        pairs=_at(pair, heads),
+        kinds=key[heads[:-1].clamp(max=num - 1)] % types.rows,
+        tiles=_at(tile, torch.searchsorted(key, bounds)),
+        folds=folds,
+    )
+
+
+def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Tensor, Tensor, Folds]:
+    """The edge, block * types + type, and target at each position; in a group targets rise, edges of one as they came.
+
+    A block starts with a piece: it is the piece's first edge that says which.
+    """
+    num, num_rows = rows.values.numel(), rows.rows
+    indptr = formats.csr(rows.values, num_rows, rows.wrap, wide).indptr.long()
+    perm = formats.perm(rows.values, num_rows, rows.wrap, wide)
+    row, kind = rows.flat(wide).long(), types.flat(wide).long()
+    at = torch.arange(num, device=row.device)
+    order = at if perm is None else perm.long()
+    row, kind = row[order], kind[order]
+    needed, first = several((indptr.diff() + (cut.piece - 1)) // cut.piece)
+    piece = (at - indptr[row]) // cut.piece
+    target = torch.where(needed[row] > 0, num_rows + first[row] + piece, row)
+    block = (indptr[row] + piece * cut.piece) // cut.block
+    key, by = torch.sort(block * types.rows + kind, stable=True)
+    longer = num // (cut.piece + 1)  # rows of more than one piece
+    folds = folds_of(needed, first, min(longer, num_rows), num // cut.piece + longer)
+    return order[by], key, target[by], folds
+
+
+def _changes(values: Tensor) -> Tensor:
+    """Where a value differs from the one in front; the first does."""
+    changes = torch.ones_like(values, dtype=torch.bool)
+    changes[1:] = values[1:] != values[:-1]
+    return changes
+
+
+def _firsts(numbers: Tensor, most: int) -> Tensor:
+    """[most + 1] the first position of each of the numbers 0, 1, ..., which rise by one at most."""
+    return torch.searchsorted(numbers, torch.arange(most + 1, device=numbers.device))
+
+
+def _at(numbers: Tensor, positions: Tensor) -> Tensor:
+    """The number at each position; behind the last position, one more than the last number."""
+    last = positions >= numbers.numel()
+    return torch.where(last, numbers[-1] + 1, numbers[positions.clamp(max=numbers.numel() - 1)])
