@@ -39,7 +39,7 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 
-KERNEL_DTYPES = frozenset({DType.f32, DType.f64, DType.bool, DType.i32, DType.i64})
+KERNEL_DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16, DType.bool, DType.i32, DType.i64})
 _MANY = 1024  # rows that are enough to share among threads
 _WIDE = 8  # elements from which a gathered row costs more than the order of edges
 _INLINE_UNIT = 4096  # elements; larger shared values are computed once by PyTorch and read

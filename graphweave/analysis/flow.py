@@ -20,8 +20,6 @@ from graphweave.ir.message.nodes import (
     MapType,
     Node,
     Program,
-    Pull,
-    Push,
     Random,
     Ref,
     ToUnit,
@@ -120,13 +118,8 @@ _NO_WORK = frozenset({
 
 
 def is_work(program: Program, ref: Ref) -> bool:
-    """A call that PyTorch computes something with: no view, number, seed, item of several results, check of a number.
-
-    Of the algebra's own nodes, those that move rows of numbers for which there are no kernels (half precision).
-    """
-    node, t = program.nodes[ref], program.types[ref]
-    if isinstance(node, Pull | Push):
-        return isinstance(t, Type) and t.dtype in (DType.f16, DType.bf16)
+    """A call that PyTorch computes something with: no view, number, seed, item of several results or check."""
+    node = program.nodes[ref]
     if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
         return False
     if any(isinstance(n, Random) and n.seed == ref for n in program.nodes):

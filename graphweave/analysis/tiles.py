@@ -37,7 +37,7 @@ from graphweave.ir.message.nodes import (
 MAX_WIDTH = 512  # elements of a row; wider products are dear enough to pay for storing them
 MAX_GRAM = 65536  # elements; every chunk of rows has a partial sum of this size
 MAX_PRODUCTS = 8  # behind one value; it would be recomputed with all of them wherever it is used
-_DTYPES = frozenset({DType.f32, DType.f64})
+_DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16})
 _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
 
 

@@ -47,7 +47,7 @@ class CppStep(RegionStep):
         for kind, i in self._slots:
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         kernel(ptrs, sizes, chunks, torch.get_num_threads())
-        self._fill_empty(rows, indices, outputs)
+        self._finish(rows, indices, outputs)
         return outputs
 
     def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.loop.nodes import Role
+from graphweave.ir.loop.nodes import Buffer, Role
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
@@ -41,15 +41,16 @@ class RegionStep:
         self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []  # shape, dtype, rows' position
         self._slots: list[tuple[str, int]] = []  # ("in" | "out" | "format", number)
         self._empty: list[tuple[int, bool, float]] = []  # totals: output, over the kernel's rows (or edges), of no rows
+        self._converted: dict[int, torch.dtype] = {}  # totals: outputs that are summed in a wider type than theirs
         self._formats: list[Perm | Column | Flat] = []
         for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
-            self._slot(buffer.role, binding)
+            self._slot(buffer, binding)
 
-    def _slot(self, role: Role, binding: Value | Perm | Column | Flat) -> None:
+    def _slot(self, buffer: Buffer, binding: Value | Perm | Column | Flat) -> None:
         if not isinstance(binding, Value):
             self._slots.append(("format", len(self._formats)))
             self._formats.append(binding)
-        elif role is Role.input:
+        elif buffer.role is Role.input:
             self._slots.append(("in", len(self.reads)))
             self.reads += (binding.ref,)
         else:
@@ -61,7 +62,9 @@ class RegionStep:
                 over_rows = map_type(self._program, node.map).dom == self.spaces[0]
                 self._empty.append((len(self.writes), over_rows, node.empty))
             self.writes += (binding.ref,)
-            self._made.append((t.shape, TORCH_DTYPE[t.dtype], rows))
+            if buffer.dtype is not t.dtype:
+                self._converted[len(self._made)] = TORCH_DTYPE[t.dtype]
+            self._made.append((t.shape, TORCH_DTYPE[buffer.dtype], rows))
 
     def build(self) -> None:
         """Compile (or find) the kernel."""
@@ -79,11 +82,13 @@ class RegionStep:
         """Whether 32 bits do not count the rows and edges."""
         return max([*rows, *(t.numel() for t in indices)]) > _NARROW
 
-    def _fill_empty(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: Sequence[Tensor]) -> None:
-        """Totals of no rows are what their push gives where there are none."""
+    def _finish(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: list[Tensor]) -> None:
+        """Totals in their own type; of no rows they are what their push gives where there are none."""
         for i, over_rows, empty in self._empty:
             if not (rows[0] if over_rows else indices[0].numel()):
                 outputs[i].fill_(empty)
+        for i, dtype in self._converted.items():
+            outputs[i] = outputs[i].to(dtype)
 
     def _csr(self, m: Ref, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> formats.CsrFormat:
         return formats.csr(index[m], self._rows_of(m, counts), self._wraps(m), wide)

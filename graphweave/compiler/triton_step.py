@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.triton.names import computed
 from graphweave.codegen.walk import statements
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
@@ -65,7 +64,7 @@ class TritonStep(RegionStep):
         }
         tensors = [given[kind][i] for kind, i in self._slots]
         launch(self._kernel(wide), self.plan.lowered.kernel, heads, tensors, order, rows[0], self._how)
-        self._fill_empty(rows, indices, outputs)
+        self._finish(rows, indices, outputs)
         return outputs
 
     def _formats_for(
@@ -102,14 +101,14 @@ def launch(
 
 
 def _part(programs: int, buffer: Buffer, device: torch.device) -> Tensor:
-    return torch.empty((programs, numel(buffer.shape)), dtype=TORCH_DTYPE[computed(buffer.dtype)], device=device)
+    return torch.empty((programs, numel(buffer.shape)), dtype=TORCH_DTYPE[buffer.dtype], device=device)
 
 
 def folded(buffer: Buffer, parts: Tensor) -> Tensor:
     """The rows of `parts` as one, in a fixed order."""
     assert buffer.fold is not None
     if not parts.shape[0]:
-        return parts.new_full(parts.shape[1:], identity(buffer.fold, computed(buffer.dtype)).value)
+        return parts.new_full(parts.shape[1:], identity(buffer.fold, buffer.dtype).value)
     if buffer.dtype is DType.bool:
         return parts.any(0) if buffer.fold in (Fold.sum, Fold.max) else parts.all(0)
     if buffer.fold in (Fold.sum, Fold.mul):

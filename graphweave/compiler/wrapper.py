@@ -83,8 +83,9 @@ class Wrapper:
             elif i in self._kernels:
                 self._kernel(i, step)
             else:
-                for ref in step.members:
+                for ref in step.members:  # a region that has no kernel
                     self._ensure(ref)
+                    self._fallbacks += not isinstance(self._program.nodes[ref], Aten)
         for result in self._outputs:
             if result is not None:
                 self._ensure(result)

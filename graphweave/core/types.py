@@ -51,6 +51,15 @@ UNIT = Space("unit")
 """The space of shared data (weights, scalars): one row, broadcast against every other space."""
 
 
+HALF = (DType.f16, DType.bf16)
+"""Types for storage: kernels compute with them in float32."""
+
+
+def computed(dtype: DType) -> DType:
+    """The type in which kernels compute values of `dtype`."""
+    return DType.f32 if dtype in HALF else dtype
+
+
 class Op(Enum):
     """Row-wise scalar operators, the same in both IRs. Arity in `ARITY`; semantics are torch's."""
 

@@ -21,6 +21,7 @@ from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
 from graphweave.codegen.walk import binders, local_arrays, statements, tile_sizes
 from graphweave.codegen.writer import Writer
+from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
 
@@ -38,7 +39,7 @@ def print_kernel(kernel: Kernel) -> str:
     """The C++ text of a well-formed kernel; equal kernels give equal text.
 
     Raises:
-        IRError: where C++ cannot say it (half precision).
+        IRError: where C++ cannot say it (products of matrices of half precision).
     """
     unit = _Unit(kernel)
     body, entry = unit.row_function(), unit.entry()  # printing them collects the helpers they need
@@ -65,6 +66,7 @@ class _Unit:
             [kernel.name, kernel.row, *arrays, *kernel.sizes, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
         )
         self.scope = Scope(self.names, arrays, parameter_types(kernel))
+        self.scope.helpers.update(f"gw_{b.dtype.value}" for b in kernel.buffers if b.dtype in (DType.f16, DType.bf16))
         self.tiles = tile_sizes(kernel.body)
         self.heap = [
             stmt

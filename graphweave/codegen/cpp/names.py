@@ -8,12 +8,11 @@ import re
 from collections.abc import Iterable
 
 from graphweave.codegen.names import Names
-from graphweave.core.errors import IRError
 from graphweave.core.types import DType
 
 _CTYPES = {
     DType.f64: "double", DType.f32: "float", DType.i64: "int64_t", DType.i32: "int32_t", DType.i16: "int16_t",
-    DType.i8: "int8_t", DType.u8: "uint8_t", DType.bool: "bool",
+    DType.i8: "int8_t", DType.u8: "uint8_t", DType.bool: "bool", DType.f16: "gw_f16", DType.bf16: "gw_bf16",
 }  # fmt: skip
 _BITS = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}
 
@@ -41,13 +40,7 @@ def _clashes(name: str) -> bool:
 
 
 def ctype(dtype: DType) -> str:
-    """The C++ type of `dtype`.
-
-    Raises:
-        IRError: for half precision, which C++17 has no arithmetic for.
-    """
-    if dtype not in _CTYPES:
-        raise IRError(f"C++ kernels have no arithmetic on {dtype.value}. Run this region in float32 or in eager mode.")
+    """The C++ type of `dtype`. Those of half precision (`preamble.py`) are for storage and convert to float."""
     return _CTYPES[dtype]
 
 

@@ -139,6 +139,25 @@ GW_INLINE double gw_uniform_f64(int64_t seed, int64_t position) {
   return (double)(int64_t)(((uint64_t)a << 21) + (b >> 11)) * 1.1102230246251565e-16;
 }"""
 
+_F16 = """
+#if !defined(__FLT16_MANT_DIG__)
+#error "half precision needs a compiler with _Float16 (GCC 12, clang 15)"
+#endif
+typedef _Float16 gw_f16;"""
+
+_BF16 = """
+// the upper half of a float, rounded to even
+struct gw_bf16 {
+  uint16_t bits;
+  gw_bf16() = default;
+  explicit inline gw_bf16(float x) {
+    const uint32_t b = (uint32_t)gw_bits(x);
+    bits = (b & 0x7fffffffu) > 0x7f800000u ? (uint16_t)((b >> 16) | 0x40u)
+                                           : (uint16_t)((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
+  }
+  inline operator float() const { return gw_float((int32_t)((uint32_t)bits << 16)); }
+};"""
+
 _RAISE = """
 // what makes sums of exp(x - reference) sums of exp(x - value), where that is larger; -1 for sums to start again
 template <class T> GW_INLINE T gw_factor(T reference, T value) {
@@ -190,6 +209,8 @@ GW_INLINE {ctype} gw_tree{width}({ctype}* p) {{
 
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "bits": ((), _BITS),
+    "gw_f16": ((), _F16),
+    "gw_bf16": (("bits",), _BF16),
     "gw_philox": ((), _PHILOX),
     "gw_uniform_f32": (("gw_philox",), _UNIFORM_F32),
     "gw_uniform_f64": (("gw_philox",), _UNIFORM_F64),

@@ -12,6 +12,7 @@ from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
 from graphweave.codegen.walk import statements
 from graphweave.codegen.writer import Writer
+from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -350,6 +351,8 @@ class Printer:
 
     def _product(self, function: str, tile: str, arrays: tuple[str, ...], wide: tuple[str, str]) -> None:
         """A call of the preamble's `function`, for rows of the elements that the arrays `wide` have."""
+        if any(self.scope.arrays[array].dtype in (DType.f16, DType.bf16) for array in arrays):
+            raise IRError("C++ kernels multiply edges by no matrices of half precision.")
         names = self.scope.names
         begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
         extents = ", ".join(str(self.scope.arrays[array].numel) for array in wide)

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 from graphweave.codegen.arrays import flatten
 from graphweave.codegen.triton.axes import aligned
-from graphweave.codegen.triton.names import HALF, computed, literal, ttype
+from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.registers import read
 from graphweave.codegen.triton.scope import Printed, Scope
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
 from graphweave.ir.loop.types import dtype_of
 
@@ -41,7 +41,7 @@ def expression(expr: Expr, scope: Scope) -> Printed:
 def tensor(expr: Expr, scope: Scope) -> Printed:
     """`expr` as a tensor of its type, which a bare number is not yet."""
     if isinstance(expr, Lit):
-        text = f"tl.full([], {_number(expr)}, {ttype(computed(expr.dtype))})"
+        text = f"tl.full([], {_number(expr)}, {ttype(expr.dtype)})"
         return Printed(text)
     return expression(expr, scope)
 
@@ -99,8 +99,7 @@ def _load(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
         at, name = pointer(buffer, index, scope), scope.fresh(buffer, "at")
         mask = scope.mask(at.axes)
         masked = f", mask={mask}, other={'0.0' if info.dtype.is_float else '0'}" if mask else ""
-        widened = f".to({ttype(computed(info.dtype))})" if info.dtype in HALF else ""
-        scope.w.line(f"{name} = tl.load({at.text}{masked}){widened}")
+        scope.w.line(f"{name} = tl.load({at.text}{masked})")
         scope.loaded[key] = Printed(name, at.axes, at.ranked)
     return scope.loaded[key]
 
@@ -153,8 +152,8 @@ def _cast(x: Expr, dtype: DType, scope: Scope) -> Printed:
         text = f"({value.text} + tl.full([], 0, tl.int64))"
     if dtype is DType.bool:
         return Printed(f"({value.text} != 0)", value.axes, value.ranked)
-    if dtype in HALF:  # rounded here, since the user asks for it, and computed with as before
-        text = f"{text}.to(tl.float32).to({ttype(dtype)}).to(tl.float32)"
+    if dtype in HALF:
+        text = f"{text}.to(tl.float32).to({ttype(dtype)})"
     elif source.is_float and dtype in (DType.u8, DType.i8, DType.i16):
         text = f"{text}.to(tl.int64).to({ttype(dtype)})"  # wraps, where the direct conversion is undefined
     else:
@@ -178,7 +177,7 @@ _POWERS = {0.0: "(tl.zeros_like({x}) + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.
 
 
 def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
-    dtype = computed(dtype_of(args[-1], scope.types))
+    dtype = dtype_of(args[-1], scope.types)
     # of two bare numbers nobody would know the type
     bare = op is Op.where and all(isinstance(arg, Lit) for arg in args[1:])
     parts = [tensor(arg, scope) if bare else expression(arg, scope) for arg in args]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.triton.axes import ROWS, power_of_two
-from graphweave.codegen.triton.names import computed, triton_names
+from graphweave.codegen.triton.names import triton_names
 from graphweave.codegen.triton.preamble import preamble
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.codegen.triton.stmt import DOT, Printer, filled
@@ -102,7 +102,7 @@ class _Unit:
     def _start(self, buffer: Buffer) -> None:
         scope, assert_fold = self.scope, buffer.fold
         assert assert_fold is not None
-        info, dtype = scope.arrays[buffer.name], computed(buffer.dtype)
+        info, dtype = scope.arrays[buffer.name], buffer.dtype
         name = scope.names.derived(buffer.name, "sum")
         if buffer.name in self.grams:
             rows, columns = (max(power_of_two(self.shapes[x]), DOT) for x in self.grams[buffer.name])

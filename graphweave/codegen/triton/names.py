@@ -18,7 +18,6 @@ _TYPES = {
 }  # fmt: skip
 _OF_THE_PRINTER = "tl triton R K ORDERED PRECISION order groups group program step num_rows row_ok edge_ok"
 _RESERVED = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_OF_THE_PRINTER.split()])
-HALF = (DType.f16, DType.bf16)
 
 
 def triton_names(ir_names: Iterable[str]) -> Names:
@@ -33,11 +32,6 @@ def _clashes(name: str) -> bool:
 def ttype(dtype: DType) -> str:
     """The element type as it lies in memory."""
     return _TYPES[dtype]
-
-
-def computed(dtype: DType) -> DType:
-    """The type in which values of `dtype` are computed: half precision is for storage."""
-    return DType.f32 if dtype in HALF else dtype
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
-from graphweave.codegen.triton.names import HALF, computed, literal, ttype
+from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.registers import placed
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Fold
+from graphweave.core.types import HALF, DType, Fold
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
@@ -91,7 +91,7 @@ class Printer:
 
     def _array(self, name: str, dtype: DType, fill: float | int | bool, least: int = 0) -> None:
         scope = self.scope
-        info, kept = scope.arrays[name], computed(dtype)
+        info, kept = scope.arrays[name], dtype
         padded = 0 if info.numel == 1 and not least else max(power_of_two(info.numel), least)
         held = Held(scope.names.of(name), kept, scope.axes, info.numel, padded)
         scope.types[name], scope.held[name] = dtype, held
@@ -135,7 +135,7 @@ class Printer:
 
     def _fold_lanes(self, stmt: FoldLanes) -> None:
         scope = self.scope
-        dtype = computed(stmt.dtype)
+        dtype = stmt.dtype
         with scope.lanes(stmt.lanes) as axis:
             self.body(stmt.body)
             value = tensor(stmt.value, scope)
@@ -190,7 +190,10 @@ class Printer:
     # ------------------------------------------------------------ products
 
     def _matmul(self, out: str, x: str, w: str) -> None:
-        """The weights are read here, at every step, from a cache as a rule: kept, they would fill the registers."""
+        """The weights are read here, at every step, from a cache as a rule: kept, they would fill the registers.
+
+        Numbers of half precision are numbers of TF32, so their products are exact in it.
+        """
         scope = self.scope
         weight, x_held = scope.arrays[w], scope.held[x]
         i, j = x_held.numel, scope.arrays[out].numel
@@ -203,9 +206,11 @@ class Printer:
         mask = f", mask={' & '.join(parts)}, other=0.0" if parts else ""
         scope.w.line(f"{name} = tl.load({scope.names.of(w)} + {at_i} * {j} + {at_j}{mask})")
         operand = f"tl.reshape({self._clean(x_held)}, [R * K, {rows}])"
-        half = weight.dtype in HALF
-        operand = f"{operand}.to({ttype(weight.dtype)})" if half else operand
-        product = f"tl.dot({operand}, {name}, input_precision=PRECISION, out_dtype={ttype(x_held.dtype)})"
+        precision = "PRECISION"
+        if weight.dtype in HALF:
+            operand = f"{operand}.to({ttype(weight.dtype)}).to(tl.float32)"
+            name, precision = f"{name}.to(tl.float32)", '"tf32"'
+        product = f"tl.dot({operand}, {name}, input_precision={precision}, out_dtype={ttype(x_held.dtype)})"
         held = scope.held[out]
         scope.w.line(f"{held.name} = tl.reshape({product}, {shape(held.axes, columns)})")
 

@@ -6,6 +6,8 @@ equal calls differ. The numbers are not those that eager mode draws for the same
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import fx
 
@@ -22,12 +24,13 @@ _SEEDS = 2**63 - 1
 
 def _rand_like(cx: Context, node: fx.Node) -> Ref:
     t = cx.result(node)
-    if t.space == UNIT or t.dtype not in (DType.f32, DType.f64):
-        raise IRError("random numbers of shared data, or of half precision")
+    if t.space == UNIT or not t.dtype.is_float:
+        raise IRError("random numbers of shared data, or no floats")
+    drawn = t.dtype if t.dtype is DType.f64 else DType.f32
     cx.serial += 1
     kwargs = (("dtype", Atom("torch.int64")), ("device", Atom(f"device({val(node).device})")))
     seed = cx.emit(Aten("aten.randint.default", (_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
-    return cx.emit(Random(seed, t))
+    return cx.cast(cx.emit(Random(seed, replace(t, dtype=drawn))), t.dtype)
 
 
 RANDOM: Table = {aten.rand_like.default: _rand_like}

@@ -326,7 +326,8 @@ class _Verifier:
             return
         if math.prod(buffer.shape) != x * y:
             _fail(place, f"'{whole}' must have {x} x {y} elements (got {buffer.shape}).")
-        if types != {buffer.dtype} or not buffer.dtype.is_float:
+        half = role is Role.input and buffer.dtype in (DType.f16, DType.bf16) and types == {DType.f32}
+        if not half and (types != {buffer.dtype} or not buffer.dtype.is_float):
             _fail(place, "operands and result must be of one float type.")
 
     def _tile_row(self, name: str, tile: str, scope: _Scope, place: str) -> int:
