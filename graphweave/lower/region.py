@@ -15,6 +15,7 @@ from graphweave.lower.edges import EdgePass
 from graphweave.lower.online import passes_of
 from graphweave.lower.parameters import Binding, map_name, value_name
 from graphweave.lower.values import NeedsLocal
+from graphweave.lower.widen import widened
 from graphweave.schedule.options import Options
 from graphweave.schedule.regions import Region
 
@@ -51,7 +52,7 @@ def _lowered(draft: Draft, name: str, body: list[Stmt]) -> Lowered:
     kernel = Kernel(
         name, "v", parameters.sizes, parameters.index, csrs, parameters.buffers, stashes, tuple(body)
     )  # fmt: skip
-    return Lowered(kernel, draft.region.map, parameters.bindings, parameters.spaces)
+    return Lowered(widened(kernel), draft.region.map, parameters.bindings, parameters.spaces)
 
 
 class _Rows:
