@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphweave.codegen.triton import print_kernel
-from graphweave.codegen.triton.names import computed
 from graphweave.compiler.triton_step import launch_of
-from graphweave.core.types import DType
+from graphweave.core.types import DType, computed
 from graphweave.ir.loop.nodes import Buffer, Kernel, Role
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch
