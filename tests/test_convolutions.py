@@ -9,7 +9,7 @@ from math import prod
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import assert_matches, features, random_graph
+from support import assert_matches, by_default, features, random_graph
 from torch import Tensor, nn
 
 import graphweave
@@ -82,10 +82,10 @@ def _nothing_left(compiled: nn.Module, *args: Tensor) -> None:
     assert graphweave.counters()["fallback_calls"] == 0
 
 
-RARER = ("cg", "feast", "gated", "cheb", "tag", "agnn", "hypergraph", "gen", "le", "gmm-separate")
+USUAL = ("pna", "gatv2", "transformer-edge", "resgated", "gmm", "supergat", "typed", "normed")
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow if n in RARER else ()) for n in CONVS])
+@pytest.mark.parametrize("name", by_default(CONVS, *USUAL))
 def test_compiled_equals_eager(name: str) -> None:
     torch.manual_seed(0)
     make, more = CONVS[name]
@@ -96,7 +96,10 @@ def test_compiled_equals_eager(name: str) -> None:
     _nothing_left(compiled, x, EDGES, *more)
 
 
-@pytest.mark.parametrize("name", ["pna", "gatv2", "transformer", "resgated", "edgeconv-linear", "supergat"])
+SAVING = ("pna", "gatv2", "transformer", "resgated", "edgeconv-linear", "supergat")
+
+
+@pytest.mark.parametrize("name", by_default(SAVING, "pna", "transformer", "resgated"))
 def test_nothing_of_edges_and_features_is_kept(name: str) -> None:
     """What the forward saves on edges is at most a number for each head."""
     torch.manual_seed(0)

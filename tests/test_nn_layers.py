@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from nn_cases import CASES, Case, graphs_of, reference
-from support import assert_matches
+from support import assert_matches, by_default
 from torch import Tensor, nn
 
 import graphweave as gw
@@ -97,16 +97,9 @@ def test_as_plain_pytorch(name: str) -> None:
 
 
 DEFAULT_EAGER = ("graph-both", "gat", "sage-pool", "edge")
-DEFAULT_COMPILED = (
-    "graph-both-weights", "sage-mean-pair", "gat", "gatv2", "gin-sum", "edge-mlp", "gmm-sum", "agnn", "appnp",
-)  # fmt: skip
+DEFAULT_COMPILED = ("graph-both-weights", "sage-mean-pair", "gat", "gin-sum")
 MANY = ("hub_dst", "duplicates", "power_law", "isolated", "bipartite")
 FEW = ("no_edges", "one_edge", "one_node_loop", "no_edges_no_src")
-
-
-def chosen(names: tuple[str, ...]) -> list[Any]:
-    """`names` by default, the rest with the slow tests."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in CASES]
 
 
 def named(case: Case, names: tuple[str, ...]) -> list[Edges]:
@@ -114,7 +107,7 @@ def named(case: Case, names: tuple[str, ...]) -> list[Edges]:
 
 
 @pytest.mark.filterwarnings(IN_BUCKETS)
-@pytest.mark.parametrize("name", chosen(DEFAULT_EAGER))
+@pytest.mark.parametrize("name", by_default(CASES, *DEFAULT_EAGER))
 def test_with_eager_kernels(name: str) -> None:
     case, layer = CASES[name], made(CASES[name])
     for edges in named(case, MANY + FEW):
@@ -125,7 +118,7 @@ def test_with_eager_kernels(name: str) -> None:
 
 
 @pytest.mark.filterwarnings(IN_BUCKETS)
-@pytest.mark.parametrize("name", chosen(DEFAULT_COMPILED))
+@pytest.mark.parametrize("name", by_default(CASES, *DEFAULT_COMPILED))
 def test_compiled(name: str) -> None:
     """As one graph, which graphs of all sizes share, and with nothing left to PyTorch that works on edges."""
     case, layer = CASES[name], made(CASES[name])

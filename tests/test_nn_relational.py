@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from relational_cases import CASES, Typed
-from support import assert_matches
+from support import assert_matches, by_default
 from torch import Tensor
 
 import graphweave as gw
@@ -23,7 +23,7 @@ pytestmark = [
 MANY = ("empty_types", "one_a_type", "nearly_all", "duplicates", "isolated", "hub_dst", "bipartite")
 FEW = ("no_edges", "one_node_loop")
 """Graphs without edges or with one node compile anew."""
-DEFAULT_MANY = ("rgcn-mean", "rgcn-basis", "rgat", "rgat-within", "hgt", "hgn-mixed", "han")
+DEFAULT_MANY = ("rgcn-mean", "rgat-within", "hgt", "hgn-mixed")
 DEFAULT_FEW = ("rgcn-mean", "rgat-within")
 
 
@@ -47,12 +47,7 @@ def test_as_plain_pytorch(name: str) -> None:
             check(name, layer, layer, typed)
 
 
-def chosen(names: tuple[str, ...]) -> list[Any]:
-    """`names` by default, the rest with the slow tests."""
-    return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in CASES]
-
-
-@pytest.mark.parametrize("name", chosen(DEFAULT_MANY))
+@pytest.mark.parametrize("name", by_default(CASES, *DEFAULT_MANY))
 def test_compiled(name: str) -> None:
     """As one graph, which graphs of all sizes share; those of two types of nodes have one of their own."""
     case, layer = CASES[name], CASES[name].layer()
@@ -65,7 +60,7 @@ def test_compiled(name: str) -> None:
     assert counts["graph_breaks"] == 0 and counts["eager_fallbacks"] == 0 and counts["bucketed_reductions"] == 0
 
 
-@pytest.mark.parametrize("name", chosen(DEFAULT_FEW))
+@pytest.mark.parametrize("name", by_default(CASES, *DEFAULT_FEW))
 def test_compiled_without_edges_and_of_one_node(name: str) -> None:
     case, layer = CASES[name], CASES[name].layer()
     compiled = gw.compile(layer)
@@ -76,7 +71,7 @@ def test_compiled_without_edges_and_of_one_node(name: str) -> None:
     assert counts["graph_breaks"] == 0 and counts["eager_fallbacks"] == 0 and counts["bucketed_reductions"] == 0
 
 
-@pytest.mark.parametrize("name", ["rgcn-mean", "rgat", "rgat-within", "hgt"])
+@pytest.mark.parametrize("name", by_default(("rgcn-mean", "rgat", "rgat-within", "hgt"), "rgcn-mean", "rgat"))
 def test_with_eager_kernels(name: str) -> None:
     case, layer = CASES[name], CASES[name].layer()
     for typed in case.graphs():
@@ -97,6 +92,7 @@ def test_representation_of_layers(name: str) -> None:
     assert all(bool(value.isfinite().all()) for value in layer.state_dict().values())
 
 
+@pytest.mark.slow  # by default, `test_compiled` takes this graph among others
 def test_products_of_the_forward_do_not_become_one_with_those_of_the_backward() -> None:
     """Maps of keys, queries and values look like the gradients of the map of results: HGT could not be cut in two."""
     case, layer = CASES["hgt"], CASES["hgt"].layer()

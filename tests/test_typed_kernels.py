@@ -18,6 +18,7 @@ from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
 from graphweave.runtime.index import Index
+from tests.support import by_default
 
 DTYPES = {torch.float32: DType.f32, torch.float64: DType.f64, torch.bfloat16: DType.bf16, torch.float16: DType.f16}
 WIDTHS = [
@@ -128,8 +129,9 @@ def test_rows_of_every_distribution(name: str, gathers: bool) -> None:
     check(name, 3, 4, 2, torch.float64, gathers=gathers, transposed=True)
 
 
-@pytest.mark.parametrize(("k", "j"), WIDTHS)
-def test_widths(k: int, j: int) -> None:
+@pytest.mark.parametrize("widths", by_default(WIDTHS, (1, 1), (31, 33), (64, 64), (5, 100), (33, 2)), ids=str)
+def test_widths(widths: tuple[int, int]) -> None:
+    k, j = widths
     check("mixed", 1, k, j, torch.float32, gathers=True, transposed=False)
     check("empty_types", 1, k, j, torch.float32, gathers=False, transposed=False)
 
@@ -143,8 +145,12 @@ def test_widths_of_blocks(k: int, j: int, blocks: int, dtype: torch.dtype) -> No
     check("empty_types", blocks, k, j, dtype, gathers=False, transposed=blocks == 3)
 
 
-@pytest.mark.parametrize(("k", "j"), [(16, 24), (33, 17), (7, 9), (100, 2), (2, 100)])
-def test_transposed_matrices(k: int, j: int) -> None:
+TRANSPOSED = [(16, 24), (33, 17), (7, 9), (100, 2), (2, 100)]
+
+
+@pytest.mark.parametrize("widths", by_default(TRANSPOSED, (33, 17), (100, 2)), ids=str)
+def test_transposed_matrices(widths: tuple[int, int]) -> None:
+    k, j = widths
     check("mixed", 3, k, j, torch.float64, gathers=False, transposed=True)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from support import assert_matches
+from support import assert_matches, by_default
 from torch import Tensor, nn
 from typed_spellings import GRAPHS, SPELLINGS, TypedEdges, assert_no_matrices_of_edges, assert_no_wide_rows_of_edges
 
@@ -38,16 +38,18 @@ def check(
     return report
 
 
-@pytest.mark.parametrize("name", SPELLINGS)
+COVERED = ("bmm",)
+"""Spellings that `test_every_graph` runs by default, on more graphs."""
+
+
+@pytest.mark.parametrize("name", by_default(SPELLINGS, *(name for name in SPELLINGS if name not in COVERED)))
 def test_every_spelling(name: str) -> None:
     spelling = SPELLINGS[name]
     report = check(spelling.layer(), lambda graph: spelling.tensors(graph, 9, 8), SOME)
     assert_no_matrices_of_edges(report, 72)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=() if n in ("bmm", "scaled") else pytest.mark.slow) for n in SPELLINGS]
-)
+@pytest.mark.parametrize("name", by_default(SPELLINGS, *COVERED))
 def test_every_graph(name: str) -> None:
     """Types without edges, no edges, one, one type, and more types than a type has edges."""
     spelling = SPELLINGS[name]
@@ -58,7 +60,7 @@ def test_every_graph(name: str) -> None:
 LARGE = ("bmm", "einsum-heads", "matrix-first-turned", "turned-weights", "flat-index", "flat-embedding", "gather_mm")
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", by_default(LARGE, "bmm", "flat-index", "gather_mm"))
 def test_large_matrices(name: str) -> None:
     """Of more numbers than a small product in each row may have."""
     spelling = SPELLINGS[name]
@@ -76,7 +78,7 @@ def test_every_width(name: str, k: int, j: int) -> None:
         assert_no_matrices_of_edges(report, k * j)
 
 
-@pytest.mark.parametrize("width", [1, 31, 64])
+@pytest.mark.parametrize("width", by_default((1, 31, 64), 1, 31))
 def test_widths(width: int) -> None:
     spelling = SPELLINGS["bmm"]
     check(spelling.layer(), lambda graph: spelling.tensors(graph, width, 33), SOME)
@@ -176,7 +178,7 @@ def test_masks_of_types(write: bool) -> None:
 # ---------------------------------------------------------------- what indices and tensors may be
 
 
-@pytest.mark.parametrize("name", ["bmm", "einsum-heads", "flat-index"])
+@pytest.mark.parametrize("name", by_default(("bmm", "einsum-heads", "flat-index"), "bmm", "flat-index"))
 def test_indices_of_32_bits_and_from_the_end(name: str) -> None:
     spelling = SPELLINGS[name]
     f = spelling.layer()
@@ -189,7 +191,7 @@ def test_indices_of_32_bits_and_from_the_end(name: str) -> None:
             assert_matches(compiled, f, x, w, *ends, label=graph.name)
 
 
-@pytest.mark.parametrize("name", ["bmm", "matrix-first", "einsum-blocks"])
+@pytest.mark.parametrize("name", by_default(("bmm", "matrix-first", "einsum-blocks"), "bmm", "matrix-first"))
 def test_rows_and_matrices_with_strides(name: str) -> None:
     spelling = SPELLINGS[name]
     f = spelling.layer()
@@ -240,7 +242,7 @@ def test_types_edited_in_place() -> None:
         etype[1] = (etype[1] + 1) % 3
 
 
-@pytest.mark.parametrize("compact", [None, True, False])
+@pytest.mark.parametrize("compact", by_default((None, True, False), None, False))
 def test_another_share_of_pairs_compiles_nothing(compact: bool | None) -> None:
     """Few sources and types with many edges each, then as many pairs as edges: the same code, other sizes."""
     spelling = SPELLINGS["bmm"]
