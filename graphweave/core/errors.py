@@ -41,7 +41,7 @@ class ToolchainError(GraphweaveError):
 
 
 class CompileError(GraphweaveError):
-    """The C++ compiler refused a kernel: a bug of the code generator, never of the user."""
+    """The C++ compiler, or Triton ahead of time, refused a kernel: a bug of the code generator, never of the user."""
 
 
 class CacheError(GraphweaveError):

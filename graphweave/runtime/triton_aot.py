@@ -42,12 +42,13 @@ class Resources:
 
 def compile_text(
     text: str, symbol: str, signature: Sequence[str], constexprs: Mapping[str, Any], capability: int,
-    *, warps: int = 4, aligned: bool = True,
+    *, warps: int = 4, aligned: bool = True, fuse: bool = False,
 ) -> Resources:  # fmt: skip
     """Compiles the kernel `symbol` of a module's text for `capability`: 80 means sm_80.
 
     `signature` has Triton's type of each parameter in order: `*fp32`, `i64`, or `constexpr` for those whose values
-    `constexprs` gives by name. `aligned`: every pointer is a multiple of 16 bytes.
+    `constexprs` gives by name. `aligned`: every pointer is a multiple of 16 bytes. `fuse`: products and sums become
+    multiply-adds, which no kernel of a region wants.
 
     Not for several threads at once: Triton prints ptxas's log to the standard output, which is redirected.
 
@@ -63,8 +64,9 @@ def compile_text(
         raise CompileError(f"{symbol}: expected the types of {len(names)} parameters (got {len(signature)}).")
     types = dict(zip(names, signature, strict=True))
     log = io.StringIO()
+    options = {"num_warps": warps, "enable_fp_fusion": fuse}
     try:
-        made = _compiled(function, types, constexprs, attributes, capability, warps, log)
+        made = _compiled(function, types, constexprs, attributes, capability, options, log)
     except Exception as error:  # Triton's own, of its passes, of ptxas: they share no class
         raise CompileError(f"{symbol} for sm_{capability}: {_words(error)}") from error
     return _resources(made, log.getvalue(), f"{symbol} for sm_{capability}")
@@ -81,7 +83,7 @@ def _require_compiler() -> None:
 
 def _compiled(
     function: Any, types: Mapping[str, str], constexprs: Mapping[str, Any], attributes: Mapping[tuple[int], Any],
-    capability: int, warps: int, log: io.StringIO,
+    capability: int, options: Mapping[str, Any], log: io.StringIO,
 ) -> Any:  # fmt: skip
     """What Triton makes of a function; ptxas's words go to `log`."""
     import triton
@@ -93,11 +95,7 @@ def _compiled(
     with knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(log):
         knobs.compilation.always_compile = True  # what Triton's cache holds has no log
         knobs.nvidia.dump_ptxas_log = True
-        return triton.compile(
-            source,
-            target=GPUTarget("cuda", capability, WARP),
-            options={"num_warps": warps, "enable_fp_fusion": False},
-        )
+        return triton.compile(source, target=GPUTarget("cuda", capability, WARP), options=dict(options))
 
 
 def _resources(made: Any, log: str, what: str) -> Resources:
