@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed
 from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
@@ -14,6 +15,7 @@ from graphweave.compiler import triton_typed
 from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
+from graphweave.runtime import formats, index
 from graphweave.runtime.index import Index
 from graphweave.runtime.typed_pairs import Cut, typed_pairs
 from graphweave.runtime.typed_parts import typed_parts
@@ -152,7 +154,7 @@ def test_indices_wrap_where_they_may_and_are_refused_where_not(integers: torch.d
     edges, at = types.numel(), torch.arange(types.numel()) % 11
     x, w, y, dst = draw(11, 1, 5), draw(num, 1, 5, 3), draw(edges, 1, 3), ends(edges)
     good = Index(types.to(integers), num), Index(dst.to(integers), NODES), Index(at.to(integers), 11)
-    below = [Index(index.values - index.rows, index.rows, wrap=True) for index in good]
+    below = [Index(right.values - right.rows, right.rows, wrap=True) for right in good]
     product, gram, scatter = (kind(1, 5, 3, DType.f64) for kind in (TritonProduct, TritonGram, TritonScatter))
     for t, d, s in (good, below):
         close(product(x, w, t, s), want_product(x[at], w, types), 5)
@@ -168,7 +170,7 @@ def test_indices_wrap_where_they_may_and_are_refused_where_not(integers: torch.d
         for value in (-1, good[position].rows):
             wrong = good[position].values.clone()
             wrong[77] = value
-            indices = [Index(wrong, index.rows) if i == position else index for i, index in enumerate(good)]
+            indices = [Index(wrong, right.rows) if i == position else right for i, right in enumerate(good)]
             for call in calls[3:] if position == 1 else calls:
                 with pytest.raises(IndexRangeError, match="at position 77 is out of range"):
                     call(indices)
@@ -218,6 +220,14 @@ def test_strides_and_shapes_of_the_callers_tensors() -> None:
     scale = draw(types.numel(), 2)[:, 0]
     got = TritonScatter(1, 8, 5, DType.f64)(x, w, kinds, Index(dst, NODES), None, scale)
     close(got, want_scatter(x.unsqueeze(1), w.unsqueeze(1), types, dst, scale.unsqueeze(1)).squeeze(1), 400)
+
+
+@needs_interpreter
+def test_tables_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which no graph that fits into a test needs."""
+    monkeypatch.setattr(Index, "wide", True)
+    check_products("skewed", 1, 5, 3, torch.float32, gathers=True, transposed=False)
+    check_scatter("skewed", 1, 5, 3, torch.float32, scales=1)
 
 
 @needs_interpreter
@@ -321,6 +331,32 @@ def test_tables_are_made_once_and_again_after_an_edit() -> None:
     assert typed_parts(Index(types, num), 16) is first and typed_pairs(Index(types, num), dst, cut) is pairs
     types[0] = (types[0] + 1) % num
     assert typed_parts(Index(types, num), 16) is not first and typed_pairs(Index(types, num), dst, cut) is not pairs
+
+
+def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number asked of a fake tensor, and a tensor on another device, is an error."""
+    monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
+    for room in (formats, index):
+        monkeypatch.setattr(room, "place", lambda t: ())  # which fake tensors do not have
+    launched: list[str] = []
+
+    def launch(kernel: triton_typed.TypedKernel, count: int, arguments: list[object], *_: object, **__: object) -> None:
+        assert {t.device.type for t in arguments if isinstance(t, Tensor)} == {"cuda"}
+        launched.append(kernel.name)
+
+    monkeypatch.setattr(triton_typed, "launch", launch)
+    with FakeTensorMode(), torch.device("cuda"):
+        x, w, y, scale = torch.zeros(70, 31), torch.zeros(9, 31, 33), torch.zeros(5000, 33), torch.zeros(5000, 1)
+        types, src = (Index(torch.zeros(5000, dtype=torch.int64), rows, wrap=True) for rows in (9, 70))
+        dst = Index(torch.zeros(5000, dtype=torch.int32), 100)
+        results = [
+            TritonProduct(1, 31, 33, DType.f32)(x, w, types, src),
+            TritonGram(1, 31, 33, DType.f32)(x, y, types, src),
+            TritonScatter(1, 31, 33, DType.f32)(x, w, types, dst, src, scale),
+        ]
+    assert [tuple(result.shape) for result in results] == [(5000, 33), (9, 31, 33), (100, 33)]
+    assert {result.device.type for result in results} == {"cuda"}
+    assert len(launched) == 5  # two are folded
 
 
 # ---------------------------------------------------------------- texts

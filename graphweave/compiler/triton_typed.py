@@ -7,6 +7,7 @@ how many rows a type has is decided on the device, by tables that are cached wit
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from functools import lru_cache
@@ -52,8 +53,8 @@ FOLDED = 16
 PAIRS = 32
 """Of a row and a type: how many a program of a scatter multiplies at once."""
 
-BLOCK = 1024
-"""Edges of a block of a scatter, at least."""
+BLOCK = 256
+"""Edges of a block of a scatter, at least: of fewer hardly two share a type, of more a small graph has few blocks."""
 
 BLOCKS = 1024
 """Of a scatter, at most."""
@@ -168,12 +169,12 @@ def precision_of(dtype: DType) -> str:
 
 def folded(sums: Tensor, folds: Folds, num_rows: int, dtype: DType) -> Tensor:
     """The first `num_rows` rows of `sums`, after those that consist of parts have been summed; of `dtype`."""
-    width = sums[:1].numel()
+    width = math.prod(sums.shape[1:])
     if folds.rows.numel():
         kernel = FoldProgram(width, summed(dtype))
         launch(kernel, folds.rows.numel(), [sums, folds.rows, folds.begins, folds.ends, num_rows], {"P": FOLDED})
     # A view would keep the memory of the parts alive, which is little unless rows are few.
-    return sums[:num_rows].to(TORCH_DTYPE[dtype], copy=folds.slots > num_rows // 8)
+    return sums.narrow(0, 0, num_rows).to(TORCH_DTYPE[dtype], copy=folds.slots > num_rows // 8)
 
 
 def launch(

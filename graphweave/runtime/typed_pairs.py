@@ -89,10 +89,10 @@ def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:
     return TypedPairs(
         order=order.to(dtype),
         edges=edges.to(dtype),
-        targets=target[edges[:-1].clamp(max=num - 1)].to(dtype),
-        pairs=_at(pair, heads),
-        kinds=key[heads[:-1].clamp(max=num - 1)] % types.rows,
-        tiles=_at(tile, torch.searchsorted(key, bounds)),
+        targets=_at(target, edges).to(dtype),
+        pairs=_reached(pair, heads),
+        kinds=_at(key, heads) % types.rows,
+        tiles=_reached(tile, torch.searchsorted(key, bounds)),
         folds=folds,
     )
 
@@ -108,22 +108,23 @@ def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Te
     row, kind = rows.flat(wide).long(), types.flat(wide).long()
     at = torch.arange(num, device=row.device)
     order = at if perm is None else perm.long()
-    row, kind = row[order], kind[order]
+    row, kind = row.index_select(0, order), kind.index_select(0, order)
+    start = indptr.index_select(0, row)
     needed, first = several((indptr.diff() + (cut.piece - 1)) // cut.piece)
-    piece = (at - indptr[row]) // cut.piece
-    target = torch.where(needed[row] > 0, num_rows + first[row] + piece, row)
-    block = (indptr[row] + piece * cut.piece) // cut.block
+    piece = (at - start) // cut.piece
+    slot = num_rows + first.index_select(0, row) + piece
+    target = torch.where(needed.index_select(0, row) > 0, slot, row)
+    block = (start + piece * cut.piece) // cut.block
     key, by = torch.sort(block * types.rows + kind, stable=True)
     longer = num // (cut.piece + 1)  # rows of more than one piece
     folds = folds_of(needed, first, min(longer, num_rows), num // cut.piece + longer)
-    return order[by], key, target[by], folds
+    return order.index_select(0, by), key, target.index_select(0, by), folds
 
 
 def _changes(values: Tensor) -> Tensor:
     """Where a value differs from the one in front; the first does."""
-    changes = torch.ones_like(values, dtype=torch.bool)
-    changes[1:] = values[1:] != values[:-1]
-    return changes
+    first = torch.ones(1, dtype=torch.bool, device=values.device)
+    return torch.cat([first, values.diff() != 0])
 
 
 def _firsts(numbers: Tensor, most: int) -> Tensor:
@@ -131,7 +132,13 @@ def _firsts(numbers: Tensor, most: int) -> Tensor:
     return torch.searchsorted(numbers, torch.arange(most + 1, device=numbers.device))
 
 
-def _at(numbers: Tensor, positions: Tensor) -> Tensor:
+def _at(values: Tensor, bounds: Tensor) -> Tensor:
+    """The value at the first position of each stretch that `bounds` bound; any value for those that are empty."""
+    starts = bounds.narrow(0, 0, bounds.numel() - 1)
+    return values.index_select(0, starts.clamp(max=values.numel() - 1))
+
+
+def _reached(numbers: Tensor, positions: Tensor) -> Tensor:
     """The number at each position; behind the last position, one more than the last number."""
-    last = positions >= numbers.numel()
-    return torch.where(last, numbers[-1] + 1, numbers[positions.clamp(max=numbers.numel() - 1)])
+    after = numbers.narrow(0, numbers.numel() - 1, 1) + 1
+    return torch.cat([numbers, after]).index_select(0, positions)

@@ -73,8 +73,8 @@ def folds_of(needed: Tensor, first: Tensor, most: int, slots: int) -> Folds:
     row = torch.searchsorted(rank, torch.arange(1, most + 1, device=needed.device))
     found = row < needed.numel()
     row = torch.where(found, row, 0)
-    begins = torch.where(found, first[row], 0)
-    return Folds(row, begins, begins + torch.where(found, needed[row], 0), slots)
+    begins = torch.where(found, first.index_select(0, row), 0)
+    return Folds(row, begins, begins + torch.where(found, needed.index_select(0, row), 0), slots)
 
 
 def _build(types: Index, size: int, wide: bool) -> TypedParts:
@@ -87,12 +87,13 @@ def _build(types: Index, size: int, wide: bool) -> TypedParts:
     kind = torch.searchsorted(ends, part, right=True)
     used = kind < num_types
     kind = torch.where(used, kind, 0)
-    rank = part - (ends - counts)[kind]
+    rank = part - (ends - counts).index_select(0, kind)
     needed, first = several(counts)
+    slot = num_types + first.index_select(0, kind) + rank
     split = num_rows // (size + 1)  # types of more than one part
     return TypedParts(
         kinds=torch.where(used, kind, -1),
-        begins=indptr[kind] + rank * size,
-        targets=torch.where(needed[kind] > 0, num_types + first[kind] + rank, kind),
+        begins=indptr.index_select(0, kind) + rank * size,
+        targets=torch.where(needed.index_select(0, kind) > 0, slot, kind),
         folds=folds_of(needed, first, min(split, most), num_rows // size + split),
     )
