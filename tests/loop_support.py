@@ -43,6 +43,8 @@ TORCH = {
     DType.i16: torch.int16, DType.i8: torch.int8, DType.u8: torch.uint8, DType.bool: torch.bool,
 }  # fmt: skip
 
+HALVES = {DType.f16: torch.float16, DType.bf16: torch.bfloat16}
+
 DEGREES: dict[str, tuple[int, ...]] = {
     "zero_rows": (),
     "one_node": (0,),
@@ -164,13 +166,12 @@ def totals(width: int, dtype: DType = DType.f32) -> Kernel:
     return Kernel(f"totals_{width}", "v", ("N", "E"), DType.i64, (Csr("by_dst"),), buffers, (), body)
 
 
-def reindexed(index: DType = DType.i32) -> Kernel:
+def reindexed(index: DType = DType.i32, big: int = 20000) -> Kernel:
     """Slices, pads, reshapes, transposes, flat pulls, large and scalar allocs, unit data, lanes of one iteration."""
     f = DType.f32
     near = Call(Op.lt, (Var("i"), Lit(3, DType.i64)))
     flat = IndexSum((("i", 3), ("one", 7), ("j", 1)))
     split = IndexSum(flat.terms, 0, 2, 3)
-    big = 20000
     body = (
         Let("r", index, Load("at", (V,))),
         Alloc("acc", f, (), 0.0),
@@ -345,9 +346,9 @@ def case_for(kernel: Kernel, degrees: tuple[int, ...], seed: int = 0, special: b
             if special:
                 picks = torch.tensor([float("nan"), float("inf"), float("-inf")], dtype=torch.float64)
                 data.view(-1)[::7] = picks[torch.randint(3, (len(data.view(-1)[::7]),), generator=gen)]
-            buffers[buffer.name] = data.to(TORCH[buffer.dtype])
+            buffers[buffer.name] = data.to((TORCH | HALVES)[buffer.dtype])
         else:
-            buffers[buffer.name] = torch.full(shape, 77, dtype=TORCH[buffer.dtype])
+            buffers[buffer.name] = torch.full(shape, 77, dtype=(TORCH | HALVES)[buffer.dtype])
     return Case(kernel, buffers, {csr.name: indptr for csr in kernel.csrs}, sizes)
 
 

@@ -147,7 +147,7 @@ def test_digits_are_read_well() -> None:
     assert runner.test_accuracy() > 0.9
 
 
-@pytest.mark.parametrize("model", ["gcn", "gat"])
+@pytest.mark.parametrize("model", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
 def test_compiled_training_follows_eager(model: str) -> None:
     """The same weights and data: losses agree to float32 rounding, which a few Adam steps amplify."""
     runners = [Runner(way, job(model=model), karate()) for way in ("eager", "graphweave")]

@@ -247,7 +247,14 @@ def test_compare_measures_three_ways(capsys: pytest.CaptureFixture[str]) -> None
 
 
 @pytest.mark.data
-@pytest.mark.parametrize(("name", "least"), [("nations", 0.68), ("umls", 0.8), ("kinships", 0.5)])
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [
+        ("nations", 0.68),
+        pytest.param("umls", 0.8, marks=pytest.mark.slow),
+        pytest.param("kinships", 0.5, marks=pytest.mark.slow),
+    ],
+)
 def test_links_of_real_graphs_beat_frequencies(name: str, least: float) -> None:
     file = data_dir() / f"{name}.npz"
     if not file.is_file():

@@ -20,10 +20,12 @@ from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.types import result_type, supports
 from graphweave.ir.loop.verify import verify
+from graphweave.lower.widen import widened
 from graphweave.runtime import kernel_cache
 from graphweave.runtime.toolchain import toolchain
 from tests.loop_support import (
     DEGREES,
+    HALVES,
     TORCH,
     Case,
     arguments,
@@ -251,9 +253,24 @@ def test_own_functions_are_accurate(op: Op, dtype: DType, low: float, high: floa
 # ---------------------------------------------------------------- text
 
 
-def test_half_precision_is_refused() -> None:
-    with pytest.raises(IRError, match="no arithmetic on bf16"):
-        print_kernel(spmm(4, dtype=DType.bf16))
+@pytest.mark.parametrize("dtype", [DType.bf16, DType.f16])
+@pytest.mark.parametrize("name", ["spmm", "sddmm", "totals"])
+def test_half_precision_is_rounded_once(name: str, dtype: DType) -> None:
+    """What is stored is the result of float32 arithmetic, rounded as torch rounds."""
+    plain = {"spmm": spmm(33, dtype=dtype), "sddmm": sddmm(33, dtype=dtype), "totals": totals(3, dtype)}[name]
+    kernel = widened(plain)
+    verify(kernel)
+    case = case_for(kernel, DEGREES["mixed"], special=name != "totals")
+    assert any(t.dtype == HALVES[dtype] for t in case.buffers.values())
+    got, want = compiled(case), interpreted(case)
+    for result, expected in want.items():
+        rtol = 2.0**-7 if expected.dtype == HALVES[dtype] else 2e-5  # a last bit, where float32 sums differ by one
+        torch.testing.assert_close(got[result], expected, rtol=rtol, atol=1e-5, equal_nan=True)
+
+
+def test_products_of_half_precision_are_refused() -> None:
+    with pytest.raises(IRError, match="no matrices of half precision"):
+        print_kernel(widened(edge_mlp(3, 4, 5, DType.bf16)))
 
 
 def test_names_that_cpp_has_taken() -> None:

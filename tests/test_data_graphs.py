@@ -13,8 +13,15 @@ from bench.workloads import MODELS
 pytestmark = [pytest.mark.data, pytest.mark.usefixtures("fresh_compiler")]
 
 
-@pytest.mark.parametrize("graph", ["cora-features", "pubmed"])
-@pytest.mark.parametrize("model", ["gcn", "gat"])
+@pytest.mark.parametrize(
+    ("graph", "model"),
+    [
+        ("cora-features", "gcn"),
+        ("pubmed", "gat"),
+        pytest.param("cora-features", "gat", marks=pytest.mark.slow),
+        pytest.param("pubmed", "gcn", marks=pytest.mark.slow),
+    ],
+)
 def test_two_layers_on(graph: str, model: str) -> None:
     reason = missing(graph, data_dir())
     if reason:

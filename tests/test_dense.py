@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from support import by_default
 from torch import Tensor
 
 from graphweave.codegen.cpp.dense import Kind, print_product, product_name
@@ -29,10 +30,16 @@ def close(got: Tensor, want: Tensor, terms: int) -> None:
     torch.testing.assert_close(got.double(), want, rtol=0, atol=rounding * scale * max(1.0, terms**0.5))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize(("k", "j"), [(64, 64), (1, 1), (31, 33), (3, 64), (64, 3), (100, 17), (256, 64)])
+WIDTHS = [(64, 64), (1, 1), (31, 33), (3, 64), (64, 3), (100, 17), (256, 64)]
+KINDS = [(k, j, dtype) for dtype in DTYPES for k, j in WIDTHS]
+
+
+@pytest.mark.parametrize(
+    "kind", by_default(KINDS, *KINDS[:6], (31, 33, DType.f64)), ids=lambda kind: "-".join(map(str, kind))
+)
 @pytest.mark.parametrize("rows", [TALL, TALL + 77])
-def test_tall_products_are_right(k: int, j: int, rows: int, dtype: DType) -> None:
+def test_tall_products_are_right(kind: tuple[int, int, DType], rows: int) -> None:
+    k, j, dtype = kind
     x, y, w = draw(rows, k, dtype), draw(rows, j, dtype), draw(k, j, dtype)
     close(Product("matmul", k, j, dtype)(x, w), x.double() @ w.double(), k)
     close(Product("gram", k, j, dtype)(x, y), x.double().T @ y.double(), rows)
@@ -96,8 +103,17 @@ int main() {
 
 
 @pytest.mark.sanitize
-@pytest.mark.parametrize("native", [False, True])
-@pytest.mark.parametrize(("kind", "k", "j"), [("matmul", 31, 33), ("addmatmul", 64, 17), ("gram", 31, 33)])
+@pytest.mark.parametrize(
+    ("kind", "k", "j", "native"),
+    [
+        ("matmul", 31, 33, True),
+        ("matmul", 31, 33, False),
+        ("addmatmul", 64, 17, True),
+        pytest.param("addmatmul", 64, 17, False, marks=pytest.mark.slow),
+        ("gram", 31, 33, True),
+        pytest.param("gram", 31, 33, False, marks=pytest.mark.slow),
+    ],
+)
 def test_sanitized(kind: Kind, k: int, j: int, native: bool, tmp_path: Path) -> None:
     rows = 203
     count = {"K": k, "Y": rows * j if kind == "gram" else k * j, "OUT": k * j if kind == "gram" else rows * j}

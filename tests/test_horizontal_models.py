@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import features, random_graph
+from support import by_default, features, random_graph
 from torch import Tensor, nn
 
 import graphweave
@@ -171,7 +171,7 @@ def test_an_index_out_of_range_is_of_its_relation() -> None:
         compiled(x, edges)
 
 
-@pytest.mark.parametrize("train", [False, True])
+@pytest.mark.parametrize("train", by_default((False, True), True))
 def test_kernels_do_not_grow_with_relations(train: bool) -> None:
     few, many = (_launches(lambda: pyg.GraphConv((W, W), 5), count, train) for count in (6, 13))
     assert many == few

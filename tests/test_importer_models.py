@@ -90,7 +90,9 @@ def test_convolution_of_fixed_sizes_is_whole(name: str) -> None:
     assert all(isinstance(n, int) for n in captured.imported.space_rows.values())
 
 
-@pytest.mark.parametrize("make", [pyg.GAT, pyg.GCN], ids=["GAT", "GCN"])
+@pytest.mark.parametrize(
+    "make", [pytest.param(pyg.GAT, id="GAT", marks=pytest.mark.slow), pytest.param(pyg.GCN, id="GCN")]
+)
 def test_layers_share_the_self_loops_that_each_inserts(make: Callable[..., nn.Module]) -> None:
     torch.manual_seed(0)
     captured = _captured(make(IN, OUT, 2, 4), False)

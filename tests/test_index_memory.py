@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import AWKWARD, assert_matches, features, random_graph
+from support import Graph, assert_matches, by_default, features, random_graph, several_or_all
 from torch import Tensor, nn
 
 import graphweave
@@ -86,11 +86,12 @@ def test_a_permutation_is_kept_only_where_a_value_of_edges_is_read() -> None:
     assert [key for key in formats._cache._entries if key[0] == "perm"]
 
 
-@pytest.mark.parametrize("layer", ["gcn", "gat"])
-def test_awkward_graphs_and_each_region_checked(layer: str) -> None:
+@pytest.mark.parametrize("layer", by_default(("gcn", "gat"), "gcn"))
+@several_or_all
+def test_awkward_graphs_and_each_region_checked(layer: str, graphs: tuple[Graph, ...]) -> None:
     model = LAYERS[layer][0]()
     compiled = graphweave.compile(model, options={"verify": True})
-    for graph in AWKWARD:
+    for graph in graphs:
         assert_matches(compiled, model, features(graph.num_nodes, 8), graph.edge_index, label=graph.name)
 
 

@@ -217,6 +217,7 @@ def test_rgcn(names: tuple[str, ...], fresh_compiler: None) -> None:
     clean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [pytest.param(SOME, id="two"), *MORE])
 def test_hgt(names: tuple[str, ...], fresh_compiler: None) -> None:
     torch.manual_seed(2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg
-from support import assert_matches, features, random_graph
+from support import assert_matches, by_default, features, random_graph
 from torch import Tensor
 
 import graphweave
@@ -63,11 +63,12 @@ def test_values_and_gradients(name: str) -> None:
     assert_matches(graphweave.compile(f), f, features(N, 5, torch.float64), EDGES, labels(), module=conv)
 
 
+@pytest.mark.parametrize("dtype", by_default((torch.float32, torch.float64), torch.float64), ids=str)
 @pytest.mark.parametrize("name", LOSSES)
-def test_row_wise(name: str) -> None:
+def test_row_wise(name: str, dtype: torch.dtype) -> None:
     """Nothing left to PyTorch; forward, one kernel; backward, one for the loss beside that of the edges."""
-    f, _ = model(LOSSES[name], torch.float32)
-    x = features(N, 5).requires_grad_()
+    f, _ = model(LOSSES[name], dtype)
+    x = features(N, 5, dtype).requires_grad_()
     told = graphweave.explain(f, x, EDGES, labels())
     assert [call.what for graph in told.graphs for call in graph.fallbacks] == []
     forward, backward = (len(graph.kernels) for graph in told.graphs)

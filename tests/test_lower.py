@@ -62,7 +62,9 @@ def test_every_region_becomes_a_kernel_that_reads_back(options: Options) -> None
     assert count > 400
 
 
-@pytest.mark.parametrize("dtype", [DType.f32, DType.f64], ids=["f32", "f64"])
+@pytest.mark.parametrize(
+    "dtype", [pytest.param(DType.f32, id="f32", marks=pytest.mark.slow), pytest.param(DType.f64, id="f64")]
+)
 def test_kernels_compute_what_their_nodes_mean(dtype: DType) -> None:
     check(range(40, 64), dtype)
 

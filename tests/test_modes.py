@@ -96,6 +96,7 @@ def test_dropout_keeps_and_scales() -> None:
     torch.testing.assert_close(compiled(x, INDEX), net(x, INDEX))
 
 
+@pytest.mark.slow  # by default, tests/test_random.py compares all gradients of a layer with dropout
 def test_attention_dropout_gradient_uses_the_mask_of_the_forward() -> None:
     """The layer is linear in its bias-free input weights: scaling the loss scales the gradient, mask unchanged."""
     torch.manual_seed(0)
@@ -228,14 +229,3 @@ def test_without_a_compiler_one_warning_and_eager(tmp_path: Path) -> None:
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, cwd=Path(__file__).parents[1]
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_half_precision_is_pytorchs_and_said_so() -> None:
-    torch.manual_seed(0)
-    layer = pyg.SAGEConv(5, 8).bfloat16()
-    x, index = features(9, 5).bfloat16(), random_graph(9, 9, 30)
-    torch.testing.assert_close(graphweave.compile(layer)(x, index), layer(x, index))
-    assert graphweave.counters()["fallback_calls"] > 0
-    notes = [note for graph in graphweave.explain(layer, x, index).graphs for note in graph.fallbacks]
-    assert {"pull", "push"} <= {note.what for note in notes}
-    assert all("bf16" in note.why and ".py:" in note.where for note in notes)

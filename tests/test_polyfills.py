@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_geometric
 import torch_geometric.nn as pyg
-from support import features
+from support import assert_matches, features, random_graph
 
 import graphweave
 from graphweave.frontends.dynamo.polyfills import polyfilled
@@ -26,6 +26,20 @@ def test_a_typed_linear_layer_is_one_graph(fresh_compiler: None) -> None:
         torch.testing.assert_close(a, b)
     counts = graphweave.counters()
     assert (counts["compilations"], counts["graph_breaks"], counts["eager_fallbacks"]) == (1, 0, 0)
+
+
+def test_attention_within_relations_one_of_which_has_no_edges(fresh_compiler: None) -> None:
+    """The frame is traced without edges of relation 1, then serves a graph without those of 0, and one with all."""
+    torch.manual_seed(0)
+    layer = pyg.RGATConv(4, 3, num_relations=3, heads=2, attention_mechanism="within-relation").double()
+    compiled = graphweave.compile(layer)
+    for nodes, relations in ((7, (0, 2)), (9, (1, 2)), (6, (0, 1, 2))):
+        edge_index = random_graph(nodes, nodes, 4 * nodes)
+        edge_type = torch.tensor(relations)[torch.arange(4 * nodes) % len(relations)]
+        x = features(nodes, 4, torch.float64)
+        assert_matches(compiled, layer, x, edge_index, edge_type, module=layer, label=f"relations {relations}")
+        counts = graphweave.counters()
+        assert (counts["compilations"], counts["graph_breaks"], counts["eager_fallbacks"]) == (1, 0, 0)
 
 
 def test_originals_are_back_after_the_last_call() -> None:

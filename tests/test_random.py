@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from loop_support import Case, compiled, interpreted
-from support import AWKWARD, assert_matches, features, random_graph
+from support import Graph, assert_matches, features, random_graph, several_or_all
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -167,12 +167,17 @@ def _net(p: float = 0.6) -> Net:
     return Net(p)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-4), (torch.float64, 1e-12)])
-def test_dropout_gives_what_eager_gives_with_the_same_masks(dtype: torch.dtype, tolerance: float) -> None:
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [pytest.param(torch.float32, 1e-4, marks=pytest.mark.slow), (torch.float64, 1e-12)]
+)
+@several_or_all
+def test_dropout_gives_what_eager_gives_with_the_same_masks(
+    dtype: torch.dtype, tolerance: float, graphs: tuple[Graph, ...]
+) -> None:
     """Another mask is an error of size 1. In float32 the gradient of `att_dst`, a shift under a softmax, cancels."""
     net = _net().to(dtype)
     model = graphweave.compile(net)
-    for graph in AWKWARD:
+    for graph in graphs:
         x = features(graph.num_nodes, 9, dtype)
         assert_matches(model, net, x, graph.edge_index, module=net, label=graph.name, tolerance=tolerance)
 

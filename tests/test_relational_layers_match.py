@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import assert_matches
+from support import assert_matches, by_default
 from torch import Tensor, nn
 from typed_spellings import GRAPHS, TypedEdges
 
@@ -56,7 +56,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "rgat-f-additive-within": rgat(mod="f-additive", attention_mechanism="within-relation"),
 }  # fmt: skip
 
-USUAL = ("fast-rgcn", "rgat", "rgat-within", "rgat-multiplicative", "rgat-blocks")
+USUAL = ("fast-rgcn", "rgat-within", "rgat-multiplicative")
 DECIDED: dict[str, Mapping[str, Any]] = {
     "neither": {"compact": False, "reorder": False},
     "compact": {"compact": True, "reorder": False},
@@ -89,14 +89,12 @@ def check(name: str, graphs: tuple[TypedEdges, ...], options: Mapping[str, Any] 
     assert graphweave.counters()["eager_fallbacks"] == 0
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in USUAL else pytest.mark.slow) for name in LAYERS]
-)
+@pytest.mark.parametrize("name", by_default(LAYERS, *USUAL))
 def test_layers(name: str) -> None:
     check(name, LAYER_GRAPHS)
 
 
-_FAST = {("rgat", "both"), ("rgat-blocks", "compact"), ("fast-rgcn", "compact"), ("rgat", "always")}
+_FAST = {("rgat", "both"), ("rgat-blocks", "compact"), ("fast-rgcn", "compact")}
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def check_by_force(number: int, moves: int) -> None:
         assert_equal(program, forms, layer_inputs(program, graph, number))
 
 
-# ---------------------------------------------------------------- 150 programs, then 2,000
+# ---------------------------------------------------------------- 150 programs, or 50, then 2,000
 
 
 @pytest.mark.parametrize("part", range(10))
@@ -105,9 +105,9 @@ def test_every_rule_at_every_site(part: int) -> None:
         check_every_site(random_layers(number, moves=MOST).joint().program, number)
 
 
-@pytest.mark.parametrize("part", range(10))
+@pytest.mark.parametrize("part", [*range(10), *(pytest.param(i, marks=pytest.mark.slow) for i in range(10, 30))])
 def test_joint_programs_by_cost(part: int) -> None:
-    for number in range(part, 150, 10):
+    for number in range(5 * part, 5 * part + 5):
         check_by_cost(number, MOST)
 
 
@@ -151,7 +151,9 @@ def test_forms_differ_with_the_graph() -> None:
             show(optimise(j.program, Facts(GRAPHS[kind], j.tangents)).program) for kind in ("many edges", "few edges")
         }
         different += len(forms) == 2
-    assert different >= 3
+        if different == 3:
+            return
+    pytest.fail(f"expected other forms for few edges in three programs (got {different})")
 
 
 # ---------------------------------------------------------------- what rewriting promises

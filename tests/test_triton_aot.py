@@ -272,11 +272,6 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-TOO_MUCH = pytest.mark.xfail(
-    strict=True, raises=AssertionError, reason="a launch of 32 edges by 4 warps spills products: 16 by 8 do not"
-)
-
-
 class Planned(Exception):
     """Raised in place of running what has been planned for a GPU."""
 
@@ -326,6 +321,6 @@ def test_layers_spill_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.slow
 @pytest.mark.usefixtures("fresh_compiler", "quiet")
 @pytest.mark.parametrize("capability", CAPABILITIES)
-@pytest.mark.parametrize("name", [pytest.param(n, marks=TOO_MUCH) if n.startswith("edgeconv") else n for n in LAYERS])
+@pytest.mark.parametrize("name", LAYERS)
 def test_all_layers_spill_nothing(name: str, capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check_layer(name, capability, monkeypatch)

@@ -43,8 +43,8 @@ KERNELS = {
     "totals_1": totals(1),
     "totals_9_f64": totals(9, DType.f64),
     "two_ends": two_ends(),
-    "reindexed": reindexed(),
-    "reindexed_i64": reindexed(DType.i64),
+    "reindexed": reindexed(big=100),
+    "reindexed_i64": reindexed(DType.i64, big=100),
 }
 
 
@@ -97,6 +97,7 @@ def test_operators_mean_what_torch_means(dtype: DType) -> None:
         (edge_mlp(4, 4, 4), "stash_width=0"),
         (online_attention(4, 16), "online='never'"),
         (all_operators(DType.f32)[0], "atan2"),
+        (reindexed(), "too large for the registers"),
     ],
 )
 def test_what_triton_cannot_say_is_refused(kernel: object, why: str) -> None:

@@ -63,7 +63,7 @@ def test_eager_call_with_heads(fresh_compiler: None) -> None:
     check_eager(HEADS["softmax of heads"], (2, 3))
 
 
-@pytest.mark.parametrize("name", ["matmul", "attention"])
+@pytest.mark.parametrize("name", ["matmul", *slow("attention")])
 def test_eager_calls_with_parameters(name: str, fresh_compiler: None) -> None:
     weight, bias = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((3, 3), (3,)))
     check_eager(closures(weight, bias)[name], (3,), (weight, bias))

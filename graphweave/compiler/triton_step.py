@@ -13,7 +13,7 @@ from graphweave.codegen.walk import statements
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, TileMatMul, Tiles
+from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
@@ -117,16 +117,27 @@ def folded(buffer: Buffer, parts: Tensor) -> Tensor:
 
 
 def launch_of(kernel: Kernel) -> Launch:
-    """Rows and edges whose tensors fill the registers of a program, for rows of some dozen edges."""
+    """Rows and edges whose tensors fill the registers of a program, for rows of some dozen edges.
+
+    Found with `triton_aot.py`, which counts registers: no layer of the tests then spills any on sm_80 or sm_90.
+    """
     if interpreted():  # whose time is that of its calls
         return Launch(8, 16)
+    lanes = _widest(kernel.body)
     inner = list(statements(kernel.body))
-    lanes = max([1, *(_width(s.lanes) for s in inner if isinstance(s, Lanes | FoldLanes))])
-    walks = any(isinstance(s, Edges | Tiles) for s in inner)
-    products = any(isinstance(s, TileMatMul) for s in inner)
-    edges = 32 if products else 16 if walks else 1
-    return Launch(max(1, min(ELEMENTS // (edges * power_of_two(lanes)), 128)), edges)
+    if any(isinstance(s, TileMatMul) for s in inner):
+        return Launch(1, 16, warps=8)
+    edges = 16 if any(isinstance(s, Edges | Tiles) for s in inner) else 1
+    while edges > 1 and edges * lanes > ELEMENTS:
+        edges //= 2
+    return Launch(max(1, min(ELEMENTS // (edges * lanes), 128)), edges)
 
 
-def _width(lanes: Sequence[tuple[str, int]]) -> int:
-    return numel(tuple(extent for _, extent in lanes))
+def _widest(body: Sequence[Stmt]) -> int:
+    """Elements of the widest tensor of lanes, those of nested lanes multiplied."""
+    widest = 1
+    for stmt in body:
+        if isinstance(stmt, Lanes | FoldLanes | Edges | Tiles):
+            own = numel(tuple(n for _, n in stmt.lanes)) if isinstance(stmt, Lanes | FoldLanes) else 1
+            widest = max(widest, power_of_two(own) * _widest(stmt.body))
+    return widest

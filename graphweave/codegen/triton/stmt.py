@@ -34,6 +34,9 @@ from graphweave.ir.loop.types import POSITION, identity
 DOT = 16
 """The least extent of a matrix that `tl.dot` takes."""
 
+LARGEST_ARRAY = 1 << 13
+"""Elements of an array of a row, or of an edge, that registers hold."""
+
 LARGEST = 1 << 14
 """Elements of a matrix of weights up to which a program keeps it in registers."""
 
@@ -93,6 +96,8 @@ class Printer:
         scope = self.scope
         info, kept = scope.arrays[name], dtype
         padded = 0 if info.numel == 1 and not least else max(power_of_two(info.numel), least)
+        if padded > LARGEST_ARRAY:
+            raise IRError(f"an array of {info.numel} numbers is too large for the registers of a Triton kernel.")
         held = Held(scope.names.of(name), kept, scope.axes, info.numel, padded)
         scope.types[name], scope.held[name] = dtype, held
         scope.w.line(f"{held.name} = {filled(held, fill)}")

@@ -1,0 +1,87 @@
+"""bfloat16 and float16: stored in 16 bits, computed in float32. Judged by float64, beside eager mode's own error."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from torch import Tensor, nn
+
+import graphweave
+from bench.check import Result, error_against
+from graphweave.runtime.triton_kernel import interpreted
+from tests.support import AWKWARD, features
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "gcn": lambda: pyg.GCNConv(9, 8),
+    "gat": lambda: pyg.GATConv(9, 4, heads=3),
+    "sage": lambda: pyg.SAGEConv(9, 8),
+    "max": lambda: pyg.SAGEConv(9, 8, aggr="max"),
+    "edge_mlp": lambda: pyg.EdgeConv(nn.Sequential(nn.Linear(18, 16), nn.ReLU(), nn.Linear(16, 8))),
+}
+
+ROUNDING = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}
+
+
+def run(fn: Callable[..., Any], module: nn.Module, x: Tensor, edge_index: Tensor) -> Result:
+    """One step with a cotangent that every type holds exactly."""
+    x = x.detach().clone().requires_grad_()
+    module.zero_grad()
+    out = fn(x, edge_index)
+    noise = torch.Generator().manual_seed(8)
+    out.backward(torch.randn(out.shape, generator=noise, dtype=torch.bfloat16).to(out.dtype))
+    grads = {name: p.grad.clone() for name, p in module.named_parameters() if p.grad is not None}
+    return Result((out.detach(),), {**grads, "x": x.grad})
+
+
+def rounding(dtype: torch.dtype) -> float:
+    """Triton's interpreter (3.9) cuts bfloat16 off, where devices round."""
+    return ROUNDING[dtype] * (8 if interpreted() and dtype is torch.bfloat16 else 1)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+@pytest.mark.parametrize("name", LAYERS)
+def test_as_exact_as_eager(name: str, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    layer = LAYERS[name]().to(dtype)
+    wide, compiled = copy.deepcopy(layer).double(), graphweave.compile(layer)
+    if interpreted() and name == "gat" and dtype is torch.bfloat16:
+        pytest.skip("gradients that cancel, in numbers that the interpreter cuts off")
+    for graph in AWKWARD[4:]:
+        x = features(graph.num_nodes, 9).to(dtype)
+        exact = run(wide, wide, x.double(), graph.edge_index)
+        ours = error_against(run(compiled, layer, x, graph.edge_index), exact)
+        eager = error_against(run(layer, layer, x, graph.edge_index), exact)
+        assert ours <= max(4 * eager, 8 * rounding(dtype)), f"{graph.name}: {ours:.2g}, eager {eager:.2g}"
+    counted = graphweave.counters()
+    assert counted["eager_fallbacks"] == 0 and (counted["kernel_launches"] > 0 or counted["fallback_calls"] > 0)
+
+
+def test_messages_are_read_in_kernels() -> None:
+    layer = pyg.SAGEConv(5, 8).bfloat16()
+    told = graphweave.explain(layer, features(16, 5).bfloat16(), AWKWARD[7].edge_index)
+    assert not [note for graph in told.graphs for note in graph.fallbacks]
+
+
+def test_gradients_of_a_maximum_reach_its_messages() -> None:
+    """Messages that round to the maximum share its gradient, as in eager mode: each row's gradient arrives whole."""
+    torch.manual_seed(0)
+    compiled = graphweave.compile(lambda x, i: torch.zeros_like(x).scatter_reduce_(
+        0, i[1, :, None].expand(-1, 9), torch.tanh(x[i[0]] * 3), "amax", include_self=False
+    ))  # fmt: skip
+    index = AWKWARD[7].edge_index
+    x = features(16, 9).bfloat16().requires_grad_()
+    compiled(x, index).sum().backward()
+    wide = x.detach().double().requires_grad_()
+    out = torch.zeros_like(wide).scatter_reduce_(
+        0, index[1, :, None].expand(-1, 9), torch.tanh(wide[index[0]] * 3), "amax", include_self=False
+    )
+    out.sum().backward()
+    assert x.grad is not None and wide.grad is not None
+    torch.testing.assert_close(x.grad.double(), wide.grad, rtol=0.2, atol=0.05)
