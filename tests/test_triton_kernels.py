@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from graphweave.codegen.triton import print_kernel
+from graphweave.compiler.triton_step import Launches
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.runtime.triton_kernel import Launch
@@ -53,7 +54,7 @@ KERNELS = {
 def test_compiled_equals_interpreted(name: str) -> None:
     for degrees in DEGREES.values():
         case = case_for(KERNELS[name], degrees)
-        assert_same(by_triton(case, Launch(4, 16)), interpreted(case))
+        assert_same(by_triton(case, Launches(Launch(4, 16))), interpreted(case))
 
 
 @needs_interpreter
@@ -61,7 +62,17 @@ def test_compiled_equals_interpreted(name: str) -> None:
 def test_groups_of_any_size(rows: int, edges: int) -> None:
     for name in ("spmm_max_33", "sddmm_33", "totals_9_f64"):
         case = case_for(KERNELS[name], DEGREES["mixed"])
-        assert_same(by_triton(case, Launch(rows, edges), ordered=rows > 1), interpreted(case))
+        assert_same(by_triton(case, Launches(Launch(rows, edges)), ordered=rows > 1), interpreted(case))
+
+
+@needs_interpreter
+@pytest.mark.parametrize("share", [1, 2, 7])
+def test_long_rows_have_programs_of_their_own(share: int) -> None:
+    """Whichever rows are taken for long ones."""
+    for name in ("spmm_max_33", "sddmm_33", "totals_9_f64"):
+        case = case_for(KERNELS[name], DEGREES["hub"] + DEGREES["mixed"])
+        how = Launches(Launch(4, 4), Launch(1, 32), many=1, share=share)
+        assert_same(by_triton(case, how), interpreted(case))
 
 
 @needs_interpreter
@@ -70,7 +81,7 @@ def test_nan_and_inf_travel_as_in_torch(name: str) -> None:
     case = case_for(KERNELS[name], DEGREES["mixed"], special=True)
     want = interpreted(case)
     assert any(result.isnan().any() for result in want.values() if result.dtype.is_floating_point)
-    assert_same(by_triton(case, Launch(4, 16)), want)
+    assert_same(by_triton(case, Launches(Launch(4, 16))), want)
 
 
 @needs_interpreter
@@ -81,7 +92,7 @@ def test_operators_mean_what_torch_means(dtype: DType) -> None:
     buffers = {name: extreme(dtype, rows * 8, seed).view(rows, 8) for seed, name in enumerate(("a", "b"))}
     outputs = {name: torch.zeros(rows, 8, dtype=TORCH[kernel_dtype]) for name, kernel_dtype in results.items()}
     case = Case(kernel, buffers | outputs, {}, {"N": rows})
-    got, want = by_triton(case, Launch(16, 1)), interpreted(case)
+    got, want = by_triton(case, Launches(Launch(16, 1))), interpreted(case)
     for name in results:
         # a power by logarithms loses a bit for each doubling of the result
         rtol = {DType.f32: 1e-6, DType.f64: 2e-15}.get(dtype, 0.0) * (100 if name.startswith("po") else 1)

@@ -6,10 +6,10 @@ import pytest
 from torch import Tensor
 
 from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.triton_step import launch
+from graphweave.compiler.triton_step import Launches, launch
 from graphweave.core.errors import ToolchainError
 from graphweave.runtime import device_formats
-from graphweave.runtime.triton_kernel import Launch, interpreted, load, require_triton
+from graphweave.runtime.triton_kernel import interpreted, load, require_triton
 from tests.loop_support import Case
 
 
@@ -26,7 +26,7 @@ def _why_not() -> str:
 needs_interpreter = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")
 
 
-def by_triton(case: Case, how: Launch, ordered: bool = True) -> dict[str, Tensor]:
+def by_triton(case: Case, how: Launches, ordered: bool = True) -> dict[str, Tensor]:
     """The case's results."""
     done = case.copy()
     kernel = done.kernel

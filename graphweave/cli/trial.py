@@ -112,7 +112,7 @@ def _run_cpp() -> str | None:
 def _run_triton(device: str) -> str | None:
     tensors = _tensors(device)
     kernel = triton_kernel.load(triton.print_kernel(_KERNEL), _KERNEL.name)
-    kernel(1, tensors, None, 1, 3, triton_kernel.Launch(4, 16))
+    kernel(1, tensors, None, 1, (0, 3), triton_kernel.Launch(4, 16))
     return _wrong(tensors[-1])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.triton_step import launch_of
+from graphweave.compiler.triton_step import launches_of
 from graphweave.core.types import DType, computed
 from graphweave.ir.loop.nodes import Buffer, Kernel, Role
 from graphweave.runtime.triton_aot import Resources, compile_text
@@ -34,7 +34,7 @@ def signature(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
     pointers = [*(index for _ in kernel.csrs), *(_pointer(kernel, buffer) for buffer in kernel.buffers)]
     order = index if variant.ordered else pointers[0]  # in whose place the first tensor is passed
     groups = "constexpr" if variant.one_group else "i32"
-    return (*pointers, order, groups, "i32", *("constexpr" for _ in ("R", "K", "ORDERED", "PRECISION")))
+    return (*pointers, order, groups, "i32", "i32", *("constexpr" for _ in ("R", "K", "ORDERED", "PRECISION")))
 
 
 def constants(variant: Variant, how: Launch) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def resources_of(
         IRError: for what Triton cannot say.
         ToolchainError, CompileError: see `runtime/triton_aot.py`.
     """
-    variant, how = variant or Variant(), how or launch_of(kernel)
+    variant, how = variant or Variant(), how or launches_of(kernel).short
     types, values = signature(kernel, variant), constants(variant, how)
     return compile_text(print_kernel(kernel), kernel.name, types, values, capability, warps=how.warps)
 

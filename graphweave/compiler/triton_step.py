@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -39,7 +40,7 @@ class TritonStep(RegionStep):
         super().__init__(program, plan, wide)
         kernel = plan.lowered.kernel
         self._kernels: dict[bool, TritonKernel] = {}
-        self._how = launch_of(kernel)
+        self._how = launches_of(kernel)
 
     def build(self) -> None:
         self._kernel(wide=False)
@@ -83,19 +84,44 @@ class TritonStep(RegionStep):
         return heads, [self._format(f, index, counts, wide) for f in self._formats], order, wide
 
 
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How rows are taken: those of most edges by `long`, if it is not None and there are at least `many` of all rows.
+
+    Rows come by degree. A program packs several short ones; a long one has a program of more warps for itself, which
+    takes more of its edges at a time. Which rows are long is a share of them, since nobody asks the device for degrees.
+    """
+
+    short: Launch
+    long: Launch | None = None
+    many: int = 1 << 13
+    share: int = 16  # of so many rows one is long
+
+    def spans(self, num_rows: int) -> list[tuple[Launch, int, int]]:
+        """A launch for the rows from .. to each; none if there are no rows."""
+        cut = num_rows // self.share if self.long is not None and num_rows >= self.many else 0
+        found = [(self.long, 0, cut), (self.short, cut, num_rows)]
+        return [(how, first, last) for how, first, last in found if how is not None and first < last]
+
+
 def launch(
     function: TritonKernel, kernel: Kernel, heads: Sequence[Tensor], tensors: Sequence[Tensor], order: Tensor | None,
-    num_rows: int, how: Launch,
+    num_rows: int, how: Launches,
 ) -> None:  # fmt: skip
     """Runs `kernel` on the indptr of each CSR and the tensor of each buffer; totals are folded from their parts."""
     totals = [i for i, b in enumerate(kernel.buffers) if b.role is Role.total]
-    groups = -(-num_rows // how.rows)
-    each = -(-groups // PARTS) if totals else 1
-    programs = -(-groups // each) if groups else 0
-    parts = {i: _part(programs, kernel.buffers[i], tensors[i].device) for i in totals}
-    if programs:
-        given = [*heads, *(parts.get(i, t) for i, t in enumerate(tensors))]
-        function(programs, given, order, each, num_rows, how)
+    runs: list[tuple[Launch, int, int, int, int]] = []  # rows from .. to, groups a program, programs
+    for by, first, last in how.spans(num_rows):
+        groups = -(-(last - first) // by.rows)
+        each = -(-groups // PARTS) if totals else 1
+        runs.append((by, first, last, each, -(-groups // each)))
+    parts = {i: _part(sum(run[-1] for run in runs), kernel.buffers[i], tensors[i].device) for i in totals}
+    done = 0
+    for by, first, last, each, programs in runs:
+        own = {i: part[done : done + programs] for i, part in parts.items()}
+        given = [*heads, *(own.get(i, t) for i, t in enumerate(tensors))]
+        function(programs, given, order, each, (first, last), by)
+        done += programs
     for i in totals:
         tensors[i].copy_(folded(kernel.buffers[i], parts[i]).view(tensors[i].shape))
 
@@ -116,21 +142,27 @@ def folded(buffer: Buffer, parts: Tensor) -> Tensor:
     return _FOLDS[buffer.fold](parts, dim=0)
 
 
-def launch_of(kernel: Kernel) -> Launch:
+def launches_of(kernel: Kernel) -> Launches:
     """Rows and edges whose tensors fill the registers of a program, for rows of some dozen edges.
 
-    Found with `triton_aot.py`, which counts registers: no layer of the tests then spills any on sm_80 or sm_90.
+    Found with `triton_aot.py`, which counts registers: no layer of the tests then spills any on sm_80 or sm_90. Kernels
+    with products take all rows alike: messages that another kernel computes again must have the same bits there.
     """
-    if interpreted():  # whose time is that of its calls
-        return Launch(8, 16)
     lanes = _widest(kernel.body)
     inner = list(statements(kernel.body))
-    if any(isinstance(s, TileMatMul) for s in inner):
-        return Launch(1, 16, warps=8)
-    edges = 16 if any(isinstance(s, Edges | Tiles) for s in inner) else 1
+    products = any(isinstance(s, TileMatMul) for s in inner)
+    walks = any(isinstance(s, Edges | Tiles) for s in inner)
+    if interpreted():  # whose time is that of its calls
+        return Launches(Launch(8, 16), Launch(2, 32) if walks and not products else None, many=6, share=3)
+    if products:
+        return Launches(Launch(1, 16, warps=8))
+    edges = 16 if walks else 1
     while edges > 1 and edges * lanes > ELEMENTS:
         edges //= 2
-    return Launch(max(1, min(ELEMENTS // (edges * lanes), 128)), edges)
+    short = Launch(max(1, min(ELEMENTS // (edges * lanes), 128)), edges)
+    if not walks:
+        return Launches(short)
+    return Launches(short, Launch(1, max(edges, min(2 * ELEMENTS // lanes, 256)), warps=8))
 
 
 def _widest(body: Sequence[Stmt]) -> int:

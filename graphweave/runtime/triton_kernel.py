@@ -52,16 +52,17 @@ class TritonKernel:
         self._function: Any = getattr(module, symbol)
 
     def __call__(
-        self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, num_rows: int, how: Launch
-    ) -> None:
-        """Runs `programs` programs of `groups` groups of rows each, asynchronously where the device is."""
+        self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, span: tuple[int, int],
+        how: Launch,
+    ) -> None:  # fmt: skip
+        """Runs `programs` programs of `groups` groups of the rows `span` each, asynchronously where the device is."""
         device = tensors[0].device
-        first = tensors[0] if order is None else order  # never read unless ORDERED
+        listed = tensors[0] if order is None else order  # never read unless ORDERED
         # No fusing into multiply-adds: the backward computes messages again and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
         with _on(device):
             self._function[(programs,)](
-                *tensors, first, groups, num_rows, R=how.rows, K=how.edges, ORDERED=order is not None,
+                *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,
                 PRECISION=precision(), **options,
             )  # fmt: skip
         bump("kernel_launches")

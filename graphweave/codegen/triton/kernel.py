@@ -1,9 +1,10 @@
 """A whole kernel as one Triton module.
 
-    NAME(indptr of each CSR, buffers in order, order, groups, num_rows, R, K, ORDERED, PRECISION)
+    NAME(indptr of each CSR, buffers in order, order, groups, first, last, R, K, ORDERED, PRECISION)
 
-A program takes groups of R rows and walks the edges of all of them K at a time; lanes are the last dimension of every
-tensor. If ORDERED, `order` lists the rows in the order in which they are grouped (of about equal degrees together).
+The programs share the rows first .. last - 1. Each takes groups of R of them and walks the edges of all rows of one
+K at a time; lanes are the last dimension of every tensor. If ORDERED, `order` lists the rows in the order in which they
+are grouped (of about equal degrees together).
 A kernel with totals has fewer programs than groups: each takes `groups` of them, one after the other, and stores what
 they add up to as its row of [programs, elements], which the caller folds: in a fixed order, so results are repeatable.
 Any R and K are right (R * K >= 16 where edges are multiplied by matrices); which are fast, the launcher decides.
@@ -59,11 +60,11 @@ class _Unit:
 
     def function(self) -> str:
         w, kernel, names = self.w, self.kernel, self.scope.names
-        w.line("@triton.jit")
+        w.line('@triton.jit(do_not_specialize=["first", "last"])')
         params = [names.derived(csr.name, "indptr") for csr in kernel.csrs]
         params += [names.of(buffer.name) for buffer in kernel.buffers]
         constants = [f"{name}: tl.constexpr" for name in ("R", "K", "ORDERED", "PRECISION")]
-        with w.block(f"def {kernel.name}({', '.join([*params, 'order', 'groups', 'num_rows', *constants])})"):
+        with w.block(f"def {kernel.name}({', '.join([*params, 'order', 'groups', 'first', 'last', *constants])})"):
             w.line("program = tl.program_id(0).to(tl.int64)")
             if not self.totals:
                 w.line("group = program")
@@ -83,8 +84,8 @@ class _Unit:
         row = scope.bind(kernel.row, POSITION, Printed("", frozenset(["rows"]), ranked=True))
         scope.axes = (ROWS,)
         scope.bind(kernel.row, POSITION, Printed(row, frozenset(["rows"]), ranked=True))
-        w.line(f"{row} = group * R + tl.arange(0, R)")
-        w.line(f"row_ok = {row} < num_rows")
+        w.line(f"{row} = first + group * R + tl.arange(0, R)")
+        w.line(f"row_ok = {row} < last")
         with w.block("if ORDERED"):
             w.line(f"{row} = tl.load(order + {row}, mask=row_ok, other=0).to(tl.int64)")
         for csr in self.walked:
