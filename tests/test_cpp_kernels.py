@@ -117,7 +117,7 @@ def test_chunks_do_not_change_what_rows_hold() -> None:
     assert torch.equal(small["y"], large["y"])
 
 
-@pytest.mark.parametrize("size", [1, 3, 40])
+@pytest.mark.parametrize("size", [1, 3, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("widths", "dtype"), [((7, 33, 1), DType.f32), ((20, 64, 130), DType.f32), ((5, 31, 65), DType.f64)]
 )

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.data, pytest.mark.usefixtures("fresh_compiler")]
     ("graph", "model"),
     [
         ("cora-features", "gcn"),
-        ("pubmed", "gat"),
+        pytest.param("pubmed", "gat", marks=pytest.mark.slow),
         pytest.param("cora-features", "gat", marks=pytest.mark.slow),
         pytest.param("pubmed", "gcn", marks=pytest.mark.slow),
     ],

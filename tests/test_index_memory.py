@@ -67,7 +67,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("name", by_default(LAYERS, "gcn", "gat", "sage"))
 def test_both_columns_and_a_self_looped_index_are_all_that_is_kept(name: str) -> None:
     """4 bytes for each direction's column, and 4 for each end of an edge_index that the layer made itself."""
     make, most = LAYERS[name]

@@ -112,7 +112,7 @@ def test_as_the_loops_stand_between_two_sets_of_nodes(program: Callable[..., Any
         check(program, Case(ZOO["unsorted"], False))
 
 
-COMPILED_BY_DEFAULT = ("extremes", "inside", "features")
+COMPILED_BY_DEFAULT = ("extremes", "inside")
 """The others compile kernels that models of tests/test_loops_models.py have too."""
 
 

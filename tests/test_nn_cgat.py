@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import assert_matches, features
+from support import assert_matches, by_default, features
 from torch import Tensor
 from torch.nn import functional
 
@@ -145,7 +145,7 @@ def test_margins_with_eager_kernels(form: str) -> None:
     assert counts["kernel_launches"] > 0 and counts["bucketed_reductions"] == counts["eager_fallbacks"] == 0
 
 
-@pytest.mark.parametrize("form", ["both", "labels", pytest.param("sampled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("form", by_default(("both", "labels", "sampled"), "both"))
 def test_margins_compiled(form: str) -> None:
     layer = layer_of()
     compiled = gw.compile(layer)

@@ -390,7 +390,7 @@ def executables(monkeypatch: pytest.MonkeyPatch, options: Options) -> list[Plan]
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("name", by_default(LAYERS, "gatv2", "scored"))
+@pytest.mark.parametrize("name", by_default(LAYERS, "scored"))
 @several_or_all
 def test_layers(name: str, graphs: tuple[Graph, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     """Forward and backward, in float64, all softmaxes online."""

@@ -61,7 +61,7 @@ def test_products_by_type(name: str, dtype: torch.dtype, blocks: bool) -> None:
 
 
 @pytest.mark.usefixtures("fresh_compiler")
-@pytest.mark.parametrize("blocks", [False, True])
+@pytest.mark.parametrize("blocks", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_products_by_type_compiled(blocks: bool) -> None:
     gather = gw.compile(lambda a, b, index: ops.gather_mm(a, b, idx_b=index))
     segment = gw.compile(ops.segment_mm)

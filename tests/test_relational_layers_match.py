@@ -56,7 +56,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "rgat-f-additive-within": rgat(mod="f-additive", attention_mechanism="within-relation"),
 }  # fmt: skip
 
-USUAL = ("fast-rgcn", "rgat-within", "rgat-multiplicative")
+USUAL = ("fast-rgcn", "rgat-within")
 DECIDED: dict[str, Mapping[str, Any]] = {
     "neither": {"compact": False, "reorder": False},
     "compact": {"compact": True, "reorder": False},

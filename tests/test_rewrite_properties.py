@@ -142,6 +142,7 @@ def test_programs_meet_every_rule() -> None:
     assert met.keys() == {*RULES, "compact"}
 
 
+@pytest.mark.slow
 def test_forms_differ_with_the_graph() -> None:
     """Otherwise the statistics of these tests would make no difference."""
     different = 0
@@ -172,7 +173,7 @@ def test_the_same_program_gives_the_same_result_in_under_a_second() -> None:
     assert min(seconds) < 1.0
 
 
-@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.slow), *range(3, 10)])
 def test_a_best_form_stays(number: int) -> None:
     """Another time finds nothing that gains, or what it finds is found for good."""
     j = random_layers(number, moves=MOST).joint()

@@ -290,9 +290,12 @@ from graphweave.compiler import typed
 from tests import test_typed_kernels as tests
 typed.FEW = -1
 for name in ("no_rows", "one_row", "mixed", "sorted", "empty_types"):
-    tests.check(name, 1, 31, 33, torch.float32, gathers=False, transposed=True)
-    tests.check(name, 2, 7, 3, torch.float32, gathers=True, transposed=False)
+    tests.check(name, {})
 """
+CHECKED = {
+    "tiles": "1, 31, 33, torch.float32, gathers=False, transposed=True",
+    "blocks": "2, 7, 3, torch.float32, gathers=True, transposed=False",
+}
 
 
 def run_sanitized(program: str) -> None:
@@ -313,5 +316,6 @@ def run_sanitized(program: str) -> None:
 
 
 @pytest.mark.sanitize
-def test_kernels_are_clean_under_sanitizers() -> None:
-    run_sanitized(_SANITIZED)
+@pytest.mark.parametrize("kernels", by_default(CHECKED, "tiles"))
+def test_kernels_are_clean_under_sanitizers(kernels: str) -> None:
+    run_sanitized(_SANITIZED.format(CHECKED[kernels]))

@@ -107,6 +107,7 @@ def test_flags_decide_anew(case: Case) -> None:
         assert graphweave.counters()["bucketed_reductions"] == buckets
 
 
+@pytest.mark.slow  # by default, tests/test_udf_kernels.py changes a number of a closure
 def test_numbers_that_change(case: Case) -> None:
     for rate in (0.1, -2.0, 3):
         check(case, lambda nodes: {"o": (nodes.mailbox["m"] * rate).mean(1)})  # noqa: B023
