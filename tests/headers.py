@@ -10,6 +10,8 @@ import hashlib
 import subprocess
 from pathlib import Path
 
+from filelock import FileLock
+
 from graphweave.core.settings import settings
 from graphweave.runtime.toolchain import available, toolchain
 
@@ -34,12 +36,15 @@ def compiler(folder: Path) -> str | None:
         return None
     key = hashlib.sha256("\0".join((tools.identity, text, SCRIPT)).encode()).hexdigest()[:16]
     script = folder / key / "g++"
-    if not script.exists():
-        script.parent.mkdir(parents=True, exist_ok=True)
-        header = script.with_name("headers.h")
-        header.write_text(text)
-        built = header.with_suffix(".h.gch")
-        subprocess.run([*tools.command, *tools.flags, "-x", "c++-header", str(header), "-o", str(built)], check=True)
-        script.write_text(SCRIPT.format(compiler="g++", header=header))
-        script.chmod(0o755)
+    with FileLock(folder / f"{key}.lock"):
+        if not script.exists():
+            script.parent.mkdir(exist_ok=True)
+            header = script.with_name("headers.h")
+            header.write_text(text)
+            built = ("-x", "c++-header", str(header), "-o", str(header.with_suffix(".h.gch")))
+            subprocess.run([*tools.command, *tools.flags, *built], check=True)
+            draft = script.with_name("draft")
+            draft.write_text(SCRIPT.format(compiler="g++", header=header))
+            draft.chmod(0o755)
+            draft.rename(script)
     return str(script)
