@@ -1,0 +1,72 @@
+"""The rows of most edges, cut into pieces of about equally many: which rows, which edges, on the device of the index.
+
+Nothing here waits for the device, so that how many pieces there are is not known: the tables have room for the most
+there can be, the rest are pieces of no edges. Cached as the formats of `formats.py` are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from graphweave.runtime import formats
+from graphweave.runtime.tracked import place
+
+
+@dataclass(frozen=True, slots=True)
+class RowPieces:
+    """Of dtype int32, or int64 if wide. `slots` of the rows by degree are divided, each into one piece at least."""
+
+    slot_row: Tensor
+    """[slots] the row of each slot."""
+
+    slots: Tensor
+    """[slots + 1] the first piece of each slot."""
+
+    piece_slot: Tensor
+    """[pieces] the slot of each piece."""
+
+    piece_row: Tensor
+    """[pieces] its row."""
+
+    pieces: Tensor
+    """[pieces + 1] the first of each piece's edges, counted over all pieces."""
+
+    piece_shift: Tensor
+    """[pieces] from there to the position in the rows' CSR."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return self.slot_row, self.slots, self.piece_slot, self.piece_row, self.pieces, self.piece_shift
+
+
+def row_pieces(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, size: int) -> RowPieces:
+    """The `slots` (at least 1) rows of most edges that `index` [num_edges] names, in pieces of at most `size` edges."""
+    key = ("row_pieces", place(index), num_rows, wrap, wide, slots, size)
+    build = lambda: _build(index, num_rows, wrap, wide, slots, size)  # noqa: E731
+    return cast(RowPieces, formats.cached(key, (index,), build))
+
+
+def _build(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, size: int) -> RowPieces:
+    indptr = formats.csr(index, num_rows, wrap, wide).indptr
+    row = formats.by_degree(index, num_rows, wrap, wide)[:slots]
+    degree = (indptr[1:] - indptr[:-1]).index_select(0, row)
+    count = ((degree + (size - 1)) // size).clamp(min=1)
+    first = _starts(count)
+    piece = torch.arange(slots + index.numel() // size, device=index.device)
+    slot = torch.searchsorted(first[1:], piece, right=True).clamp(max=slots - 1)
+    done = (piece - first.index_select(0, slot)) * size
+    length = (degree.index_select(0, slot) - done).clamp(0, size) * (piece < first[-1])
+    start = _starts(length)
+    begin = indptr[:-1].index_select(0, row).index_select(0, slot) + done
+    kind = indptr.dtype
+    tables = (row, first, slot, row.index_select(0, slot), start, begin - start[:-1])
+    return RowPieces(*(t.to(kind) for t in tables))
+
+
+def _starts(counts: Tensor) -> Tensor:
+    """Their sums from the first on, with 0 before."""
+    return torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.cumsum(0, dtype=torch.int64)])
