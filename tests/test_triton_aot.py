@@ -16,11 +16,13 @@ import graphweave
 from graphweave.codegen.triton import print_kernel
 from graphweave.compiler.build import Training
 from graphweave.compiler.triton_aot import Variant, constants, resources_of, signature
+from graphweave.compiler.triton_launch import launches_of
 from graphweave.core.errors import CompileError, IRError, ToolchainError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
+from graphweave.lower.divide import divided
 from graphweave.runtime import triton_kernel
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch, interpreted, module, triton_version
@@ -275,6 +277,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], int]] = {
 }
 
 
+UNORDERED = Variant(ordered=False)
+
+
 class Planned(Exception):
     """Raised in place of running what has been planned for a GPU."""
 
@@ -311,6 +316,13 @@ def check_layer(name: str, capability: int, monkeypatch: pytest.MonkeyPatch) -> 
     make, width = LAYERS[name]
     for kernel in kernels_of(make(), width, monkeypatch):
         assert_fits(resources_of(kernel, capability), capability)
+        parts, how = divided(kernel), launches_of(kernel)
+        if parts is not None:
+            for pieces, fold in parts.passes:
+                assert_fits(resources_of(pieces, capability, UNORDERED, how.pieces), capability, spilled=32)
+                if fold is not None:
+                    assert_fits(resources_of(fold, capability, UNORDERED), capability, spilled=32)
+            assert_fits(resources_of(parts.finish, capability, UNORDERED), capability, spilled=32)
 
 
 @needs_compiler

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.triton_step import Launches
+from graphweave.compiler.triton_launch import Launches
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.runtime.triton_kernel import Launch
@@ -67,11 +67,12 @@ def test_groups_of_any_size(rows: int, edges: int) -> None:
 
 @needs_interpreter
 @pytest.mark.parametrize("share", [1, 2, 7])
-def test_long_rows_have_programs_of_their_own(share: int) -> None:
+def test_long_rows_are_divided(share: int) -> None:
     """Whichever rows are taken for long ones."""
-    for name in ("spmm_max_33", "sddmm_33", "totals_9_f64"):
-        case = case_for(KERNELS[name], DEGREES["hub"] + DEGREES["mixed"])
-        how = Launches(Launch(4, 4), Launch(1, 32), many=1, share=share)
+    for name in ("spmm_max_33", "sddmm_33", "totals_9_f64", "reindexed"):
+        degrees = DEGREES["hub"] + DEGREES["mixed"]
+        case = case_for(KERNELS[name], degrees)
+        how = Launches(Launch(4, 4), Launch(2, 4), many=1, share=share, size=6)
         assert_same(by_triton(case, how), interpreted(case))
 
 

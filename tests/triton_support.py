@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from torch import Tensor
 
-from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.triton_step import Launches, launch
+from graphweave.compiler.triton_launch import Launches, run
+from graphweave.compiler.triton_step import Loaded
 from graphweave.core.errors import ToolchainError
+from graphweave.core.types import DType
+from graphweave.ir.loop.nodes import Role
 from graphweave.runtime import device_formats
-from graphweave.runtime.triton_kernel import interpreted, load, require_triton
+from graphweave.runtime.row_pieces import row_pieces
+from graphweave.runtime.triton_kernel import interpreted, require_triton
 from tests.loop_support import Case
 
 
@@ -30,9 +34,13 @@ def by_triton(case: Case, how: Launches, ordered: bool = True) -> dict[str, Tens
     """The case's results."""
     done = case.copy()
     kernel = done.kernel
-    heads = [done.indptr[csr.name] for csr in kernel.csrs]
-    order = device_formats.by_degree(heads[0]) if heads and ordered else None
-    tensors = [done.buffers[b.name] for b in kernel.buffers]
-    function = load(print_kernel(kernel), kernel.name)
-    launch(function, kernel, heads, tensors, order, done.sizes[kernel.sizes[0]], how)
+    indptrs = [done.indptr[csr.name] for csr in kernel.csrs]
+    order = device_formats.by_degree(indptrs[0]) if indptrs and ordered else None
+    num_rows, wide = done.sizes[kernel.sizes[0]], kernel.index is DType.i64
+    edges = torch.arange(num_rows).repeat_interleave(indptrs[0].diff()) if indptrs else torch.empty(0)
+    jobs = Loaded.of(kernel).jobs(
+        {**done.indptr, **done.buffers}, order, num_rows, how,
+        lambda cut: row_pieces(edges, num_rows, False, wide, cut, how.size),
+    )  # fmt: skip
+    run(jobs, [(b, done.buffers[b.name]) for b in kernel.buffers if b.role is Role.total])
     return done.results

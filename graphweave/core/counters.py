@@ -15,6 +15,10 @@ COUNTERS: dict[str, str] = {
     "hoist_hits": "graph-only subprograms whose results were still valid",
     "graph_breaks": "graph breaks reported by capture",
     "bucketed_reductions": "reduce functions run once for each number of messages, not being expressible at once",
+    "cuda_graph_captures": "calls of compiled programs captured as CUDA graphs",
+    "cuda_graph_replays": "calls of compiled programs that replayed a CUDA graph",
+    "cuda_graph_skips": "calls that ran as they are though CUDA graphs were asked for, since they cannot be captured",
+    "cuda_graph_failures": "captures that failed; the program runs as it is from then on",
     "eager_fallbacks": "whole functions that ran eagerly instead of compiled",
 }
 """Name -> meaning of every counter; the set is fixed."""

@@ -44,5 +44,9 @@ class CompileError(GraphweaveError):
     """The C++ compiler, or Triton ahead of time, refused a kernel: a bug of the code generator, never of the user."""
 
 
+class CaptureError(GraphweaveError):
+    """A program did what a CUDA graph cannot hold while it was captured. It becomes one warning and plain calls."""
+
+
 class CacheError(GraphweaveError):
     """The kernel cache could not be used, not even in a private temporary directory."""

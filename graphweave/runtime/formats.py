@@ -24,7 +24,7 @@ from torch import Tensor
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import settings
-from graphweave.runtime import device_formats, kernel_cache
+from graphweave.runtime import capturing, device_formats, kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
@@ -173,14 +173,20 @@ def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | T
     found = _cache.get(key, tensors)
     if found is not None:
         bump("format_hits")
+        capturing.read(_tensors(found))
         return found
+    capturing.refuse("a format of an index")
     versions = versions_of(tensors)
     with ordinary(), torch.no_grad():
         value = build()
     bump("format_builds")
     if versions is not None:
-        _cache.put(key, tensors, versions, value, (value,) if isinstance(value, Tensor) else value.tensors)
+        _cache.put(key, tensors, versions, value, _tensors(value))
     return value
+
+
+def _tensors(value: Format | Tensor) -> tuple[Tensor, ...]:
+    return (value,) if isinstance(value, Tensor) else value.tensors
 
 
 @lru_cache(maxsize=1)

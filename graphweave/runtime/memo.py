@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.settings import settings
+from graphweave.runtime import capturing
 from graphweave.runtime.tracked import TrackedCache, ordinary, place, versions_of
 
 Results: TypeAlias = tuple[Tensor | int, ...]
@@ -46,7 +47,9 @@ class Memo:
         found = self._cache.get(key, tensors)
         if found is not None and tuple([t._version for t in found.tensors]) == found.versions:
             bump("hoist_hits")
+            capturing.read(found.tensors)
             return _aliases(found.results)
+        capturing.refuse("graph-only values")
         bump("hoist_builds")
         versions = versions_of(tensors)
         if versions is None or any(t.requires_grad for t in tensors):

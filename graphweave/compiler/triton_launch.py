@@ -1,0 +1,152 @@
+"""Launches of Triton kernels: which rows, in programs of how many rows and edges, and what becomes of totals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphweave.codegen.triton.axes import power_of_two
+from graphweave.codegen.walk import statements
+from graphweave.core.types import DType, Fold
+from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileMatMul, Tiles
+from graphweave.ir.loop.types import identity
+from graphweave.ir.message.aten import TORCH_DTYPE
+from graphweave.ir.message.infer import numel
+from graphweave.runtime.triton_kernel import Launch, TritonKernel, interpreted
+
+ELEMENTS = 2048
+"""Of a tensor in a program of four warps: 16 registers a thread."""
+
+PARTS = 512
+"""Programs of a launch that has totals, at most: each leaves a part, which are folded afterwards."""
+
+_FOLDS: dict[Fold, Callable[..., Tensor]] = {
+    Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One launch of `kernel`, of its rows first .. last - 1. `tensors` are its buffers and the indptr of its CSRs."""
+
+    kernel: Kernel
+    function: TritonKernel
+    tensors: Mapping[str, Tensor]
+    order: Tensor | None
+    first: int
+    last: int
+    how: Launch
+
+    @property
+    def totals(self) -> list[Buffer]:
+        return [b for b in self.kernel.buffers if b.role is Role.total]
+
+    @property
+    def groups(self) -> int:
+        """That a program takes, one after the other."""
+        return -(-self._groups // PARTS) if self.totals else 1
+
+    @property
+    def programs(self) -> int:
+        return -(-self._groups // self.groups) if self._groups else 0
+
+    @property
+    def _groups(self) -> int:
+        return -(-(self.last - self.first) // self.how.rows)
+
+    def run(self, parts: Mapping[str, Tensor]) -> None:
+        """With `parts` [programs, elements] in place of totals."""
+        given = [self.tensors[csr.name] for csr in self.kernel.csrs]
+        given += [parts.get(b.name, self.tensors[b.name]) for b in self.kernel.buffers]
+        self.function(self.programs, given, self.order, self.groups, (self.first, self.last), self.how)
+
+
+def run(jobs: Sequence[Job], totals: Iterable[tuple[Buffer, Tensor]]) -> None:
+    """The jobs in order; then each total, to which several may add, is folded from the parts of all their programs."""
+    jobs = [job for job in jobs if job.programs]
+    parts: dict[str, Tensor] = {}
+    for buffer, out in totals:
+        count = sum(job.programs for job in jobs if buffer in job.totals)
+        shape = count, numel(buffer.shape)
+        parts[buffer.name] = torch.empty(shape, dtype=TORCH_DTYPE[buffer.dtype], device=out.device)
+    done = dict.fromkeys(parts, 0)
+    for job in jobs:
+        mine = {}
+        for buffer in job.totals:
+            first = done[buffer.name]
+            done[buffer.name] = first + job.programs
+            mine[buffer.name] = parts[buffer.name][first : first + job.programs]
+        job.run(mine)
+    for buffer, out in totals:
+        out.copy_(folded(buffer, parts[buffer.name]).view(out.shape))
+
+
+def folded(buffer: Buffer, parts: Tensor) -> Tensor:
+    """The rows of `parts` as one, in a fixed order."""
+    assert buffer.fold is not None
+    if not parts.shape[0]:
+        return parts.new_full(parts.shape[1:], identity(buffer.fold, buffer.dtype).value)
+    if buffer.dtype is DType.bool:
+        return parts.any(0) if buffer.fold in (Fold.sum, Fold.max) else parts.all(0)
+    if buffer.fold in (Fold.sum, Fold.mul):
+        return _FOLDS[buffer.fold](parts, dim=0, dtype=parts.dtype)
+    return _FOLDS[buffer.fold](parts, dim=0)
+
+
+# ---------------------------------------------------------------- how
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """How the rows of a kernel are taken: `short` packs several in a program.
+
+    If `pieces` is not None and there are at least `many` rows, those of most edges, one in `share`, are divided into
+    pieces of at most `size` edges. Rows come by degree; which are long is a share of them, since nobody asks the device
+    for degrees.
+    """
+
+    short: Launch
+    pieces: Launch | None = None
+    many: int = 1 << 13
+    share: int = 16
+    size: int = 512
+
+    def cut(self, num_rows: int) -> int:
+        """How many of the rows are divided."""
+        return num_rows // self.share if self.pieces is not None and num_rows >= self.many else 0
+
+
+def launches_of(kernel: Kernel) -> Launches:
+    """Rows and edges whose tensors fill the registers of a program, for rows of some dozen edges.
+
+    Found with `triton_aot.py`, which counts registers: no layer of the tests then spills any on sm_80 or sm_90. Kernels
+    with products take all rows alike: messages that another kernel computes again must have the same bits there.
+    """
+    lanes = _widest(kernel.body)
+    inner = list(statements(kernel.body))
+    products = any(isinstance(s, TileMatMul) for s in inner)
+    walks = any(isinstance(s, Edges | Tiles) for s in inner)
+    if interpreted():  # whose time is that of its calls
+        return Launches(Launch(8, 16), Launch(4, 16) if walks and not products else None, many=12, share=3, size=5)
+    if products:
+        return Launches(Launch(1, 16, warps=8))
+    edges = 16 if walks else 1
+    while edges > 1 and edges * lanes > ELEMENTS:
+        edges //= 2
+    short = Launch(max(1, min(ELEMENTS // (edges * lanes), 128)), edges)
+    if not walks:
+        return Launches(short)
+    return Launches(short, Launch(1, max(edges, min(2 * ELEMENTS // lanes, 256)), warps=8))
+
+
+def _widest(body: Sequence[Stmt]) -> int:
+    """Elements of the widest tensor of lanes, those of nested lanes multiplied."""
+    widest = 1
+    for stmt in body:
+        if isinstance(stmt, Lanes | FoldLanes | Edges | Tiles):
+            own = numel(tuple(n for _, n in stmt.lanes)) if isinstance(stmt, Lanes | FoldLanes) else 1
+            widest = max(widest, power_of_two(own) * _widest(stmt.body))
+    return widest
