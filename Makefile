@@ -31,7 +31,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-gpu clean
+.PHONY: setup train test test-triton slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-gpu clean
 
 setup: $(STAMP)
 
@@ -49,6 +49,14 @@ train: $(STAMP)
 
 test: $(STAMP)
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+# Numerics of the whole compiler, by its other target: Triton's interpreter runs the kernels on CPU tensors.
+NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_typed half_precision compiled_programs \
+	convolutions losses reducers random edge_products udf_kernels udf_arguments nn_layers nn_relational nn_decoders \
+	relational_layers_match typed_linear loops_models horizontal_models index_errors ops))
+
+test-triton: $(STAMP)
+	TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS) $(NUMERICS)
 
 # A later -m replaces the one in pyproject.toml.
 slow: $(STAMP)
