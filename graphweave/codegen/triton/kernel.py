@@ -81,9 +81,8 @@ class _Unit:
     def _group(self) -> None:
         """Everything that is done for R rows."""
         w, kernel, scope = self.w, self.kernel, self.scope
-        row = scope.bind(kernel.row, POSITION, Printed("", frozenset(["rows"]), ranked=True))
         scope.axes = (ROWS,)
-        scope.bind(kernel.row, POSITION, Printed(row, frozenset(["rows"]), ranked=True))
+        row = scope.bind(kernel.row, POSITION, Printed("", frozenset(["rows"]), ranked=True))
         w.line(f"{row} = first + group * R + tl.arange(0, R)")
         w.line(f"row_ok = {row} < last")
         with w.block("if ORDERED"):
@@ -94,15 +93,14 @@ class _Unit:
             w.line(f"{begin} = tl.load({indptr} + {row}, mask=row_ok, other=0)")
             w.line(f"{end} = tl.load({indptr} + {row} + 1, mask=row_ok, other=0)")
             w.line(f"{scope.names.derived(csr, 'longest')} = tl.max({end} - {begin}, axis=0)")
-        totals = frozenset(buffer.name for buffer in self.totals)
-        Printer(scope, totals, frozenset(self.grams)).body(kernel.body)
+        Printer(scope).body(kernel.body)
         scope.axes = ()
 
     # ------------------------------------------------------------ totals
 
     def _start(self, buffer: Buffer) -> None:
-        scope, assert_fold = self.scope, buffer.fold
-        assert assert_fold is not None
+        scope = self.scope
+        assert buffer.fold is not None
         info, dtype = scope.arrays[buffer.name], buffer.dtype
         name = scope.names.derived(buffer.name, "sum")
         if buffer.name in self.grams:
@@ -111,7 +109,7 @@ class _Unit:
         else:
             held = Held(name, dtype, (), info.numel, 0 if info.numel == 1 else power_of_two(info.numel))
         scope.held[buffer.name] = held
-        self.w.line(f"{name} = {filled(held, identity(assert_fold, dtype).value)}")
+        self.w.line(f"{name} = {filled(held, identity(buffer.fold, dtype).value)}")
 
     def _finish(self, buffer: Buffer) -> None:
         scope, held = self.scope, self.scope.held[buffer.name]

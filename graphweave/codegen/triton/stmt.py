@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
@@ -43,12 +43,9 @@ LARGEST = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Printer:
-    """Prints the statements of one kernel. `totals` by name are arrays of registers while the kernel runs."""
+    """Prints the statements of one kernel. Its totals are arrays of registers while it runs."""
 
     scope: Scope
-    totals: frozenset[str]
-    grams: frozenset[str]  # totals that are matrices
-    tiles: set[str] = field(default_factory=set)  # names of tiles being walked
 
     def body(self, body: Iterable[Stmt]) -> None:
         for stmt in body:
@@ -61,7 +58,7 @@ class Printer:
             case Let(name, dtype, value):
                 self._let(name, dtype, tensor(value, self.scope))
             case Alloc(name, dtype, _, fill):
-                self._alloc(name, dtype, fill)
+                self._array(name, dtype, 0 if fill is None else fill)
             case Store(buffer, index, value):
                 self._store(buffer, index, tensor(value, self.scope))
             case Accum(buffer, index, fold, value):
@@ -74,7 +71,7 @@ class Printer:
             case Edges(k, csr, _, _, inner, tile):
                 self._edges(k, csr, inner, tile)
             case Tiles(tile, _, csr, _, inner):
-                self._tiles(tile, csr, inner)
+                self._walk(tile, csr, inner)
             case TileArray(name, _, dtype, _):
                 self._array(name, dtype, fill=0, least=DOT)
             case TileMatMul(_, out, x, w):
@@ -89,16 +86,13 @@ class Printer:
     def _let(self, name: str, dtype: DType, value: Printed) -> None:
         self.scope.w.line(f"{self.scope.bind(name, dtype, value)} = {value.text}")
 
-    def _alloc(self, name: str, dtype: DType, fill: float | int | bool | None) -> None:
-        self._array(name, dtype, 0 if fill is None else fill)
-
     def _array(self, name: str, dtype: DType, fill: float | int | bool, least: int = 0) -> None:
         scope = self.scope
-        info, kept = scope.arrays[name], dtype
+        info = scope.arrays[name]
         padded = 0 if info.numel == 1 and not least else max(power_of_two(info.numel), least)
         if padded > LARGEST_ARRAY:
             raise IRError(f"an array of {info.numel} numbers is too large for the registers of a Triton kernel.")
-        held = Held(scope.names.of(name), kept, scope.axes, info.numel, padded)
+        held = Held(scope.names.of(name), dtype, scope.axes, info.numel, padded)
         scope.types[name], scope.held[name] = dtype, held
         scope.w.line(f"{held.name} = {filled(held, fill)}")
 
@@ -140,11 +134,10 @@ class Printer:
 
     def _fold_lanes(self, stmt: FoldLanes) -> None:
         scope = self.scope
-        dtype = stmt.dtype
         with scope.lanes(stmt.lanes) as axis:
             self.body(stmt.body)
             value = tensor(stmt.value, scope)
-            text = value.text if axis is None else self._folded_lanes(value, axis, stmt.fold, dtype)
+            text = value.text if axis is None else self._folded_lanes(value, axis, stmt.fold, stmt.dtype)
         self._let(stmt.name, stmt.dtype, Printed(text, value.axes - names_set(axis), bool(scope.axes)))
 
     def _folded_lanes(self, value: Printed, axis: Axis, fold: Fold, dtype: DType) -> str:
@@ -176,9 +169,6 @@ class Printer:
         self.body(body)
         if before is not None:
             scope.variables[k] = before
-
-    def _tiles(self, tile: str, csr: str, body: tuple[Stmt, ...]) -> None:
-        self._walk(tile, csr, body)
 
     def _walk(self, k: str, csr: str, body: tuple[Stmt, ...]) -> None:
         """A step takes the next K edges of every row."""
