@@ -159,6 +159,7 @@ def test_compiled_training_follows_eager(model: str) -> None:
     assert runners[0].history.val == runners[1].history.val
 
 
+@pytest.mark.slow  # by default, tests/test_random.py compares masks and gradients
 def test_compiled_training_with_dropout() -> None:
     """The mask that the backward uses is the forward's: with another one the loss would not fall."""
     runner = Runner("graphweave", job(model="sage", dropout=0.5, hidden=64), karate())
@@ -205,6 +206,7 @@ def test_process_without_terminal_input_or_utf8(tmp_path: Path) -> None:
     assert "\x1b" not in done.stdout and "\r" not in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="peak memory is measured on Linux only")
 def test_peak_memory_sees_what_a_step_allocates() -> None:
     """EdgeConv in eager mode holds several edges x hidden tensors: 19856 x 256 floats are 19 MiB each."""
