@@ -1,0 +1,93 @@
+"""The few calls of torch.cuda that capturing and replaying a program takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+
+T = TypeVar("T")
+
+
+class GraphDevice(Protocol):
+    """A device that captures work and replays it; tests have one for the CPU."""
+
+    kind: str
+    """The type of the torch.device where tensors lie."""
+
+    def stream(self) -> int | None:
+        """The current stream. None while somebody captures it, when nothing can be replayed."""
+
+    def aside(self, work: Callable[[], T]) -> T:
+        """`work()` on the stream on which captures are made: after what the current stream has, before what comes."""
+
+    def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        """`work` as a graph: what replays it on the then current stream, and the results, which each replay writes."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Lane:
+    side: torch.cuda.Stream
+    pool: Any
+
+
+_lanes: dict[tuple[int, int], _Lane] = {}
+
+
+class CudaDevice:
+    """See `GraphDevice`. Graphs that are replayed on one stream, one after the other, share a pool of memory.
+
+    What one of them leaves in the pool for longer than its own replay is only its results, which are alive as tensors,
+    so no later capture is given their memory; they are read on the same stream before another graph is replayed.
+    Warm-up and capture have one stream, so that libraries have their workspaces before they are captured. Captures are
+    in the thread's own mode: what loaders and other threads do meanwhile does not break them.
+    """
+
+    kind = "cuda"
+
+    def __init__(self, device: str) -> None:
+        index = torch.device(device).index
+        self._device = torch.cuda.current_device() if index is None else index
+
+    def stream(self) -> int | None:
+        with torch.cuda.device(self._device):
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            return torch.cuda.current_stream().cuda_stream
+
+    def aside(self, work: Callable[[], T]) -> T:
+        with torch.cuda.device(self._device):
+            current, side = torch.cuda.current_stream(), self._lane().side
+            side.wait_stream(current)
+            try:
+                with torch.cuda.stream(side):
+                    return work()
+            finally:
+                current.wait_stream(side)
+
+    def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
+        with torch.cuda.device(self._device):
+            lane = self._lane()
+            graph = torch.cuda.CUDAGraph()
+            try:
+                # The outer context restores the stream where the end of a broken capture raises.
+                with (
+                    torch.cuda.stream(lane.side),
+                    torch.cuda.graph(graph, lane.pool, lane.side, capture_error_mode="thread_local"),
+                ):
+                    results = work()
+            except BaseException:
+                _lanes.pop(self._key(), None)  # neither stream nor pool is known to be usable
+                raise
+        return graph.replay, results
+
+    def _lane(self) -> _Lane:
+        key = self._key()
+        if key not in _lanes:
+            _lanes[key] = _Lane(torch.cuda.Stream(), torch.cuda.graph_pool_handle())
+        return _lanes[key]
+
+    def _key(self) -> tuple[int, int]:
+        return self._device, torch.cuda.current_stream().cuda_stream
