@@ -33,15 +33,16 @@ class Training:
 
 def build_inference(
     program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
-    constants: Mapping[Ref, Any], *, verify: bool,
+    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False,
 ) -> Executable:  # fmt: skip
     """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them."""
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
     part = extract(program, inputs, [*program.outputs, *effects])
     name = f"graph{next(_serial)}"
     made = _executable(
-        f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify
-    )
+        f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
+        cuda_graphs,
+    )  # fmt: skip
     record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where})
     _build([made])
     return made
@@ -50,6 +51,7 @@ def build_inference(
 def build_training(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
     options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
+    cuda_graphs: bool = False,
 ) -> Training:  # fmt: skip
     """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's."""
     name = f"graph{next(_serial)}"
@@ -58,8 +60,8 @@ def build_training(
     named = _named(joint, constants)
     count = num_forward + len(cut.saved)
     private = _private(cut, num_forward)
-    forward = _executable(f"{name}_forward", cut.forward.program, count, options, named, verify, private)
-    backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify)
+    forward = _executable(f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private)
+    backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs)
     for made, part in ((forward, cut.forward), (backward, cut.backward)):
         saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
         why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
@@ -87,9 +89,10 @@ def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
 
 def _executable(
     name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
-    private: frozenset[Ref] = frozenset(),
+    cuda_graphs: bool, private: frozenset[Ref] = frozenset(),
 ) -> Executable:  # fmt: skip
-    made = Executable(make_plan(name, program, options, constants), num_outputs, verify=verify, private=private)
+    plan = make_plan(name, program, options, constants)
+    made = Executable(plan, num_outputs, verify=verify, private=private, cuda_graphs=cuda_graphs)
     dump_plan(made.plan, made.text)
     return made
 

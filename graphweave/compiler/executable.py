@@ -6,6 +6,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
 from graphweave.compiler.targets import STEPS
 from graphweave.compiler.wrapper import Wrapper
@@ -17,18 +18,23 @@ class Executable:
     """`executable(args)` with the values of the program's inputs in order; gives its outputs, None where None.
 
     `text` is the Python source of the call; with `verify` every region is compared with the interpreter at each call.
-    Outputs in `private` are read by our own maps alone, which take an index in 32 bits as well as in 64.
+    Outputs in `private` are read by our own maps alone, which take an index in 32 bits as well as in 64. With
+    `cuda_graphs` calls on a CUDA device are replayed as CUDA graphs where they can be (see `cuda_graph.py`).
     """
 
     def __init__(
-        self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False, private: frozenset[Ref] = frozenset()
-    ) -> None:
+        self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
+        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False,
+    ) -> None:  # fmt: skip
         self.plan = plan
         step = STEPS[plan.options.target]
         self.kernels = {i: step(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
         wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private)
         self.text = wrapper.text
         self._run = wrapper.load(f"<graphweave {plan.name}>")
+        device = graph_device(plan.options) if cuda_graphs else None
+        if device is not None:
+            self._run = CudaGraphs.of(self._run, plan, device, verify=verify)
 
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
         """Start compiling every kernel; futures."""

@@ -18,19 +18,24 @@ from graphweave.core.errors import CaptureError
 
 class _State(threading.local):
     read: list[Tensor] | None = None
+    refuses: bool = False
 
 
 _state = _State()
 
 
 @contextmanager
-def capturing() -> Iterator[list[Tensor]]:
-    """Collects the tensors that caches give to this thread meanwhile. CaptureError where a cache has to make one."""
-    _state.read = found = []
+def capturing(*, refuses: bool = True) -> Iterator[list[Tensor]]:
+    """Collects the tensors that caches give to this thread meanwhile. CaptureError where a cache has to make one.
+
+    Unless `refuses`: then it is a rehearsal, which may make them.
+    """
+    found: list[Tensor] = []
+    _state.read, _state.refuses = found, refuses
     try:
         yield found
     finally:
-        _state.read = None
+        _state.read, _state.refuses = None, False
 
 
 def read(tensors: tuple[Tensor, ...]) -> None:
@@ -41,7 +46,7 @@ def read(tensors: tuple[Tensor, ...]) -> None:
 
 def refuse(what: str) -> None:
     """A cache says that it has to make `what`: CaptureError during a capture."""
-    if _state.read is not None:
+    if _state.refuses:
         raise CaptureError(
             f"expected {what} to be cached by the calls before the capture (it is not). Raise GRAPHWEAVE_FORMAT_BYTES."
         )

@@ -32,6 +32,9 @@ from graphweave.schedule.options import Options
 _log = logger("frontends")
 _warned: set[str] = set()
 
+MODES = (None, "default", "reduce-overhead")
+"""Of torch.compile's modes those that mean something here."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
@@ -39,13 +42,15 @@ class CompileOptions:
 
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
-    (None). `reorder`: the same for weights multiplied by weights before rows.
+    (None). `reorder`: the same for weights multiplied by weights before rows. `cuda_graphs`: calls on a CUDA device are
+    replayed as CUDA graphs (`compiler/cuda_graph.py`); it does nothing on the CPU.
     """
 
     verify: bool = False
     recompute: Recompute = "auto"
     compact: bool | None = None
     reorder: bool | None = None
+    cuda_graphs: bool = False
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
@@ -60,14 +65,30 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     for name, value in (("compact", parsed.compact), ("reorder", parsed.reorder)):
         if value not in (None, True, False):
             raise SettingsError(f"{name} must be None (by cost), True or False (got {value!r})")
+    if not isinstance(parsed.cuda_graphs, bool):
+        raise SettingsError(f"cuda_graphs must be True or False (got {parsed.cuda_graphs!r})")
     return parsed
 
 
+def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The options that torch.compile's word `mode` stands for, with `options`. SettingsError where it says nothing."""
+    if mode not in MODES:
+        known = ", ".join(repr(m) for m in MODES)
+        raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options.")
+    if mode != "reduce-overhead":
+        return dict(options or {})
+    asked = {"cuda_graphs": True, **(options or {})}
+    if asked["cuda_graphs"] is False:
+        raise SettingsError("mode='reduce-overhead' asks for CUDA graphs, options={'cuda_graphs': False} for none")
+    return asked
+
+
 def graphweave(
-    module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, **_: Any
-) -> Callable[..., Any]:
-    """`torch.compile(model, backend="graphweave")`. `options` as in `graphweave.compile`."""
-    side = _Side(parse_options(options), example_inputs)
+    module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
+    mode: str | None = None, **_: Any,
+) -> Callable[..., Any]:  # fmt: skip
+    """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`."""
+    side = _Side(parse_options(with_mode(mode, options)), example_inputs)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
@@ -95,7 +116,7 @@ class _Side:
             imported = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
-                verify=self.options.verify,
+                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs,
             )  # fmt: skip
         except Exception as error:
             _fall_back(error)
@@ -122,6 +143,7 @@ class _Side:
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
+                cuda_graphs=self.options.cuda_graphs,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:

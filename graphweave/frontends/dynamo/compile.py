@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
-from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once
+from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.polyfills import polyfilled
 
 _log = logger("frontends")
@@ -34,7 +34,9 @@ _SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 
 
-def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any] | None = None) -> T:
+def compile(
+    model: T, *, mode: str | None = None, dynamic: bool | None = True, options: Mapping[str, Any] | None = None
+) -> T:
     """`model`, a module or function, running as fused kernels, forward and backward.
 
     A module keeps its parameters, state_dict keys and class-specific attributes: the result shares them with `model`.
@@ -46,11 +48,15 @@ def compile(model: T, *, dynamic: bool | None = True, options: Mapping[str, Any]
     `recompute` says what the backward computes again instead of keeping it from the forward: "auto" what costs O(1)
     operations an element on edges, so that nothing of edges x features is kept; "never" nothing, as eager; "always" all
     but matrix products and calls left to PyTorch, on nodes and along edges too (least memory, most time).
-    Raises SettingsError for an unknown option, TypeError for what is not callable. Calls raise IndexRangeError (an
-    IndexError) where an index is out of range.
+    `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
+    call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
+    (`compiler/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
+    Raises SettingsError for an unknown option or mode, TypeError for what is not callable. Calls raise IndexRangeError
+    (an IndexError) where an index is out of range.
     """
     if not callable(model):
         raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+    options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
         return cast(T, CompiledModule(model, dynamic, options))
