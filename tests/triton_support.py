@@ -17,9 +17,7 @@ from graphweave.runtime.triton_kernel import interpreted, require_triton
 from tests.loop_support import Case
 
 
-def _why_not() -> str:
-    if not interpreted():
-        return "runs in Triton's interpreter: TRITON_INTERPRET=1 (make test-triton)"
+def _missing() -> str:
     try:
         require_triton()
     except ToolchainError as error:
@@ -27,7 +25,10 @@ def _why_not() -> str:
     return ""
 
 
-needs_interpreter = pytest.mark.skipif(bool(_why_not()), reason=_why_not() or "-")
+_HOW = "runs in Triton's interpreter: TRITON_INTERPRET=1 (make test-triton)"
+
+needs_triton = pytest.mark.skipif(bool(_missing()), reason=_missing() or "-")
+needs_interpreter = pytest.mark.skipif(bool(_missing()) or not interpreted(), reason=_missing() or _HOW)
 
 
 def by_triton(case: Case, how: Launches, ordered: bool = True) -> dict[str, Tensor]:

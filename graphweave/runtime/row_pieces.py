@@ -52,19 +52,19 @@ def row_pieces(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int,
 
 def _build(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, size: int) -> RowPieces:
     indptr = formats.csr(index, num_rows, wrap, wide).indptr
-    row = formats.by_degree(index, num_rows, wrap, wide)[:slots]
-    degree = (indptr[1:] - indptr[:-1]).index_select(0, row)
+    row = formats.by_degree(index, num_rows, wrap, wide).narrow(0, 0, slots)
+    degree = indptr.diff().index_select(0, row)
     count = ((degree + (size - 1)) // size).clamp(min=1)
     first = _starts(count)
     piece = torch.arange(slots + index.numel() // size, device=index.device)
-    slot = torch.searchsorted(first[1:], piece, right=True).clamp(max=slots - 1)
+    slot = torch.searchsorted(first.narrow(0, 1, slots), piece, right=True).clamp(max=slots - 1)
     done = (piece - first.index_select(0, slot)) * size
-    length = (degree.index_select(0, slot) - done).clamp(0, size) * (piece < first[-1])
+    length = (degree.index_select(0, slot) - done).clamp(0, size) * (piece < first.narrow(0, slots, 1))
     start = _starts(length)
-    begin = indptr[:-1].index_select(0, row).index_select(0, slot) + done
+    begin = indptr.index_select(0, row).index_select(0, slot) + done
     kind = indptr.dtype
-    tables = (row, first, slot, row.index_select(0, slot), start, begin - start[:-1])
-    return RowPieces(*(t.to(kind) for t in tables))
+    shift = begin - start.narrow(0, 0, piece.numel())
+    return RowPieces(*(t.to(kind) for t in (row, first, slot, row.index_select(0, slot), start, shift)))
 
 
 def _starts(counts: Tensor) -> Tensor:
