@@ -237,7 +237,8 @@ class CudaGraphs:
 
     def _failed(self, error: Exception) -> None:
         bump("cuda_graph_failures")
-        why = f"its capture failed: {type(error).__name__}: {error}"
+        cause = error.__context__ or error  # the end of a broken capture raises an error of its own
+        why = f"its capture failed: {type(cause).__name__}: {cause}"
         _log.error("%s: %s", self._name, why, exc_info=error)
         warnings.warn(f"graphweave: {self._name} runs without a CUDA graph: {why}", stacklevel=2)
         self._said.add(why)
