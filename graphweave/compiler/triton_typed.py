@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
@@ -26,7 +24,7 @@ from graphweave.core.types import DType
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
-from graphweave.runtime.triton_kernel import interpreted, module, precision
+from graphweave.runtime.triton_kernel import interpreted, module, on_device, precision
 from graphweave.runtime.typed_pairs import Cut, column, typed_pairs
 from graphweave.runtime.typed_parts import Folds, typed_parts
 
@@ -187,8 +185,7 @@ def launch(
     if count == 0:
         return
     options = {} if interpreted() else {"num_warps": warps, "enable_fp_fusion": True}
-    device = arguments[0].device
-    with torch.cuda.device(device) if device.type == "cuda" else nullcontext():
+    with on_device(arguments[0].device):
         _function(kernel)[(count * kernel.programs,)](*arguments, **constants, **options)
     bump("kernel_launches")
 

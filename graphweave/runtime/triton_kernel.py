@@ -60,7 +60,7 @@ class TritonKernel:
         listed = tensors[0] if order is None else order  # never read unless ORDERED
         # No fusing into multiply-adds: the backward computes messages again and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
-        with _on(device):
+        with on_device(device):
             self._function[(programs,)](
                 *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,
                 PRECISION=precision(), **options,
@@ -69,7 +69,7 @@ class TritonKernel:
 
 
 @contextmanager
-def _on(device: torch.device) -> Iterator[None]:
+def on_device(device: torch.device) -> Iterator[None]:
     """Where kernels are launched; in the interpreter, whose numbers are NumPy's, overflow and NaN are no news."""
     if interpreted():
         with np.errstate(all="ignore"), warnings.catch_warnings():
