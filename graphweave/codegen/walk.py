@@ -1,60 +1,12 @@
-"""Walks over the statements and expressions of a kernel, for every printer."""
+"""Names and arrays of a kernel, for every printer."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from graphweave.codegen.arrays import Array
-from graphweave.ir.loop.nodes import (
-    Accum,
-    Alloc,
-    Call,
-    CastTo,
-    Degree,
-    Edges,
-    Expr,
-    FoldLanes,
-    Lanes,
-    Let,
-    Load,
-    Raise,
-    Stmt,
-    Store,
-    TileArray,
-    Tiles,
-    Uniform,
-)
-
-
-def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Every statement of `body`, outer before inner."""
-    for stmt in body:
-        yield stmt
-        if isinstance(stmt, FoldLanes | Lanes | Edges | Tiles):
-            yield from statements(stmt.body)
-
-
-def expressions(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions a statement itself evaluates (not those of its body)."""
-    match stmt:
-        case Let(_, _, value) | FoldLanes(value=value) | Raise(value=value):
-            return (value,)
-        case Store(_, index, value) | Accum(_, index, _, value):
-            return (*index, value)
-    return ()
-
-
-def subexpressions(expr: Expr) -> Iterator[Expr]:
-    yield expr
-    match expr:
-        case Load(_, parts) | Call(_, parts):
-            for part in parts:
-                yield from subexpressions(part)
-        case CastTo(x, _) | Degree(_, x):
-            yield from subexpressions(x)
-        case Uniform(seed, row, _, index):
-            for part in (seed, row, index):
-                yield from subexpressions(part)
+from graphweave.ir.loop.nodes import Alloc, Edges, FoldLanes, Lanes, Let, Raise, Stmt, TileArray, Tiles
+from graphweave.ir.loop.walk import statements
 
 
 def local_arrays(body: tuple[Stmt, ...]) -> dict[str, Array]:

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.walk import statements
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity
+from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
 from graphweave.runtime.triton_kernel import Launch, TritonKernel, interpreted

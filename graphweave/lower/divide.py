@@ -30,7 +30,6 @@ from graphweave.ir.loop.nodes import (
     Degree,
     Edges,
     Expr,
-    FoldLanes,
     Kernel,
     Lanes,
     Let,
@@ -39,10 +38,11 @@ from graphweave.ir.loop.nodes import (
     Stmt,
     Store,
     Tiles,
-    Uniform,
     Var,
 )
 from graphweave.ir.loop.types import identity
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
+from graphweave.lower.blocks import nest
 
 PIECES, SLOTS = "pieces", "slots"
 """CSRs: the edges of each piece, and the pieces of each slot. A slot is a row that is divided."""
@@ -107,7 +107,7 @@ class _Divide:
             alloc = self._allocs[name]
             starts.append(replace(alloc, fill=identity(fold, alloc.dtype).value))
             lanes, at = self._lanes(name)
-            adds += _nest(lanes, Accum(name, at, fold, Load(f"{name}_part", (Var(_AT), *at))))
+            adds += nest(lanes, [Accum(name, at, fold, Load(f"{name}_part", (Var(_AT), *at)))])
             stores.append(self._copy(f"{name}_whole", Var(_SLOT), name))
         edges = Edges(_AT, SLOTS, _SLOT, (), tuple(adds))
         return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
@@ -119,7 +119,7 @@ class _Divide:
             if isinstance(stmt, Edges):
                 for name in self._sums[self._walks.index(stmt)]:
                     lanes, at = self._lanes(name)
-                    out += _nest(lanes, Store(name, at, Load(f"{name}_whole", (Var(_SLOT), *at))))
+                    out += nest(lanes, [Store(name, at, Load(f"{name}_whole", (Var(_SLOT), *at)))])
             elif not isinstance(stmt, Comment):
                 out.append(stmt)
         return out
@@ -128,7 +128,7 @@ class _Divide:
 
     def _added(self, body: Iterable[Stmt]) -> Iterator[tuple[str, Fold]]:
         """Arrays of the row that a pass adds to."""
-        for stmt in _all(body):
+        for stmt in statements(body):
             if isinstance(stmt, Accum) and stmt.buffer in self._allocs:
                 yield stmt.buffer, stmt.fold
 
@@ -138,7 +138,7 @@ class _Divide:
 
     def _copy(self, buffer: str, row: Var, name: str) -> Stmt:
         lanes, at = self._lanes(name)
-        return _nest(lanes, Store(buffer, (row, *at), Load(name, at)))[0]
+        return nest(lanes, [Store(buffer, (row, *at), Load(name, at))])[0]
 
     def _made(self, name: str, row: str, body: tuple[Stmt, ...]) -> Kernel:
         """The kernel of `body` over pieces or slots, with the buffers and CSRs that it names."""
@@ -147,7 +147,7 @@ class _Divide:
         indices = {"piece_row": _PIECE, "piece_shift": _PIECE, "piece_slot": _PIECE, "slot_row": _SLOT}
         buffers = [b for b in kernel.buffers if b.name in used]
         buffers += [Buffer(n, Role.index, kernel.index, own[of], ()) for n, of in indices.items() if n in used]
-        stored = {s.buffer for s in _all(body) if isinstance(s, Store)}
+        stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
         for alloc in self._allocs.values():
             for kind, of in (("part", _PIECE), ("whole", _SLOT)):
                 scratch = f"{alloc.name}_{kind}"
@@ -157,17 +157,6 @@ class _Divide:
         csrs = tuple(csr for csr in (*kernel.csrs, Csr(PIECES), Csr(SLOTS)) if csr.name in used)
         sizes = (own[row], *(size for size in (_NUM_PIECES, _NUM_SLOTS) if size != own[row]), *kernel.sizes)
         return Kernel(f"{kernel.name}_{name}", row, sizes, kernel.index, csrs, tuple(buffers), (), body, kernel.header)
-
-
-def _nest(lanes: tuple[tuple[str, int], ...], stmt: Stmt) -> list[Stmt]:
-    return [Lanes(lanes, (stmt,))] if lanes else [stmt]
-
-
-def _all(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    for stmt in body:
-        yield stmt
-        if isinstance(stmt, Lanes | FoldLanes | Edges):
-            yield from _all(stmt.body)
 
 
 def _without(body: Iterable[Stmt], roles: dict[str, Role]) -> list[Stmt]:
@@ -187,35 +176,17 @@ def _without(body: Iterable[Stmt], roles: dict[str, Role]) -> list[Stmt]:
 
 def _named(body: Iterable[Stmt]) -> Iterator[str]:
     """Buffers and CSRs that `body` reads, writes or walks."""
-    for stmt in _all(body):
-        match stmt:
-            case Let(_, _, value) | FoldLanes(value=value):
-                yield from _read(value)
-            case Store(buffer, index, value) | Accum(buffer, index, _, value):
-                yield buffer
-                for expr in (*index, value):
-                    yield from _read(expr)
-            case Edges(csr=csr):
-                yield csr
-
-
-def _read(expr: Expr) -> Iterator[str]:
-    match expr:
-        case Load(buffer, parts):
-            yield buffer
-            for part in parts:
-                yield from _read(part)
-        case Call(_, parts):
-            for part in parts:
-                yield from _read(part)
-        case CastTo(x, _):
-            yield from _read(x)
-        case Degree(csr, row):
-            yield csr
-            yield from _read(row)
-        case Uniform(seed, row):
-            yield from _read(seed)
-            yield from _read(row)
+    for stmt in statements(body):
+        if isinstance(stmt, Store | Accum):
+            yield stmt.buffer
+        elif isinstance(stmt, Edges):
+            yield stmt.csr
+        for top in expressions(stmt):
+            for expr in subexpressions(top):
+                if isinstance(expr, Load):
+                    yield expr.buffer
+                elif isinstance(expr, Degree):
+                    yield expr.csr
 
 
 def of_pieces(buffer: Buffer) -> bool:

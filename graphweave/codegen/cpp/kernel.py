@@ -19,11 +19,12 @@ from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.preamble import preamble
 from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
-from graphweave.codegen.walk import binders, local_arrays, statements, tile_sizes
+from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
+from graphweave.ir.loop.walk import statements
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
 _ALIGN = 64

@@ -10,7 +10,6 @@ from itertools import product
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
-from graphweave.codegen.walk import statements
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold
@@ -37,6 +36,7 @@ from graphweave.ir.loop.nodes import (
     Var,
 )
 from graphweave.ir.loop.types import POSITION, identity
+from graphweave.ir.loop.walk import statements
 
 _LINE = 64  # bytes fetched by one prefetch
 _MAX_LINES = 12  # more would crowd out the loads of the current edge

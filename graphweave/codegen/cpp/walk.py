@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphweave.codegen.arrays import Array, flatten
-from graphweave.codegen.walk import expressions, statements, subexpressions
 from graphweave.ir.loop.nodes import (
     Accum,
     Call,
@@ -24,6 +23,7 @@ from graphweave.ir.loop.nodes import (
     Uniform,
     Var,
 )
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
 Access = tuple[str, tuple[Expr, ...]]
 

@@ -18,11 +18,12 @@ from graphweave.codegen.triton.names import triton_names
 from graphweave.codegen.triton.preamble import preamble
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.codegen.triton.stmt import DOT, Printer, filled
-from graphweave.codegen.walk import binders, local_arrays, statements
+from graphweave.codegen.walk import binders, local_arrays
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Buffer, Edges, Kernel, Role, TileArray, TileGram, Tiles
 from graphweave.ir.loop.types import POSITION, identity, parameter_types
+from graphweave.ir.loop.walk import statements
 
 _HEAD = "import triton\nimport triton.language as tl\n"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
+from graphweave.ir.loop.nodes import Expr, IndexSum, Lit, Load, Var
+from graphweave.ir.loop.walk import subexpressions
 
 
 def bounds(index: Expr, extents: dict[str, int]) -> tuple[int, int] | None:
@@ -22,34 +21,16 @@ def bounds(index: Expr, extents: dict[str, int]) -> tuple[int, int] | None:
     return None
 
 
-def walk(expr: Expr, found: Callable[[Expr], None]) -> None:
-    found(expr)
-    match expr:
-        case Load(_, parts) | Call(_, parts):
-            for part in parts:
-                walk(part, found)
-        case CastTo(x, _) | Degree(_, x):
-            walk(x, found)
-        case Uniform(seed, row, _, index):
-            for part in (seed, row, index):
-                walk(part, found)
-
-
 def lanes_of(expr: Expr) -> set[str]:
     names: set[str] = set()
-
-    def visit(node: Expr) -> None:
+    for node in subexpressions(expr):
         if isinstance(node, Var):
             names.add(node.name)
         elif isinstance(node, IndexSum):
             names.update(name for name, coefficient in node.terms if coefficient)
-
-    walk(expr, visit)
     return names
 
 
 def loads(expr: Expr) -> bool:
     """Whether an index reads memory, so that lanes may differ in ways that are not visible here."""
-    found: list[Expr] = []
-    walk(expr, lambda node: found.append(node) if isinstance(node, Load) else None)
-    return bool(found)
+    return any(isinstance(node, Load) for node in subexpressions(expr))
