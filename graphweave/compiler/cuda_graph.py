@@ -17,7 +17,6 @@ replay moves the generator on as a call does. The launches of a replay are not c
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from graphweave.compiler.capturable import Watch, structure, why_not
 from graphweave.compiler.plan import Plan
+from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.runtime.capturing import capturing
@@ -38,7 +38,7 @@ from graphweave.runtime.triton_kernel import precision
 from graphweave.schedule.options import Options
 
 _log = logger(__name__)
-_lock = threading.RLock()
+_lock = locks.reentrant_lock()
 """Held while a graph's own tensors are in use: by one call at a time, of all threads."""
 
 PLAIN_CALLS = 2

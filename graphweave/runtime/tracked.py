@@ -9,7 +9,6 @@ NumPy or a foreign pointer.
 
 from __future__ import annotations
 
-import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
+
+from graphweave.core import locks
 
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
@@ -63,7 +64,7 @@ class TrackedCache(Generic[T]):
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
         self._bytes = 0
         self._sweep_at = SWEEP_BYTES
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
         """The value stored under `key`, if no tensor was edited since. `key` holds the `place` of each tensor."""

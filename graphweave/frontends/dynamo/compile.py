@@ -23,6 +23,7 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.turns import Turns
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -89,8 +90,12 @@ class _Captured:
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
         self._traced = False
+        self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._turns.take(self._call, args, kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         args = tuple(map(_usual_strides, args))
         kwargs = {name: _usual_strides(arg) for name, arg in kwargs.items()}
         while self._modes:
@@ -248,7 +253,10 @@ def _graph_breaks() -> tuple[int, int]:
 
 
 class CompiledModule(torch.nn.Module):
-    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled."""
+    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled.
+
+    `isinstance` takes it for one of the original's class, since code that asks wants what such a module has.
+    """
 
     def __init__(self, original: torch.nn.Module, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
         super().__init__()
@@ -262,6 +270,11 @@ class CompiledModule(torch.nn.Module):
             _gw_arguments=(dynamic, options),
             _gw_call=_Captured(original, dynamic, options),
         )
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[torch.nn.Module]:  # type: ignore[override]
+        original = self.__dict__.get("_gw_original")
+        return CompiledModule if original is None else original.__class__
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._gw_call(*args, **kwargs)
@@ -283,6 +296,10 @@ class CompiledModule(torch.nn.Module):
         else:
             super().__setattr__(name, value)
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """For copies and pickles, which would make an object of the class that `__class__` tells."""
+        return _blank, (), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_gw_call"}
 
@@ -290,5 +307,12 @@ class CompiledModule(torch.nn.Module):
         super().__setstate__(state)
         self.__dict__["_gw_call"] = _Captured(self._gw_original, *self._gw_arguments)
 
+    def _get_name(self) -> str:
+        return type(self).__name__
+
     def extra_repr(self) -> str:
         return f"compiled {type(self.__dict__['_gw_original']).__name__}"
+
+
+def _blank() -> CompiledModule:
+    return CompiledModule.__new__(CompiledModule)
