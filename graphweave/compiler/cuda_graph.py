@@ -33,7 +33,7 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.runtime.capturing import capturing
 from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
-from graphweave.runtime.tracked import ordinary, place, versions_of
+from graphweave.runtime.tracked import Versions, ordinary, place, versions_of
 from graphweave.runtime.triton_kernel import precision
 from graphweave.schedule.options import Options
 
@@ -73,7 +73,7 @@ class _Kind:
     """Arguments of one kind: `tensors` are aliases of the index tensors, so that their memory stays theirs."""
 
     tensors: tuple[Tensor, ...]
-    versions: tuple[int, ...]
+    versions: Versions
     calls: int = 0
     graph: _Graph | None = None
 
@@ -147,7 +147,7 @@ class CudaGraphs:
                 key.append((arg.shape, arg.stride(), arg.dtype, arg.device))
         return tuple(key)
 
-    def _kind(self, key: Key, tensors: tuple[Tensor, ...], versions: tuple[int, ...]) -> _Kind:
+    def _kind(self, key: Key, tensors: tuple[Tensor, ...], versions: Versions) -> _Kind:
         """That of a call; a new one where an index, or a value that its graph reads, has been edited."""
         kind = self._kinds.get(key)
         if kind is not None and kind.versions == versions and _as_they_were(kind.graph):

@@ -26,6 +26,7 @@ from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
+from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
 
@@ -73,6 +74,9 @@ class CsrFormat:
         return self.indptr, self.chunks
 
 
+_own_memory: ByStorage[bool] = ByStorage()
+"""Indices that only programs of ours know, so that nobody writes to them."""
+
 _cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_bytes)
 
 
@@ -113,7 +117,8 @@ def column(
 def flat(index: Tensor, num: int, wrap: bool = False, wide: bool = False) -> Tensor:
     """`index` checked against `num` rows, contiguous, int32 (int64 if wide), wrapped values made non-negative.
 
-    The tensor itself where that changes nothing.
+    The tensor itself where that changes nothing and it is an index of our own making (`narrowed`): a kernel must not
+    read what others may write to after it was checked.
     """
     key = ("flat", place(index), num, wrap, wide)
     return cast(Tensor, cached(key, (index,), lambda: _build_flat(index, num, wrap, wide)))
@@ -129,7 +134,10 @@ def narrowed(index: Tensor) -> Tensor:
     out = torch.empty(index.numel(), dtype=torch.int32)
     threads = torch.get_num_threads()
     bad = _native(toolchain()).gw_narrow(index.data_ptr(), index.stride(0), index.numel(), out.data_ptr(), threads)
-    return out if bad < 0 else index
+    if bad >= 0:
+        return index
+    _own_memory.put(out, True)
+    return out
 
 
 def by_degree(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> Tensor:
@@ -258,7 +266,7 @@ def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
     _check(index, num, wide)
     if index.device.type != "cpu":
         return device_formats.flat(index, num, wrap, wide)
-    unchanged = index.dtype == _int_dtype(wide) and index.is_contiguous() and not index.is_inference()
+    unchanged = index.dtype == _int_dtype(wide) and index.is_contiguous() and _own_memory.get(index) is True
     if unchanged and _run_flat(index, num, False, None, wide) < 0:
         return index.detach()
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))

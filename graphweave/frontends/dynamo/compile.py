@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
+from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.polyfills import polyfilled
@@ -52,11 +53,15 @@ def compile(
     `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
     call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
     (`compiler/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
-    Raises SettingsError for an unknown option or mode, TypeError for what is not callable. Calls raise IndexRangeError
-    (an IndexError) where an index is out of range.
+    `unseen_edits=False` leaves out what each call does to notice edits of an index tensor that PyTorch does not see, as
+    those through NumPy are (`runtime/unseen_edits.py`).
+    Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for what is not
+    callable. Calls raise IndexRangeError (an IndexError) where an index is out of range.
     """
     if not callable(model):
         raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+    if dynamic not in (None, True, False):
+        raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r})")
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):

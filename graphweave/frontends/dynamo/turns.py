@@ -27,12 +27,12 @@ class Turns:
     def take(self, call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         """`call(*args, **kwargs)`, alone while it may be the first of its kind.
 
-        Of one kind are calls under the same modes, with arguments of the same types, dtypes and numbers of dims; only
-        their sizes may then still make one of them compile.
+        Of one kind are calls under the same modes with arguments of the same types and dtypes. What else makes PyTorch
+        compile again (sizes, tensors within containers) is not worth asking about at every call.
         """
         if threading.active_count() == 1:
             return call(*args, **kwargs)
-        kind = (*_modes(), *map(_kind, args), *[(name, _kind(a)) for name, a in kwargs.items()])
+        kind = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), *map(_kind, (*args, *kwargs.values())))
         if kind in self._seen:
             return call(*args, **kwargs)
         with self._first:
@@ -41,15 +41,5 @@ class Turns:
         return out
 
 
-def _modes() -> tuple[Hashable, ...]:
-    return torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
-
-
-def _kind(arg: object) -> Any:
-    if isinstance(arg, Tensor):
-        return arg.dtype, arg.dim(), arg.requires_grad, str(arg.device)
-    if isinstance(arg, (list, tuple)):
-        return (type(arg), *map(_kind, arg))
-    if isinstance(arg, dict):
-        return (dict, *[(name, _kind(a)) for name, a in arg.items()])
-    return type(arg)
+def _kind(arg: object) -> Hashable:
+    return (arg.dtype, arg.requires_grad) if isinstance(arg, Tensor) else id(type(arg))
