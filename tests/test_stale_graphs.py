@@ -14,6 +14,7 @@ import graphweave
 from graphweave.core.settings import override
 from graphweave.runtime import tracked, unseen_edits
 from tests.support import features, random_graph
+from tests.test_typed_kernels import run_sanitized
 
 NODES = 23
 EDGES = 150
@@ -261,6 +262,39 @@ def test_the_eager_graph_backward_is_untouched() -> None:
     (grad,) = torch.autograd.grad(out.sum(), x)
     (wanted,) = torch.autograd.grad(summed(torch.relu(x.index_select(0, index[0])[:NODES]), index).sum(), x)
     torch.testing.assert_close(grad, wanted)
+
+
+_UNNOTICED = """
+import torch, graphweave
+from tests.test_stale_graphs import FUNCTIONS, NODES, _graph
+for function in FUNCTIONS:
+    compiled = graphweave.compile(function, options={"unseen_edits": False})
+    for dtype in (torch.int32, torch.int64):
+        index, x = _graph(0).to(dtype), torch.randn(NODES, 6, requires_grad=True)
+        sorted_index = index[:, torch.argsort(index[1], stable=True)].contiguous()
+        for given in (index, sorted_index):
+            first = compiled(x, given)
+            first.sum().backward()
+            for bad in (10**7, -(10**7)):
+                given.numpy()[...] = bad
+                again = compiled(x, given)
+                again.sum().backward()
+                assert torch.equal(again, first)
+"""
+
+
+@pytest.mark.sanitize
+def test_an_edit_that_is_not_noticed_reads_no_other_memory() -> None:
+    run_sanitized(_UNNOTICED)
+
+
+def test_an_edit_that_is_noticed_is_checked() -> None:
+    compiled = graphweave.compile(on_edges)
+    index, x = _graph(0).int(), features(NODES, 6)
+    compiled(x, index)
+    index.numpy()[1, 7] = NODES
+    with pytest.raises(IndexError, match="out of range"):
+        compiled(x, index)
 
 
 # ------------------------------------------------------------ what is noticed how often
