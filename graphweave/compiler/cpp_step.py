@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from graphweave.compiler.plan import KernelPlan
@@ -15,6 +14,7 @@ from graphweave.ir.message.nodes import Program
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
 
@@ -47,7 +47,7 @@ class CppStep(RegionStep):
         ptrs = list(heads)
         for kind, i in self._slots:
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
-        kernel(ptrs, sizes, chunks, torch.get_num_threads())
+        kernel(ptrs, sizes, chunks, num_threads())
         self._finish(rows, indices, outputs)
         return outputs
 

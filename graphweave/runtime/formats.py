@@ -27,6 +27,7 @@ from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
 from graphweave.runtime.storages import ByStorage
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
 
@@ -132,7 +133,7 @@ def narrowed(index: Tensor) -> Tensor:
     if index.dtype != torch.int64 or index.dim() != 1 or index.device.type != "cpu":
         return index
     out = torch.empty(index.numel(), dtype=torch.int32)
-    threads = torch.get_num_threads()
+    threads = num_threads()
     bad = _native(toolchain()).gw_narrow(index.data_ptr(), index.stride(0), index.numel(), out.data_ptr(), threads)
     if bad >= 0:
         return index
@@ -243,7 +244,7 @@ def _raw(index: Tensor, num: int, wrap: bool) -> tuple[int, bool, int, int, int,
 def _run_flat(index: Tensor, num: int, wrap: bool, out: Tensor | None, wide: bool) -> int:
     """Position of the first value out of range, or -1; out None only checks."""
     to = None if out is None else out.data_ptr()
-    return _native(toolchain()).gw_flat(*_raw(index, num, wrap), to, wide, torch.get_num_threads())
+    return _native(toolchain()).gw_flat(*_raw(index, num, wrap), to, wide, num_threads())
 
 
 def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
@@ -287,7 +288,7 @@ def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrForma
     degree = torch.empty(1, dtype=torch.int64)
     status = _native(toolchain()).gw_group(
         *_raw(index, num_rows, wrap), indptr.data_ptr(), in_order.data_ptr(), degree.data_ptr(),
-        chunks.data_ptr(), num_chunks, wide, torch.get_num_threads(),
+        chunks.data_ptr(), num_chunks, wide, num_threads(),
     )  # fmt: skip
     _refuse(status, index, num_rows, wrap)
     if num_rows > 0:
@@ -305,7 +306,7 @@ def _placed(index: Tensor, num_rows: int, wrap: bool, wide: bool, indptr: Tensor
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))
     status = _native(toolchain()).gw_place(
         *_raw(index, num_rows, wrap), None, False, 0, 0, False,
-        indptr.data_ptr(), out.data_ptr(), wide, torch.get_num_threads(),
+        indptr.data_ptr(), out.data_ptr(), wide, num_threads(),
     )  # fmt: skip
     _refuse(status, index, num_rows, wrap)
     return out
@@ -331,7 +332,7 @@ def _build_column(
     address, is64, stride, _, _, _ = _raw(other, num_other, wrap_other)
     status = _native(toolchain()).gw_place(
         *_raw(index, num_rows, wrap), address, is64, stride, num_other, wrap_other,
-        grouped.indptr.data_ptr(), out.data_ptr(), wide, torch.get_num_threads(),
+        grouped.indptr.data_ptr(), out.data_ptr(), wide, num_threads(),
     )  # fmt: skip
     _refuse(status, other, num_other, wrap_other)
     return out

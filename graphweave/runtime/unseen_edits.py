@@ -34,6 +34,7 @@ from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
 from graphweave.runtime import kernel_cache, tracked
 from graphweave.runtime.storages import ByStorage
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, Versions, place, versions_of
 
@@ -107,7 +108,7 @@ def _checked(t: Tensor) -> _Record | None:
     if records is None:
         records = {}
         _memories.put(t, records)
-    native.gw_sum(ctypes.byref(sums), torch.get_num_threads())
+    native.gw_sum(ctypes.byref(sums), num_threads())
     records[key] = made = _Record(sums, versions, partial(native.gw_next_is_same, ctypes.addressof(sums)))
     if len(records) > _TENSORS:
         records.pop(next(iter(records)), None)
