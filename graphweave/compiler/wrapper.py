@@ -22,7 +22,7 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Node, Part, Program, Ref, ToUnit, Type
 from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
-from graphweave.runtime.memo import memo
+from graphweave.runtime.memo import alias, memo
 from graphweave.runtime.unseen_edits import Watch
 from graphweave.schedule.regions import Call, Region, Schedule
 
@@ -46,7 +46,7 @@ class Wrapper:
         self.asked: list[Space] = []
         self._kernels = kernels
         self._outputs = plan.program.outputs[:num_outputs]
-        self._scope: dict[str, Any] = {"memo": memo, "bump": bump, "narrowed": narrowed}
+        self._scope: dict[str, Any] = {"memo": memo.kept, "alias": alias, "bump": bump, "narrowed": narrowed}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
         self._ready: dict[Ref, str] = {}
         self._rows: dict[Space, str] = {UNIT: "1"}
@@ -278,8 +278,15 @@ class Wrapper:
                 text.append(f"    del {', '.join(dead)}")
         if self._fallbacks:
             text.append(f"    bump('fallback_calls', {self._fallbacks})")
-        text.append(f"    return [{', '.join('None' if r is None else self._ready[r] for r in self._outputs)}]")
+        text.append(f"    return [{', '.join(map(self._given, self._outputs))}]")
         return "\n".join(text) + "\n"
+
+    def _given(self, output: Ref | None) -> str:
+        """An output as the caller gets it: of what the memo keeps an alias, unless only we will see it."""
+        if output is None:
+            return "None"
+        kept = output in self._plan.hoisted and output not in self._private
+        return f"alias({self._ready[output]})" if kept else self._ready[output]
 
 
 def _is_size(node: Node) -> bool:
