@@ -163,6 +163,28 @@ def test_edited_unseen(door: Callable, function: Callable) -> None:
         assert graphweave.counters()["unseen_edits"] == i + 1
 
 
+def with_loops(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Gives what a prelude makes of the graph, beside what a kernel computes with it."""
+    loops = torch.arange(x.shape[0])
+    index = torch.cat([index, torch.stack([loops, loops])], 1)
+    degree = torch.zeros(x.shape[0], dtype=x.dtype).index_add_(0, index[1], torch.ones(index.shape[1], dtype=x.dtype))
+    return summed(x, index) / degree[:, None], index, degree
+
+
+@both_doors
+@pytest.mark.parametrize("grad", [False, True])
+def test_results_edited_unseen(door: Callable, grad: bool) -> None:
+    """What a call gave and the user has edited is not what the next call gives, or computes with."""
+    compiled = door(with_loops)
+    x, index = features(NODES, 6, torch.float64).requires_grad_(grad), _graph(0)
+    for edited in (1, 2, 1):
+        results = compiled(x, index)
+        for found, wanted in zip(results, with_loops(x, index), strict=True):
+            torch.testing.assert_close(found, wanted)
+        results[edited].numpy()[...] = 3
+    assert graphweave.counters()["hoist_hits"] > 0
+
+
 @functions
 def test_one_number_edited_unseen(function: Callable) -> None:
     compiled = graphweave.compile(function)

@@ -41,7 +41,7 @@ def build_inference(
     name = f"graph{next(_serial)}"
     made = _executable(
         f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
-        cuda_graphs, watches=watches,
+        cuda_graphs, watches=_refs(part.program.outputs) if watches else None,
     )  # fmt: skip
     record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where})
     _build([made])
@@ -64,8 +64,9 @@ def build_training(
     count = num_forward + len(cut.saved)
     private = _private(cut, num_forward)
     forward = _executable(
-        f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private, watches
-    )
+        f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private,
+        _refs(cut.forward.program.outputs[:num_forward]) if watches else None,
+    )  # fmt: skip
     backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs)
     for made, part in ((forward, cut.forward), (backward, cut.backward)):
         saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
@@ -85,7 +86,11 @@ def _private(cut: Split, num_forward: int) -> frozenset[Ref]:
         for ref, there in taken.items()
         if there not in backward.outputs and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
     }
-    return frozenset(maps.difference(r for r in forward.outputs[:num_forward] if r is not None))
+    return frozenset(maps - _refs(forward.outputs[:num_forward]))
+
+
+def _refs(outputs: Iterable[Ref | None]) -> frozenset[Ref]:
+    return frozenset(r for r in outputs if r is not None)
 
 
 def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
@@ -94,7 +99,7 @@ def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
 
 def _executable(
     name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
-    cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: bool = False,
+    cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: frozenset[Ref] | None = None,
 ) -> Executable:  # fmt: skip
     plan = make_plan(name, program, options, constants)
     made = Executable(plan, num_outputs, verify=verify, private=private, cuda_graphs=cuda_graphs, watches=watches)

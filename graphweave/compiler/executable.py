@@ -19,13 +19,14 @@ class Executable:
 
     `text` is the Python source of the call; with `verify` every region is compared with the interpreter at each call.
     Outputs in `private` are read by our own maps alone, which take an index in 32 bits as well as in 64. With
-    `cuda_graphs` calls on a CUDA device are replayed as CUDA graphs where they can be (see `cuda_graph.py`). With
-    `watches`, each call looks for edits of its index tensors that PyTorch does not see (`unseen_edits.py`).
+    `cuda_graphs` calls on a CUDA device are replayed as CUDA graphs where they can be (see `cuda_graph.py`). Each
+    call looks for edits that PyTorch does not see (`unseen_edits.py`), of its index tensors and of `watches`, those
+    values that its user gets; not if that is None.
     """
 
     def __init__(
         self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
-        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False, watches: bool = False,
+        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False, watches: frozenset[Ref] | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
         step = STEPS[plan.options.target]

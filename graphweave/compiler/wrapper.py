@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in, users
+from graphweave.analysis.flow import SIZE_FUNCTIONS, is_view, is_work, symbol_of, symbols_in, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.calls import call_step
@@ -19,10 +19,27 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Node, Part, Program, Ref, ToUnit, Type
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Broadcast,
+    Cast,
+    Input,
+    MapOf,
+    MapType,
+    Node,
+    Part,
+    Permute,
+    Program,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+)
 from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
-from graphweave.runtime.memo import alias, memo
+from graphweave.runtime.memo import GivenOut, alias, memo
 from graphweave.runtime.unseen_edits import Watch
 from graphweave.schedule.regions import Call, Region, Schedule
 
@@ -32,29 +49,31 @@ class Wrapper:
 
     With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
     Indices in `narrow` are held in 32 bits if they fit, as are those of the prelude that only maps read; outputs may be
-    among these if they are `private` (see Executable). With `watches`, edits of the graph that PyTorch does not see are
-    looked for.
+    among these if they are `private` (see Executable). Edits that PyTorch does not see are looked for in the graph and
+    in `watches`, what the user gets; None looks for none.
     """
 
     def __init__(
         self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
         verify: bool = False, asks: bool = False, narrow: frozenset[Ref] = frozenset(),
-        private: frozenset[Ref] = frozenset(), watches: bool = False,
+        private: frozenset[Ref] = frozenset(), watches: frozenset[Ref] | None = None,
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
         self._asks, self._narrow, self._private = asks, narrow, private
         self.asked: list[Space] = []
         self._kernels = kernels
         self._outputs = plan.program.outputs[:num_outputs]
-        self._scope: dict[str, Any] = {"memo": memo.kept, "alias": alias, "bump": bump, "narrowed": narrowed}
+        self._scope: dict[str, Any] = {"alias": alias, "bump": bump, "narrowed": narrowed}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
         self._ready: dict[Ref, str] = {}
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in users(plan.program)]
         inputs = self._bind_inputs()
-        if watches:
-            self._watch(inputs)
+        self._given_out = _with_viewed(plan.program, watches or ())
+        if watches is not None:
+            maps = {n.index for n in plan.program.nodes if isinstance(n, MapOf)}
+            self._watch(r for r in inputs if r in maps or r in plan.prelude_inputs)
         self._prelude()
         self._steps()
         self.text = self._text(inputs)
@@ -80,15 +99,16 @@ class Wrapper:
                 self._ready[r] = f"v{r}"
         return inputs
 
-    def _watch(self, inputs: list[Ref]) -> None:
-        """Look for unseen edits of what formats and the prelude are made from, before a cache is asked."""
-        maps = {n.index for n in self._program.nodes if isinstance(n, MapOf)}
-        for ref in inputs:
-            t = self._program.types[ref]
-            tensor = isinstance(t, Type) or (isinstance(t, AnyType) and "[" in t.text)
-            if tensor and (ref in maps or ref in self._plan.prelude_inputs):
+    def _watch(self, values: Iterable[Ref]) -> None:
+        """Look for unseen edits of those of the values that are tensors, before what was made from them is used."""
+        for ref in values:
+            if self._is_tensor(ref):
                 self._scope[f"watch{ref}"] = Watch()
                 self._line(f"watch{ref}({self._ready[ref]})", (ref,))
+
+    def _is_tensor(self, ref: Ref) -> bool:
+        t = self._program.types[ref]
+        return isinstance(t, Type) or (isinstance(t, AnyType) and "[" in t.text)
 
     def _steps(self) -> None:
         for i, step in enumerate(self._plan.schedule.steps):
@@ -114,6 +134,8 @@ class Wrapper:
         run = nested.load(f"<graphweave {self._plan.name} prelude>")
         self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
+        given = [i for i, r in enumerate(hoisted) if r in self._given_out and self._is_tensor(r)]
+        self._scope["memo"] = GivenOut(given) if given else memo.kept
         names = "".join(f"v{r}, " for r in hoisted)
         call = f"memo(prelude, {args})"
         self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)
@@ -287,6 +309,20 @@ class Wrapper:
             return "None"
         kept = output in self._plan.hoisted and output not in self._private
         return f"alias({self._ready[output]})" if kept else self._ready[output]
+
+
+def _with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
+    """Values, and those in whose memory they may lie."""
+    found, todo = set[Ref](), list(refs)
+    while todo:
+        ref = todo.pop()
+        node = program.nodes[ref]
+        if ref not in found and (
+            is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice | Part | Cast)
+        ):
+            todo += operands(node)
+        found.add(ref)
+    return found
 
 
 def _is_size(node: Node) -> bool:

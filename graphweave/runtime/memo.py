@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from graphweave.core.counters import bump
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing
-from graphweave.runtime.tracked import TrackedCache, ordinary, place, versions_of
+from graphweave.runtime.tracked import TrackedCache, ordinary, place, unseen_edits, versions_of
+from graphweave.runtime.unseen_edits import Watch
 
 Results: TypeAlias = tuple[Tensor | int, ...]
 
@@ -79,3 +80,20 @@ class Memo:
 
 memo = Memo()
 """The memo that compiled programs share."""
+
+
+class GivenOut:
+    """`memo.kept` of a function some of whose results users get, and may edit in a way that PyTorch does not see."""
+
+    def __init__(self, positions: Iterable[int]) -> None:
+        """Which of the results, all of them tensors."""
+        self._watches = [(i, Watch()) for i in positions]
+
+    def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
+        """Results that are as they were made: those that have been edited are made anew."""
+        while True:
+            results, before = memo.kept(fn, *inputs), unseen_edits()
+            for i, watch in self._watches:
+                watch(results[i])  # type: ignore[arg-type]
+            if unseen_edits() == before:
+                return results
