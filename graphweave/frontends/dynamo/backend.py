@@ -116,7 +116,7 @@ class _Side:
             imported = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
-                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs,
+                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, promises=imported.promises,
             )  # fmt: skip
         except Exception as error:
             _fall_back(error)
@@ -138,20 +138,20 @@ class _Side:
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
-            imported = self._optimised(joint, frozenset(late))
+            imported = self._optimised(joint, frozenset(late), num_fwd_outputs)
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
-                cuda_graphs=self.options.cuda_graphs,
+                cuda_graphs=self.options.cuda_graphs, promises=imported.promises,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:
             _fall_back(error)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
-    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> Imported:
-        imported = import_graph(module)
+    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None = None) -> Imported:
+        imported = import_graph(module, num_forward)
         placeholders = module.graph.find_nodes(op="placeholder")
         names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
         at_hand = GraphAtHand(example_values(names, fakes, self.examples))
