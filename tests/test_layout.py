@@ -11,6 +11,7 @@ from layout_support import DOORS, compare, compiled, results_of
 from torch import Tensor
 
 import graphweave
+from graphweave.ir.message.layouts import Promise, memory_of, settled
 
 INDEX = torch.tensor([0, 1, 2, 0, 3, 1, 2, 0, 5])
 
@@ -96,7 +97,7 @@ def expanded_copy(x: Tensor, i: Tensor) -> Tensor:
 
 
 def by_strides(x: Tensor, i: Tensor) -> Tensor:
-    return x[1:].t().contiguous().as_strided((3, 3), (1, 2), 1)
+    return x[1:].t().contiguous().as_strided((3, 3), (1, 3), 1)
 
 
 def by_strides_of_rows(x: Tensor, i: Tensor) -> Tensor:
@@ -161,24 +162,18 @@ def test_results_lie_in_memory_as_eagers_do(fn: Callable[..., Any], grad: bool, 
         torch.testing.assert_close(inputs[0].grad, inputs[1].grad)
 
 
-def test_a_gradient_can_be_viewed_where_eagers_can() -> None:
-    """What the backward gives a function of the user's is in rows, as there."""
-    seen: list[tuple[int, ...]] = []
-
-    class Viewing(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, grad: Tensor) -> Tensor:
-            seen.append(grad.stride())
-            return grad.view(-1).view(grad.shape)
-
-    x = _values(9).requires_grad_()
-    made = graphweave.compile(lambda x: x.t().contiguous() * 2)
-    made(Viewing.apply(x)).sum().backward()
-    assert seen == [(4, 1)]
+def test_a_promise_is_kept_by_a_copy_only_where_it_is_broken() -> None:
+    x = torch.randn(3, 4)
+    rows, columns = Promise((0, 1)), Promise((1, 0))
+    assert settled(x, rows, set()) is x
+    assert settled(x.t(), columns, set()).stride() == (1, 4)
+    assert settled(x, columns, set()).stride() == (1, 3)
+    assert settled(x.t(), rows, set()).stride() == (3, 1)
+    assert settled(x, Promise((1, 0), own=False, loose=True), set()) is x
+    for taken, kept, promise in (({x}, {}, rows), ({}, {x}, Promise((0, 1), fresh=True))):
+        copied = settled(x, promise, memory_of(taken), memory_of(kept))
+        assert copied is not x and torch.equal(copied, x)
+    assert settled(x, rows, set(), memory_of([x])) is x
 
 
 def test_a_result_of_the_graph_alone_is_the_callers_own() -> None:

@@ -152,7 +152,7 @@ class _Writer:
 
     def _write(self) -> str:
         if self.draw.random() < 0.15:
-            return self.draw.choice(("v.masked_fill_(v > 0.5, 0.25)", "v[v < 0] = 0.0", "v.relu_()"))
+            return self.draw.choice(("v.masked_fill_(v > 0.5, 0.25)", "v[v < 0] = 0.0", "v.neg_()"))
         part, form = self._part(), self.draw.choice(_IN_PLACE)
         if "=" in form and part.endswith(")"):
             form = "{}.mul_(2)"

@@ -172,13 +172,12 @@ class _Importer:
             target, given = EMPTY[node.target]
         if node.target is aten._reshape_alias.default:
             given = 2  # sizes, without strides
-        operand = self._laid_out if depends_on_layout(node) else self._operand
-        if node.target in QUESTIONS or node.target in BY_STRIDES:
-            operand = self._as_captured
+        rest = self._laid_out if depends_on_layout(node) and node.target not in BY_STRIDES else self._operand
+        first = self._as_captured if node.target in QUESTIONS or node.target in BY_STRIDES else rest
         impure = _impure(node)
         self.cx.serial += impure
-        kwargs = tuple((k, to_arg(_plain(v), operand)) for k, v in node.kwargs.items())
-        args = tuple(to_arg(_plain(a), operand) for a in node.args[:given])
+        kwargs = tuple((k, to_arg(_plain(v), rest)) for k, v in node.kwargs.items())
+        args = tuple(to_arg(_plain(a), rest if i else first) for i, a in enumerate(node.args[:given]))
         serial = self.cx.serial if impure else 0
         ref = self.cx.emit(Aten(target_name(target), args, kwargs, self.cx.wanted(node), serial))
         if node.is_impure() and ref not in self.cx.effects:
@@ -192,7 +191,7 @@ class _Importer:
         """`node` in the order of dims that it was captured with; without gaps, where it had some."""
         ref = self._operand(node)
         order = order_of(val(node))
-        return ref if order is None or isinstance(self.cx.builder.nodes[ref], Input) else self._in_order(ref, order)
+        return ref if order is None or isinstance(self.cx.builder.nodes[ref], Input) else self._in_order(node, order)
 
     def _as_captured(self, node: fx.Node) -> Ref:
         """`node` with the strides that it was captured with, in memory that starts where it started."""
@@ -204,20 +203,28 @@ class _Importer:
             order = order_of(val(root))
             if order is None:
                 raise IRError(f"{root.target} gives memory with gaps, whose strides a program does not keep")
-            ref = self._in_order(ref, order, whole=True)
+            ref = self._in_order(root, order, whole=True)
         return self._viewed(ref, views_from(root, node))
 
-    def _in_order(self, ref: Ref, order: tuple[int, ...], *, whole: bool = False) -> Ref:
-        t = self.cx.builder.types[ref]
-        assert isinstance(t, Type | AnyType)
-        return self.cx.emit(Aten(LAID_OUT, (Operand(ref), order, whole), (), t))
+    def _in_order(self, node: fx.Node, order: tuple[int, ...], *, whole: bool = False) -> Ref:
+        return self._beside(
+            node, Aten(LAID_OUT, (Operand(self._operand(node)), order, whole), (), self.cx.wanted(node))
+        )
+
+    def _beside(self, node: fx.Node, value: Aten) -> Ref:
+        """Another value that stands for `node`: the same numbers, in memory of its own or in another order."""
+        ref = self.cx.emit(value)
+        self.vals.setdefault(ref, val(node))
+        return ref
 
     def _viewed(self, ref: Ref, views: Iterable[fx.Node]) -> Ref:
         """The views of `ref`, one after the other, that PyTorch makes as they were captured."""
         for view in views:
             rest = tuple(to_arg(_plain(a), self._operand) for a in view.args[1:])
             kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in view.kwargs.items())
-            ref = self.cx.emit(Aten(target_name(view.target), (Operand(ref), *rest), kwargs, self.cx.wanted(view)))
+            ref = self._beside(
+                view, Aten(target_name(view.target), (Operand(ref), *rest), kwargs, self.cx.wanted(view))
+            )
         return ref
 
     def _amid_maps(self, node: fx.Node) -> bool:
@@ -265,13 +272,12 @@ class _Importer:
         order = order_of(val(root))
         if roots[root] < 2 or order is None:
             return None
-        ref = self._operand(root)
-        if self._merged(root):
-            ref = self._clone(ref, root)
-        t = self.cx.builder.types[ref]
-        assert isinstance(t, Type | AnyType)
-        base = self.bases.setdefault(root, self.cx.emit(Aten(OWN, (Operand(ref), order), (), t)))
-        return self._viewed(base, views_from(root, result))
+        if root not in self.bases:
+            ref = self._operand(root)
+            if self._merged(root):
+                ref = self._clone(ref, root)
+            self.bases[root] = self._beside(root, Aten(OWN, (Operand(ref), order), (), self.cx.wanted(root)))
+        return self._viewed(self.bases[root], views_from(root, result))
 
     def _promise(self, result: fx.Node, forward: bool) -> Promise | None:
         if not forward:
@@ -287,9 +293,9 @@ class _Importer:
 
     def _clone(self, ref: Ref, result: fx.Node) -> Ref:
         self.cx.serial += 1
-        new = self.cx.emit(Aten("aten.clone.default", (Operand(ref),), (), self.cx.wanted(result), self.cx.serial))
-        self.vals[new] = val(result)
-        return new
+        return self._beside(
+            result, Aten("aten.clone.default", (Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
+        )
 
     def _number(self, value: Any) -> Ref:
         """A result that is a plain number."""
