@@ -23,7 +23,9 @@ from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
+from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
@@ -38,7 +40,8 @@ MODES = (None, "default", "reduce-overhead")
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """`verify`: run the interpreter beside every region at every call and raise VerifyError where they differ.
+    """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
+    where they differ (`reference.py`, `compiler/check.py`).
 
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
@@ -89,6 +92,7 @@ def graphweave(
 ) -> Callable[..., Any]:  # fmt: skip
     """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`."""
     side = _Side(parse_options(with_mode(mode, options)), example_inputs)
+    writes_apart(module)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
@@ -113,7 +117,7 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = self._optimised(module, frozenset())
+            imported, reference = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, promises=imported.promises,
@@ -122,8 +126,10 @@ class _Side:
             _fall_back(error)
             return make_boxed_func(module.forward)
 
+        checked = made if reference is None else checked_inference(reference, made, _names(module))
+
         def run(args: list[Any]) -> list[Any]:
-            return made(args)
+            return checked(args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
@@ -138,27 +144,31 @@ class _Side:
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
-            imported = self._optimised(joint, frozenset(late), num_fwd_outputs)
+            imported, reference = self._optimised(joint, frozenset(late), num_fwd_outputs)
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
                 cuda_graphs=self.options.cuda_graphs, promises=imported.promises,
             )  # fmt: skip
-            return split_modules(joint, imported, training, num_fwd_outputs)
+            return split_modules(joint, imported, training, num_fwd_outputs, reference)
         except Exception as error:
             _fall_back(error)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
-    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None = None) -> Imported:
+    def _optimised(
+        self, module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None = None
+    ) -> tuple[Imported, Reference | None]:
+        """The program, rewritten, and what its results are compared with, if they are to be."""
         imported = import_graph(module, num_forward)
+        reference = Reference(module, imported, num_forward) if self.options.verify else None
         placeholders = module.graph.find_nodes(op="placeholder")
         names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
         at_hand = GraphAtHand(example_values(names, fakes, self.examples))
         self.examples = ()
         rows = known_rows(imported.program, imported.space_rows, at_hand)
         relational = Relational(self.options.compact, self.options.reorder)
-        return _rewritten(imported, Facts(statistics_of(rows), tangents, relational, at_hand))
+        return _rewritten(imported, Facts(statistics_of(rows), tangents, relational, at_hand)), reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
@@ -183,6 +193,10 @@ def _rewritten(imported: Imported, facts: Facts) -> Imported:
         effects=tuple(where[r] for r in imported.effects),
         attributes={where[r]: v for r, v in imported.attributes.items() if r in where},
     )
+
+
+def _names(module: fx.GraphModule) -> list[str]:
+    return [n.name for n in module.graph.find_nodes(op="placeholder")]
 
 
 def _donate_nothing() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +65,7 @@ class Imported:
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
     `promises[i]` says how result i lies in memory (None: nothing is promised, or the program itself sees to it).
+    `origins` gives the value of each FX node by name, `drawn` names those whose random numbers are functions of a seed.
     `attributes` are further inputs whose value is part of the graph (constants), `effects` nodes that must run though
     no result needs them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
     """
@@ -77,6 +78,8 @@ class Imported:
     effects: tuple[Ref, ...]
     attributes: dict[Ref, Any]
     promises: tuple[Promise | None, ...] = ()
+    origins: Mapping[str, Ref] = field(default_factory=dict)
+    drawn: frozenset[str] = frozenset()
 
 
 def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported:
@@ -102,6 +105,7 @@ class _Importer:
         self.refused: dict[Ref, str] = {}
         self.promises: list[Promise | None] = []
         self.bases: dict[fx.Node, Ref] = {}
+        self.origins: dict[str, Ref] = {}
 
     def run(self) -> Imported:
         outputs: list[Ref | None] = []
@@ -116,6 +120,7 @@ class _Importer:
 
     def _keep(self, node: fx.Node, ref: Ref) -> None:
         self.cx.refs[node] = ref
+        self.origins[node.name] = ref
         value = val(node)
         if value is not None:
             self.vals.setdefault(ref, value)
@@ -326,6 +331,8 @@ class _Importer:
             tuple(new[r] for r in effects),
             {new[r]: v for r, v in self.cx.attributes.items() if r in new},
             tuple(self.promises),
+            {name: new[r] for name, r in self.origins.items() if r in new},
+            frozenset(self.cx.drawn),
         )
 
 
