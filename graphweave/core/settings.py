@@ -33,6 +33,10 @@ class Settings:
     cxx: str | None = None
     """GRAPHWEAVE_CXX, else CXX: the C++ compiler command; None means g++, then clang++."""
 
+    arch: str = "native"
+    """GRAPHWEAVE_ARCH: the processor that kernels are compiled for, as the compiler's -march names it: `native` is this
+    one, `x86-64-v3` any with AVX2, `x86-64` the plain baseline."""
+
     cache_bytes: int = GIB
     """GRAPHWEAVE_CACHE_BYTES: bound of the kernel cache on disk."""
 
@@ -98,6 +102,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_CACHE_DIR", "cache_dir", _parse_path),
     ("CXX", "cxx", _parse_text),
     ("GRAPHWEAVE_CXX", "cxx", _parse_text),  # after CXX: it wins
+    ("GRAPHWEAVE_ARCH", "arch", _parse_text),
     ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
     ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
