@@ -111,12 +111,9 @@ def count(name: str, door: Callable[[Any], Callable[..., Any]]) -> Count:
             torch.manual_seed(i)
             args = case.arguments(sizes)
             try:
-                want = step(target, args, counter_based=True)
+                want = step(target, args, module=module, counter_based=True)
             except Exception:  # what eager mode refuses at these sizes is nothing to compile
                 continue
-            if module is not None:
-                module.zero_grad()
-            want = step(target, args, module=module, counter_based=True)
             try:
                 error, where = worst_error(step(compiled, args, module=module), want)
                 wrong = wrong or (f"{sizes.name}: {where} {error:.2g}" if error > TOLERANCE else "")
@@ -137,7 +134,11 @@ def report(found: Sequence[Count]) -> None:
          ", ".join(f"{n} {what}" for what, n in Counter(k for k, _ in c.reasons).most_common()), c.wrong]
         for c in found
     ]  # fmt: skip
-    total = [str(sum(c.compilations for c in found)), str(sum(c.breaks for c in found)), str(sum(c.eager for c in found))]
+    total = [
+        str(sum(c.compilations for c in found)),
+        str(sum(c.breaks for c in found)),
+        str(sum(c.eager for c in found)),
+    ]
     headings = ["program", "compilations", "breaks", "eager", "seconds", "compiled again for", "wrong"]
     ratio_table("Compilations", headings, [*rows, [f"all {len(found)}", *total, "", "", ""]])
     classes = Counter(what for c in found for what, _ in c.reasons)
@@ -151,14 +152,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--shared", action="store_true", help="forget nothing between programs")
     options: argparse.Namespace = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
-    found = []
+    found: list[Count] = []
+    setting = {"door": options.door, "shared": options.shared, "sizes": [s.name for s in SIZES]}
     for name in options.only:
         if not options.shared:
             torch._dynamo.reset()
         found.append(count(name, doors(options.door)))
+        save(options.out, {"benchmark": "recompiles", **setting, "programs": [asdict(c) for c in found]})
     report(found)
-    result = {"door": options.door, "shared": options.shared, "sizes": [s.name for s in SIZES]}
-    save(options.out, {"benchmark": "recompiles", **result, "programs": [asdict(c) for c in found]})
     return int(any(c.wrong for c in found))
 
 

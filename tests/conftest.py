@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,8 +10,6 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import graphweave
-from graphweave.core.settings import override
-from tests import headers
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,18 +22,6 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew instead of comparing")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    """Workers and processes that tests start inherit the compiler command."""
-    if hasattr(config, "workerinput") or getattr(config, "cache", None) is None:
-        return
-    command = headers.compiler(config.cache.mkdir("compiler"))
-    if command is not None:
-        os.environ["GRAPHWEAVE_CXX"] = command
-        replaced = override(cxx=command)
-        replaced.__enter__()
-        config.add_cleanup(lambda: replaced.__exit__(None, None, None))
 
 
 @pytest.fixture
