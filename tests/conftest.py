@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import graphweave
-from graphweave.core.settings import override
-from tests import headers, margins
+from tests import margins
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -37,7 +35,6 @@ def pytest_configure(config: pytest.Config) -> None:
         watching = margins.watched()
         config.stash[_shares] = watching.__enter__()
         config.add_cleanup(lambda: watching.__exit__(None, None, None))
-    _share_compiler(config)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
@@ -56,18 +53,6 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         terminalreporter.section("share of the tolerance that the largest error took")
         for test, share in margins.listed(config.stash[_shares]):
             terminalreporter.write_line(f"{share:8.2f}  {test}")
-
-
-def _share_compiler(config: pytest.Config) -> None:
-    """Workers and processes that tests start inherit the compiler command."""
-    if hasattr(config, "workerinput") or getattr(config, "cache", None) is None:
-        return
-    command = headers.compiler(config.cache.mkdir("compiler"))
-    if command is not None:
-        os.environ["GRAPHWEAVE_CXX"] = command
-        replaced = override(cxx=command)
-        replaced.__enter__()
-        config.add_cleanup(lambda: replaced.__exit__(None, None, None))
 
 
 @pytest.fixture

@@ -27,6 +27,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import CacheError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
+from graphweave.runtime import headers
 from graphweave.runtime.launch import Kernel
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 
@@ -139,7 +140,7 @@ def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
         if target.exists():
             log.warning("%s is damaged: building it again", target)
             bump("kernel_damaged")
-        _build(text, target)
+        _build(text, tools, target)
     evict(folder, settings().cache_bytes, keep=target)
     return target
 
@@ -159,13 +160,13 @@ def _intact(target: Path) -> bool:
         return False
 
 
-def _build(text: str, target: Path) -> None:
+def _build(text: str, tools: Toolchain, target: Path) -> None:
     """Compiles in a scratch folder beside the target, then moves the digest and the library into place."""
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         built, source = Path(scratch) / target.name, target.with_suffix(".cpp")
         built.with_suffix(".cpp").write_text(text, encoding="utf-8")
         os.replace(built.with_suffix(".cpp"), source)
-        compile_shared(source, built)
+        compile_shared(source, built, headers.flags_for(text, tools, target.parent))
         digest = built.with_suffix(".sha256")
         digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
         for path in (digest, built):

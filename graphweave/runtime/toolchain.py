@@ -48,7 +48,8 @@ class Toolchain:
         return "\n".join(parts)
 
 
-def _run(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
+def run_compiler(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a command of the compiler with messages in English. TimeoutExpired after 10 minutes."""
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
     return subprocess.run(
@@ -63,7 +64,7 @@ def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:
 
 
 def _accepts(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    return _run((*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", "-")).returncode == 0
+    return run_compiler((*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", "-")).returncode == 0
 
 
 def _supported(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -150,7 +151,7 @@ def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
         if not command or shutil.which(command[0]) is None:
             tried.append(f"{shown or '(empty)'}: not found")
             continue
-        banner = _run((*command, "--version"))
+        banner = run_compiler((*command, "--version"))
         if banner.returncode != 0 or not _accepts(command, _REQUIRED):
             tried.append(f"{shown}: does not accept {' '.join(_REQUIRED)}")
             continue
@@ -179,21 +180,22 @@ def available() -> str | None:
         return None
 
 
-def compile_shared(source: Path, out: Path) -> None:
+def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None:
     """Compiles one C++ file to the shared library `out`. CompileError carries the compiler's words.
 
+    `extra` are flags of the compilation that do not shape the machine code (`runtime/headers.py`).
     Compiling and linking are two steps: with -fopenmp the linking step would add the compiler's own OpenMP runtime.
     """
     tools = toolchain()
     unlinked = out.with_suffix(".o")
     steps = (
-        (*tools.command, *tools.flags, "-c", str(source), "-o", str(unlinked)),
+        (*tools.command, *tools.flags, *extra, "-c", str(source), "-o", str(unlinked)),
         (*tools.command, "-shared", *_link_flags(tools), str(unlinked), "-o", str(out)),
     )
     for step in steps:
         log.debug("%s", shlex.join(step))
         try:
-            done = _run(step)
+            done = run_compiler(step)
         except subprocess.TimeoutExpired as error:
             raise CompileError(f"{shlex.join(step)} took over {_COMPILE_SECONDS} s. Report {source}.") from error
         if done.returncode != 0:

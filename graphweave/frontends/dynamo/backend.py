@@ -19,6 +19,7 @@ from graphweave.compiler.report import record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
+from graphweave.frontends.dynamo.capture_settings import PlainDoor
 from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
@@ -88,7 +89,20 @@ def graphweave(
     mode: str | None = None, **_: Any,
 ) -> Callable[..., Any]:  # fmt: skip
     """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`."""
-    side = _Side(parse_options(with_mode(mode, options)), example_inputs)
+    parsed = parse_options(with_mode(mode, options))
+    try:
+        return _compiled(parsed, module, example_inputs)
+    except Exception as error:
+        _log.info("a trace with data-dependent shapes failed: %s", error)
+        _plain_door.trace_again_without()
+        raise
+
+
+_plain_door = PlainDoor(graphweave)
+
+
+def _compiled(options: CompileOptions, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    side = _Side(options, example_inputs)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,

@@ -8,6 +8,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from inspect import signature
 from typing import Any, TypeVar, cast
 
 import torch
@@ -22,14 +23,16 @@ from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
+from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
 from graphweave.frontends.dynamo.polyfills import polyfilled
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
 
-_CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
-_SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
-"""Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
+_LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 1024}
+_ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
+"""Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
+of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
 
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 
@@ -78,15 +81,19 @@ class _Captured:
         backend = functools.partial(graphweave, options=dict(options or {}))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            for t in tree_leaves((args, kwargs)):
-                if isinstance(t, torch.Tensor) and t.is_floating_point() and t.dim() > 1:
-                    _guard_sizes(t)
+            if (
+                torch.compiler.is_dynamo_compiling()
+            ):  # where the frame is left to Python, guards would be compiled alone
+                features = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+                features = [t for t in features if t.is_floating_point() and t.dim() > 1]
+                for i, t in enumerate(features):
+                    _guard_sizes(t, of_nodes=i == 0)
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{_name(target)}")
         self._target = target
-        self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic)
+        self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
         self._traced = False
 
@@ -152,12 +159,16 @@ def _usual_strides(arg: Any) -> Any:
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
 
 
-def _guard_sizes(features: torch.Tensor) -> None:
-    """Traced, not run: comparisons of sizes become guards of the compiled code."""
+def _guard_sizes(features: torch.Tensor, *, of_nodes: bool) -> None:
+    """Traced, not run: comparisons of sizes become guards of the compiled code.
+
+    `of_nodes`: the first features of a call, which are those of nodes; others may be those of edges.
+    """
+    # One row has code of its own: squeeze() takes the dim of rows for one of features.
+    alone = features.size(0) == 1
     # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
     # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops.
-    nodes_are_few = features.size(0) < 2
-    if nodes_are_few and features.size(0) == 1:
+    if not alone and of_nodes and features.size(0) == 0:
         pass
     # Feature sizes are compiled in: a range of symbolic length is what Dynamo makes a number of.
     if features.dim() == 2:
@@ -177,7 +188,7 @@ def _floats(*, fixed: bool) -> Iterator[None]:
 @contextmanager
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
-    with torch._dynamo.config.patch(_CAPTURE), shape_config.patch(_SHAPES):  # type: ignore[attr-defined]
+    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
         yield
 
 
@@ -189,7 +200,8 @@ def frame_by_frame() -> Iterator[None]:
     log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
     log.addFilter(_tell)
     try:
-        with torch._dynamo.config.patch(suppress_errors=True):
+        settings = {"suppress_errors": True, "allow_rnn": True, **_LIMITS}
+        with torch._dynamo.config.patch(settings), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
             yield
     finally:
         log.removeFilter(_tell)
