@@ -33,7 +33,7 @@ class Training:
 
 def build_inference(
     program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
-    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False,
+    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
 ) -> Executable:  # fmt: skip
     """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them."""
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
@@ -41,7 +41,7 @@ def build_inference(
     name = f"graph{next(_serial)}"
     made = _executable(
         f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
-        cuda_graphs,
+        cuda_graphs, watches=watches,
     )  # fmt: skip
     record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where})
     _build([made])
@@ -51,16 +51,21 @@ def build_inference(
 def build_training(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
     options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
-    cuda_graphs: bool = False,
+    cuda_graphs: bool = False, watches: bool = True,
 ) -> Training:  # fmt: skip
-    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's."""
+    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
+
+    The backward belongs to the graph as the forward has seen it, and does not look for edits.
+    """
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
     cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute)
     named = _named(joint, constants)
     count = num_forward + len(cut.saved)
     private = _private(cut, num_forward)
-    forward = _executable(f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private)
+    forward = _executable(
+        f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private, watches
+    )
     backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs)
     for made, part in ((forward, cut.forward), (backward, cut.backward)):
         saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
@@ -89,10 +94,10 @@ def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
 
 def _executable(
     name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
-    cuda_graphs: bool, private: frozenset[Ref] = frozenset(),
+    cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: bool = False,
 ) -> Executable:  # fmt: skip
     plan = make_plan(name, program, options, constants)
-    made = Executable(plan, num_outputs, verify=verify, private=private, cuda_graphs=cuda_graphs)
+    made = Executable(plan, num_outputs, verify=verify, private=private, cuda_graphs=cuda_graphs, watches=watches)
     dump_plan(made.plan, made.text)
     return made
 

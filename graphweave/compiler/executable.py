@@ -19,17 +19,18 @@ class Executable:
 
     `text` is the Python source of the call; with `verify` every region is compared with the interpreter at each call.
     Outputs in `private` are read by our own maps alone, which take an index in 32 bits as well as in 64. With
-    `cuda_graphs` calls on a CUDA device are replayed as CUDA graphs where they can be (see `cuda_graph.py`).
+    `cuda_graphs` calls on a CUDA device are replayed as CUDA graphs where they can be (see `cuda_graph.py`). With
+    `watches`, each call looks for edits of its index tensors that PyTorch does not see (`unseen_edits.py`).
     """
 
     def __init__(
         self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
-        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False,
+        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False, watches: bool = False,
     ) -> None:  # fmt: skip
         self.plan = plan
         step = STEPS[plan.options.target]
         self.kernels = {i: step(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
-        wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private)
+        wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private, watches=watches)
         self.text = wrapper.text
         self._run = wrapper.load(f"<graphweave {plan.name}>")
         device = graph_device(plan.options) if cuda_graphs else None

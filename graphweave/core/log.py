@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-import threading
 
+from graphweave.core import locks
 from graphweave.core.errors import SettingsError
 from graphweave.core.settings import settings
 
@@ -13,7 +13,7 @@ ROOMS = (
     "data", "compiler", "frontends", "testing", "cli",
 )  # fmt: skip
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _configured = False
 _warned: set[str] = set()
 

@@ -53,6 +53,10 @@ class Settings:
     eager_kernels: bool = True
     """GRAPHWEAVE_EAGER_KERNELS: 0 runs a graph's message passing outside compiled models as PyTorch's own calls."""
 
+    unseen_edits: bool = True
+    """GRAPHWEAVE_UNSEEN_EDITS: 0 looks no longer for edits of index tensors that PyTorch does not see (through NumPy,
+    `.data`, dlpack), at a microsecond for each index and call (docs/design.md, "Run time")."""
+
     sanitize: tuple[str, ...] = ()
     """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, as `address,undefined`. The process must be started with
     the sanitizer's runtime preloaded (`LD_PRELOAD=$(g++ -print-file-name=libasan.so)`)."""
@@ -108,6 +112,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
+    ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )
 

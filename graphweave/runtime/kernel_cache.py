@@ -13,7 +13,6 @@ import hashlib
 import os
 import shutil
 import tempfile
-import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +22,7 @@ from pathlib import Path
 from filelock import FileLock
 from platformdirs import user_cache_path
 
+from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.errors import CacheError
 from graphweave.core.log import logger, warn_once
@@ -38,7 +38,7 @@ ABI_VERSION = 1
 
 _libraries: dict[str, ctypes.CDLL] = {}
 _kernels: dict[tuple[str, str], Kernel] = {}
-_lock = threading.RLock()
+_lock = locks.reentrant_lock()
 _private: Path | None = None
 
 

@@ -44,7 +44,8 @@ class CompileOptions:
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
     (None). `reorder`: the same for weights multiplied by weights before rows. `cuda_graphs`: calls on a CUDA device are
-    replayed as CUDA graphs (`compiler/cuda_graph.py`); it does nothing on the CPU.
+    replayed as CUDA graphs (`compiler/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
+    each call looks for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
     """
 
     verify: bool = False
@@ -52,27 +53,38 @@ class CompileOptions:
     compact: bool | None = None
     reorder: bool | None = None
     cuda_graphs: bool = False
+    unseen_edits: bool = True
+
+
+_SWITCH = (True, False)
+_ALLOWED: dict[str, tuple[Any, ...]] = {
+    "verify": _SWITCH,
+    "recompute": POLICIES,
+    "compact": (None, *_SWITCH),
+    "reorder": (None, *_SWITCH),
+    "cuda_graphs": _SWITCH,
+    "unseen_edits": _SWITCH,
+}
+"""The values that each option may have."""
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
-    """SettingsError names an option that does not exist, or a policy."""
-    unknown = set(options or {}) - {f for f in CompileOptions.__slots__}
-    if unknown:
-        known = ", ".join(CompileOptions.__slots__)
-        raise SettingsError(f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {known}")
-    parsed = CompileOptions(**(options or {}))
-    if parsed.recompute not in POLICIES:
-        raise SettingsError(f"recompute must be one of {', '.join(POLICIES)} (got {parsed.recompute!r})")
-    for name, value in (("compact", parsed.compact), ("reorder", parsed.reorder)):
-        if value not in (None, True, False):
-            raise SettingsError(f"{name} must be None (by cost), True or False (got {value!r})")
-    if not isinstance(parsed.cuda_graphs, bool):
-        raise SettingsError(f"cuda_graphs must be True or False (got {parsed.cuda_graphs!r})")
-    return parsed
+    """SettingsError names an option that does not exist, or whose value it cannot have."""
+    given = dict(options or {})
+    known = ", ".join(_ALLOWED)
+    for name, value in given.items():
+        if name not in _ALLOWED:
+            raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}")
+        if not any(value is allowed or (isinstance(allowed, str) and value == allowed) for allowed in _ALLOWED[name]):
+            *most, last = map(repr, _ALLOWED[name])
+            raise SettingsError(f"option {name!r} must be {', '.join(most)} or {last} (got {value!r})")
+    return CompileOptions(**given)
 
 
 def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options that torch.compile's word `mode` stands for, with `options`. SettingsError where it says nothing."""
+    if options is not None and not isinstance(options, Mapping):
+        raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r})")
     if mode not in MODES:
         known = ", ".join(repr(m) for m in MODES)
         raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options.")
@@ -130,7 +142,7 @@ class _Side:
             imported = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
-                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs,
+                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
             )  # fmt: skip
         except Exception as error:
             _fall_back(error)
@@ -157,7 +169,7 @@ class _Side:
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
-                cuda_graphs=self.options.cuda_graphs,
+                cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:

@@ -21,10 +21,12 @@ from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
+from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.turns import Turns
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -54,11 +56,15 @@ def compile(
     `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
     call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
     (`compiler/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
-    Raises SettingsError for an unknown option or mode, TypeError for what is not callable. Calls raise IndexRangeError
-    (an IndexError) where an index is out of range.
+    `unseen_edits=False` leaves out what each call does to notice edits of an index tensor that PyTorch does not see, as
+    those through NumPy are (`runtime/unseen_edits.py`).
+    Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for what is not
+    callable. Calls raise IndexRangeError (an IndexError) where an index is out of range.
     """
     if not callable(model):
         raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+    if dynamic not in (None, True, False):
+        raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r})")
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
@@ -96,8 +102,12 @@ class _Captured:
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
         self._traced = False
+        self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._turns.take(self._call, args, kwargs)
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         args = tuple(map(_usual_strides, args))
         kwargs = {name: _usual_strides(arg) for name, arg in kwargs.items()}
         while self._modes:
@@ -260,7 +270,10 @@ def _graph_breaks() -> tuple[int, int]:
 
 
 class CompiledModule(torch.nn.Module):
-    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled."""
+    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled.
+
+    `isinstance` takes it for one of the original's class, since code that asks wants what such a module has.
+    """
 
     def __init__(self, original: torch.nn.Module, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
         super().__init__()
@@ -274,6 +287,11 @@ class CompiledModule(torch.nn.Module):
             _gw_arguments=(dynamic, options),
             _gw_call=_Captured(original, dynamic, options),
         )
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[torch.nn.Module]:  # type: ignore[override]
+        original = self.__dict__.get("_gw_original")
+        return CompiledModule if original is None else original.__class__
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._gw_call(*args, **kwargs)
@@ -295,6 +313,10 @@ class CompiledModule(torch.nn.Module):
         else:
             super().__setattr__(name, value)
 
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """For copies and pickles, which would make an object of the class that `__class__` tells."""
+        return _blank, (), self.__getstate__()
+
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_gw_call"}
 
@@ -302,5 +324,12 @@ class CompiledModule(torch.nn.Module):
         super().__setstate__(state)
         self.__dict__["_gw_call"] = _Captured(self._gw_original, *self._gw_arguments)
 
+    def _get_name(self) -> str:
+        return type(self).__name__
+
     def extra_repr(self) -> str:
         return f"compiled {type(self.__dict__['_gw_original']).__name__}"
+
+
+def _blank() -> CompiledModule:
+    return CompiledModule.__new__(CompiledModule)

@@ -7,7 +7,6 @@ is imported already. They are equals: another thread that meets one meanwhile co
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType
@@ -15,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from graphweave.core import locks
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
@@ -112,7 +113,7 @@ _EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] 
 )
 """Module, attribute, and what takes its place."""
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _calls = 0
 _originals: list[tuple[Any, str, Any]] = []
 
