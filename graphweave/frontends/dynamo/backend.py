@@ -12,7 +12,7 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from graphweave.analysis.statistics import statistics_of
+from graphweave.analysis.statistics import Statistics, statistics_of
 from graphweave.compiler.build import build_inference, build_training
 from graphweave.compiler.pipeline import Facts, optimise
 from graphweave.compiler.report import record_eager, record_rewrites
@@ -21,6 +21,7 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
+from graphweave.frontends.dynamo.exposed import exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
@@ -113,7 +114,7 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = self._optimised(module, frozenset())
+            imported, _ = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs,
@@ -138,19 +139,20 @@ class _Side:
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
-            imported = self._optimised(joint, frozenset(late))
+            found = exposed(joint, num_fwd_outputs, self.examples)
+            imported, statistics = self._optimised(joint, frozenset(late))
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
-                cuda_graphs=self.options.cuda_graphs,
+                cuda_graphs=self.options.cuda_graphs, exposed=exposed_values(found, imported), statistics=statistics,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:
             _fall_back(error)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
-    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> Imported:
+    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> tuple[Imported, Statistics]:
         imported = import_graph(module)
         placeholders = module.graph.find_nodes(op="placeholder")
         names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
@@ -158,7 +160,8 @@ class _Side:
         self.examples = ()
         rows = known_rows(imported.program, imported.space_rows, at_hand)
         relational = Relational(self.options.compact, self.options.reorder)
-        return _rewritten(imported, Facts(statistics_of(rows), tangents, relational, at_hand))
+        facts = Facts(statistics_of(rows), tangents, relational, at_hand)
+        return _rewritten(imported, facts), facts.statistics
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""

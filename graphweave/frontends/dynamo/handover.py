@@ -47,7 +47,7 @@ def split_modules(
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
     saved: dict[Ref, fx.Node] = {}
     for i, ref in enumerate(cut.saved):
-        known = place.get(ref)
+        known = None if ref in cut.copied else place.get(ref)
         saved[ref] = known if known is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
     tangents = {r: place[r] for r in cut.tangents}
     takes = [(saved | tangents)[r] for r in _input_refs(training.backward, cut.backward.where)]
