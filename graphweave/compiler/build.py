@@ -82,7 +82,9 @@ def _private(cut: Split, num_forward: int) -> frozenset[Ref]:
     maps = {
         cut.forward.where[ref]
         for ref, there in taken.items()
-        if ref not in cut.copied and there not in backward.outputs and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
+        if ref not in cut.copied
+        and there not in backward.outputs
+        and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
     }
     return frozenset(maps.difference(r for r in forward.outputs[:num_forward] if r is not None))
 

@@ -25,7 +25,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Ref, Type
+from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Random, Ref, Type
 from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.recompute import Recompute, recomputed, repeatable
 from graphweave.passes.stages import staged
@@ -54,7 +54,8 @@ def split(
     """Cut `joint`, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
 
     `constants` are inputs whose value is part of the program: both halves have them without handing them over. Of
-    `exposed`, values whose memory others may write to before the backward, nothing is saved but copies.
+    `exposed`, values whose memory others may write to before the backward, nothing is saved but copies. Seeds are saved
+    in any case: whoever computes the forward again draws the same numbers.
     """
     tangents = tuple(tangents)
     forward_outputs = joint.outputs[:num_forward]
@@ -67,6 +68,7 @@ def split(
     if not exposed.isdisjoint(found):
         found = made_instead(joint, found, exposed, roots, tangents, statistics or Statistics())
     saved = tuple(r for r in found if r not in constants)
+    saved += tuple(sorted({n.seed for r in forward if isinstance(n := joint.nodes[r], Random)}.difference(saved)))
     saved += _sizes_to_save(joint, saved, roots, tangents)
     primals = [
         r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants

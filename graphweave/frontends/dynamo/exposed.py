@@ -16,7 +16,7 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
 from torch.utils._pytree import tree_leaves
 
-from graphweave.analysis.flow import is_view
+from graphweave.analysis.flow import edge_spaces, is_view, spaces_in
 from graphweave.frontends.dynamo.importer import Imported
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
@@ -24,9 +24,10 @@ from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, 
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """Positions among the placeholders, and among the results of the forward."""
+    """Positions among the placeholders (of those the graph itself writes to, `written`) and the forward's results."""
 
     inputs: frozenset[int]
+    written: frozenset[int]
     outputs: frozenset[int]
 
 
@@ -41,25 +42,33 @@ def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) ->
     about = tree_leaves(output.meta.get("desc"))[:num_forward] or [None] * num_forward
     written = [getattr(d, "mutated_input", None) for d in about]
     kept = _kept_by_eager(joint, results)
-    inputs = set()
+    inputs, rewritten = set(), set()
     for i, node in enumerate(joint.graph.find_nodes(op="placeholder")):
         said = node.meta.get("desc")
         example = examples[said.idx] if isinstance(said, PlainAOTInput) and said.idx < len(examples) else None
         leaf = isinstance(example, torch.Tensor) and example.requires_grad and example.is_leaf
         if isinstance(said, TangentAOTInput) or not isinstance(node.meta.get("val"), torch.Tensor):
             continue
-        if said in written or not (leaf or node in kept):
+        if said in written:
+            rewritten.add(i)
+        elif not leaf and node not in kept:
             inputs.add(i)
     given = [isinstance(n, fx.Node) and w is None for n, w in zip(results, written, strict=True)]
     outputs = {i for i, n in enumerate(results) if given[i] and _memory_of(n) not in kept}
-    return Exposed(frozenset(inputs), frozenset(outputs))
+    return Exposed(frozenset(inputs), frozenset(rewritten), frozenset(outputs))
 
 
 def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
-    """The values of a program that lie in the memory of what is exposed."""
-    program = imported.program
+    """The values of a program that lie in the memory of what is exposed.
+
+    Features of edges are left out unless the graph writes to them: copies of them are what compiled programs are there
+    to avoid. PyTorch refuses the backward where a user has overwritten them.
+    """
+    program, edges = imported.program, edge_spaces(imported.program)
+    given = {r for i in found.inputs if edges.isdisjoint(spaces_in(program.types[r := imported.inputs[i]]))}
+    given |= {imported.inputs[i] for i in found.written}
     results = (r for i in found.outputs if (r := program.outputs[i]) is not None)
-    roots = {_base(program, r) for r in (*(imported.inputs[i] for i in found.inputs), *results)}
+    roots = {_base(program, r) for r in (*given, *results)}
     return frozenset(r for r in range(len(program.nodes)) if _base(program, r) in roots)
 
 
