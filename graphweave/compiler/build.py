@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphweave.analysis.flow import extract, users
+from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.dump import dump_plan, dump_program
 from graphweave.compiler.executable import Executable
 from graphweave.compiler.plan import make_plan
@@ -51,15 +52,17 @@ def build_inference(
 def build_training(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
     options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
-    cuda_graphs: bool = False, watches: bool = True,
+    cuda_graphs: bool = False, watches: bool = True, exposed: frozenset[Ref] = frozenset(),
+    statistics: Statistics | None = None,
 ) -> Training:  # fmt: skip
     """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
 
-    The backward belongs to the graph as the forward has seen it, and does not look for edits.
+    The backward belongs to the graph as the forward has seen it, and does not look for edits. `exposed` are values
+    whose memory the user may write to between the two (`passes/apart.py`).
     """
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
-    cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute)
+    cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute, exposed, statistics)
     named = _named(joint, constants)
     count = num_forward + len(cut.saved)
     private = _private(cut, num_forward)
@@ -83,7 +86,9 @@ def _private(cut: Split, num_forward: int) -> frozenset[Ref]:
     maps = {
         cut.forward.where[ref]
         for ref, there in taken.items()
-        if there not in backward.outputs and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
+        if ref not in cut.copied
+        and there not in backward.outputs
+        and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
     }
     return frozenset(maps.difference(r for r in forward.outputs[:num_forward] if r is not None))
 

@@ -10,18 +10,23 @@ from typing import Any
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 
-from graphweave.analysis.statistics import statistics_of
+from graphweave.analysis.statistics import Statistics, statistics_of
 from graphweave.compiler.build import build_inference, build_training
 from graphweave.compiler.pipeline import Facts, optimise
 from graphweave.compiler.report import record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
+from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
+from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
 from graphweave.frontends.dynamo.capture_settings import PlainDoor
 from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
+from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
+from graphweave.frontends.dynamo.exposed import exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
@@ -104,6 +109,8 @@ def graphweave(
     parsed = parse_options(with_mode(mode, options))
     try:
         return _compiled(parsed, module, example_inputs)
+    except _Interrupted:
+        raise
     except Exception as error:
         _log.info("a trace with data-dependent shapes failed: %s", error)
         _plain_door.trace_again_without()
@@ -115,15 +122,35 @@ _plain_door = PlainDoor(graphweave)
 
 def _compiled(options: CompileOptions, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     side = _Side(options, example_inputs)
-    compiled: Callable[..., Any] = aot_autograd(
+    compiler = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
         inference_compiler=side.inference,
         partition_fn=side.partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=False,
-    )(module, example_inputs)
+    )
+    try:
+        with equipped(lambda: side.gradients):
+            compiled: Callable[..., Any] = compiler(module, example_inputs)
+    except Exception as error:
+        interrupt = interrupt_in(error)
+        if interrupt is None:
+            raise
+        raise _Interrupted(interrupt) from error
     return compiled
+
+
+class _Interrupted(ShortenTraceback):
+    """What a signal's handler raised while a graph was compiled, in the only form that Dynamo does not wrap."""
+
+    def __init__(self, interrupt: BaseException) -> None:
+        super().__init__(f"{type(interrupt).__name__}: {interrupt}", first_useful_frame=None)
+        self.inner_exception = interrupt
+
+    def remove_dynamo_frames(self) -> Any:
+        """Dynamo asks for what to raise in place of an error of a backend."""
+        return self.inner_exception
 
 
 class _Side:
@@ -132,6 +159,7 @@ class _Side:
     def __init__(self, options: CompileOptions, examples: Sequence[Any]) -> None:
         self.options = options
         self.examples: Sequence[Any] = examples  # of the first call, let go of after it has been compiled
+        self.gradients: Gradients | None = None  # of the joint graph, once it is cut
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = _options(module)
@@ -139,12 +167,14 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = self._optimised(module, frozenset())
+            imported, _ = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
             )  # fmt: skip
         except Exception as error:
+            if interrupt_in(error) is not None:
+                raise
             _fall_back(error)
             return make_boxed_func(module.forward)
 
@@ -161,22 +191,31 @@ class _Side:
         if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         bump("compilations")
+        graph = JointGraph(joint, num_fwd_outputs)
+        without_unreached(joint, num_fwd_outputs, graph.reached)
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
-            imported = self._optimised(joint, frozenset(late))
+            found = exposed(joint, num_fwd_outputs, self.examples)
+            imported, statistics = self._optimised(joint, frozenset(late))
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
                 cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
+                exposed=exposed_values(found, imported), statistics=statistics,
             )  # fmt: skip
-            return split_modules(joint, imported, training, num_fwd_outputs)
+            forward, backward, drawn = split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:
+            if interrupt_in(error) is not None:
+                raise
             _fall_back(error)
-            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+            forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+            drawn = {}
+        self.gradients = Gradients(graph, backward, drawn)
+        return forward, backward
 
-    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> Imported:
+    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> tuple[Imported, Statistics]:
         imported = import_graph(module)
         placeholders = module.graph.find_nodes(op="placeholder")
         names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
@@ -184,12 +223,15 @@ class _Side:
         self.examples = ()
         rows = known_rows(imported.program, imported.space_rows, at_hand)
         relational = Relational(self.options.compact, self.options.reorder)
-        return _rewritten(imported, Facts(statistics_of(rows), tangents, relational, at_hand))
+        facts = Facts(statistics_of(rows), tangents, relational, at_hand)
+        return _rewritten(imported, facts), facts.statistics
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
         _donate_nothing()
-        return boxed(module) or make_boxed_func(module.forward)
+        run = boxed(module) or make_boxed_func(module.forward)
+        backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
+        return self.gradients.finish(run) if backward and self.gradients is not None else run
 
 
 def _rewritten(imported: Imported, facts: Facts) -> Imported:
@@ -208,6 +250,7 @@ def _rewritten(imported: Imported, facts: Facts) -> Imported:
         refused={where[r]: why for r, why in imported.refused.items() if r in where},
         effects=tuple(where[r] for r in imported.effects),
         attributes={where[r]: v for r, v in imported.attributes.items() if r in where},
+        drawn={name: where[r] for name, r in imported.drawn.items() if r in where},
     )
 
 

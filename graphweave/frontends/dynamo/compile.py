@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
+from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
@@ -115,11 +116,13 @@ class _Captured:
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                with self._modes[0](), _floats(fixed=not self._traced), polyfilled():
+                with self._modes[0](), _floats(fixed=not self._traced), _hooks_noticed(), polyfilled():
                     out = self._compiled(*args, **kwargs)
                 self._traced = True
                 return out
             except Exception as error:
+                if (interrupt := interrupt_in(error)) is not None:
+                    raise interrupt from None
                 if not _arose_in_tracing(error):
                     raise
                 failed = error
@@ -196,6 +199,13 @@ def _floats(*, fixed: bool) -> Iterator[None]:
 
 
 @contextmanager
+def _hooks_noticed() -> Iterator[None]:
+    """A hook that a module is given after the first call counts. PyTorch leaves out the guards for it by default."""
+    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
+        yield
+
+
+@contextmanager
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
     with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
@@ -223,6 +233,8 @@ def _tell(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if record.levelno != logging.WARNING or error is None:
         return True
+    if (interrupt := interrupt_in(error)) is not None:
+        raise interrupt
     why = (str(error).strip().splitlines() or [type(error).__name__])[0]
     bump("eager_fallbacks")
     record_eager(f"a function could not be traced: {why}")

@@ -29,7 +29,19 @@ from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Arg,
+    Aten,
+    Cast,
+    Input,
+    MapType,
+    Operand,
+    Program,
+    Random,
+    Ref,
+    Type,
+)
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
 
@@ -42,9 +54,9 @@ _RESHAPES: dict[Any, Any] = dict.fromkeys(
 """Views need strides, and a program does not keep them: copies that only changed strides are gone from it."""
 _BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
-_LAYERS = os.path.join(_PACKAGE, "nn") + os.sep
+TORCH = os.path.dirname(torch.__file__) + os.sep
+PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_LAYERS = os.path.join(PACKAGE, "nn") + os.sep
 
 
 @dataclass(frozen=True)
@@ -53,6 +65,7 @@ class Imported:
 
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
+    `drawn` has the seed of each random call that is drawn row by row, and what any other drew, by the call's name.
     `attributes` are further inputs whose value is part of the graph (constants), `effects` nodes that must run though
     no result needs them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
     """
@@ -64,6 +77,7 @@ class Imported:
     refused: dict[Ref, str]
     effects: tuple[Ref, ...]
     attributes: dict[Ref, Any]
+    drawn: dict[str, Ref]
 
 
 def import_graph(gm: fx.GraphModule) -> Imported:
@@ -84,6 +98,7 @@ class _Importer:
         self.inputs: list[Ref] = []
         self.vals: dict[Ref, Any] = {}
         self.refused: dict[Ref, str] = {}
+        self.drawn: dict[str, Ref] = {}
 
     def run(self) -> Imported:
         outputs: list[Ref | None] = []
@@ -101,8 +116,17 @@ class _Importer:
         value = val(node)
         if value is not None:
             self.vals.setdefault(ref, value)
+        if node.op == "call_function" and _impure(node):
+            self.drawn[node.name] = self._seed(ref)
         if isinstance(value, torch.SymInt):
             self.cx.sizes.setdefault(value.node.expr, ref)
+
+    def _seed(self, ref: Ref) -> Ref:
+        """The seed of random numbers made row by row; any other draw itself."""
+        made = self.cx.builder.nodes[ref]
+        while isinstance(made, Cast):
+            made = self.cx.builder.nodes[made.x]
+        return made.seed if isinstance(made, Random) else ref
 
     # ------------------------------------------------------------ nodes
 
@@ -222,6 +246,7 @@ class _Importer:
             {new[r]: why for r, why in self.refused.items() if r in new},
             tuple(new[r] for r in effects),
             {new[r]: v for r, v in self.cx.attributes.items() if r in new},
+            {name: new[r] for name, r in self.drawn.items() if r in new},
         )
 
 
@@ -235,12 +260,12 @@ def location(node: fx.Node) -> str:
         if not head.startswith('File "'):
             continue
         path, _, rest = head.removeprefix('File "').partition('", line ')
-        if path.startswith(_TORCH):
+        if path.startswith(TORCH):
             continue
         line = rest.split(",")[0].strip()
         code = trace[i + 1].strip() if i + 1 < len(trace) and not trace[i + 1].strip().startswith('File "') else ""
         found = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
-        if not path.startswith(_PACKAGE) or path.startswith(_LAYERS):
+        if not path.startswith(PACKAGE) or path.startswith(_LAYERS):
             return found
         ours = ours or found
     return ours
