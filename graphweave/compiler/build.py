@@ -12,6 +12,7 @@ from typing import Any
 from graphweave.analysis.flow import extract, users
 from graphweave.compiler.dump import dump_plan, dump_program
 from graphweave.compiler.executable import Executable
+from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import make_plan
 from graphweave.compiler.report import record
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
@@ -33,17 +34,21 @@ class Training:
 
 def build_inference(
     program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
-    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False,
+    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
-    """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them."""
+    """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them.
+
+    `glossary` has the user's words, for what is told and for errors.
+    """
+    glossary = glossary or Glossary()
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
     part = extract(program, inputs, [*program.outputs, *effects])
     name = f"graph{next(_serial)}"
     made = _executable(
         f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
-        cuda_graphs,
+        cuda_graphs, glossary=glossary,
     )  # fmt: skip
-    record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where})
+    record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
     _build([made])
     return made
 
@@ -51,21 +56,29 @@ def build_inference(
 def build_training(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
     options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
-    cuda_graphs: bool = False,
+    cuda_graphs: bool = False, glossary: Glossary | None = None,
 ) -> Training:  # fmt: skip
-    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's."""
+    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
+
+    `glossary` has the user's words, for what is told and for errors.
+    """
+    glossary = glossary or Glossary()
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
     cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute)
     named = _named(joint, constants)
     count = num_forward + len(cut.saved)
     private = _private(cut, num_forward)
-    forward = _executable(f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private)
-    backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs)
+    forward = _executable(
+        f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private, glossary
+    )
+    backward = _executable(
+        f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs, glossary=glossary
+    )
     for made, part in ((forward, cut.forward), (backward, cut.backward)):
         saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
         why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
-        record(made.plan, made.text, why_not, saved, recompute)
+        record(made.plan, made.text, why_not, glossary, saved, recompute)
     _build([forward, backward])
     return Training(forward, backward, cut)
 
@@ -89,10 +102,11 @@ def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
 
 def _executable(
     name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
-    cuda_graphs: bool, private: frozenset[Ref] = frozenset(),
+    cuda_graphs: bool, private: frozenset[Ref] = frozenset(), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
     plan = make_plan(name, program, options, constants)
-    made = Executable(plan, num_outputs, verify=verify, private=private, cuda_graphs=cuda_graphs)
+    names = glossary.names if glossary else {}
+    made = Executable(plan, num_outputs, verify=verify, private=private, cuda_graphs=cuda_graphs, names=names)
     dump_plan(made.plan, made.text)
     return made
 

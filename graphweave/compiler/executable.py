@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -24,9 +24,10 @@ class Executable:
 
     def __init__(
         self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
-        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False,
+        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False, names: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
+        self._names = names or {}
         step = STEPS[plan.options.target]
         self.kernels = {i: step(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
         wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private)

@@ -12,21 +12,28 @@ from torch import fx
 from torch._dynamo.backends.common import aot_autograd
 from torch._guards import TracingContext
 
-from graphweave.analysis.statistics import statistics_of
+from graphweave.analysis.cost import cost
+from graphweave.analysis.statistics import statistics_of, with_unions
 from graphweave.compiler.build import build_inference, build_training
+from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.pipeline import Facts, optimise
-from graphweave.compiler.report import record_eager, record_rewrites
+from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.log import logger
+from graphweave.core.types import Space
+from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
+from graphweave.frontends.dynamo.eager_work import eager_work
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
 from graphweave.frontends.dynamo.targets import options_of
+from graphweave.ir.message.nodes import Input, MapType
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
+from graphweave.passes.rewritten import Rewritten
 from graphweave.schedule.options import Options
 
 _log = logger("frontends")
@@ -85,10 +92,13 @@ def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, 
 
 def graphweave(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
-    mode: str | None = None, **_: Any,
+    mode: str | None = None, parameters: Sequence[str] = (), **_: Any,
 ) -> Callable[..., Any]:  # fmt: skip
-    """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`."""
-    side = _Side(parse_options(with_mode(mode, options)), example_inputs)
+    """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`.
+
+    `parameters` names the positional parameters of the compiled function where Dynamo has seen `*args` instead.
+    """
+    side = _Side(parse_options(with_mode(mode, options)), example_inputs, sources(module), parameters)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
@@ -103,9 +113,12 @@ def graphweave(
 class _Side:
     """One graph's compilation."""
 
-    def __init__(self, options: CompileOptions, examples: Sequence[Any]) -> None:
+    def __init__(
+        self, options: CompileOptions, examples: Sequence[Any], sources: Sequence[str], parameters: Sequence[str]
+    ) -> None:
         self.options = options
         self.examples: Sequence[Any] = examples  # of the first call, let go of after it has been compiled
+        self.sources, self.parameters = sources, parameters  # of Dynamo's placeholders; of the user's function
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = _options(module)
@@ -113,10 +126,10 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = self._optimised(module, frozenset())
+            imported, glossary = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
-                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs,
+                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, glossary=glossary,
             )  # fmt: skip
         except Exception as error:
             _fall_back(error)
@@ -138,19 +151,19 @@ class _Side:
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
-            imported = self._optimised(joint, frozenset(late))
+            imported, glossary = self._optimised(joint, frozenset(late))
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
-                cuda_graphs=self.options.cuda_graphs,
+                cuda_graphs=self.options.cuda_graphs, glossary=glossary,
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:
             _fall_back(error)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
-    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> Imported:
+    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> tuple[Imported, Glossary]:
         imported = import_graph(module)
         placeholders = module.graph.find_nodes(op="placeholder")
         names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
@@ -158,7 +171,14 @@ class _Side:
         self.examples = ()
         rows = known_rows(imported.program, imported.space_rows, at_hand)
         relational = Relational(self.options.compact, self.options.reorder)
-        return _rewritten(imported, Facts(statistics_of(rows), tangents, relational, at_hand))
+        statistics = statistics_of(rows)
+        done = optimise(imported.program, Facts(statistics, tangents, relational, at_hand), imported.effects)
+        record_rewrites(imported.program, done)
+        statistics = with_unions(statistics, done.unions)
+        glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
+        if collecting():
+            record_capture(_capture_note(module, imported, done, rows, glossary, tangents))
+        return _rewritten(imported, done), glossary
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
@@ -166,10 +186,25 @@ class _Side:
         return boxed(module) or make_boxed_func(module.forward)
 
 
-def _rewritten(imported: Imported, facts: Facts) -> Imported:
+def _capture_note(
+    module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
+    tangents: frozenset[str],
+) -> CaptureNote:  # fmt: skip
+    """The graph and its work for the call at hand, beside what eager mode would do for it."""
+    program, eager = done.program, eager_work(module, imported.space_rows, rows)
+    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents]
+    keep = [done.where[r] for r in imported.effects]
+    moved, _, _ = cost(program, late, keep).total(glossary.statistics)
+    ends = {s for t in program.types if isinstance(t, MapType) for s in (t.dom, t.cod)}
+    spaces: dict[str, int] = {}
+    for space, words in glossary.spaces.items():
+        if space in ends:
+            spaces[words] = max(spaces.get(words, 0), glossary.statistics.rows(space))
+    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(tangents))
+
+
+def _rewritten(imported: Imported, done: Rewritten) -> Imported:
     """The import with its program rewritten, for graphs about as large as the one at hand."""
-    done = optimise(imported.program, facts, imported.effects)
-    record_rewrites(imported.program, done)
     rows = row_counts(done.program, imported, done.unions)
     guard_choices(done.steps, rows)
     where = done.where

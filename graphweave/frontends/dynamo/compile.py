@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
+from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.polyfills import polyfilled
 
@@ -75,7 +76,7 @@ class _Captured:
     """A callable under torch.compile, traced whole; where that fails, as far as each of its frames can be."""
 
     def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
-        backend = functools.partial(graphweave, options=dict(options or {}))
+        backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             for t in tree_leaves((args, kwargs)):
@@ -84,7 +85,7 @@ class _Captured:
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
-        traced.__code__ = traced.__code__.replace(co_name=f"traced_{_name(target)}")
+        traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
@@ -125,7 +126,7 @@ class _Captured:
 
     def _retreat(self, error: Exception) -> None:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
-        name = _name(self._target)
+        name = name_of(self._target)
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         self._modes = self._modes[1:]
         if self._modes:
@@ -237,7 +238,7 @@ class _State:
                     buffer.copy_(value)
 
 
-def _name(target: Callable[..., Any]) -> str:
+def name_of(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 
