@@ -8,6 +8,7 @@ from typing import Any
 
 from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
+from graphweave.compiler.range_errors import MapError, in_words
 from graphweave.compiler.targets import STEPS
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
@@ -43,7 +44,10 @@ class Executable:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Takes the arguments out of `args`, so that each is freed after its last use."""
-        return self._run(args)
+        try:
+            return self._run(args)
+        except MapError as error:
+            raise in_words(error, self._names) from None
 
 
 def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:

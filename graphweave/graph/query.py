@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.errors import DataError
+from graphweave.core.ranges import range_error
 from graphweave.graph.relation import Relation
 from graphweave.runtime import formats
 from graphweave.runtime.memo import memo
@@ -29,7 +30,7 @@ def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]
     if ids.numel() and not torch.compiler.is_compiling():
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= num:
-            raise IndexRangeError(f"{what}: {low if low < 0 else high} is out of range; the graph has {num} {what}s")
+            raise range_error(ids, num, what=what, of=f"{what}s", do=f"The graph has {num} {what}s.")
     return ids, single
 
 

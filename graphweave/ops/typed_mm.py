@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.errors import DataError
+from graphweave.core.ranges import range_error
 
 
 def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
@@ -29,7 +30,7 @@ def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
         return _segments(a, b, [0] * b.shape[0])
     lowest, highest = (int(x) for x in idx_b.aminmax())
     if lowest < 0 or highest >= b.shape[0]:
-        raise IndexRangeError(f"types must be 0 .. {b.shape[0] - 1} (got {lowest} .. {highest}).")
+        raise range_error(idx_b, b.shape[0], what="idx_b", of="types", do="Correct it, or pass a matrix for each type.")
     counts = torch.bincount(idx_b, minlength=b.shape[0]).tolist()
     if bool((idx_b[1:] >= idx_b[:-1]).all()):
         return _segments(a, b, counts)

@@ -22,7 +22,8 @@ import torch
 from torch import Tensor
 
 from graphweave.core.counters import bump
-from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.errors import DataError
+from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
@@ -247,11 +248,7 @@ def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
             raise MemoryError(f"no memory to group {index.numel()} edges by {num} rows")
         case -3:
             raise DataError("expected an index that nobody writes to while it is read (its values changed). Clone it.")
-    low = f"-{num}" if wrap else "0"
-    raise IndexRangeError(
-        f"index {int(index[status])} at position {status} is out of range for {num} rows; "
-        f"expected {low} <= index < {num}"
-    )
+    raise range_error(index, num, first=-num if wrap else 0, at=status)
 
 
 def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:

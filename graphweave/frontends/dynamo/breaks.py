@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch._dynamo.utils import graph_break_reasons, guard_failures
 
 from graphweave.core.lines import is_library, shown_path
 from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
+from graphweave.frontends.dynamo.reasons import line_of, one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,21 +66,6 @@ def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) ->
         what = code.co_name.removeprefix("traced_")
         out.update((Recompilation(what, in_user_names(why, parameters), where), None) for why in first.values())
     return tuple(out)
-
-
-def line_of(target: Callable[..., Any]) -> str:
-    """Where a function, or the forward of a module, begins: "file:line", "" of what has no source."""
-    called = getattr(target, "forward", target) if isinstance(target, torch.nn.Module) else target
-    code = getattr(inspect.unwrap(called), "__code__", None)
-    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
-
-
-def one_line(text: str) -> str:
-    """Dynamo's report of a break, title and explanation, as one line; its hints and developers' context are left."""
-    title, _, rest = text.partition("\n")
-    found = re.search(r"Explanation: (.*?)(?=\n\s*\n|\n\s*Hint:|\n\s*Developer debug context:|\Z)", rest, re.DOTALL)
-    parts = [title.strip(), *([found[1]] if found else [])]
-    return " ".join(". ".join(p.strip().rstrip(".") for p in parts if p.strip()).split())
 
 
 def _where(stack: Sequence[Any]) -> str:

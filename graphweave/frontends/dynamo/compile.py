@@ -24,6 +24,7 @@ from graphweave.core.log import logger
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -127,13 +128,13 @@ class _Captured:
     def _retreat(self, error: Exception) -> None:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
         name = name_of(self._target)
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        why, where = reason_of(error)
         self._modes = self._modes[1:]
         if self._modes:
             _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, why)
             return
-        record_eager(f"{name} could not be traced: {why}")
-        warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {why}")
+        record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
+        warn_once(not_traced(name, where or line_of(self._target), why))
 
 
 def _usual_strides(arg: Any) -> Any:
@@ -202,10 +203,11 @@ def _tell(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if record.levelno != logging.WARNING or error is None:
         return True
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    why, where = reason_of(error)
+    name, begins = unconverted(record.getMessage())
     bump("eager_fallbacks")
-    record_eager(f"a function could not be traced: {why}")
-    warn_once(f"graphweave could not trace a function; it runs eagerly. The trace failed with: {why}")
+    record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
+    warn_once(not_traced(name, where or begins, why))
     return False
 
 

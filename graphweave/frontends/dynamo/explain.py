@@ -18,12 +18,12 @@ from graphweave.frontends.dynamo.breaks import (
     Recompilation,
     breaks_seen,
     breaks_since,
-    line_of,
     recompilations,
 )
 from graphweave.frontends.dynamo.compile import compile, name_of
 from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
+from graphweave.frontends.dynamo.reasons import line_of
 
 Detail = Literal["short", "kernels", "costs", "ir", "all"]
 """How much `explain` prints: what a user asks first; with each kernel's code; with the choices made by cost; with the

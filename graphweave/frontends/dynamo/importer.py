@@ -45,6 +45,7 @@ _BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, 
 
 _TORCH = os.path.dirname(torch.__file__) + os.sep
 _PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_FRONTENDS = os.path.join(_PACKAGE, "frontends") + os.sep
 _LAYERS = os.path.join(_PACKAGE, "nn") + os.sep
 
 
@@ -247,7 +248,7 @@ def location(node: fx.Node) -> str:
         code = trace[i + 1].strip() if i + 1 < len(trace) and not trace[i + 1].strip().startswith('File "') else ""
         here = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
         if path.startswith(_PACKAGE) and not path.startswith(_LAYERS):
-            ours = ours or here
+            ours = ours or ("" if path.startswith(_FRONTENDS) else here)
         elif is_library(path):
             found = here
         else:
