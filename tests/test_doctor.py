@@ -180,7 +180,7 @@ def test_without_a_compiler_for_the_reader(capsys: pytest.CaptureFixture[str]) -
     with override(cxx="/nonexistent"):
         text = as_text(capsys, status=1)
     assert "none expected a C++17 compiler (got /nonexistent: not found)" in text
-    assert "cpu tensors eager PyTorch: graphweave found no C++ compiler" in text
+    assert "cpu tensors eager PyTorch: there is no C++ compiler" in text
     assert text.endswith("Install g++ or clang++, or set GRAPHWEAVE_CXX to one.")
 
 

@@ -18,7 +18,7 @@ from graphweave.udf.run import reduce_messages, update_all
 from tests.udf_support import Case, assert_same, case_of, frames_of, in_buckets, sends
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:graphweave cannot reduce all mailboxes at once"),
+    pytest.mark.filterwarnings("ignore:graphweave.*cannot reduce all mailboxes at once"),
 ]
 ZOO = {e.name: e for e in zoo()}
 Dense = Callable[[Tensor], Tensor]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,11 +16,13 @@ from graphweave.compiler.executable import Executable
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import make_plan
 from graphweave.compiler.report import record
+from graphweave.core.log import logger
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
 from graphweave.schedule.options import Options
 
+_log = logger(__name__)
 _serial = itertools.count()
 
 
@@ -112,6 +115,10 @@ def _executable(
 
 
 def _build(executables: Iterable[Executable]) -> None:
+    start = time.perf_counter()
+    executables = list(executables)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for future in [f for e in executables for f in e.build(pool)]:
             future.result()
+    names, kernels = ", ".join(e.plan.name for e in executables), sum(len(e.kernels) for e in executables)
+    _log.info("%s: %d kernels ready in %.2f s", names, kernels, time.perf_counter() - start)

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
+from graphweave.core.log import logger
 from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache
@@ -39,6 +40,8 @@ UNKNOWN = -1
 """A degree that the host has not asked the device for."""
 
 T = TypeVar("T")
+
+_log = logger(__name__)
 
 
 class Format(Protocol):
@@ -181,6 +184,7 @@ def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | T
     with ordinary(), torch.no_grad():
         value = build()
     bump("format_builds")
+    _log.info("%s of %d edges built", key[0], tensors[0].numel())
     if versions is not None:
         _cache.put(key, tensors, versions, value, _tensors(value))
     return value

@@ -29,14 +29,15 @@ from graphweave.frontends.dynamo.eager_work import eager_work
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.dynamo.reasons import graph_place
 from graphweave.frontends.dynamo.targets import options_of
-from graphweave.ir.message.nodes import Input, MapType
+from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
 from graphweave.passes.rewritten import Rewritten
 from graphweave.schedule.options import Options
 
-_log = logger("frontends")
+_log, _analysis_log = logger(__name__), logger("graphweave.analysis")
 _warned: set[str] = set()
 
 MODES = (None, "default", "reduce-overhead")
@@ -132,7 +133,7 @@ class _Side:
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, glossary=glossary,
             )  # fmt: skip
         except Exception as error:
-            _fall_back(error)
+            _fall_back(error, module)
             return make_boxed_func(module.forward)
 
         def run(args: list[Any]) -> list[Any]:
@@ -160,11 +161,15 @@ class _Side:
             )  # fmt: skip
             return split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:
-            _fall_back(error)
+            _fall_back(error, joint)
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
 
     def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> tuple[Imported, Glossary]:
         imported = import_graph(module)
+        what, nodes = graph_place(module), imported.program.nodes
+        left = sum(isinstance(n, Aten) for n in nodes)
+        calls = sum(n.op == "call_function" for n in module.graph.nodes)
+        _log.info("%s: %d calls captured, imported as %d nodes, %d of them PyTorch's", what, calls, len(nodes), left)
         placeholders = module.graph.find_nodes(op="placeholder")
         names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
         at_hand = GraphAtHand(example_values(names, fakes, self.examples))
@@ -172,6 +177,8 @@ class _Side:
         rows = known_rows(imported.program, imported.space_rows, at_hand)
         relational = Relational(self.options.compact, self.options.reorder)
         statistics = statistics_of(rows)
+        known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
+        _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
         done = optimise(imported.program, Facts(statistics, tangents, relational, at_hand), imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
@@ -233,8 +240,8 @@ def _options(module: fx.GraphModule) -> Options | None:
     if isinstance(options, Options):
         return options
     bump("eager_fallbacks")
-    record_eager(options)
-    warn_once(options)
+    record_eager(f"{graph_place(module)}: {options}")
+    warn_once(f"graphweave: {graph_place(module)} runs eagerly: {options}")
     return None
 
 
@@ -244,10 +251,14 @@ def warn_once(why: str) -> None:
         warnings.warn(why, stacklevel=2)
 
 
-def _fall_back(error: Exception) -> None:
+def _fall_back(error: Exception, module: fx.GraphModule) -> None:
     """A graph that could not be compiled runs as ATen calls: never wrong, said aloud, counted."""
     bump("eager_fallbacks")
-    why = f"a graph could not be compiled and runs eagerly: {type(error).__name__}: {error}"
-    record_eager(why)
-    _log.error(why, exc_info=error)
-    warnings.warn(f"graphweave: {why}", stacklevel=3)
+    why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
+    record_eager(f"{place} could not be compiled: {why}")
+    _log.debug("%s could not be compiled", place, exc_info=error)
+    warnings.warn(
+        f"graphweave: {place} runs eagerly, since its graph could not be compiled: {why}. The results are right; "
+        "please report it, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
+        stacklevel=3,
+    )

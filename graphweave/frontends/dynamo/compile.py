@@ -21,12 +21,13 @@ from torch.utils._pytree import tree_leaves
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
+from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 
-_log = logger("frontends")
+_log = logger(__name__)
 T = TypeVar("T", bound=Callable[..., Any])
 
 _CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
@@ -57,7 +58,11 @@ def compile(
     (an IndexError) where an index is out of range.
     """
     if not callable(model):
-        raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+        raise TypeError(
+            f"graphweave.compile: {model!r} cannot be called; expected a module or a function (got a "
+            f"{type(model).__name__}). Pass the model itself."
+        )
+    settings()  # a variable that cannot be used is refused here, by name, and not in the middle of a compilation
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):

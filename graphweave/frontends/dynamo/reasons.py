@@ -8,11 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import fx
 
 from graphweave.core.lines import is_library, shown_path
 
 _USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTALL)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NAMED_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
 _UNCONVERTED = re.compile(r"WON'T CONVERT (\S+) (\S+) line (\d+)")
 _WRAPPED = re.compile(r"\Abackend=.*? raised:\n", re.DOTALL)
@@ -69,6 +71,16 @@ def unconverted(message: str) -> tuple[str, str]:
     name, path, line = found.groups()
     own = name.removeprefix("traced_")
     return own, "" if is_library(path) and own != name else f"{shown_path(path)}:{line}"
+
+
+def graph_place(module: fx.GraphModule) -> str:
+    """The user's function that a graph was captured from, with the first of its lines: "forward (train.py:8)"."""
+    for node in module.graph.nodes:
+        frames = [f for f in _NAMED_FRAME.findall(node.meta.get("stack_trace") or "") if not is_library(f[0])]
+        if frames:
+            path, line, name = frames[0]
+            return f"{name} ({shown_path(path)}:{line})"
+    return "a function"
 
 
 def _own_line(text: str) -> str:
