@@ -234,7 +234,7 @@ def test_placement_follows_the_compiler_and_the_trials(monkeypatch: pytest.Monke
     monkeypatch.setattr("graphweave.frontends.dynamo.targets.triton_version", lambda: None)
     place = machine.placement(works, None)
     assert place["cuda"]["runs"] == "eager"
-    assert "found no Triton" in place["cuda"]["why"]
+    assert "there is no Triton" in place["cuda"]["why"]
 
 
 # ---------------------------------------------------------------- caches and settings

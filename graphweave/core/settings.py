@@ -72,7 +72,9 @@ def log_levels(text: str) -> dict[str, int]:
         level = {"+": logging.DEBUG, "-": logging.ERROR}.get(part[0], logging.INFO)
         name = part.lstrip("+-")
         if name != "all" and name not in ROOMS:
-            raise SettingsError(f"GRAPHWEAVE_LOGS must list rooms out of all, {', '.join(ROOMS)} (got {name!r}).")
+            raise SettingsError(
+                f"GRAPHWEAVE_LOGS must list rooms out of all, {', '.join(ROOMS)} (got {name!r}). Name one of these."
+            )
         levels.update(dict.fromkeys(ROOMS if name == "all" else (name,), level))
     return levels
 
@@ -92,13 +94,13 @@ def _parse_path(name: str, text: str) -> Path:
 def _parse_bytes(name: str, text: str) -> int:
     match = re.fullmatch(r"\s*(\d+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     if match is None:
-        raise SettingsError(f"{name} must be a number of bytes such as 536870912 or 512M (got {text!r}).")
+        raise SettingsError(f"{name} must be a number of bytes such as 536870912 or 512M (got {text!r}). Write it so.")
     return int(match[1]) * _SUFFIX[match[2].upper()]
 
 
 def _parse_switch(name: str, text: str) -> bool:
     if text.strip() not in ("0", "1"):
-        raise SettingsError(f"{name} must be 0 or 1 (got {text!r}).")
+        raise SettingsError(f"{name} must be 0 or 1 (got {text!r}). Set it to one of them.")
     return text.strip() == "1"
 
 
@@ -106,13 +108,15 @@ def _parse_sanitize(name: str, text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in names:
         if part not in SANITIZERS:
-            raise SettingsError(f"{name} must list sanitizers out of {', '.join(SANITIZERS)} (got {part!r}).")
+            raise SettingsError(
+                f"{name} must list sanitizers out of {', '.join(SANITIZERS)} (got {part!r}). Name one of these."
+            )
     return names
 
 
 def _parse_target(name: str, text: str) -> str:
     if text.strip() not in ("auto", "triton"):
-        raise SettingsError(f"{name} must be auto or triton (got {text!r}).")
+        raise SettingsError(f"{name} must be auto or triton (got {text!r}). Set it to one of them.")
     return text.strip()
 
 
@@ -168,7 +172,7 @@ def override(**fields: Any) -> Iterator[Settings]:
     unknown = sorted(set(fields) - set(Settings.__dataclass_fields__))
     if unknown:
         known = ", ".join(Settings.__dataclass_fields__)
-        raise SettingsError(f"override: expected fields out of {known} (got {', '.join(unknown)}).")
+        raise SettingsError(f"override: expected fields out of {known} (got {', '.join(unknown)}). Name one of these.")
     _current = replace(saved, **fields)
     try:
         yield _current

@@ -21,11 +21,13 @@ def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
     """
     _check(a, b)
     if idx_b.dim() != 1 or idx_b.is_floating_point():
-        raise DataError(f"idx_b must be integers [N] (got {idx_b.dtype} of shape {tuple(idx_b.shape)}).")
+        raise DataError(
+            f"idx_b must be integers [N] (got {idx_b.dtype} of shape {tuple(idx_b.shape)}). Convert it with .long()."
+        )
     if torch.compiler.is_compiling():
         return _gathered(a, b, idx_b)
     if idx_b.shape[0] != a.shape[0]:
-        raise DataError(f"idx_b has {idx_b.shape[0]} types, but a has {a.shape[0]} rows.")
+        raise DataError(f"idx_b has {idx_b.shape[0]} types, but a has {a.shape[0]} rows. Give each row one.")
     if idx_b.numel() == 0:
         return _segments(a, b, [0] * b.shape[0])
     lowest, highest = (int(x) for x in idx_b.aminmax())
@@ -50,6 +52,7 @@ def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
     if seglen_a.shape != b.shape[:1] or seglen_a.is_floating_point():
         raise DataError(
             f"seglen_a must be integers [{b.shape[0]}] (got {seglen_a.dtype} of shape {tuple(seglen_a.shape)})."
+            " Convert it with .long()."
         )
     if torch.compiler.is_compiling():
         types = torch.arange(b.shape[0], device=a.device)
@@ -57,7 +60,10 @@ def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
         return _gathered(a, b, types.repeat_interleave(seglen_a.to(a.device), output_size=a.shape[0]))
     counts = seglen_a.tolist()
     if sum(counts) != a.shape[0] or min(counts, default=0) < 0:
-        raise DataError(f"seglen_a must be non-negative and add up to the {a.shape[0]} rows of a (got {counts}).")
+        raise DataError(
+            f"seglen_a must be non-negative and add up to the {a.shape[0]} rows of a (got {counts})."
+            " Correct the lengths."
+        )
     return _segments(a, b, counts)
 
 
@@ -67,6 +73,7 @@ def _check(a: Tensor, b: Tensor) -> None:
         raise DataError(
             "expected a [N, K] and b [R, K, J], or a [N, B, K] and b [R, B, K, J] "
             f"(got shapes {tuple(a.shape)} and {tuple(b.shape)})."
+            " Reshape them."
         )
 
 

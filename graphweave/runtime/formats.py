@@ -220,7 +220,9 @@ def _check(index: Tensor, num: int, wide: bool) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise DataError(f"expected an int32 or int64 index (got {index.dtype}). Convert it with .long().")
     if index.dim() != 1 or index.device.type not in ("cpu", "cuda"):
-        raise DataError(f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}).")
+        raise DataError(
+            f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}). Flatten it first."
+        )
     if not wide and max(num, index.numel()) > INT32_MAX:
         raise DataError(
             f"expected at most {INT32_MAX} rows and edges in a 32-bit format (got {num} and {index.numel()}). "
@@ -249,7 +251,9 @@ def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
         case -1:
             return
         case -2:
-            raise MemoryError(f"no memory to group {index.numel()} edges by {num} rows")
+            raise MemoryError(
+                f"no memory to group {index.numel()} edges by {num} rows. Free some, or take a smaller graph."
+            )
         case -3:
             raise DataError("expected an index that nobody writes to while it is read (its values changed). Clone it.")
     raise range_error(index, num, first=-num if wrap else 0, at=status)
@@ -311,6 +315,7 @@ def _build_column(
         raise DataError(
             f"expected two index tensors of equal length (got {list(index.shape)} and {list(other.shape)}): "
             "they name the ends of the same edges."
+            " Pass such a pair."
         )
     grouped = csr(index, num_rows, wrap, wide)
     if grouped.in_order:

@@ -60,7 +60,7 @@ def report_bucketing(reduce: Reduce, why: BaseException | None) -> None:
     record_eager(f"the reduce function {name} runs in buckets of nodes with equally many messages: {reason}")
     warn_once(
         f"graphweave: {name} cannot reduce all mailboxes at once: {reason}. It is called for each number of messages, "
-        "which is exact and slow. Reductions along dim 1 (sum, mean, max, softmax, matmul, ...) would be compiled."
+        "which is exact and slow. Write it as reductions along dim 1 (sum, mean, max, softmax, matmul, ...)."
     )
 
 

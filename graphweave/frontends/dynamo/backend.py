@@ -66,15 +66,19 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     unknown = set(options or {}) - {f for f in CompileOptions.__slots__}
     if unknown:
         known = ", ".join(CompileOptions.__slots__)
-        raise SettingsError(f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {known}")
+        raise SettingsError(
+            f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {known}. Name one of these."
+        )
     parsed = CompileOptions(**(options or {}))
     if parsed.recompute not in POLICIES:
-        raise SettingsError(f"recompute must be one of {', '.join(POLICIES)} (got {parsed.recompute!r})")
+        raise SettingsError(
+            f"recompute must be one of {', '.join(POLICIES)} (got {parsed.recompute!r}). Pass one of these."
+        )
     for name, value in (("compact", parsed.compact), ("reorder", parsed.reorder)):
         if value not in (None, True, False):
-            raise SettingsError(f"{name} must be None (by cost), True or False (got {value!r})")
+            raise SettingsError(f"{name} must be None (by cost), True or False (got {value!r}). Pass one of them.")
     if not isinstance(parsed.cuda_graphs, bool):
-        raise SettingsError(f"cuda_graphs must be True or False (got {parsed.cuda_graphs!r})")
+        raise SettingsError(f"cuda_graphs must be True or False (got {parsed.cuda_graphs!r}). Pass one of them.")
     return parsed
 
 
@@ -82,12 +86,15 @@ def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, 
     """The options that torch.compile's word `mode` stands for, with `options`. SettingsError where it says nothing."""
     if mode not in MODES:
         known = ", ".join(repr(m) for m in MODES)
-        raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options.")
+        raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options. Pass those.")
     if mode != "reduce-overhead":
         return dict(options or {})
     asked = {"cuda_graphs": True, **(options or {})}
     if asked["cuda_graphs"] is False:
-        raise SettingsError("mode='reduce-overhead' asks for CUDA graphs, options={'cuda_graphs': False} for none")
+        raise SettingsError(
+            "mode='reduce-overhead' asks for CUDA graphs, options={'cuda_graphs': False} for none."
+            " Leave out one of them."
+        )
     return asked
 
 

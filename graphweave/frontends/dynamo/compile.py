@@ -210,6 +210,8 @@ def _tell(record: logging.LogRecord) -> bool:
         return True
     why, where = reason_of(error)
     name, begins = unconverted(record.getMessage())
+    if begins.startswith("graphweave/frontends/"):  # of ours: the user's functions inside are traced on their own
+        return False
     bump("eager_fallbacks")
     record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
     warn_once(not_traced(name, where or begins, why))

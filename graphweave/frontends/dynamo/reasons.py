@@ -69,8 +69,7 @@ def unconverted(message: str) -> tuple[str, str]:
     if found is None:
         return "a function", ""
     name, path, line = found.groups()
-    own = name.removeprefix("traced_")
-    return own, "" if is_library(path) and own != name else f"{shown_path(path)}:{line}"
+    return name, f"{shown_path(path)}:{line}"
 
 
 def graph_place(module: fx.GraphModule) -> str:
