@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -18,7 +19,7 @@ from tests.support import by_default
 from tests.udf_support import Case, assert_same, case_of, frames_of, in_buckets, sends
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:graphweave cannot reduce all mailboxes at once"),
+    pytest.mark.filterwarnings("ignore:graphweave.*cannot reduce all mailboxes at once"),
 ]
 ZOO = {e.name: e for e in zoo()}
 Dense = Callable[[Tensor], Tensor]
@@ -145,7 +146,7 @@ def test_explain_names_the_line(fresh_compiler: None) -> None:
     text = str(graphweave.explain(Sorted(), case, case.frames.src["x"]))
     assert "Sorted.forward.<locals>.reduce runs in buckets" in text
     assert 'return {"o": box.sort(1)[0][:, 0]}' in text
-    assert __file__ in text
+    assert os.path.relpath(__file__) in text
 
 
 def test_said_once(fresh_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:

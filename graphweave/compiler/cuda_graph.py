@@ -228,7 +228,7 @@ class CudaGraphs:
     def _say(self, why: str) -> None:
         if why not in self._said:
             self._said.add(why)
-            _log.warning("%s runs without a CUDA graph: %s", self._name, why)
+            _log.warning("%s runs without a CUDA graph: %s. Its results are the same.", self._name, why)
 
     def _never(self, why: str) -> None:
         self._why_not = why
@@ -239,8 +239,12 @@ class CudaGraphs:
         bump("cuda_graph_failures")
         cause = error.__context__ or error  # the end of a broken capture raises an error of its own
         why = f"its capture failed: {type(cause).__name__}: {cause}"
-        _log.error("%s: %s", self._name, why, exc_info=error)
-        warnings.warn(f"graphweave: {self._name} runs without a CUDA graph: {why}", stacklevel=2)
+        _log.debug("%s: %s", self._name, why, exc_info=error)
+        warnings.warn(
+            f"graphweave: {self._name} runs without a CUDA graph: {why}. Leave out mode='reduce-overhead' or the "
+            "option cuda_graphs, or report it, with GRAPHWEAVE_LOGS=+compiler for the traceback.",
+            stacklevel=2,
+        )
         self._said.add(why)
         self._never(why)
 

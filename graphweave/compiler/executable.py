@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
+from graphweave.compiler.range_errors import MapError, in_words
 from graphweave.compiler.targets import STEPS
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
@@ -26,8 +27,10 @@ class Executable:
     def __init__(
         self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
         private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False, watches: bool = False,
+        names: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
+        self._names = names or {}
         step = STEPS[plan.options.target]
         self.kernels = {i: step(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
         wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private, watches=watches)
@@ -43,7 +46,10 @@ class Executable:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Takes the arguments out of `args`, so that each is freed after its last use."""
-        return self._run(args)
+        try:
+            return self._run(args)
+        except MapError as error:
+            raise in_words(error, self._names) from None
 
 
 def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:

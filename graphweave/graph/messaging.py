@@ -44,7 +44,9 @@ def across_types(values: Sequence[Tensor], reducer: CrossReducer) -> Tensor:
             return stacked.amax(1)
         case "min":
             return stacked.amin(1)
-    raise DataError(f"cross_reducer must be sum, mean, max, min, stack or a function (got {reducer!r}).")
+    raise DataError(
+        f"cross_reducer must be sum, mean, max, min, stack or a function (got {reducer!r}). Pass one of these."
+    )
 
 
 def update_all(

@@ -24,12 +24,15 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
+from graphweave.core.settings import settings
+from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 from graphweave.frontends.dynamo.turns import Turns
 
-_log = logger("frontends")
+_log = logger(__name__)
 T = TypeVar("T", bound=Callable[..., Any])
 
 _LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 1024}
@@ -63,9 +66,13 @@ def compile(
     callable. Calls raise IndexRangeError (an IndexError) where an index is out of range.
     """
     if not callable(model):
-        raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+        raise TypeError(
+            f"graphweave.compile: {model!r} cannot be called; expected a module or a function (got a "
+            f"{type(model).__name__}). Pass the model itself."
+        )
+    settings()  # a variable that cannot be used is refused here, by name, and not in the middle of a compilation
     if dynamic not in (None, True, False):
-        raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r})")
+        raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r}). Pass one of these.")
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
@@ -85,7 +92,7 @@ class _Captured:
     """A callable under torch.compile, traced whole; where that fails, as far as each of its frames can be."""
 
     def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
-        backend = functools.partial(graphweave, options=dict(options or {}))
+        backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             if (
@@ -98,7 +105,7 @@ class _Captured:
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
-        traced.__code__ = traced.__code__.replace(co_name=f"traced_{_name(target)}")
+        traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
@@ -145,14 +152,14 @@ class _Captured:
 
     def _retreat(self, error: Exception) -> None:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
-        name = _name(self._target)
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        name = name_of(self._target)
+        why, where = reason_of(error)
         self._modes = self._modes[1:]
         if self._modes:
             _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, why)
             return
-        record_eager(f"{name} could not be traced: {why}")
-        warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {why}")
+        record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
+        warn_once(not_traced(name, where or line_of(self._target), why))
 
 
 def _usual_strides(arg: Any) -> Any:
@@ -235,10 +242,13 @@ def _tell(record: logging.LogRecord) -> bool:
         return True
     if (interrupt := interrupt_in(error)) is not None:
         raise interrupt
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    why, where = reason_of(error)
+    name, begins = unconverted(record.getMessage())
+    if begins.startswith("graphweave/frontends/"):  # of ours: the user's functions inside are traced on their own
+        return False
     bump("eager_fallbacks")
-    record_eager(f"a function could not be traced: {why}")
-    warn_once(f"graphweave could not trace a function; it runs eagerly. The trace failed with: {why}")
+    record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
+    warn_once(not_traced(name, where or begins, why))
     return False
 
 
@@ -271,7 +281,7 @@ class _State:
                     buffer.copy_(value)
 
 
-def _name(target: Callable[..., Any]) -> str:
+def name_of(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 

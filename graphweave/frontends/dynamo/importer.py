@@ -13,6 +13,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
+from graphweave.core.lines import CALLED_FROM, is_generated, is_library
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.blocks import blocks_apart
 from graphweave.frontends.dynamo.context import Context, Table
@@ -56,6 +57,7 @@ _BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, 
 
 TORCH = os.path.dirname(torch.__file__) + os.sep
 PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_FRONTENDS = os.path.join(PACKAGE, "frontends") + os.sep
 _LAYERS = os.path.join(PACKAGE, "nn") + os.sep
 
 
@@ -152,7 +154,7 @@ class _Importer:
             found = self.cx.size(value)
             if found is not None:
                 return found
-        handler, why = HANDLERS.get(node.target), "no rule for it"
+        handler, why = HANDLERS.get(node.target), "an operator that kernels do not have"
         if handler is not None:
             try:
                 ref = handler(self.cx, node)
@@ -251,24 +253,32 @@ class _Importer:
 
 
 def location(node: fx.Node) -> str:
-    """ "file:line code" of the innermost line that made `node` and is the user's: outside torch and, if there is such a
-    line, outside this package, whose layers count as the user's; "" where nothing is known."""
+    """ "file:line code" of the innermost line that made `node` outside torch and, if there is such a line, outside this
+    package, whose layers count as libraries; " <- file:line" behind it is the user's own line, if that is another. ""
+    where nothing is known."""
     trace = (node.meta.get("stack_trace") or "").splitlines()
-    ours = ""
+    found, ours = "", ""
     for i in range(len(trace) - 1, -1, -1):
         head = trace[i].strip()
         if not head.startswith('File "'):
             continue
         path, _, rest = head.removeprefix('File "').partition('", line ')
-        if path.startswith(TORCH):
+        if path.startswith(TORCH) or is_generated(path):
             continue
         line = rest.split(",")[0].strip()
+        if found:
+            if not is_library(path):
+                return f"{found}{CALLED_FROM}{path}:{line}"
+            continue
         code = trace[i + 1].strip() if i + 1 < len(trace) and not trace[i + 1].strip().startswith('File "') else ""
-        found = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
-        if not path.startswith(PACKAGE) or path.startswith(_LAYERS):
-            return found
-        ours = ours or found
-    return ours
+        here = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
+        if path.startswith(PACKAGE) and not path.startswith(_LAYERS):
+            ours = ours or ("" if path.startswith(_FRONTENDS) else here)
+        elif is_library(path):
+            found = here
+        else:
+            return here
+    return found or ours
 
 
 def attribute(gm: fx.GraphModule, name: str) -> Any:
