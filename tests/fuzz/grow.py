@@ -1,0 +1,118 @@
+"""A random case by its number: a function of a few statements and outputs, a door, a mode, and calls of several sizes."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from dataclasses import dataclass
+
+import torch
+
+from tests.fuzz import dense, rows, views  # noqa: F401  (they register their moves)
+from tests.fuzz.case import Argument, Call, Case, Door, Mode
+from tests.fuzz.growing import ARGUMENTS, FAMILIES, MOVES, Growing, Rejected
+
+STATEMENTS = (4, 10)
+
+DOORS: tuple[Door, ...] = ("graphweave", "graphweave", "plain", "plain dynamic", "plain dynamic", "plain static")
+MODES: tuple[Mode, ...] = ("train",) * 8 + ("no_grad", "inference")
+
+USUAL = {"N": (2, 14), "M": (2, 9), "E": (2, 40), "B": (2, 20), "G": (2, 5)}
+AWKWARD = (
+    {"E": 0, "B": 0},
+    {"E": 1, "B": 1},
+    {"N": 1, "M": 1, "E": 1, "B": 1, "G": 1},
+    {"N": 1, "E": 3, "G": 1},
+    {"N": 4, "M": 4, "E": 4, "B": 4, "G": 4},
+    {"N": 6, "M": 6, "E": 6, "B": 6},
+    {"N": 0, "M": 0, "E": 0, "B": 0, "G": 0},
+    {"G": 1},
+    {"N": 90, "E": 700, "M": 40, "B": 300, "G": 9},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A case, and the constructs in it as "family:spelling"."""
+
+    case: Case
+    constructs: tuple[str, ...]
+
+
+def constructs() -> set[str]:
+    """Every construct that a case may hold."""
+    return {f"{family}:{key}" for family, spellings in FAMILIES.items() for key in spellings}
+
+
+def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
+    rng = random.Random(seed)
+    state = torch.get_rng_state()
+    g = Growing(rng)
+    wanted = rng.randint(*STATEMENTS)
+    names, weights = list(MOVES), [weight for _, weight in MOVES.values()]
+    for _ in range(60):
+        if len(g.statements) >= wanted:
+            break
+        g.pending = []
+        (name,) = rng.choices(names, weights)
+        try:
+            MOVES[name][0](g)
+        except Rejected:
+            continue
+    torch.set_rng_state(state)
+    source = _source(g)
+    case = Case(source, _arguments_of(source), (), rng.choice(doors), rng.choice(MODES))
+    return Grown(Case(case.source, case.arguments, _calls(case, rng), case.door, case.mode), tuple(g.used))
+
+
+def _source(g: Growing) -> str:
+    made = [v.name for v in g.values if v.kind == "real" and v.name.startswith("v")]
+    if not made:
+        g.statements.append("v0 = x * 2")
+        made = ["v0"]
+    outputs = [name for name in made if not _read_later(g, name)]
+    for name in g.rng.sample(made, min(len(made), 1)):
+        outputs += [name] * (name not in outputs)
+    lines = [line for s in g.statements for line in s.splitlines()]
+    lines.append(f"return {', '.join(outputs)}{',' if len(outputs) == 1 else ''}")
+    return with_parameters("\n".join(["def f():", *(f"    {line}" for line in lines)]) + "\n")
+
+
+def _read_later(g: Growing, name: str) -> bool:
+    """Does another statement read the variable, so that what it holds is judged by way of another output?"""
+    named = re.compile(rf"\b{name}\b")
+    return any(named.search(s) and not re.match(rf"{name}\b", s) for s in g.statements)
+
+
+def with_parameters(source: str) -> str:
+    """The function with the arguments that its text names, in the order of `ARGUMENTS`."""
+    tree = ast.parse(source)
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    parameters = [a.name for a in ARGUMENTS if a.name in named]
+    body = source.split("\n", 1)[1]
+    return f"def f({', '.join(parameters)}):\n{body}"
+
+
+def _arguments_of(source: str) -> tuple[Argument, ...]:
+    named = source.split("\n", 1)[0][len("def f(") : -2].split(", ")
+    return tuple(a for a in ARGUMENTS if a.name in named)
+
+
+def _calls(case: Case, rng: random.Random) -> tuple[Call, ...]:
+    def usual() -> dict[str, int]:
+        return {letter: rng.randint(*between) for letter, between in USUAL.items()} | {"F": 4}
+
+    first, second, third = usual(), usual(), usual() | rng.choice(AWKWARD)
+    if rng.random() < 0.1:
+        second["F"] = 6
+    order = [first, second, third] if rng.random() < 0.8 else [third, first, second]
+    calls = [Call(tuple(sizes.items()), rng.randrange(1000)) for sizes in order]
+    maps = [a.name for a in case.arguments if "randint" in a.text and a.name not in ("count", "ei")]
+    if maps and rng.random() < 0.3:
+        name = rng.choice(maps)
+        wrong = rng.choice((f"{name}[-1] = {name}.max() + 40", f"{name}[0] = -1"))
+        calls.append(Call(tuple(first.items()), rng.randrange(1000), wrong))
+    return tuple(calls)
