@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 Sizes = Mapping[str, int]
-"""Numbers of rows by letter: N and M nodes of two types, E edges N -> N, B edges N -> M, G graphs, F features."""
+"""Numbers of rows by letter: N and M nodes of two types, E edges N -> N, B edges N -> M, G graphs, D features."""
 
 Door = Literal["graphweave", "plain", "plain dynamic", "plain static"]
 Mode = Literal["train", "no_grad", "inference"]
@@ -60,11 +60,13 @@ def parameters(source: str) -> tuple[str, ...]:
     return tuple(a.arg for a in function.args.args)
 
 
+_imported: dict[str, Any] = {}
+exec(HEADER, _imported)
+
+
 def namespace() -> dict[str, Any]:
     """What `HEADER` imports, by name."""
-    found: dict[str, Any] = {}
-    exec(HEADER, found)
-    return found
+    return dict(_imported)
 
 
 def draw(case: Case, call: Call) -> list[Any]:

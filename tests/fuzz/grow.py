@@ -103,11 +103,11 @@ def _arguments_of(source: str) -> tuple[Argument, ...]:
 
 def _calls(case: Case, rng: random.Random) -> tuple[Call, ...]:
     def usual() -> dict[str, int]:
-        return {letter: rng.randint(*between) for letter, between in USUAL.items()} | {"F": 4}
+        return {letter: rng.randint(*between) for letter, between in USUAL.items()} | {"D": 4}
 
     first, second, third = usual(), usual(), usual() | rng.choice(AWKWARD)
     if rng.random() < 0.1:
-        second["F"] = 6
+        second["D"] = 6
     order = [first, second, third] if rng.random() < 0.8 else [third, first, second]
     calls = [Call(tuple(sizes.items()), rng.randrange(1000)) for sizes in order]
     maps = [a.name for a in case.arguments if "randint" in a.text and a.name not in ("count", "ei")]

@@ -63,9 +63,18 @@ def load(source: str) -> Callable[..., Any]:
     return found["f"]
 
 
-def judge(case: Case) -> Finding | None:
+def through_door(case: Case) -> Callable[..., Any]:
+    """The function compiled as the case says."""
+    function = load(case.source)
+    torch._dynamo.reset()
+    if case.door == "graphweave":
+        return graphweave.compile(function)
+    return torch.compile(function, backend="graphweave", dynamic=_dynamic(case))
+
+
+def judge(case: Case, compiled: Callable[[Case], Callable[..., Any]] = through_door) -> Finding | None:
     """The first thing that is wrong with the case. Raises Unfair where eager mode gives nothing to compare with."""
-    found = _compare(case, _compiled(case))
+    found = _compare(case, compiled(case))
     if found is None or found.kind in ("fallback", "untraced"):
         return found
     if found.kind.startswith("wrong") and _unstable(case):
@@ -75,14 +84,6 @@ def judge(case: Case) -> Finding | None:
     except Unfair:
         other = None
     return found if other is None else replace(found, blame="pytorch")
-
-
-def _compiled(case: Case) -> Callable[..., Any]:
-    function = load(case.source)
-    torch._dynamo.reset()
-    if case.door == "graphweave":
-        return graphweave.compile(function)
-    return torch.compile(function, backend="graphweave", dynamic=_dynamic(case))
 
 
 def _by_pytorch(case: Case) -> Callable[..., Any]:

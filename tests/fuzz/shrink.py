@@ -11,7 +11,7 @@ from dataclasses import replace
 from tests.fuzz.case import Call, Case
 from tests.fuzz.grow import with_parameters
 
-SMALL = {"N": 3, "M": 3, "E": 4, "B": 4, "G": 2, "F": 2}
+SMALL = {"N": 3, "M": 3, "E": 4, "B": 4, "G": 2, "D": 2}
 
 
 def shrink(case: Case, fails: Callable[[Case], bool], seconds: float = 60.0) -> Case:

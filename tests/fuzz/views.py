@@ -149,6 +149,26 @@ WRITTEN_MASK = family(
         "nonzero": "{v}[{b}.nonzero().squeeze(1)] -= 1",
     },
 )
+COPIED = family(
+    "copies of views",
+    {
+        "times": "{v} * 2",
+        "contiguous": "{v}.contiguous()",
+        "contiguous times": "{v}.contiguous() * 2",
+        "clone": "{v}.clone()",
+        "plus": "{v} + 1",
+        "reshape": "{v}.reshape(-1, {v}.size(-1)).clone()",
+        "flatten": "{v}.flatten(-2).clone()",
+        "preserved": "{v}.clone(memory_format=torch.contiguous_format)",
+        "empty_like": "torch.empty_like({v}).copy_({v})",
+        "zeros_like": "torch.zeros_like({v}) + {v}",
+        "to": "{v}.to(torch.float64, copy=True)",
+        "cat": "torch.cat([{v}], 0)",
+        "stride": "{v} * {v}.stride(0) * ({v}.is_contiguous() + 1) / 8",
+        "new_empty_strided": "{v}.new_empty_strided({v}.shape, {v}.stride()).copy_({v})",
+        "as_strided": "{v}.contiguous().as_strided(({v}.size(0), {v}[0].numel()), ({v}[0].numel(), 1))",
+    },
+)
 STATE = family(
     "state",
     {
@@ -209,6 +229,16 @@ def _write(g: Growing, text: str) -> None:
 def write(g: Growing) -> None:
     v = _written(g)
     _write(g, g.spell(WRITTEN, v=v.name))
+
+
+@move(6)
+def write_view(g: Growing) -> None:
+    """A view, a copy of it, whose strides PyTorch chooses, and a write into a part of the copy."""
+    v = g.pick(fits=g.dims(2, 3))
+    name, rows = g.choose(((SAME_ROWS, v.rows), (OTHER_ROWS, f"rows of v{g.names}")))
+    made = g.new(g.spell(name, v=v.name), rows)
+    copied = g.new(g.spell(COPIED, v=made.name), "")
+    _write(g, g.spell(WRITTEN, v=copied.name))
 
 
 @move(4)
