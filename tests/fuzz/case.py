@@ -30,7 +30,7 @@ class Argument:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call: its sizes, the seed of its data, and an edit of the arguments before it (`src[3] = 9`), or "". """
+    """One call: its sizes, the seed of its data, and an edit of the arguments before it (`src[3] = 9`), or ""."""
 
     sizes: tuple[tuple[str, int], ...]
     seed: int

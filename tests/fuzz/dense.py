@@ -222,6 +222,19 @@ DTYPES = family(
         "float32 weight": "({v}.float() * torch.linspace(0, 1, {v}.size(-1))).to({v}.dtype)",
     },
 )
+INTEGERS = family(
+    "integers",
+    {
+        "times": "{v} * {k}",
+        "add": "{v} + {k}",
+        "remainder": "{v} * ({k} % 2)",
+        "compare": "torch.where({k} > 1, {v}, {v} - {k})",
+        "floor": "{v} * ({k} // 2)",
+        "cast": "{v} - {k}.to(torch.int32).to({v}.dtype)",
+        "equal": "{v} * ({k} == 1)",
+        "minus": "{v} * ({k} - 1).clamp(min=0)",
+    },
+)
 SIZES = family(
     "sizes",
     {
@@ -316,6 +329,5 @@ def integers(g: Growing) -> None:
     """Whole numbers that meet real ones."""
     k = g.pick(kind="int")
     v = g.pick(k.rows)
-    factor = f"{k.name}.view(-1, *[1] * ({v.name}.dim() - 1))"
-    g.pending.append("dtypes:integers")
-    g.new(f"{v.name} {g.choose(('*', '+', '-'))} {g.choose((factor, factor + ' % 2', f'({factor} > 1)', factor + ' // 2'))}".replace("- (", "* ("), v.rows)
+    column = f"{k.name}.view(-1, *[1] * ({v.name}.dim() - 1))"
+    g.new(g.spell(INTEGERS, v=v.name, k=column), v.rows)

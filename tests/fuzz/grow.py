@@ -1,4 +1,4 @@
-"""A random case by its number: a function of a few statements and outputs, a door, a mode, and calls of several sizes."""
+"""A random case by its number: a function of a few statements, a door, a mode, and calls of several sizes."""
 
 from __future__ import annotations
 

@@ -130,9 +130,7 @@ class Growing:
     ) -> Value:
         """A value of that kind; made by the function itself rather than given, if there is one."""
         found = [
-            v
-            for v in self.values
-            if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and fits(v)
+            v for v in self.values if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and fits(v)
         ]
         made = [v for v in found if v not in GIVEN]
         return self.choose(made[-3:] if made and self.rng.random() < 0.75 else found)

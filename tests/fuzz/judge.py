@@ -19,7 +19,7 @@ from graphweave.compiler.report import collect
 from tests.fuzz.case import Call, Case, draw, namespace
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
-"""Largest difference accepted, relative to the largest number of the tensor: what is looked for is wrong by far more."""
+"""Largest difference accepted, relative to the largest number of the tensor: faults are off by far more."""
 
 UNSTABLE = 1e-10
 """Relative size of the noise that is added to arguments to see whether a program is a fair one."""
@@ -75,7 +75,7 @@ def through_door(case: Case) -> Callable[..., Any]:
 def judge(case: Case, compiled: Callable[[Case], Callable[..., Any]] = through_door) -> Finding | None:
     """The first thing that is wrong with the case. Raises Unfair where eager mode gives nothing to compare with."""
     found = _compare(case, compiled(case))
-    if found is None or found.kind in ("fallback", "untraced"):
+    if found is None or found.kind in ("fallback", "refused", "untraced"):
         return found
     if found.kind.startswith("wrong") and _unstable(case):
         raise Unfair("results depend on rounding")
@@ -117,11 +117,14 @@ def _compare(case: Case, compiled: Callable[..., Any]) -> Finding | None:
 
 
 def _fallback(reasons: list[str]) -> Finding | None:
-    """Eager mode gave right results, but no compiler did."""
+    """What ran eagerly, though right: `refused` with a reason, which is not a fault, or because something failed."""
     if not reasons:
         return None
-    internal = [why for why in reasons if "could not be compiled" in why]
-    return Finding("fallback" if internal else "untraced", (internal or reasons)[0])
+    failed = [why for why in reasons if "could not be compiled" in why]
+    internal = [why for why in failed if "IRError" not in why]
+    if internal:
+        return Finding("fallback", internal[0])
+    return Finding("refused" if failed else "untraced", (failed or reasons)[0])
 
 
 def run(case: Case, call: Call, function: Callable[..., Any]) -> Outcome:

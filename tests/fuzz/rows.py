@@ -131,6 +131,36 @@ MASKED = family(
         "where": "{v}[torch.where({b})[0]]",
     },
 )
+ENDS = family(
+    "edge_index",
+    {
+        "rows": "{a} = ei[0]\n{b} = ei[1]",
+        "unbind": "{a}, {b} = ei.unbind(0)",
+        "unpack": "{a}, {b} = ei",
+        "flip": "{b}, {a} = ei.flip(0)[0], ei.flip(0)[1].contiguous()",
+        "select": "{a} = ei.select(0, 0)\n{b} = ei[1, :]",
+        "sorted": "p = ei[1].argsort(stable=True)\n{a}, {b} = ei[0], ei[1]",
+    },
+)
+ORDER = family(
+    "order of edges",
+    {
+        "argsort": "torch.argsort({m}, stable=True)",
+        "sort": "{m}.sort(stable=True)[1]",
+        "sort of values": "{e}.reshape({m}.size(0), -1)[:, 0].argsort()",
+        "topk": "torch.topk({e}.reshape({m}.size(0), -1)[:, 0], {m}.size(0) // 2).indices",
+        "flip": "torch.arange({m}.size(0)).flip(0)",
+        "first half": "torch.arange({m}.size(0) // 2)",
+        "descending": "torch.sort({m}, descending=True, stable=True).indices",
+    },
+)
+UNIQUE = family(
+    "unique",
+    {
+        "inverse": "{u}, {u}_of = torch.unique({m}, return_inverse=True)",
+        "counts": "{u}, {u}_of, {u}_n = {m}.unique(return_inverse=True, return_counts=True)",
+    },
+)
 KEPT = family(
     "mask as a factor",
     {
@@ -262,17 +292,20 @@ def both_directions(g: Growing) -> None:
 @move(4)
 def ends(g: Growing) -> None:
     """Both ends of one edge_index."""
-    way = g.choose(("rows", "unbind", "unpack", "flip"))
     first, second = f"s{g.names}", f"d{g.names}"
-    text = {
-        "rows": f"{first} = ei[0]\n{second} = ei[1]",
-        "unbind": f"{first}, {second} = ei.unbind(0)",
-        "unpack": f"{first}, {second} = ei",
-        "flip": f"{second}, {first} = ei.flip(0)[0], ei.flip(0)[1].contiguous()",
-    }[way]
-    g.pending.append(f"edge_index:{way}")
-    g.run(text)
+    g.run(g.spell(ENDS, a=first, b=second))
     g.values += [Value(first, "E", "map", "N"), Value(second, "E", "map", "N")]
+
+
+@move(3)
+def sorted_edges(g: Growing) -> None:
+    """All edges in another order: maps and values alike."""
+    m, e = g.pick("E", "map"), g.pick("E")
+    by = g.new(g.spell(ORDER, m=m.name, e=e.name), "E", "order")
+    rows = f"E by {by.name}"
+    g.new(f"{e.name}[{by.name}]", rows)
+    for k in (m, g.pick("E", "map")):
+        g.new(g.choose((f"{k.name}[{by.name}]", f"{k.name}.index_select(0, {by.name})")), rows, "map", k.into)
 
 
 @move(3)
@@ -281,12 +314,7 @@ def unique(g: Growing) -> None:
     m = g.pick(kind="map", fits=lambda m: m.into != "R")
     x = g.pick(m.into)
     name = f"u{g.names}"
-    g.pending.append("order:unique")
-    g.run(f"{name}, {name}_of = torch.unique({m.name}, return_inverse=True)")
+    g.run(g.spell(UNIQUE, u=name, m=m.name))
     rows = f"unique {name}"
     g.values.append(Value(f"{name}_of", m.rows, "map", rows))
     g.new(f"{x.name}[{name}]", rows)
-
-
-FAMILIES_OF_ENDS = {"edge_index": ("rows", "unbind", "unpack", "flip")}
-"""Constructs without a table."""

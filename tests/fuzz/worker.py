@@ -57,6 +57,8 @@ def _one(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float) -> str
     finding = judge(case)
     if finding is None:
         return "right"
+    if finding.kind == "refused":
+        return f"refused: {finding.what[:120]}"
     if finding.blame != "graphweave":
         return f"pytorch: {finding.kind}"
     seen = {line for file in out.glob("*.seen") for line in file.read_text().splitlines()}
