@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import random
 import re
-from dataclasses import dataclass
+import warnings
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -47,7 +48,15 @@ def constructs() -> set[str]:
 
 def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
     rng = random.Random(seed)
-    state = torch.get_rng_state()
+    with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PyTorch says once a process must not decide what is kept
+        g = _grown(rng)
+    source = _source(g)
+    case = Case(source, arguments_of(source), (), rng.choice(doors), rng.choice(MODES))
+    return Grown(replace(case, calls=_calls(case, rng)), tuple(g.used))
+
+
+def _grown(rng: random.Random) -> Growing:
     g = Growing(rng)
     wanted = rng.randint(*STATEMENTS)
     names, weights = list(MOVES), [weight for _, weight in MOVES.values()]
@@ -60,10 +69,7 @@ def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
             MOVES[name][0](g)
         except Rejected:
             continue
-    torch.set_rng_state(state)
-    source = _source(g)
-    case = Case(source, _arguments_of(source), (), rng.choice(doors), rng.choice(MODES))
-    return Grown(Case(case.source, case.arguments, _calls(case, rng), case.door, case.mode), tuple(g.used))
+    return g
 
 
 def _source(g: Growing) -> str:
@@ -96,7 +102,7 @@ def with_parameters(source: str) -> str:
     return f"def f({', '.join(parameters)}):\n{body}"
 
 
-def _arguments_of(source: str) -> tuple[Argument, ...]:
+def arguments_of(source: str) -> tuple[Argument, ...]:
     named = source.split("\n", 1)[0][len("def f(") : -2].split(", ")
     return tuple(a for a in ARGUMENTS if a.name in named)
 

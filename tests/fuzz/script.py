@@ -53,11 +53,9 @@ def script(case: Case, finding: Finding, origin: str) -> str:
     lines += ["import graphweave", "", "", case.source, ""]
     lines += [f"def arguments(seed, {', '.join(letters)}):", "    torch.manual_seed(seed)"]
     lines += [f"    {a.name} = {a.text}" for a in case.arguments]
-    edits = {call.edit for call in case.calls if call.edit}
     for call in case.calls:
-        if call.edit and call.edit.split("[")[0] in needed:
+        if call.edit and call.edit.split("[")[0] in {a.name for a in case.arguments}:
             lines += [f"    if seed == {call.seed}:", f"        {call.edit}"]
-    del edits
     if case.mode != "inference":
         lines += [f"    {a.name}.requires_grad_()" for a in case.needed if a.differentiable]
     lines += [f"    return {', '.join(a.name for a in case.needed)}," if needed else "    return ()", "", ""]

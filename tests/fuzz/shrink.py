@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import copy
 import time
 from collections.abc import Callable, Iterator
@@ -10,6 +11,9 @@ from dataclasses import replace
 
 from tests.fuzz.case import Call, Case
 from tests.fuzz.grow import with_parameters
+
+MAX_OPERANDS = 6
+"""Operands of an expression that are tried in its place."""
 
 SMALL = {"N": 3, "M": 3, "E": 4, "B": 4, "G": 2, "D": 2}
 
@@ -122,11 +126,12 @@ def _with_operands_alone(source: str) -> Iterator[str]:
     """For each expression each of its operands in its place."""
     count = sum(isinstance(node, ast.expr) for node in ast.walk(ast.parse(source)))
     for position in range(count):
-        for part in range(6):
-            changed = _replaced(source, position, part)
-            if changed is None:
-                break
-            yield changed
+        for part in range(MAX_OPERANDS):
+            with contextlib.suppress(SyntaxError):  # `*x` stands for itself alone in few places
+                changed = _replaced(source, position, part)
+                if changed is None:
+                    break
+                yield changed
 
 
 def _replaced(source: str, position: int, part: int) -> str | None:

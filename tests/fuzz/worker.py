@@ -7,6 +7,7 @@ import re
 import resource
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,15 @@ import torch
 
 from tests.fuzz.case import Case, Door
 from tests.fuzz.grow import grow
-from tests.fuzz.judge import Finding, Unfair, judge
+from tests.fuzz.judge import Finding, Unfair, is_of_pytorch, judge, through_door, without_numbers
 from tests.fuzz.script import script
 from tests.fuzz.shrink import shrink
 
 MAX_RESIDENT = 6 << 30
 """Bytes of memory from which a process ends, to be followed by a fresh one: loaded kernels are never unloaded."""
+
+
+Compiler = Callable[[Case], Callable[..., Any]]
 
 
 def tell(**event: Any) -> None:
@@ -31,8 +35,7 @@ def tell(**event: Any) -> None:
 def signature(finding: Finding, case: Case) -> str:
     """Equal for findings that look like one fault: what was raised and where, or what is wrong with which calls."""
     if finding.kind in ("crash", "fallback", "untraced"):
-        what = re.sub(r"'[^']*'|\d+", "#", finding.what.split(": ", 1)[-1])[:120]
-        return f"{finding.kind} {finding.where} {what}"
+        return f"{finding.kind} {finding.where} {without_numbers(finding.what.split(': ', 1)[-1])}"
     calls = sorted(set(re.findall(r"(?:\.|\b)([a-z_]+)\(", case.source.split("\n", 1)[1])))
     writes = "writes" if re.search(r"\] ?[-+*]?= |_\(", case.source) else ""
     return f"{finding.kind} {' '.join(calls)} {writes}"
@@ -44,7 +47,8 @@ def work(first: int, step: int, end: float, doors: tuple[Door, ...], out: Path, 
     while time.time() < end:
         tell(event="start", seed=seed)
         try:
-            tell(event="done", seed=seed, result=_one(seed, doors, out, min(shrinking, max(end - time.time(), 10))))
+            seconds = min(shrinking, max(end - time.time(), 10))
+            tell(event="done", seed=seed, result=search(seed, doors, out, seconds))
         except Unfair as why:
             tell(event="done", seed=seed, result=f"unfair: {str(why)[:80]}")
         if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MAX_RESIDENT:
@@ -52,14 +56,15 @@ def work(first: int, step: int, end: float, doors: tuple[Door, ...], out: Path, 
         seed += step
 
 
-def _one(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float) -> str:
+def search(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float, compiled: Compiler = through_door) -> str:
+    """Judges one program; a finding that is new to the folder `out` is made small and written there."""
     case = grow(seed, doors).case
-    finding = judge(case)
+    finding = judge(case, compiled)
     if finding is None:
         return "right"
     if finding.kind == "refused":
         return f"refused: {finding.what[:120]}"
-    if finding.blame != "graphweave":
+    if is_of_pytorch(case, finding):
         return f"pytorch: {finding.kind}"
     seen = {line for file in out.glob("*.seen") for line in file.read_text().splitlines()}
     early = signature(finding, case)
@@ -68,13 +73,15 @@ def _one(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float) -> str
 
     def same(smaller: Case) -> bool:
         try:
-            found = judge(smaller)
+            found = judge(smaller, compiled)
         except Unfair:
             return False
-        return found is not None and found.blame == finding.blame and _alike(found, finding, case)
+        return found is not None and _alike(found, finding, case)
 
     small = shrink(case, same, shrinking)
-    final = judge(small) or finding
+    final = judge(small, compiled) or finding
+    if is_of_pytorch(small, final):
+        return f"pytorch: {final.kind}"
     late = signature(final, small)
     if late in seen:
         return f"again: {late}"
