@@ -14,7 +14,7 @@ from tests.fuzz import dense, rows, views  # noqa: F401  (they register their mo
 from tests.fuzz.case import Argument, Call, Case, Door, Mode
 from tests.fuzz.growing import ARGUMENTS, FAMILIES, MOVES, Growing, Rejected
 
-STATEMENTS = (4, 10)
+STATEMENTS = (6, 14)
 
 DOORS: tuple[Door, ...] = ("graphweave", "graphweave", "plain", "plain dynamic", "plain dynamic", "plain static")
 MODES: tuple[Mode, ...] = ("train",) * 8 + ("no_grad", "inference")
@@ -31,6 +31,20 @@ AWKWARD = (
     {"G": 1},
     {"N": 90, "E": 700, "M": 40, "B": 300, "G": 9},
 )
+
+
+LAYOUTS = (
+    "{a} = {a}.unsqueeze(-1).transpose(0, -1).contiguous().transpose(0, -1).squeeze(-1)",
+    "{a} = torch.stack([{a}, {a}], -1)[..., 0]",
+    "{a} = torch.cat([{a}, {a}])[: {a}.shape[0]] if {a}.dim() else {a}",
+    "{a} = torch.cat([{a}, {a}])[::2] if {a}.dim() else {a}",
+    "{a} = {a}[:1].expand_as({a}) if {a}.dim() else {a}",
+    "{a} = {a}.flip(0) if {a}.dim() else {a}",
+)
+"""Other strides or offsets of an argument in memory, of the same shape."""
+
+EDITS = ("{a}[-1:] = {a}.max() + 40", "{a}[:1] = -1", "{a} = {b}", "{a} = {a}.clone().fill_(0)", "{a} = {a}.sort()[0]")
+"""An index out of range, from the end, given twice, all the same, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +66,7 @@ def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
         warnings.simplefilter("ignore")  # what PyTorch says once a process must not decide what is kept
         g = _grown(rng)
     source = _source(g)
-    case = Case(source, arguments_of(source), (), rng.choice(doors), rng.choice(MODES))
+    case = Case(source, _arguments(source, rng), (), rng.choice(doors), rng.choice(MODES))
     return Grown(replace(case, calls=_calls(case, rng)), tuple(g.used))
 
 
@@ -60,7 +74,7 @@ def _grown(rng: random.Random) -> Growing:
     g = Growing(rng)
     wanted = rng.randint(*STATEMENTS)
     names, weights = list(MOVES), [weight for _, weight in MOVES.values()]
-    for _ in range(60):
+    for _ in range(80):
         if len(g.statements) >= wanted:
             break
         g.pending = []
@@ -107,6 +121,14 @@ def arguments_of(source: str) -> tuple[Argument, ...]:
     return tuple(a for a in ARGUMENTS if a.name in named)
 
 
+def _arguments(source: str, rng: random.Random) -> tuple[Argument, ...]:
+    """Of one program in four, some of the arguments ask for no gradient."""
+    arguments = arguments_of(source)
+    if rng.random() < 0.75:
+        return arguments
+    return tuple(replace(a, differentiable=a.differentiable and rng.random() < 0.5) for a in arguments)
+
+
 def _calls(case: Case, rng: random.Random) -> tuple[Call, ...]:
     def usual() -> dict[str, int]:
         return {letter: rng.randint(*between) for letter, between in USUAL.items()} | {"D": 4}
@@ -117,8 +139,11 @@ def _calls(case: Case, rng: random.Random) -> tuple[Call, ...]:
     order = [first, second, third] if rng.random() < 0.8 else [third, first, second]
     calls = [Call(tuple(sizes.items()), rng.randrange(1000)) for sizes in order]
     maps = [a.name for a in case.arguments if "randint" in a.text and a.name not in ("count", "ei")]
+    names = [a.name for a in case.arguments if "torch." in a.text]
+    if names and rng.random() < 0.4:
+        layout = rng.choice(LAYOUTS).format(a=rng.choice(names))
+        calls[-1 if rng.random() < 0.5 else 0] = Call(tuple(first.items()), rng.randrange(1000), layout)
     if maps and rng.random() < 0.3:
-        name = rng.choice(maps)
-        wrong = rng.choice((f"{name}[-1] = {name}.max() + 40", f"{name}[0] = -1"))
-        calls.append(Call(tuple(first.items()), rng.randrange(1000), wrong))
+        edit = rng.choice(EDITS).format(a=rng.choice(maps), b=rng.choice(maps))
+        calls.append(Call(tuple(first.items()), rng.randrange(1000), edit))
     return tuple(calls)

@@ -54,13 +54,17 @@ def script(case: Case, finding: Finding, origin: str) -> str:
     lines += [f"def arguments(seed, {', '.join(letters)}):", "    torch.manual_seed(seed)"]
     lines += [f"    {a.name} = {a.text}" for a in case.arguments]
     for call in case.calls:
-        if call.edit and call.edit.split("[")[0] in {a.name for a in case.arguments}:
+        if call.edit and all(name in {a.name for a in case.arguments} for name in _arguments_in(call.edit)):
             lines += [f"    if seed == {call.seed}:", f"        {call.edit}"]
     if case.mode != "inference":
         lines += [f"    {a.name}.requires_grad_()" for a in case.needed if a.differentiable]
     lines += [f"    return {', '.join(a.name for a in case.needed)}," if needed else "    return ()", "", ""]
     lines += ["CALLS = [", *(f"    {_call(call, letters)}," for call in case.calls), "]"]
     return "\n".join(lines) + _RUN.format(context=_CONTEXTS[case.mode], door=_DOORS[case.door])
+
+
+def _arguments_in(edit: str) -> list[str]:
+    return [n.id for n in ast.walk(ast.parse(edit)) if isinstance(n, ast.Name) and n.id != "torch"]
 
 
 def _call(call: Call, letters: list[str]) -> str:

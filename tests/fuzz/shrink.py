@@ -31,7 +31,8 @@ def shrink(case: Case, fails: Callable[[Case], bool], seconds: float = 60.0) -> 
                 if fails(smaller):
                     case, progress = smaller, True
                     break
-    return case
+    alone = replace(case, arguments=case.needed)
+    return alone if fails(alone) else case
 
 
 def _fewer_calls(case: Case) -> Iterator[Case]:
@@ -58,6 +59,7 @@ def _simpler_sources(case: Case) -> Iterator[Case]:
     for source in sorted(tried, key=len):
         try:
             source = with_parameters(source)
+            compile(source, "smaller", "exec")
         except SyntaxError:
             continue
         if source not in seen:
