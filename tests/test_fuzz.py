@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.fuzz import growing
+from tests.fuzz import growing, worker
 from tests.fuzz.case import Call, Case, draw
 from tests.fuzz.grow import arguments_of, constructs, grow, with_parameters
 from tests.fuzz.growing import FAMILIES, Growing
-from tests.fuzz.judge import Unfair, judge, load, run
+from tests.fuzz.judge import Unfair, is_of_pytorch, judge, load, run
 from tests.fuzz.script import script
 from tests.fuzz.shrink import shrink
 from tests.fuzz.worker import search, signature
@@ -177,8 +177,9 @@ def test_a_real_compilation_is_judged(fresh_compiler: None) -> None:
         assert judge(case_of(body, door, "", "dst[0] = 2")) is None
 
 
-def test_findings_are_written_once(tmp_path: Path) -> None:
+def test_findings_are_written_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Across programs and processes: equal signatures are one finding, whose script says how it was found."""
+    monkeypatch.setattr(worker, "is_of_pytorch", lambda case, finding: False)
     results = [search(seed, ("graphweave",), tmp_path, 0.5, compiled=_raising) for seed in range(2)]
     assert results[0].startswith("found: crash")
     assert results[1].startswith("again")
@@ -191,6 +192,13 @@ def _raising(case: Case) -> Callable[..., Any]:
         raise TypeError(f"expected 3, got {len(arguments)}")
 
     return compiled
+
+
+def test_what_pytorch_gets_wrong_is_told_apart(fresh_compiler: None) -> None:
+    """Capture without this compiler does not raise here."""
+    case = case_of("return x[src] * 2")
+    found = judge(case, _raising)
+    assert found is not None and not is_of_pytorch(case, found)
 
 
 def test_a_script_runs_and_shows_differences(fresh_compiler: None) -> None:

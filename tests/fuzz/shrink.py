@@ -31,14 +31,19 @@ def shrink(case: Case, fails: Callable[[Case], bool], seconds: float = 60.0) -> 
                 if fails(smaller):
                     case, progress = smaller, True
                     break
-    alone = replace(case, arguments=case.needed)
-    return alone if fails(alone) else case
+    named = {n.id for c in case.calls for n in ast.walk(ast.parse(c.edit)) if isinstance(n, ast.Name)}
+    alone = replace(case, arguments=tuple(a for a in case.arguments if a in case.needed or a.name in named))
+    return alone if alone == case or fails(alone) else case
 
 
 def _fewer_calls(case: Case) -> Iterator[Case]:
     if len(case.calls) > 1:
         for position in range(len(case.calls)):
             yield replace(case, calls=case.calls[:position] + case.calls[position + 1 :])
+    for position, call in enumerate(case.calls):
+        if call.edit:
+            unedited = replace(call, edit="")
+            yield replace(case, calls=(*case.calls[:position], unedited, *case.calls[position + 1 :]))
     if case.mode != "train":
         yield replace(case, mode="train")
 
