@@ -31,7 +31,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test test-baseline test-avx2 test-triton slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-gpu clean
+.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-gpu clean
 
 setup: $(STAMP)
 
@@ -71,6 +71,14 @@ NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_typed 
 
 test-triton: $(STAMP)
 	TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS) $(NUMERICS)
+
+# Random programs against eager mode for MINUTES, from program number SEED; by default from a random one, which is printed:
+#   make fuzz MINUTES=30 SEED=7 ARGS="--door plain --out /tmp/findings"
+MINUTES ?= 2
+SEED ?=
+
+fuzz: $(STAMP)
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 # A later -m replaces the one in pyproject.toml.
 slow: $(STAMP)
