@@ -188,7 +188,7 @@ class _Side:
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
-                glossary=glossary,
+                promises=imported.promises, glossary=glossary,
             )  # fmt: skip
         except Exception as error:
             if interrupt_in(error) is not None:
@@ -215,13 +215,13 @@ class _Side:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
             found = exposed(joint, num_fwd_outputs, self.examples)
-            imported, glossary = self._optimised(joint, frozenset(late))
+            imported, glossary = self._optimised(joint, frozenset(late), num_fwd_outputs)
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
                 cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
-                exposed=exposed_values(found, imported), glossary=glossary,
+                exposed=exposed_values(found, imported), promises=imported.promises, glossary=glossary,
             )  # fmt: skip
             forward, backward, drawn = split_modules(joint, imported, training, num_fwd_outputs)
         except Exception as error:
@@ -233,8 +233,10 @@ class _Side:
         self.gradients = Gradients(graph, backward, drawn)
         return forward, backward
 
-    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> tuple[Imported, Glossary]:
-        imported = import_graph(module)
+    def _optimised(
+        self, module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None = None
+    ) -> tuple[Imported, Glossary]:
+        imported = import_graph(module, num_forward)
         what, nodes = graph_place(module), imported.program.nodes
         left = sum(isinstance(n, Aten) for n in nodes)
         calls = sum(n.op == "call_function" for n in module.graph.nodes)
