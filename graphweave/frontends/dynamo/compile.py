@@ -23,6 +23,8 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
+from graphweave.frontends.dynamo.sparse_matrix import stand_in
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -79,7 +81,7 @@ class _Captured:
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             for t in tree_leaves((args, kwargs)):
-                if isinstance(t, torch.Tensor) and t.is_floating_point() and t.dim() > 1:
+                if isinstance(t, torch.Tensor) and t.layout is torch.strided and t.is_floating_point() and t.dim() > 1:
                     _guard_sizes(t)
             return target(*args, **kwargs)
 
@@ -89,10 +91,20 @@ class _Captured:
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
         self._traced = False
+        self._sparse_places: list[Place] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(_usual_strides, args))
-        kwargs = {name: _usual_strides(arg) for name, arg in kwargs.items()}
+        if self._sparse_places is None:
+            self._sparse_places = places_of(self._target)
+        places = self._sparse_places + places_in((args, kwargs))
+        if not places:
+            return given_back(self._call(args, kwargs))
+        with swapped(places):
+            return given_back(self._call(args, kwargs))
+
+    def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
+        args = tuple(map(_as_traced, given))
+        kwargs = {name: _as_traced(arg) for name, arg in given_by_name.items()}
         while self._modes:
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
@@ -107,14 +119,17 @@ class _Captured:
                     raise
                 failed = error
             finally:
-                bump("graph_breaks", max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True)))
+                broken = max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True))
+                bump("graph_breaks", broken)
+                if broken:  # maybe by a sparse tensor that was not there before
+                    self._sparse_places = None
             if before is not None:
                 before.restore()
             if isinstance(failed, TorchRuntimeError):
-                self._raise_what_eager_raises(args, kwargs)
+                self._raise_what_eager_raises(given, given_by_name)
             self._retreat(failed)
         bump("eager_fallbacks")
-        return self._target(*args, **kwargs)
+        return self._target(*given, **given_by_name)
 
     def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
@@ -135,18 +150,21 @@ class _Captured:
         warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {why}")
 
 
-def _usual_strides(arg: Any) -> Any:
-    """An index of no edges, `[2, 0]`, with the strides of one with edges, for which the compiled code has a guard.
+def _as_traced(arg: Any) -> Any:
+    """What is traced in place of an argument: for a sparse tensor a SparseMatrix; an index of no edges, `[2, 0]`, with
+    the strides of one with edges, for which the compiled code has a guard.
 
     In lists and dicts too, as models of several types of edges take them, which are copied where something changes.
     """
     if type(arg) in (list, tuple):
-        items = [_usual_strides(x) for x in arg]
+        items = [_as_traced(x) for x in arg]
         return arg if all(map(operator.is_, items, arg)) else type(arg)(items)
     if type(arg) is dict:
-        values = {key: _usual_strides(x) for key, x in arg.items()}
+        values = {key: _as_traced(x) for key, x in arg.items()}
         return arg if all(map(operator.is_, values.values(), arg.values())) else values
-    if not isinstance(arg, torch.Tensor) or arg.numel() or arg.is_floating_point() or not arg.is_contiguous():
+    if is_sparse(arg):
+        return stand_in(arg)
+    if not isinstance(arg, torch.Tensor) or arg.layout is not torch.strided or arg.numel() or arg.is_floating_point() or not arg.is_contiguous():
         return arg
     strides = tuple(math.prod(arg.shape[d + 1 :]) for d in range(arg.dim()))
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)

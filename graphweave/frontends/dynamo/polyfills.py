@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from graphweave.frontends.dynamo import sparse_polyfills
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
@@ -39,10 +41,11 @@ def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
     return int(torch.cat([edge_index.reshape(-1), edge_index.new_full((1,), -1)]).max()) + 1
 
 
-_EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...] = (
+_EQUALS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
     ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
     ("torch_geometric.nn.dense.linear", ("HeteroLinear", "forward"), _typed_linear),
+    *sparse_polyfills.EQUALS,
 )
 """Module, attribute, and what takes its place."""
 
