@@ -24,6 +24,7 @@ from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
+from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
 from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
@@ -72,7 +73,7 @@ def import_graph(gm: fx.GraphModule) -> Imported:
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot say at all (submodules, operators of higher order).
     """
-    return _Importer(without_stacks(blocks_apart(masks_to_indices(gm)))).run()
+    return _Importer(without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(gm))))).run()
 
 
 class _Importer:
