@@ -30,6 +30,8 @@ from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_
 from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
+from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
+from graphweave.frontends.dynamo.sparse_matrix import stand_in
 from graphweave.frontends.dynamo.turns import Turns
 
 _log = logger(__name__)
@@ -95,12 +97,11 @@ class _Captured:
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            if (
-                torch.compiler.is_dynamo_compiling()
-            ):  # where the frame is left to Python, guards would be compiled alone
-                features = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-                features = [t for t in features if t.is_floating_point() and t.dim() > 1]
-                for i, t in enumerate(features):
+            # where the frame is left to Python, guards would be compiled alone
+            if torch.compiler.is_dynamo_compiling():
+                tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+                dense = [t for t in tensors if t.layout is torch.strided]
+                for i, t in enumerate(t for t in dense if t.is_floating_point() and t.dim() > 1):
                     _guard_sizes(t, of_nodes=i == 0)
             return target(*args, **kwargs)
 
@@ -110,14 +111,25 @@ class _Captured:
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
         self._traced = False
+        self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._turns.take(self._call, args, kwargs)
+        return self._turns.take(self._with_stand_ins, args, kwargs)
 
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(_usual_strides, args))
-        kwargs = {name: _usual_strides(arg) for name, arg in kwargs.items()}
+    def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
+        """Sparse tensors are captured as what stands for them, and given back as sparse tensors."""
+        if self._sparse_places is None:
+            self._sparse_places = places_of(self._target)
+        places = self._sparse_places + places_in((args, kwargs))
+        if not places:
+            return given_back(self._call(args, kwargs))
+        with swapped(places):
+            return given_back(self._call(args, kwargs))
+
+    def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
+        args = tuple(map(_as_traced, given))
+        kwargs = {name: _as_traced(arg) for name, arg in given_by_name.items()}
         while self._modes:
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
@@ -134,14 +146,17 @@ class _Captured:
                     raise
                 failed = error
             finally:
-                bump("graph_breaks", max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True)))
+                broken = max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True))
+                bump("graph_breaks", broken)
+                if broken:  # maybe by a sparse tensor that was not there before
+                    self._sparse_places = None
             if before is not None:
                 before.restore()
             if isinstance(failed, TorchRuntimeError):
-                self._raise_what_eager_raises(args, kwargs)
+                self._raise_what_eager_raises(given, given_by_name)
             self._retreat(failed)
         bump("eager_fallbacks")
-        return self._target(*args, **kwargs)
+        return self._target(*given, **given_by_name)
 
     def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
@@ -162,18 +177,27 @@ class _Captured:
         warn_once(not_traced(name, where or line_of(self._target), why))
 
 
-def _usual_strides(arg: Any) -> Any:
-    """An index of no edges, `[2, 0]`, with the strides of one with edges, for which the compiled code has a guard.
+def _as_traced(arg: Any) -> Any:
+    """What is traced in place of an argument: for a sparse tensor a SparseMatrix; an index of no edges, `[2, 0]`, with
+    the strides of one with edges, for which the compiled code has a guard.
 
     In lists and dicts too, as models of several types of edges take them, which are copied where something changes.
     """
     if type(arg) in (list, tuple):
-        items = [_usual_strides(x) for x in arg]
+        items = [_as_traced(x) for x in arg]
         return arg if all(map(operator.is_, items, arg)) else type(arg)(items)
     if type(arg) is dict:
-        values = {key: _usual_strides(x) for key, x in arg.items()}
+        values = {key: _as_traced(x) for key, x in arg.items()}
         return arg if all(map(operator.is_, values.values(), arg.values())) else values
-    if not isinstance(arg, torch.Tensor) or arg.numel() or arg.is_floating_point() or not arg.is_contiguous():
+    if is_sparse(arg):
+        return stand_in(arg)
+    if (
+        not isinstance(arg, torch.Tensor)
+        or arg.layout is not torch.strided
+        or arg.numel()
+        or arg.is_floating_point()
+        or not arg.is_contiguous()
+    ):
         return arg
     strides = tuple(math.prod(arg.shape[d + 1 :]) for d in range(arg.dim()))
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)

@@ -36,6 +36,7 @@ from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
+from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
 from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
@@ -103,7 +104,8 @@ def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot say at all (submodules, operators of higher order).
     """
-    return _Importer(without_stacks(blocks_apart(masks_to_indices(gm))), num_forward).run()
+    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(gm))))
+    return _Importer(plain, num_forward).run()
 
 
 class _Importer:

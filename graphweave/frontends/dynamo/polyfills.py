@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core import locks
+from graphweave.frontends.dynamo import sparse_polyfills
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
@@ -110,6 +111,7 @@ _EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] 
     ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
     ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
+    *sparse_polyfills.EQUALS,
 )
 """Module, attribute, and what takes its place."""
 
