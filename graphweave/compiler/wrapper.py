@@ -24,6 +24,7 @@ from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, No
 from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import memo
+from graphweave.runtime.unseen_edits import Watch
 from graphweave.schedule.regions import Call, Region, Schedule
 
 
@@ -33,12 +34,13 @@ class Wrapper:
     With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
     The first results lie in memory as `promises` says of each. Indices in `narrow` are held in 32 bits if they fit, as
     are those of the prelude that only maps read; outputs may be among these if they are `private` (see Executable).
+    With `watches`, edits of the graph that PyTorch does not see are looked for.
     """
 
     def __init__(
         self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
         verify: bool = False, asks: bool = False, narrow: frozenset[Ref] = frozenset(),
-        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (),
+        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (), watches: bool = False,
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
         self._promises = promises
@@ -55,6 +57,8 @@ class Wrapper:
         self._fallbacks = 0
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in users(plan.program)]
         inputs = self._bind_inputs()
+        if watches:
+            self._watch(inputs)
         self._prelude()
         self._steps()
         results = self._settle()
@@ -80,6 +84,16 @@ class Wrapper:
                 inputs.append(r)
                 self._ready[r] = f"v{r}"
         return inputs
+
+    def _watch(self, inputs: list[Ref]) -> None:
+        """Look for unseen edits of what formats and the prelude are made from, before a cache is asked."""
+        maps = {n.index for n in self._program.nodes if isinstance(n, MapOf)}
+        for ref in inputs:
+            t = self._program.types[ref]
+            tensor = isinstance(t, Type) or (isinstance(t, AnyType) and "[" in t.text)
+            if tensor and (ref in maps or ref in self._plan.prelude_inputs):
+                self._scope[f"watch{ref}"] = Watch()
+                self._line(f"watch{ref}({self._ready[ref]})", (ref,))
 
     def _steps(self) -> None:
         for i, step in enumerate(self._plan.schedule.steps):

@@ -34,10 +34,11 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 def split_modules(
     joint: fx.GraphModule, imported: Imported, training: Training, num_fwd_outputs: int,
     reference: Reference | None = None,
-) -> tuple[fx.GraphModule, fx.GraphModule]:  # fmt: skip
+) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:  # fmt: skip
     """Forward and backward modules of one opaque call each, for AOTAutograd.
 
-    With a `reference`, to which the results are compared, the forward's arguments are saved as well.
+    And the placeholders of the latter that hold what random calls drew, by the calls' names. With a `reference`, to
+    which the results are compared, the forward's arguments are saved as well.
     """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -55,7 +56,7 @@ def split_modules(
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
     saved: dict[Ref, fx.Node] = {}
     for i, ref in enumerate(cut.saved):
-        given = place.get(ref)
+        given = None if ref in cut.copied else place.get(ref)
         saved[ref] = given if given is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
     tangents = {r: place[r] for r in cut.tangents}
     takes = [(saved | tangents)[r] for r in _input_refs(training.backward, cut.backward.where)]
@@ -73,9 +74,10 @@ def split_modules(
     symbols = [n for n in known if isinstance(n.meta.get("val"), _SYMBOLIC)]
     values = [n for n in known if n not in symbols]
     skeleton = fx.GraphModule(joint, graph)
-    return _extract_fwd_bwd_modules(
+    halves = _extract_fwd_bwd_modules(
         skeleton, values, symbols, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_nodes=None
     )
+    return *halves, {call: saved[ref].name for call, ref in imported.drawn.items() if ref in saved}
 
 
 def _kept(graph: fx.Graph, forward: fx.Node, primals: Sequence[fx.Node], at: int) -> list[fx.Node]:

@@ -14,6 +14,7 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
+from graphweave.core.lines import CALLED_FROM, is_generated, is_library
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.blocks import blocks_apart
 from graphweave.frontends.dynamo.context import Context, Table
@@ -35,13 +36,26 @@ from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
+from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
 from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.layouts import LAID_OUT, OWN, Promise
-from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Arg,
+    Aten,
+    Cast,
+    Input,
+    MapType,
+    Operand,
+    Program,
+    Random,
+    Ref,
+    Type,
+)
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
 
@@ -53,9 +67,10 @@ _RESHAPES: dict[Any, Any] = dict.fromkeys(
 )
 """Views need strides, and a program does not keep them: copies that only changed strides are gone from it."""
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
-_LAYERS = os.path.join(_PACKAGE, "nn") + os.sep
+TORCH = os.path.dirname(torch.__file__) + os.sep
+PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_FRONTENDS = os.path.join(PACKAGE, "frontends") + os.sep
+_LAYERS = os.path.join(PACKAGE, "nn") + os.sep
 
 
 @dataclass(frozen=True)
@@ -65,7 +80,8 @@ class Imported:
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
     `promises[i]` says how result i lies in memory (None: nothing is promised, or the program itself sees to it).
-    `origins` gives the value of each FX node by name, `drawn` names those whose random numbers are functions of a seed.
+    `origins` gives the value of each FX node by name, `seeded` names those whose random numbers are functions of a
+    seed, and `drawn` has that seed, or what any other random call drew, by the call's name.
     `attributes` are further inputs whose value is part of the graph (constants), `effects` nodes that must run though
     no result needs them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
     """
@@ -77,9 +93,10 @@ class Imported:
     refused: dict[Ref, str]
     effects: tuple[Ref, ...]
     attributes: dict[Ref, Any]
+    drawn: dict[str, Ref]
     promises: tuple[Promise | None, ...] = ()
     origins: Mapping[str, Ref] = field(default_factory=dict)
-    drawn: frozenset[str] = frozenset()
+    seeded: frozenset[str] = frozenset()
 
 
 def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported:
@@ -90,7 +107,8 @@ def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot say at all (submodules, operators of higher order).
     """
-    return _Importer(without_stacks(blocks_apart(masks_to_indices(gm))), num_forward).run()
+    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(gm))))
+    return _Importer(plain, num_forward).run()
 
 
 class _Importer:
@@ -103,6 +121,7 @@ class _Importer:
         self.inputs: list[Ref] = []
         self.vals: dict[Ref, Any] = {}
         self.refused: dict[Ref, str] = {}
+        self.drawn: dict[str, Ref] = {}
         self.promises: list[Promise | None] = []
         self.bases: dict[fx.Node, Ref] = {}
         self.origins: dict[str, Ref] = {}
@@ -124,8 +143,17 @@ class _Importer:
         value = val(node)
         if value is not None:
             self.vals.setdefault(ref, value)
+        if node.op == "call_function" and _impure(node):
+            self.drawn[node.name] = self._seed(ref)
         if isinstance(value, torch.SymInt):
             self.cx.sizes.setdefault(value.node.expr, ref)
+
+    def _seed(self, ref: Ref) -> Ref:
+        """The seed of random numbers made row by row; any other draw itself."""
+        made = self.cx.builder.nodes[ref]
+        while isinstance(made, Cast):
+            made = self.cx.builder.nodes[made.x]
+        return made.seed if isinstance(made, Random) else ref
 
     # ------------------------------------------------------------ nodes
 
@@ -151,7 +179,7 @@ class _Importer:
             found = self.cx.size(value)
             if found is not None:
                 return found
-        handler, why = HANDLERS.get(node.target), "no rule for it"
+        handler, why = HANDLERS.get(node.target), "an operator that kernels do not have"
         if handler is not None:
             try:
                 ref = handler(self.cx, node)
@@ -330,31 +358,40 @@ class _Importer:
             {new[r]: why for r, why in self.refused.items() if r in new},
             tuple(new[r] for r in effects),
             {new[r]: v for r, v in self.cx.attributes.items() if r in new},
+            {name: new[r] for name, r in self.drawn.items() if r in new},
             tuple(self.promises),
             {name: new[r] for name, r in self.origins.items() if r in new},
-            frozenset(self.cx.drawn),
+            frozenset(self.cx.seeded),
         )
 
 
 def location(node: fx.Node) -> str:
-    """ "file:line code" of the innermost line that made `node` and is the user's: outside torch and, if there is such a
-    line, outside this package, whose layers count as the user's; "" where nothing is known."""
+    """ "file:line code" of the innermost line that made `node` outside torch and, if there is such a line, outside this
+    package, whose layers count as libraries; " <- file:line" behind it is the user's own line, if that is another. ""
+    where nothing is known."""
     trace = (node.meta.get("stack_trace") or "").splitlines()
-    ours = ""
+    found, ours = "", ""
     for i in range(len(trace) - 1, -1, -1):
         head = trace[i].strip()
         if not head.startswith('File "'):
             continue
         path, _, rest = head.removeprefix('File "').partition('", line ')
-        if path.startswith(_TORCH):
+        if path.startswith(TORCH) or is_generated(path):
             continue
         line = rest.split(",")[0].strip()
+        if found:
+            if not is_library(path):
+                return f"{found}{CALLED_FROM}{path}:{line}"
+            continue
         code = trace[i + 1].strip() if i + 1 < len(trace) and not trace[i + 1].strip().startswith('File "') else ""
-        found = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
-        if not path.startswith(_PACKAGE) or path.startswith(_LAYERS):
-            return found
-        ours = ours or found
-    return ours
+        here = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
+        if path.startswith(PACKAGE) and not path.startswith(_LAYERS):
+            ours = ours or ("" if path.startswith(_FRONTENDS) else here)
+        elif is_library(path):
+            found = here
+        else:
+            return here
+    return found or ours
 
 
 def attribute(gm: fx.GraphModule, name: str) -> Any:

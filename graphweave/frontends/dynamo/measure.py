@@ -21,7 +21,7 @@ from graphweave.frontends.dynamo.sizes import Size, hint
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref, Type
 
-_log = logger("frontends")
+_log = logger(__name__)
 
 
 class GraphAtHand:
@@ -47,7 +47,7 @@ class GraphAtHand:
             with unset_fake_temporarily(), torch.no_grad():
                 (value,) = interp(part, {name: self._values[name] for name in names})
         except (GraphweaveError, RuntimeError) as reason:  # an index out of range is refused when the program runs
-            _log.info("rows of %%%d are not measured: %s", ref, reason)
+            _log.info("the rows of a value that data decides are not counted: %s", reason)
             return None
         return int(value.shape[0])
 

@@ -87,7 +87,7 @@ class Reference:
         return env
 
     def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
-        if node.name in self._imported.drawn:
+        if node.name in self._imported.seeded:
             seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=args[0].device)
             position = torch.arange(args[0].numel(), device=args[0].device).reshape(args[0].shape)
             dtype = kwargs.get("dtype") or args[0].dtype
