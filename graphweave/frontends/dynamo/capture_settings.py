@@ -41,6 +41,7 @@ class PlainDoor:
         """After a failure under these settings: ends the trace, and PyTorch makes another one under its own."""
         if self._in_force:
             self._end()
+            _forget_where_it_broke()
             raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
 
     def _start(self, *_: object) -> None:
@@ -64,12 +65,24 @@ class _Kept(list[Any]):
 
 
 def _backend_of_this_compilation() -> Any:
+    found = _of_this_compilation("compiler_fn")
+    while hasattr(found, "_torchdynamo_orig_backend"):
+        found = found._torchdynamo_orig_backend
+    return getattr(found, "compiler_fn", found)
+
+
+def _forget_where_it_broke() -> None:
+    """A trace that is made again must meet the same graph breaks, and under other settings it meets others."""
+    log = _of_this_compilation("speculation_log")
+    if log is not None:
+        log.clear()
+
+
+def _of_this_compilation(name: str) -> Any:
+    """The variable of that name in the frame of PyTorch's that compiles; None where there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename == convert_frame.__file__ and "compiler_fn" in frame.f_locals:
-            found = frame.f_locals["compiler_fn"]
-            while hasattr(found, "_torchdynamo_orig_backend"):
-                found = found._torchdynamo_orig_backend
-            return getattr(found, "compiler_fn", found)
+        if frame.f_code.co_filename == convert_frame.__file__ and name in frame.f_locals:
+            return frame.f_locals[name]
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -298,12 +298,13 @@ class _Importer:
         return out
 
     def _seen(self, result: fx.Node, roots: Mapping[fx.Node, int]) -> Ref | None:
-        """A result whose memory is an input's or another result's, as a view of that."""
+        """A result whose memory is an input's or another result's, or has gaps, as a view of the whole."""
         root = root_of(result)
         if root.op != "call_function":
             return self._viewed(self._operand(root), views_from(root, result)) if root is not result else None
         order = order_of(val(root))
-        if roots[root] < 2 or order is None:
+        alone = roots[root] < 2 and order_of(val(result)) is not None
+        if alone or order is None:
             return None
         if root not in self.bases:
             ref = self._operand(root)
