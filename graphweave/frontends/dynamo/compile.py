@@ -55,7 +55,8 @@ def compile(
     becomes a graph break, what cannot be compiled runs as PyTorch calls; `graphweave.counters()` tells, and
     `graphweave.explain` says why.
 
-    `options`: `verify=True` runs every region beside the interpreter and raises VerifyError where they differ.
+    `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
+    VerifyError where results, gradients, or strides and memory that a result promises differ.
     `recompute` says what the backward computes again instead of keeping it from the forward: "auto" what costs O(1)
     operations an element on edges, so that nothing of edges x features is kept; "never" nothing, as eager; "always" all
     but matrix products and calls left to PyTorch, on nodes and along edges too (least memory, most time).
