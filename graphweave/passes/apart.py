@@ -34,7 +34,7 @@ def made_instead(
 
 
 def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: frozenset[Ref]) -> Extract:
-    """`part`, a forward program, whose outputs from `first` on, the values `saved`, are copies where `copied` says so."""
+    """`part`, a forward program whose outputs from `first` on are the values `saved`, with copies of those `copied`."""
     program = part.program
     build = Builder.of(program)
     outputs = list(program.outputs)
