@@ -17,6 +17,7 @@ from torch._dynamo import convert_frame
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
@@ -131,7 +132,7 @@ class _Captured:
     def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
         args = tuple(map(_as_traced, given))
         kwargs = {name: _as_traced(arg) for name, arg in given_by_name.items()}
-        while self._modes:
+        while self._modes and not self._hooked_everywhere():
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
             failed: Exception
@@ -158,6 +159,16 @@ class _Captured:
             self._retreat(failed)
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)
+
+    def _hooked_everywhere(self) -> bool:
+        """Hooks on all modules of the process (a profiler's, a tracker's) run where modules are called one by one."""
+        if not _has_any_global_hook():
+            return False
+        warn_once(
+            f"graphweave: {name_of(self._target)} runs eagerly while there are hooks on all modules (made by "
+            "`register_module_forward_hook` or a like function); remove them, or use hooks of single modules."
+        )
+        return True
 
     def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
