@@ -96,7 +96,7 @@ class _Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
-        places = self._sparse_places + places_in((args, kwargs))
+        places = self._sparse_places + places_in((*args, *kwargs.values()))
         if not places:
             return given_back(self._call(args, kwargs))
         with swapped(places):
@@ -164,7 +164,13 @@ def _as_traced(arg: Any) -> Any:
         return arg if all(map(operator.is_, values.values(), arg.values())) else values
     if is_sparse(arg):
         return stand_in(arg)
-    if not isinstance(arg, torch.Tensor) or arg.layout is not torch.strided or arg.numel() or arg.is_floating_point() or not arg.is_contiguous():
+    if (
+        not isinstance(arg, torch.Tensor)
+        or arg.layout is not torch.strided
+        or arg.numel()
+        or arg.is_floating_point()
+        or not arg.is_contiguous()
+    ):
         return arg
     strides = tuple(math.prod(arg.shape[d + 1 :]) for d in range(arg.dim()))
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)

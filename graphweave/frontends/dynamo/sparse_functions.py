@@ -63,7 +63,7 @@ def product_reduced(a: SparseMatrix, b: Any, reduce: str) -> Any:
 
 
 def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
-    """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row, 0 where there are none."""
+    """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row; 0 without any."""
     ones = [1] * (messages.dim() - 1)
     out = messages.new_zeros((rows, *messages.shape[1:]))
     if reduce in ("amax", "amin"):
@@ -181,12 +181,17 @@ def _raw_indices(a: SparseMatrix) -> Any:
 
 @answers("crow_indices")
 def _crow_indices(a: SparseMatrix) -> Any:
-    return indices(a.gw_given, "pointer", row_of(a)) if a.gw_layout is _CSR else NotImplemented
+    return _pointer(a, row_of(a)) if a.gw_layout is _CSR else NotImplemented
 
 
 @answers("ccol_indices")
 def _ccol_indices(a: SparseMatrix) -> Any:
-    return indices(a.gw_given, "pointer", col_of(a)) if a.gw_layout is _CSC else NotImplemented
+    return _pointer(a, col_of(a)) if a.gw_layout is _CSC else NotImplemented
+
+
+def _pointer(a: SparseMatrix, index: Tensor) -> Tensor:
+    assert a.gw_given is not None
+    return indices(a.gw_given, "pointer", index)
 
 
 @answers("col_indices")
@@ -311,7 +316,7 @@ def dense(a: SparseMatrix, dtype: Any = None, **_: Any) -> Tensor:
 
 @answers("add", "__add__", "__radd__", "__iadd__")
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
-    """Of two matrices of one layout the entries of both; equal ones are summed once the operands' were, as in eager mode."""
+    """Of two matrices of one layout the entries of both. Equal ones are summed if those of the operands were."""
     if not isinstance(a, SparseMatrix) or not isinstance(b, SparseMatrix) or a.gw_layout is not b.gw_layout:
         return NotImplemented
     if a.gw_values.shape[1:] != b.gw_values.shape[1:] or size(a) != size(b):
@@ -366,7 +371,12 @@ def total(a: Any, dim: Any = None, **kwargs: Any) -> Any:
 
 def softmax(a: Any, dim: int, dtype: Any = None) -> Any:
     """torch.sparse.softmax: of the entries that are there, along rows (dim 1) or columns."""
-    if not isinstance(a, SparseMatrix) or a.gw_layout is not _COO or a.gw_values.dim() != 1 or dim not in (0, 1, -1, -2):
+    if (
+        not isinstance(a, SparseMatrix)
+        or a.gw_layout is not _COO
+        or a.gw_values.dim() != 1
+        or dim not in (0, 1, -1, -2)
+    ):
         return NotImplemented
     a = coalesced(a)
     index, rows = (row_of(a), a.gw_rows.shape[0]) if dim % 2 else (col_of(a), a.gw_cols.shape[0])

@@ -78,7 +78,7 @@ def _diff(x: Any, *args: Any, **kwargs: Any) -> Tensor | None:
 
 def _item(x: Any, which: Any) -> Tensor | None:
     if of_kind(x, "pairs") and type(which) is int and which in (0, 1):
-        return x.gw_col if which else x.gw_row  # type: ignore[no-any-return]
+        return x.gw_col if which else x.gw_row
     if of_kind(x, "pointer") and isinstance(which, slice):
         if (which.start, which.stop, which.step) == (1, None, None):
             return indices(x.gw_plain[1:], "ends", x.gw_row)
@@ -96,9 +96,9 @@ def _sub(ends: Any, starts: Any, **kwargs: Any) -> Tensor | None:
 def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: Any) -> Tensor | None:
     """For each entry the value of its row: a gather. Of the counts alone: the rows themselves."""
     if repeats is None and dim is None and of_kind(x, "counts"):
-        return x.gw_row  # type: ignore[no-any-return]
+        return x.gw_row
     if of_kind(repeats, "counts") and not isinstance(x, Indices) and (dim == 0 or (dim is None and x.dim() == 1)):
-        return x.index_select(0, repeats.gw_row)  # type: ignore[no-any-return]
+        return x.index_select(0, repeats.gw_row)
     return None
 
 

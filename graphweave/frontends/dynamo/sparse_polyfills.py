@@ -13,7 +13,7 @@ from torch import Tensor
 
 from graphweave.frontends.dynamo import sparse_functions
 from graphweave.frontends.dynamo.sparse_indices import Indices, indices
-from graphweave.frontends.dynamo.sparse_matrix import SparseMatrix, compressed
+from graphweave.frontends.dynamo.sparse_matrix import SparseMatrix, compressed, eagerly
 
 _tracing = torch.compiler.is_dynamo_compiling
 _mm, _addmm, _softmax, _sampled = torch.sparse.mm, torch.sparse.addmm, torch.sparse.softmax, torch.sparse.sampled_addmm
@@ -24,9 +24,7 @@ def _answered(handler: Callable[..., Any], original: Callable[..., Any], args: A
     """What `handler` makes of a SparseMatrix, or the original function."""
     if _tracing() and any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
         out = handler(*args, **kwargs)
-        if out is not NotImplemented:
-            return out
-        torch._dynamo.graph_break()
+        return eagerly(original, args, kwargs) if out is NotImplemented else out
     return original(*args, **kwargs)
 
 
@@ -53,8 +51,8 @@ def _total(*args: Any, **kwargs: Any) -> Any:
 
 
 def _coo_tensor(
-    indices: Any, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None, is_coalesced: Any = None,
-    **rest: Any,
+    indices: Any, values: Any = None, size: Any = None, *, dtype: Any = None, device: Any = None,
+    is_coalesced: Any = None, **rest: Any,
 ) -> Any:  # fmt: skip
     if _tracing() and _is_matrix(values, size, device, rest) and isinstance(indices, Tensor):
         values = values if dtype is None else values.to(dtype)
@@ -126,9 +124,9 @@ class _Warnings:
     """The module `warnings` for PyG's `spmm`, which warns of conversions that are no work, or work once for a graph."""
 
     @staticmethod
-    def warn(*args: Any, stacklevel: int = 1, **kwargs: Any) -> None:
+    def warn(message: str, stacklevel: int = 1) -> None:
         if not _tracing():
-            warnings.warn(*args, stacklevel=stacklevel + 1, **kwargs)
+            warnings.warn(message, stacklevel=stacklevel + 1)
 
 
 _sparse_module = "torch_geometric.utils.sparse"
