@@ -24,6 +24,7 @@ from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
@@ -88,6 +89,7 @@ def graphweave(
     mode: str | None = None, **_: Any,
 ) -> Callable[..., Any]:  # fmt: skip
     """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`."""
+    tell_of_sparse_tensors(warn_once)
     side = _Side(parse_options(with_mode(mode, options)), example_inputs)
     compiled: Callable[..., Any] = aot_autograd(
         fw_compiler=side.finish,

@@ -14,6 +14,7 @@ import torch
 import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
+from torch._dynamo.utils import graph_break_reasons
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils._pytree import tree_leaves
@@ -25,6 +26,7 @@ from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
 from graphweave.frontends.dynamo.sparse_matrix import stand_in
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform, method, transformed, what_is_meant
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
@@ -58,6 +60,7 @@ def compile(
     """
     if not callable(model):
         raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+    model = cast(T, what_is_meant(model))
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
@@ -94,6 +97,11 @@ class _Captured:
         self._sparse_places: list[Place] | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # part of something larger that is compiled
+            return self._target(*args, **kwargs)
+        if inside_a_transform():
+            transformed(_name(self._target))
+            return self._target(*args, **kwargs)
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
         places = self._sparse_places + places_in((*args, *kwargs.values()))
@@ -119,7 +127,7 @@ class _Captured:
                     raise
                 failed = error
             finally:
-                broken = max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True))
+                broken = _breaks_since(breaks)
                 bump("graph_breaks", broken)
                 if broken:  # maybe by a sparse tensor that was not there before
                     self._sparse_places = None
@@ -248,7 +256,8 @@ class _State:
     """What a call may have changed when a function behind a graph break cannot be traced: random state and buffers."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
+        owner = getattr(target, "__self__", target)  # of a method
+        buffers = owner.buffers() if isinstance(owner, torch.nn.Module) else ()
         with torch.no_grad():
             self._buffers = [(b, b.clone()) for b in buffers]
         self._random = torch.get_rng_state()
@@ -265,10 +274,20 @@ def _name(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 
-def _graph_breaks() -> tuple[int, int]:
-    """What PyTorch could not do, and where it broke a graph: branches and loops are only in the first."""
+def _graph_breaks() -> tuple[int, int, int]:
+    """What PyTorch could not do, where it broke a graph, and how many reasons it has told.
+
+    Branches and loops are only in the first, what depends on data only in the last, where one break may be told twice.
+    """
     counts = torch._dynamo.utils.counters
-    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values())
+    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)
+
+
+def _breaks_since(before: tuple[int, int, int]) -> int:
+    now = _graph_breaks()
+    counted = max(now[0] - before[0], now[1] - before[1], 0)
+    lines = {str(r.user_stack[-1]) for r in graph_break_reasons[before[2] :] if r.user_stack}
+    return max(counted, len(lines))
 
 
 class CompiledModule(torch.nn.Module):
@@ -299,7 +318,8 @@ class CompiledModule(torch.nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_gw_original"], name)
+            original = self.__dict__["_gw_original"]
+            return method(original, name, getattr(original, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_gw_original" in self.__dict__:

@@ -73,6 +73,11 @@ def polyfilled() -> Iterator[None]:
                     setattr(owner, name, original)
 
 
+def in_place() -> bool:
+    """Is some compiled function being called?"""
+    return _calls > 0
+
+
 def _put_in_place() -> None:
     for module, path, equal in _EQUALS:
         owner: Any = sys.modules.get(module)

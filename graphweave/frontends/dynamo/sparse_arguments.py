@@ -10,11 +10,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from graphweave.frontends.dynamo import sparse_functions
 from graphweave.frontends.dynamo.sparse_indices import Indices
 from graphweave.frontends.dynamo.sparse_matrix import LAYOUTS, SparseMatrix, as_sparse, stand_in
-
-assert sparse_functions.answers  # those of a SparseMatrix are registered where they are defined
 
 Place = tuple[Any, Any]
 """A dict, list or cell, and the key there of a value that holds sparse tensors."""

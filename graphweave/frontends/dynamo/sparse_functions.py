@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from graphweave.frontends.dynamo.sparse_indices import Indices, as_plain, indices, of_kind
+from graphweave.frontends.dynamo.sparse_indices import Indices, as_plain, indices
 from graphweave.frontends.dynamo.sparse_matrix import FUNCTIONS, SparseMatrix, col_of, compressed, matrix, row_of, size
 
 _COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
@@ -170,8 +170,7 @@ def _raw_values(a: SparseMatrix) -> Any:
 def _indices(a: SparseMatrix) -> Any:
     if a.gw_layout is not _COO or not a.gw_coalesced:
         return NotImplemented
-    row, col = row_of(a), col_of(a)
-    return indices(torch.stack([row, col]), "pairs", row, col)
+    return torch.stack([row_of(a), col_of(a)])
 
 
 @answers("_indices")
@@ -422,12 +421,9 @@ def _convert(a: SparseMatrix, to: Any = None, *, dtype: Any = None, **kwargs: An
 # ---------------------------------------------------------------- matrices made in a traced function
 
 
-def made(given: Any, values: Tensor, shape: Any, *, is_coalesced: bool) -> SparseMatrix:
+def made(given: Tensor, values: Tensor, shape: Any, *, is_coalesced: bool) -> SparseMatrix:
     """COO, of `given` [2, entries]."""
-    known = of_kind(given, "pairs")
-    plain = as_plain(given)
-    row, col = (given.gw_row, given.gw_col) if known else (plain[0], plain[1])
-    return matrix(values, row, col, *_carriers(values, shape), _COO, coalesced=known or is_coalesced)
+    return matrix(values, given[0], given[1], *_carriers(values, shape), _COO, coalesced=is_coalesced)
 
 
 def made_compressed(given: Any, other: Tensor, values: Tensor, shape: Any, layout: torch.layout) -> SparseMatrix:

@@ -106,6 +106,13 @@ def _segments(src: Tensor, ptr: Any, reduce: str = "sum") -> Tensor:
     return sparse_functions.reduced(src, index, ptr.numel() - 1, reduce)
 
 
+def _set_value(adj: Any, value: Tensor) -> Any:
+    """PyG's `set_sparse_value`, which makes a COO matrix anew and sorts it."""
+    from torch_geometric.utils.sparse import set_sparse_value  # optional, and there if this is called
+
+    return sparse_functions.with_values(adj, value) if isinstance(adj, SparseMatrix) else set_sparse_value(adj, value)
+
+
 def _coalesced(
     edge_index: Any, edge_attr: Any = None, num_nodes: Any = None, reduce: str = "sum", is_sorted: bool = False,
     sort_by_row: bool = True,
@@ -130,6 +137,8 @@ class _Warnings:
 
 
 _sparse_module = "torch_geometric.utils.sparse"
+_set_in = ("appnp", "cluster_gcn_conv", "fa_conv", "gat_conv", "gatv2_conv", "gcn_conv", "rgat_conv")
+"""Modules of layers that give a matrix other values."""
 
 EQUALS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     ("torch.sparse", ("mm",), _product),
@@ -144,6 +153,7 @@ EQUALS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     (_sparse_module, ("ptr2index",), _row_of_entries),
     (_sparse_module, ("index2ptr",), _pointer),
     ("torch_geometric.nn.conv.message_passing", ("ptr2index",), _row_of_entries),
+    *((f"torch_geometric.nn.conv.{layer}", ("set_sparse_value",), _set_value) for layer in _set_in),
     ("torch_geometric.utils._segment", ("_torch_segment",), _segments),
     ("torch_geometric.utils._spmm", ("warnings",), _Warnings),
 )
