@@ -20,8 +20,8 @@ def tell_of_sparse_tensors(say: Callable[[str], None]) -> None:
     if in_place() or not any(str(reason).startswith(_SPARSE) for reason in counters["graph_break"]):
         return
     say(
-        f"graphweave: a torch.sparse tensor breaks graphs{_where()} and what takes it runs eagerly, since torch.compile "
-        "takes none. Use graphweave.compile(model), which reads them as graphs, instead of torch.compile(model, "
+        f"graphweave: a torch.sparse tensor breaks graphs{_where()} and what takes it runs eagerly, since "
+        "torch.compile takes none. Use graphweave.compile(model), which reads them as graphs, instead of torch.compile(model, "
         'backend="graphweave").'
     )
 
