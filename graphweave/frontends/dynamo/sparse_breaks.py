@@ -13,16 +13,13 @@ _SPARSE = "Attempted to wrap sparse Tensor"
 
 
 def tell_of_sparse_tensors(say: Callable[[str], None]) -> None:
-    """`say`, where sparse tensors have broken graphs outside of graphweave.compile, what takes them.
-
-    This is asked when the next graph is compiled: of a function in which nothing is, PyTorch tells no backend.
-    """
+    """`say`, where sparse tensors have broken graphs outside of graphweave.compile, what takes them."""
     if in_place() or not any(str(reason).startswith(_SPARSE) for reason in counters["graph_break"]):
         return
     say(
         f"graphweave: a torch.sparse tensor breaks graphs{_where()} and what takes it runs eagerly, since "
-        "torch.compile takes none. Use graphweave.compile(model), which reads them as graphs, instead of torch.compile(model, "
-        'backend="graphweave").'
+        "torch.compile takes no sparse tensors. Use graphweave.compile(model), which reads them as graphs, instead of "
+        'torch.compile(model, backend="graphweave").'
     )
 
 
