@@ -26,8 +26,8 @@ class PlainDoor:
 
     PyTorch tells of the start and the end of each compilation. In between the settings are in force if `backend` is
     what compiles; with dynamic=False none are. PyTorch does not say which backend that is, so the start looks for it in
-    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay. `after` is called
-    after each compilation for `backend`.
+    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay. `after` is
+    called after each compilation for `backend`.
     """
 
     def __init__(self, backend: Callable[..., Any], after: Callable[[], None]) -> None:

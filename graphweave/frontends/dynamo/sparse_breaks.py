@@ -14,7 +14,8 @@ _SPARSE = "Attempted to wrap sparse Tensor"
 
 def tell_of_sparse_tensors(say: Callable[[str], None]) -> None:
     """`say`, where sparse tensors have broken graphs outside of graphweave.compile, what takes them."""
-    if in_place() or not any(str(reason).startswith(_SPARSE) for reason in counters["graph_break"]):
+    reasons = (*counters["graph_break"], *counters["unimplemented"])
+    if in_place() or not any(str(reason).startswith(_SPARSE) for reason in reasons):
         return
     say(
         f"graphweave: a torch.sparse tensor breaks graphs{_where()} and what takes it runs eagerly, since "
