@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 
 import graphweave
+from graphweave.frontends.dynamo import sparse_matrix
 
 F64 = torch.float64
 SIZES = ((6, 20), (9, 40), (5, 7))
@@ -342,3 +343,18 @@ def test_edits_of_a_matrix_are_seen(fresh_compiler: None) -> None:
     for edit in (lambda: None, lambda: a.values().mul_(2), lambda: a.col_indices().copy_(a.col_indices().flip(0))):
         edit()
         torch.testing.assert_close(compiled(x, a), f(x, a))
+
+
+def test_a_function_that_makes_a_matrix_is_compiled_once(fresh_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing tells before the trace that it does; its guards ask for the equals of PyTorch's functions ever after."""
+    monkeypatch.setattr(sparse_matrix, "_used", False)
+
+    def f(x: Tensor, edges: Tensor) -> Tensor:
+        return torch.sparse_coo_tensor(edges, x[edges[0], 0], (x.size(0), x.size(0))) @ x
+
+    compiled = graphweave.compile(f)
+    for nodes, entries in SIZES:
+        x, edges = features(nodes, 4, F64), random_graph(nodes, nodes, entries)
+        for _ in range(2):
+            torch.testing.assert_close(compiled(x, edges), f(x, edges))
+    assert counts() == (1, 0, 0)

@@ -32,7 +32,7 @@ from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATI
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
-from graphweave.frontends.dynamo.sparse_matrix import stand_in
+from graphweave.frontends.dynamo.sparse_matrix import in_use, stand_in
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform, method, transformed, what_is_meant
 
@@ -114,6 +114,7 @@ class _Captured:
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
         self._traced = False
+        self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
@@ -143,9 +144,10 @@ class _Captured:
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                with self._modes[0](), _floats(fixed=not self._traced), _hooks_noticed(), polyfilled():
+                equals = polyfilled(sparse=in_use() or not self._whole)
+                with self._modes[0](), _floats(fixed=not self._traced), _hooks_noticed(), equals:
                     out = self._compiled(*args, **kwargs)
-                self._traced = True
+                self._traced = self._whole = True
                 return out
             except Exception as error:
                 if (interrupt := interrupt_in(error)) is not None:
@@ -157,7 +159,7 @@ class _Captured:
                 broken = _breaks_since(breaks)
                 bump("graph_breaks", broken)
                 if broken:  # maybe by a sparse tensor that was not there before
-                    self._sparse_places = None
+                    self._sparse_places, self._whole = None, False
             if before is not None:
                 before.restore()
             if isinstance(failed, TorchRuntimeError):

@@ -22,6 +22,20 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """Name of a PyTorch function, as PyTorch hands it over -> what stands in for it where a SparseMatrix is an argument.
 After NotImplemented the graph breaks, and eager mode does it or says why it cannot."""
 
+_used = False
+
+
+def in_use() -> bool:
+    """Has a function been traced that takes sparse tensors, or makes one or something of the kind? The guards of its
+    compiled code ask for the equals of `sparse_polyfills.py` at every call from then on."""
+    return _used
+
+
+def use(*_: Any) -> None:
+    global _used
+    _used = True
+
+
 LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 _tracing = torch.compiler.is_dynamo_compiling
@@ -183,6 +197,7 @@ def stand_in(real: Tensor) -> Tensor:
     Gradients of values become gradients of `real`. A COO tensor that is not coalesced gives its values a gradient only
     once it is, so then it is the coalesced one that is taken apart.
     """
+    use()
     row = col = None
     if real.layout is torch.sparse_coo:
         if real.sparse_dim() != 2:

@@ -10,10 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo.comptime import comptime
 
 from graphweave.frontends.dynamo import sparse_functions
 from graphweave.frontends.dynamo.sparse_indices import Indices, indices
-from graphweave.frontends.dynamo.sparse_matrix import SparseMatrix, compressed, eagerly
+from graphweave.frontends.dynamo.sparse_matrix import SparseMatrix, compressed, eagerly, use
 
 _tracing = torch.compiler.is_dynamo_compiling
 _mm, _addmm, _softmax, _sampled = torch.sparse.mm, torch.sparse.addmm, torch.sparse.softmax, torch.sparse.sampled_addmm
@@ -55,6 +56,7 @@ def _coo_tensor(
     is_coalesced: Any = None, **rest: Any,
 ) -> Any:  # fmt: skip
     if _tracing() and _is_matrix(values, size, device, rest) and isinstance(indices, Tensor):
+        comptime(use)
         values = values if dtype is None else values.to(dtype)
         return sparse_functions.made(indices, values, size, is_coalesced=bool(is_coalesced))
     given = {} if size is None else {"size": size}
@@ -72,6 +74,7 @@ def _csc_tensor(ccol_indices: Any, row_indices: Any, values: Any, size: Any = No
 def _compressed(layout: Any, original: Any, pointer: Any, other: Any, values: Any, size: Any, rest: Any) -> Any:
     named = {name: value for name, value in rest.items() if name not in ("dtype", "device")}
     if _tracing() and _is_matrix(values, size, rest.get("device"), named) and isinstance(pointer, Tensor):
+        comptime(use)
         values = values if rest.get("dtype") is None else values.to(rest["dtype"])
         return sparse_functions.made_compressed(pointer, other, values, size, layout)
     return original(pointer, other, values, size, **rest)
@@ -87,6 +90,8 @@ def _row_of_entries(ptr: Any, output_size: int | None = None) -> Tensor:
     """PyG's `ptr2index`."""
     if isinstance(ptr, Indices):
         return ptr.gw_row
+    if _tracing():
+        comptime(use)
     index = torch.arange(ptr.numel() - 1, dtype=ptr.dtype, device=ptr.device)
     return index.repeat_interleave(ptr.diff(), output_size=output_size)
 
@@ -96,7 +101,10 @@ def _pointer(index: Tensor, size: int | None = None) -> Tensor:
     if size is None:
         size = int(index.max()) + 1 if index.numel() > 0 else 0
     made = compressed(index, size)
-    return indices(made, "pointer", index) if _tracing() else made
+    if not _tracing():
+        return made
+    comptime(use)
+    return indices(made, "pointer", index)
 
 
 def _segments(src: Tensor, ptr: Any, reduce: str = "sum") -> Tensor:
@@ -122,6 +130,7 @@ def _coalesced(
 
     if not _tracing() or not isinstance(edge_attr, Tensor) or num_nodes is None or reduce not in ("sum", "add"):
         return coalesce(edge_index, edge_attr, num_nodes, reduce, is_sorted, sort_by_row)
+    comptime(use)
     major, minor = (edge_index[0], edge_index[1]) if sort_by_row else (edge_index[1], edge_index[0])
     major, minor, edge_attr = sparse_functions.merged(major, minor, num_nodes, edge_attr)
     return torch.stack([major, minor] if sort_by_row else [minor, major]), edge_attr
