@@ -26,11 +26,12 @@ class PlainDoor:
 
     PyTorch tells of the start and the end of each compilation. In between the settings are in force if `backend` is
     what compiles; with dynamic=False none are. PyTorch does not say which backend that is, so the start looks for it in
-    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay.
+    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay. `after` is
+    called after each compilation for `backend`.
     """
 
-    def __init__(self, backend: Callable[..., Any]) -> None:
-        self._backend = backend
+    def __init__(self, backend: Callable[..., Any], after: Callable[[], None]) -> None:
+        self._backend, self._after = backend, after
         self._held = ExitStack()
         self._in_force = False
         handler = torch._dynamo.callback_handler
@@ -54,7 +55,9 @@ class PlainDoor:
 
     def _end(self, *_: object) -> None:
         self._held.close()
-        self._in_force = False
+        if self._in_force:
+            self._in_force = False
+            self._after()
 
 
 class _Kept(list[Any]):

@@ -15,6 +15,7 @@ import torch
 import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
+from torch._dynamo.utils import graph_break_reasons
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.module import _has_any_global_hook
@@ -32,8 +33,9 @@ from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATI
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
-from graphweave.frontends.dynamo.sparse_matrix import stand_in
+from graphweave.frontends.dynamo.sparse_matrix import in_use, stand_in
 from graphweave.frontends.dynamo.turns import Turns
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform, method, transformed, what_is_meant
 
 _log = logger(__name__)
 T = TypeVar("T", bound=Callable[..., Any])
@@ -77,6 +79,7 @@ def compile(
     settings()  # a variable that cannot be used is refused here, by name, and not in the middle of a compilation
     if dynamic not in (None, True, False):
         raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r}). Pass one of these.")
+    model = cast(T, what_is_meant(model))
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
@@ -113,17 +116,23 @@ class _Captured:
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
         self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
         self._traced = False
+        self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # part of something larger that is compiled
+            return self._target(*args, **kwargs)
+        if inside_a_transform():
+            transformed(name_of(self._target))
+            return self._target(*args, **kwargs)
         return self._turns.take(self._with_stand_ins, args, kwargs)
 
     def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
         """Sparse tensors are captured as what stands for them, and given back as sparse tensors."""
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
-        places = self._sparse_places + places_in((args, kwargs))
+        places = self._sparse_places + places_in((*args, *kwargs.values()))
         if not places:
             return given_back(self._call(args, kwargs))
         with swapped(places):
@@ -137,9 +146,10 @@ class _Captured:
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                with self._modes[0](), _floats(fixed=not self._traced), _hooks_noticed(), polyfilled():
+                equals = polyfilled(sparse=in_use() or not self._whole)
+                with self._modes[0](), _floats(fixed=not self._traced), _hooks_noticed(), equals:
                     out = self._compiled(*args, **kwargs)
-                self._traced = True
+                self._traced = self._whole = True
                 return out
             except Exception as error:
                 if (interrupt := interrupt_in(error)) is not None:
@@ -148,10 +158,10 @@ class _Captured:
                     raise
                 failed = error
             finally:
-                broken = max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True))
+                broken = _breaks_since(breaks)
                 bump("graph_breaks", broken)
                 if broken:  # maybe by a sparse tensor that was not there before
-                    self._sparse_places = None
+                    self._sparse_places, self._whole = None, False
             if before is not None:
                 before.restore()
             if isinstance(failed, TorchRuntimeError):
@@ -304,7 +314,8 @@ class _State:
     """What a call may have changed when a function behind a graph break cannot be traced: random state and buffers."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
+        owner = getattr(target, "__self__", target)  # of a method
+        buffers = owner.buffers() if isinstance(owner, torch.nn.Module) else ()
         with torch.no_grad():
             self._buffers = [(b, b.clone()) for b in buffers]
         self._random = torch.get_rng_state()
@@ -321,10 +332,20 @@ def name_of(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 
-def _graph_breaks() -> tuple[int, int]:
-    """What PyTorch could not do, and where it broke a graph: branches and loops are only in the first."""
+def _graph_breaks() -> tuple[int, int, int]:
+    """What PyTorch could not do, where it broke a graph, and how many reasons it has told.
+
+    Branches and loops are only in the first, what depends on data only in the last, where one break may be told twice.
+    """
     counts = torch._dynamo.utils.counters
-    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values())
+    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)
+
+
+def _breaks_since(before: tuple[int, int, int]) -> int:
+    now = _graph_breaks()
+    counted = max(now[0] - before[0], now[1] - before[1], 0)
+    lines = {str(r.user_stack[-1]) for r in graph_break_reasons[before[2] :] if r.user_stack}
+    return max(counted, len(lines))
 
 
 class CompiledModule(torch.nn.Module):
@@ -363,7 +384,8 @@ class CompiledModule(torch.nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_gw_original"], name)
+            original = self.__dict__["_gw_original"]
+            return method(original, name, getattr(original, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_gw_original" in self.__dict__:
