@@ -128,7 +128,7 @@ def test_what_is_left_to_pytorch_stands_with_its_line() -> None:
 
     told = graphweave.explain(ordered, features(6, 4), random_graph(6, 6, 12))
     (row,) = [r for r in told.rows() if r.about == "left to PyTorch"]
-    assert row.text == "aten.sort.default: an operator that kernels do not have"
+    assert row.text == "aten.sort.default: no kernel computes it"
     assert row.where == f"{HERE}:{line_of('torch.sort(x, dim=0)')}"
 
 
