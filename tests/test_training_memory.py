@@ -93,7 +93,8 @@ def test_policies_give_equal_gradients(name: str, graphs: tuple[Graph, ...]) -> 
                 torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5, msg=f"{graph.name}, {policy}")
 
 
-@pytest.mark.parametrize("sizes", by_default(((333,), (333, 6)), (333,)), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", ((333,), (333, 6)), ids=str)
 def test_policies_give_equal_gradients_through_several_layers_and_dropout(sizes: tuple[int, ...]) -> None:
     model = Stack()
     compiled = {p: graphweave.compile(model, options={"recompute": p}) for p in POLICIES}

@@ -16,6 +16,7 @@ from graphweave.runtime import arena, formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.typed_blocks import column, typed_blocks
 
@@ -81,7 +82,7 @@ class TypedScatter:
         ptrs = [0 if t is None else t.data_ptr() for t in tensors]
         kernel = _kernel(toolchain(), ScatterKernel(self.blocks, self.k, self.j, self.dtype, wide))
         sizes = types.rows, 1 if scale is None else scale.shape[1]
-        kernel(ptrs, sizes, found.bounds, torch.get_num_threads())
+        kernel(ptrs, sizes, found.bounds, num_threads())
         return out
 
     def _num_blocks(self, edges: int, rows: int, itemsize: int) -> int:

@@ -58,6 +58,10 @@ class CompileError(GraphweaveError):
     """The C++ compiler, or Triton ahead of time, refused a kernel: a bug of the code generator, never of the user."""
 
 
+class DerivativeError(GraphweaveError, RuntimeError):
+    """Gradients of gradients of a compiled function that cannot be computed; the message names it and a way out."""
+
+
 class CaptureError(GraphweaveError):
     """A program did what a CUDA graph cannot hold while it was captured. It becomes one warning and plain calls."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from contextlib import suppress
 
+from graphweave.core import locks
 from graphweave.core.errors import SettingsError
 from graphweave.core.settings import ROOMS, log_levels, settings
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _configured = False
 _warned: set[str] = set()
 

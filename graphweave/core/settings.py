@@ -40,6 +40,10 @@ class Settings:
     cxx: str | None = None
     """GRAPHWEAVE_CXX, else CXX: the C++ compiler command; None means g++, then clang++."""
 
+    arch: str = "native"
+    """GRAPHWEAVE_ARCH: the processor that kernels are compiled for, as the compiler's -march names it: `native` is this
+    one, `x86-64-v3` any with AVX2, `x86-64` the plain baseline."""
+
     cache_bytes: int = GIB
     """GRAPHWEAVE_CACHE_BYTES: bound of the kernel cache on disk."""
 
@@ -55,6 +59,10 @@ class Settings:
 
     eager_kernels: bool = True
     """GRAPHWEAVE_EAGER_KERNELS: 0 runs a graph's message passing outside compiled models as PyTorch's own calls."""
+
+    unseen_edits: bool = True
+    """GRAPHWEAVE_UNSEEN_EDITS: 0 looks no longer for edits of index tensors that PyTorch does not see (through NumPy,
+    `.data`, dlpack), at a microsecond for each index and call (docs/design.md, "Run time")."""
 
     sanitize: tuple[str, ...] = ()
     """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, as `address,undefined`. The process must be started with
@@ -126,11 +134,13 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_CACHE_DIR", "cache_dir", _parse_path),
     ("CXX", "cxx", _parse_text),
     ("GRAPHWEAVE_CXX", "cxx", _parse_text),  # after CXX: it wins
+    ("GRAPHWEAVE_ARCH", "arch", _parse_text),
     ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
     ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
+    ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )
 

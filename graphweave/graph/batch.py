@@ -23,7 +23,8 @@ def batch(graphs: Sequence[Graph], ndata: Any = _ALL, edata: Any = _ALL) -> Grap
     `batch_num_edges` of the result tell them apart; batches among `graphs` keep their members.
 
     `ndata`, `edata`: names of the fields to join, all by default, None for none. DataError for no graphs, or graphs
-    that differ in types, idtype, device or the names, dtypes and row shapes of fields.
+    that differ in types, idtype, device or the names, dtypes and row shapes of fields. A graph without nodes of a type,
+    or edges of a relation, needs no fields of them.
     """
     graphs = list(graphs)
     if not graphs:
@@ -142,6 +143,8 @@ def _divided(frame: Frame, sizes: list[int]) -> list[dict[str, Tensor]]:
 def _joined(frames: Sequence[Frame], names: Any) -> dict[str, Tensor]:
     if names is None:
         return {}
+    if any(frame.num_rows for frame in frames):  # graphs without rows need no fields, and decide nothing
+        frames = [frame for frame in frames if frame.num_rows]
     wanted = [{n: s for n, s in f.schemes().items() if names == _ALL or n in names} for f in frames]
     for i, scheme in enumerate(wanted):
         if scheme != wanted[0] or (names != _ALL and len(scheme) != len(set(names))):

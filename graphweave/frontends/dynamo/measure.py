@@ -17,7 +17,7 @@ from graphweave.analysis.hoist import graph_only
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.types import Space
-from graphweave.frontends.dynamo.sizes import Size, hint, unbacked
+from graphweave.frontends.dynamo.sizes import Size, hint
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref, Type
 
@@ -57,7 +57,8 @@ def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequenc
     out: dict[str, Any] = {}
     for name, fake, real in zip(names, fakes, examples, strict=False):
         if isinstance(fake, torch.SymInt) and isinstance(real, int | torch.SymInt):
-            out[name] = int(fake.node.hint) if fake.node.has_hint() else int(real)
+            known = hint(fake)
+            out[name] = int(real) if known is None else known
             continue
         plain = isinstance(fake, torch.Tensor) and type(real) in (torch.Tensor, torch.nn.Parameter)
         if plain and fake.dtype == real.dtype and fake.dim() == real.dim():
@@ -69,7 +70,7 @@ def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHa
     """Row counts for the call at hand: what its shapes say, and measured where data decides."""
     rows: dict[Space, int] = {}
     for space, size in sizes.items():
-        known = None if unbacked(size) else hint(size)
+        known = hint(size)
         if known is None:
             on = (r for r, t in enumerate(program.types) if isinstance(t, Type) and t.space == space)
             known = next((n for r in on if (n := measure(program, r)) is not None), None)

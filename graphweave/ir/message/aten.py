@@ -15,6 +15,7 @@ from graphweave.core.errors import IRError
 from graphweave.core.lines import shown_location
 from graphweave.core.ranges import range_error
 from graphweave.core.types import DType
+from graphweave.ir.message.layouts import laid_out, own
 from graphweave.ir.message.nodes import Arg, Atom, Operand, Ref
 from graphweave.ir.message.pairs import unique_pairs
 from graphweave.ir.message.unions import join_indices, numbers_of_segments, rows_of_segments
@@ -62,6 +63,8 @@ _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     "_assert_index": _assert_index,
     "_after": _after,
+    "_laid_out": laid_out,
+    "_own": own,
     "_join_indices": join_indices,
     "_unique_pairs": unique_pairs,
     "_rows_of_segments": rows_of_segments,
