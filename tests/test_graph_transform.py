@@ -105,9 +105,9 @@ def test_parts_of_typed_graphs() -> None:
 @pytest.mark.parametrize(
     ("error", "match", "call"),
     [
-        (IndexRangeError, "9 is out of range", lambda g: g.subgraph([9])),
+        (IndexRangeError, "index 9 at position 0 is out of range for", lambda g: g.subgraph([9])),
         (DataError, "distinct nodes", lambda g: g.subgraph([0, 0])),
-        (IndexRangeError, "edge: 2 is out of range", lambda g: g.edge_subgraph([2])),
+        (IndexRangeError, "edge: index 2 at position 0 is out of range", lambda g: g.edge_subgraph([2])),
         (DataError, r"mask of nodes must have shape \[3\]", lambda g: g.subgraph(torch.tensor([True]))),
         (DataError, "several node types", lambda g: typed().subgraph([0])),
         (DataError, "several relations", lambda g: typed().edge_subgraph([0])),

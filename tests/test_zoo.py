@@ -15,7 +15,7 @@ NO_OPERATOR = {"MessagePassing", "to_captum_model", "to_captum_input", "captum_o
 """Exported by PyG beside its operators: the base class and functions of the captum explainer."""
 
 
-USUAL = ("HeteroConv", "GATv2Conv-edge", "RGCNConv")
+USUAL = ("GATv2Conv-edge", "RGCNConv")
 
 
 @pytest.mark.parametrize("case", [pytest.param(name, marks=() if name in USUAL else pytest.mark.zoo) for name in SMALL])

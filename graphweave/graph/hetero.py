@@ -89,12 +89,15 @@ def _by_metagraph(
 ) -> dict[CanonicalEtype, Tensor]:
     if metagraph is None:
         if not edges:
-            raise DataError("to_heterogeneous: the graph has no edges to tell its relations by; give a metagraph.")
+            raise DataError(
+                "to_heterogeneous: the graph has no edges to tell its relations by; give a metagraph. Pass metagraph=."
+            )
         return edges
     unknown = [key for key in edges if key not in metagraph]
     if unknown:
         raise DataError(
             f"to_heterogeneous: there are edges of {unknown[0]}, which is not in metagraph {list(metagraph)}."
+            " Add it there."
         )
     none = torch.empty(0, dtype=torch.int64, device=relation.src.device)
     return {key: edges.get(key, none) for key in metagraph}
@@ -102,11 +105,14 @@ def _by_metagraph(
 
 def _types(g: Graph, frame: Frame, name: str, num_types: int, where: str) -> Tensor:
     if name not in frame:
-        raise DataError(f"to_heterogeneous: {where}[{name!r}] must hold types (there is no such field; {g!r}).")
+        raise DataError(
+            f"to_heterogeneous: {where}[{name!r}] must hold types (there is no such field; {g!r}). Set the field first."
+        )
     types = frame[name].long()
     if types.dim() != 1 or (types.numel() and not 0 <= int(types.min()) <= int(types.max()) < num_types):
         raise DataError(
             f"to_heterogeneous: {where}[{name!r}] must be 1-d and in 0..{num_types}, positions in the names."
+            " Correct the field."
         )
     return types
 
@@ -131,7 +137,7 @@ def _joined(frames: Mapping[Any, Frame], names: Sequence[str]) -> dict[str, Tens
     for name in names:
         having = {key: frame for key, frame in frames.items() if name in frame}
         if not having:
-            raise DataError(f"to_homogeneous: no type has a field {name!r}.")
+            raise DataError(f"to_homogeneous: no type has a field {name!r}. Name another field.")
         filled = {key: frame for key, frame in frames.items() if frame.num_rows}
         lacking = [str(key) for key in filled if key not in having]
         if lacking:
@@ -141,6 +147,9 @@ def _joined(frames: Mapping[Any, Frame], names: Sequence[str]) -> dict[str, Tens
             )
         schemes = {key: frame.schemes()[name] for key, frame in (filled or having).items()}
         if len(set(schemes.values())) > 1:
-            raise DataError(f"to_homogeneous: field {name!r} differs from type to type (got {schemes}).")
+            raise DataError(
+                f"to_homogeneous: field {name!r} differs from type to type (got {schemes})."
+                " Make the fields alike, or leave it out."
+            )
         out[name] = torch.cat([frame[name] for frame in (filled or having).values()])
     return out

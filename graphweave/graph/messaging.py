@@ -52,7 +52,9 @@ def across_types(
             return stacked.amax(1)
         case "min":
             return stacked.amin(1)
-    raise DataError(f"cross_reducer must be sum, mean, max, min, stack or a function (got {reducer!r}).")
+    raise DataError(
+        f"cross_reducer must be sum, mean, max, min, stack or a function (got {reducer!r}). Pass one of these."
+    )
 
 
 def _extreme(values: Sequence[Tensor], largest: bool, arrived: Sequence[Tensor | None]) -> Tensor:

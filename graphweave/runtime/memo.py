@@ -57,10 +57,9 @@ class Memo:
         with ordinary(), torch.no_grad():
             results = fn(*inputs)
             made = tuple(r for r in results if isinstance(r, Tensor))
-        made_versions = versions_of(made)
-        if made_versions is None:  # made under an inference mode of its own: edits could not be noticed
+        if versions_of(made) is None:  # made under an inference mode of its own: edits could not be noticed
             return results
-        value = _Remembered(results, made, made_versions)
+        value = _Remembered(results, made, tuple([t._version for t in made]))
         self._cache.put(key, tensors, versions, value, made)
         return _aliases(results)
 

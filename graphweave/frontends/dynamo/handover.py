@@ -31,8 +31,11 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 def split_modules(
     joint: fx.GraphModule, imported: Imported, training: Training, num_fwd_outputs: int
-) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Forward and backward modules of one opaque call each, for AOTAutograd."""
+) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:
+    """Forward and backward modules of one opaque call each, for AOTAutograd.
+
+    And the placeholders of the latter that hold what random calls drew, by the calls' names.
+    """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in joint.graph.find_nodes(op="placeholder"):
@@ -47,7 +50,7 @@ def split_modules(
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
     saved: dict[Ref, fx.Node] = {}
     for i, ref in enumerate(cut.saved):
-        known = place.get(ref)
+        known = None if ref in cut.copied else place.get(ref)
         saved[ref] = known if known is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
     tangents = {r: place[r] for r in cut.tangents}
     takes = [(saved | tangents)[r] for r in _input_refs(training.backward, cut.backward.where)]
@@ -57,9 +60,10 @@ def split_modules(
     symbols = [n for n in saved.values() if isinstance(n.meta.get("val"), _SYMBOLIC)]
     values = [n for n in saved.values() if n not in symbols]
     skeleton = fx.GraphModule(joint, graph)
-    return _extract_fwd_bwd_modules(
+    halves = _extract_fwd_bwd_modules(
         skeleton, values, symbols, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_nodes=None
     )
+    return *halves, {call: saved[ref].name for call, ref in imported.drawn.items() if ref in saved}
 
 
 def boxed(module: fx.GraphModule) -> Boxed | None:

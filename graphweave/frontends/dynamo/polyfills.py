@@ -7,13 +7,16 @@ is imported already. They are equals: another thread that meets one meanwhile co
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from graphweave.core import locks
+from graphweave.frontends.dynamo import sparse_polyfills
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
@@ -39,14 +42,80 @@ def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
     return int(torch.cat([edge_index.reshape(-1), edge_index.new_full((1,), -1)]).max()) + 1
 
 
-_EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any]], ...] = (
+def _sorted_index(self: Any, index: Tensor | None) -> None:
+    """Aggregation: the same check while the program runs, a RuntimeError where the original raises ValueError."""
+    if index is not None:
+        message = "Can not perform aggregation since the 'index' tensor is not sorted."
+        torch._assert_async(torch.all(index[:-1] <= index[1:]), message)  # type: ignore[call-arg]
+
+
+def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
+    """GraphUNet: the edges of A A, with loops in A and none in the result, where the original takes sparse tensors.
+
+    Each edge is followed by all edges from where it ends: of the edges sorted by their source these lie side by side.
+    """
+    proper = edge_index[0] != edge_index[1]
+    loops = torch.arange(num_nodes, device=edge_index.device)
+    row, col = torch.cat([edge_index[:, proper], loops.expand(2, -1)], dim=1)
+    weight = torch.cat([edge_weight[proper], edge_weight.new_ones(num_nodes)])
+    row, order = row.sort()
+    col, weight = col[order], weight[order]
+    degree = torch.zeros_like(loops).index_add(0, row, torch.ones_like(row))
+    after = degree[col]
+    first = torch.repeat_interleave(torch.arange(row.size(0), device=row.device), after)
+    place = torch.arange(first.size(0), device=row.device) - (after.cumsum(0) - after)[first]
+    second = (degree.cumsum(0) - degree)[col[first]] + place
+    start, end, product = row[first], col[second], weight[first] * weight[second]
+    apart = start != end
+    keys, pair = torch.unique(start[apart] * num_nodes + end[apart], return_inverse=True)
+    total = product.new_zeros(keys.size(0)).index_add(0, pair, product[apart])
+    return torch.stack([keys // num_nodes, keys % num_nodes]), total
+
+
+def _dense_batch(
+    x: Tensor, batch: Tensor | None = None, fill_value: Any = 0.0, max_num_nodes: int | None = None,
+    batch_size: int | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """to_dense_batch: without the slot for rows that do not fit where all do: data would decide its place.
+
+    It takes the place of the original's code, for other modules have imported the function by its name. So it may use
+    no names but `torch`, which is one of the original's module too.
+    """
+    if batch is None:
+        if max_num_nodes is None:
+            return x.unsqueeze(0), torch.ones(1, x.size(0), dtype=torch.bool, device=x.device)
+        batch = torch.zeros(x.size(0), dtype=torch.long, device=x.device)
+    if batch_size is None:
+        batch_size = int(batch.max()) + 1
+    count = torch.zeros(batch_size, dtype=torch.long, device=x.device)
+    count = count.index_add(0, batch, torch.ones_like(batch))
+    place = torch.arange(batch.size(0), device=x.device) - (count.cumsum(0) - count)[batch]
+    if max_num_nodes is None:
+        max_num_nodes = int(count.max())
+    else:
+        fits = place < max_num_nodes
+        x, batch, place = x[fits], batch[fits], place[fits]
+    size = [batch_size * max_num_nodes, *x.shape[1:]]
+    slot = batch * max_num_nodes + place
+    out = torch.as_tensor(fill_value, device=x.device, dtype=x.dtype).expand(size).clone()
+    out[slot] = x
+    mask = torch.zeros(batch_size * max_num_nodes, dtype=torch.bool, device=x.device)
+    mask[slot] = True
+    return out.view([batch_size, max_num_nodes, *x.shape[1:]]), mask.view(batch_size, max_num_nodes)
+
+
+_EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
     ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
     ("torch_geometric.nn.dense.linear", ("HeteroLinear", "forward"), _typed_linear),
+    ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
+    ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
+    ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
+    *sparse_polyfills.EQUALS,
 )
 """Module, attribute, and what takes its place."""
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _calls = 0
 _originals: list[tuple[Any, str, Any]] = []
 
