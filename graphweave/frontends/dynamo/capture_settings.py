@@ -16,6 +16,10 @@ CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": T
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
 
+ONE_APART = {"use_duck_shape": False}
+"""The same, but 0 and 1 are compiled apart, as PyTorch does. Under `SHAPES` a size of 1 that is a symbol does not
+broadcast: widths have to be compiled in, which only `graphweave.compile` can ask for, and only of arguments."""
+
 MOST_COMPILATIONS = 64
 """Compilations of one function before PyTorch leaves it to Python. Feature widths are compiled in, and a function that
 is called with nine of them (PyTorch's own limit is eight) has nine good reasons."""
@@ -50,7 +54,7 @@ class PlainDoor:
         static = config.assume_static_by_default and not config.automatic_dynamic_shapes
         if not static and _backend_of_this_compilation() is self._backend:
             self._held.enter_context(config.patch(assume_static_by_default=False, specialize_float=True, **CAPTURE))
-            self._held.enter_context(shape_config.patch(SHAPES))  # type: ignore[attr-defined]
+            self._held.enter_context(shape_config.patch(ONE_APART))  # type: ignore[attr-defined]
             self._in_force = True
 
     def _end(self, *_: object) -> None:

@@ -29,7 +29,7 @@ from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
-from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
+from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, ONE_APART, SHAPES
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
@@ -114,7 +114,9 @@ class _Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
-        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
+        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
+            full_capture, capture_with_one_apart, frame_by_frame,
+        )  # fmt: skip
         self._traced = False
         self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
         self._sparse_places: list[Place] | None = None
@@ -193,7 +195,7 @@ class _Captured:
         why, where = reason_of(error)
         self._modes = self._modes[1:]
         if self._modes:
-            _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, why)
+            _log.info("%s: tracing failed (%s); tracing with other settings", name, why)
             return
         record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
         warn_once(not_traced(name, where or line_of(self._target), why))
@@ -262,6 +264,13 @@ def _hooks_noticed() -> Iterator[None]:
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
     with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+        yield
+
+
+@contextmanager
+def capture_with_one_apart() -> Iterator[None]:
+    """As `full_capture`, for functions in which a size of 1 that is not compiled in meets a larger one."""
+    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(ONE_APART):  # type: ignore[attr-defined]
         yield
 
 
