@@ -24,6 +24,7 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
+from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 
 _log = logger("frontends")
@@ -81,9 +82,8 @@ class _Captured:
         backend = functools.partial(graphweave, options=dict(options or {}))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            if (
-                torch.compiler.is_dynamo_compiling()
-            ):  # where the frame is left to Python, guards would be compiled alone
+            # where this frame is left to Python, guards would be frames of their own, compiled for nothing
+            if torch.compiler.is_dynamo_compiling():
                 features = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
                 features = [t for t in features if t.is_floating_point() and t.dim() > 1]
                 for i, t in enumerate(features):
@@ -100,6 +100,8 @@ class _Captured:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         args = tuple(map(_usual_strides, args))
         kwargs = {name: _usual_strides(arg) for name, arg in kwargs.items()}
+        if not self._traced and isinstance(self._target, torch.nn.Module):
+            make_parameters(self._target, args, kwargs)
         while self._modes:
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)

@@ -47,6 +47,19 @@ def _sorted_index(self: Any, index: Tensor | None) -> None:
         torch._assert_async(torch.all(index[:-1] <= index[1:]), message)  # type: ignore[call-arg]
 
 
+def _sorted_rows(
+    self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
+    dim: int = -2, max_num_elements: int | None = None,
+) -> Tensor:  # fmt: skip
+    """SortAggregation: pads every segment by k rows and keeps the first k, where the original asks which is longer."""
+    fill = x.detach().min() - 1
+    rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
+    order = rows[:, :, -1].sort(dim=-1, descending=True).indices
+    rows = rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.size(2)))
+    rows = torch.cat([rows, fill.expand(rows.size(0), self.k, rows.size(2))], dim=1).narrow(1, 0, self.k)
+    return rows.masked_fill(rows == fill, 0.0).flatten(1)
+
+
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """GraphUNet: the edges of A A, with loops in A and none in the result, where the original takes sparse tensors.
 
@@ -68,6 +81,15 @@ def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int
     keys, pair = torch.unique(start[apart] * num_nodes + end[apart], return_inverse=True)
     total = product.new_zeros(keys.size(0)).index_add(0, pair, product[apart])
     return torch.stack([keys // num_nodes, keys % num_nodes]), total
+
+
+def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
+    """scatter without a size, on an index whose length data decides: the original first asks whether it has one."""
+    from torch_geometric.utils import scatter  # optional, and there if this is called
+
+    if dim_size is None:
+        dim_size = int(torch.cat([index.reshape(-1), index.new_full((1,), -1)]).max()) + 1
+    return scatter(src, index, dim, dim_size, reduce)
 
 
 def _dense_batch(
@@ -106,8 +128,11 @@ _EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] 
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
     ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
     ("torch_geometric.nn.dense.linear", ("HeteroLinear", "forward"), _typed_linear),
+    ("torch_geometric.nn.pool.select.topk", ("scatter",), _scatter),
+    ("torch_geometric.nn.pool.glob", ("scatter",), _scatter),
     ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
     ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
+    ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
 )
 """Module, attribute, and what takes its place."""
