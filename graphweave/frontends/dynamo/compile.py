@@ -26,11 +26,15 @@ from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_
 from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
 
 _log = logger("frontends")
 T = TypeVar("T", bound=Callable[..., Any])
 
 _LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 1024}
+_RNN = {"allow_rnn": True}
+"""Recurrent layers are traced; of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)."""
+
 _ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
 """Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
 of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
@@ -107,7 +111,7 @@ class _Captured:
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                with self._modes[0](), _floats(fixed=not self._traced), polyfilled():
+                with self._modes[0](), _floats(fixed=not self._traced), polyfilled(), pages_in_a_line():
                     out = self._compiled(*args, **kwargs)
                 self._traced = True
                 return out
@@ -167,10 +171,13 @@ def _guard_sizes(features: torch.Tensor, *, of_nodes: bool) -> None:
     `of_nodes`: the first features of a call, which are those of nodes; others may be those of edges.
     """
     # One row has code of its own: squeeze() takes the dim of rows for one of features.
-    alone = features.size(0) == 1
+    if not of_nodes:
+        if features.size(0) == 1:
+            pass
     # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
-    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops.
-    if not alone and of_nodes and features.size(0) == 0:
+    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops. "Fewer than 2" is what
+    # PyTorch remembers as a range; of "not 0 and not 1" it would know nothing about the sum.
+    elif features.size(0) < 2 and features.size(0) == 1:
         pass
     # Feature sizes are compiled in: a range of symbolic length is what Dynamo makes a number of.
     if features.dim() == 2:
@@ -190,7 +197,7 @@ def _floats(*, fixed: bool) -> Iterator[None]:
 @contextmanager
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
-    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+    with torch._dynamo.config.patch({**CAPTURE, **_RNN, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
         yield
 
 
@@ -202,7 +209,7 @@ def frame_by_frame() -> Iterator[None]:
     log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
     log.addFilter(_tell)
     try:
-        settings = {"suppress_errors": True, "allow_rnn": True, **_LIMITS}
+        settings = {"suppress_errors": True, **_RNN, **_LIMITS}
         with torch._dynamo.config.patch(settings), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
             yield
     finally:
