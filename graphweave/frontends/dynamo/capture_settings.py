@@ -12,7 +12,7 @@ from torch._dynamo import convert_frame
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch.fx.experimental import _config as shape_config
 
-CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True, "allow_rnn": True}
+CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
 
