@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 import graphweave
-from graphweave.core.settings import override
-from tests import headers
+from tests import margins
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,18 +24,35 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew instead of comparing")
+    parser.addoption("--margins", action="store_true", help="list tests whose errors came close to their tolerance")
+
+
+_shares = pytest.StashKey[dict[str, float]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers and processes that tests start inherit the compiler command."""
-    if hasattr(config, "workerinput") or getattr(config, "cache", None) is None:
-        return
-    command = headers.compiler(config.cache.mkdir("compiler"))
-    if command is not None:
-        os.environ["GRAPHWEAVE_CXX"] = command
-        replaced = override(cxx=command)
-        replaced.__enter__()
-        config.add_cleanup(lambda: replaced.__exit__(None, None, None))
+    if config.getoption("--margins"):
+        watching = margins.watched()
+        config.stash[_shares] = watching.__enter__()
+        config.add_cleanup(lambda: watching.__exit__(None, None, None))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands what it noted to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["margins"] = session.config.stash.get(_shares, {})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash.get(_shares, {}).update(getattr(node, "workeroutput", {}).get("margins", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--margins"):
+        terminalreporter.section("share of the tolerance that the largest error took")
+        for test, share in margins.listed(config.stash[_shares]):
+            terminalreporter.write_line(f"{share:8.2f}  {test}")
 
 
 @pytest.fixture

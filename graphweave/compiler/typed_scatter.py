@@ -96,9 +96,13 @@ class TypedScatter:
         lengths = [num, dst.values.numel(), x.shape[0] if src is None else src.values.numel()]
         lengths += [] if scale is None else [scale.shape[0]]
         if len(set(lengths)) > 1 or (src is not None and src.rows > x.shape[0]):
-            raise DataError(f"expected a type, two ends and a scale for each edge (got {lengths}).")
+            raise DataError(
+                f"expected a type, two ends and a scale for each edge (got {lengths}). Give equally many of each."
+            )
         if scale is not None and scale.numel() not in (num, num * self.blocks):
-            raise DataError(f"expected a scale of 1 or {self.blocks} numbers an edge (got {list(scale.shape)}).")
+            raise DataError(
+                f"expected a scale of 1 or {self.blocks} numbers an edge (got {list(scale.shape)}). Give one of these."
+            )
 
 
 @lru_cache(maxsize=1024)

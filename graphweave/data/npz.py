@@ -57,7 +57,10 @@ def _edges(file: Archive, num_nodes: int) -> Tensor:
         counts = file.row_lengths("indptr", num_nodes, dst.numel())
         src = torch.repeat_interleave(torch.arange(num_nodes), counts)
     if src.numel() != dst.numel():
-        raise DataError(f"{file.name}: 'src' and 'dst' must have one length (got {src.numel()} and {dst.numel()}).")
+        raise DataError(
+            f"{file.name}: 'src' and 'dst' must have one length (got {src.numel()} and {dst.numel()})."
+            " Correct the file."
+        )
     return torch.stack([src, dst])
 
 
@@ -67,6 +70,9 @@ def _masks(file: Archive, y: Tensor, num_nodes: int, seed: int) -> tuple[Tensor,
     if "y" not in file or not present:
         return random_split(y, seed)
     if len(present) < len(keys):
-        raise DataError(f"{file.name}: a split needs train_idx, val_idx and test_idx (got only {', '.join(present)}).")
+        raise DataError(
+            f"{file.name}: a split needs train_idx, val_idx and test_idx (got only {', '.join(present)})."
+            " Add the others to the file."
+        )
     train, val, test = (mask_of(file.numbers(key, num_nodes, "node", "the graph"), num_nodes) for key in keys)
     return train, val, test

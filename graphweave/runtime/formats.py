@@ -22,7 +22,9 @@ import torch
 from torch import Tensor
 
 from graphweave.core.counters import bump
-from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.errors import DataError
+from graphweave.core.log import logger
+from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
@@ -40,6 +42,8 @@ UNKNOWN = -1
 """A degree that the host has not asked the device for."""
 
 T = TypeVar("T")
+
+_log = logger(__name__)
 
 
 class Format(Protocol):
@@ -189,6 +193,7 @@ def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | T
     with ordinary(), torch.no_grad():
         value = build()
     bump("format_builds")
+    _log.info("%s of %d edges built", key[0], tensors[0].numel())
     if versions is not None:
         _cache.put(key, tensors, versions, value, _tensors(value))
     return value
@@ -224,7 +229,9 @@ def _check(index: Tensor, num: int, wide: bool) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise DataError(f"expected an int32 or int64 index (got {index.dtype}). Convert it with .long().")
     if index.dim() != 1 or index.device.type not in ("cpu", "cuda"):
-        raise DataError(f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}).")
+        raise DataError(
+            f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}). Flatten it first."
+        )
     if not wide and max(num, index.numel()) > INT32_MAX:
         raise DataError(
             f"expected at most {INT32_MAX} rows and edges in a 32-bit format (got {num} and {index.numel()}). "
@@ -253,14 +260,12 @@ def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
         case -1:
             return
         case -2:
-            raise MemoryError(f"no memory to group {index.numel()} edges by {num} rows")
+            raise MemoryError(
+                f"no memory to group {index.numel()} edges by {num} rows. Free some, or take a smaller graph."
+            )
         case -3:
             raise DataError("expected an index that nobody writes to while it is read (its values changed). Clone it.")
-    low = f"-{num}" if wrap else "0"
-    raise IndexRangeError(
-        f"index {int(index[status])} at position {status} is out of range for {num} rows; "
-        f"expected {low} <= index < {num}"
-    )
+    raise range_error(index, num, first=-num if wrap else 0, at=status)
 
 
 def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
@@ -319,6 +324,7 @@ def _build_column(
         raise DataError(
             f"expected two index tensors of equal length (got {list(index.shape)} and {list(other.shape)}): "
             "they name the ends of the same edges."
+            " Pass such a pair."
         )
     grouped = csr(index, num_rows, wrap, wide)
     if grouped.in_order:

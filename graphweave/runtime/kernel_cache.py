@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,6 +28,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import CacheError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
+from graphweave.runtime import headers
 from graphweave.runtime.launch import Kernel
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 
@@ -139,13 +141,14 @@ def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
         if target.exists():
             log.warning("%s is damaged: building it again", target)
             bump("kernel_damaged")
-        _build(text, target)
+        _build(text, tools, target)
     evict(folder, settings().cache_bytes, keep=target)
     return target
 
 
 def _used(target: Path) -> Path:
     bump("kernel_cache_hits")
+    log.info("kernel %s: found in the cache", target.stem[:12])
     with suppress(OSError):  # a cache that may only be read is as good
         os.utime(target)
     return target
@@ -159,13 +162,14 @@ def _intact(target: Path) -> bool:
         return False
 
 
-def _build(text: str, target: Path) -> None:
+def _build(text: str, tools: Toolchain, target: Path) -> None:
     """Compiles in a scratch folder beside the target, then moves the digest and the library into place."""
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         built, source = Path(scratch) / target.name, target.with_suffix(".cpp")
         built.with_suffix(".cpp").write_text(text, encoding="utf-8")
         os.replace(built.with_suffix(".cpp"), source)
-        compile_shared(source, built)
+        compile_shared(source, built, headers.flags_for(text, tools, target.parent))
         digest = built.with_suffix(".sha256")
         digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
         for path in (digest, built):
@@ -173,6 +177,7 @@ def _build(text: str, target: Path) -> None:
                 os.fsync(file.fileno())
             os.replace(path, target.with_suffix(path.suffix))
     bump("kernel_builds")
+    log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _REQUIRED = ("-std=c++17", "-fPIC", "-O3")
 # No -ffast-math: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
 # No contraction either: the backward computes messages again and compares them with the maximum that the forward kept,
 # so an expression must have the same bits in every kernel. Kernels write out the fused multiply-adds that pay.
-_WANTED = ("-ffp-contract=off", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
+_WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
 _OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
 _COMPILE_SECONDS = 600
 
@@ -48,7 +48,8 @@ class Toolchain:
         return "\n".join(parts)
 
 
-def _run(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
+def run_compiler(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs a command of the compiler with messages in English. TimeoutExpired after 10 minutes."""
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
     return subprocess.run(
@@ -63,7 +64,7 @@ def _candidates(cxx: str | None) -> tuple[tuple[str, ...], ...]:
 
 
 def _accepts(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
-    return _run((*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", "-")).returncode == 0
+    return run_compiler((*command, *flags, "-Werror", "-fsyntax-only", "-x", "c++", "-")).returncode == 0
 
 
 def _supported(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -123,6 +124,19 @@ def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
     return ("-Xclang", "-fopenmp") if clang and platform.system() == "Darwin" else ("-fopenmp",)
 
 
+def _arch_flags(command: tuple[str, ...], arch: str) -> tuple[str, ...]:
+    """-march. A compiler that does not know `native` makes code for its default; any other name it has to know."""
+    flag = f"-march={arch}"
+    if _accepts(command, (flag,)):
+        return (flag,)
+    if arch == "native":
+        return ()
+    raise ToolchainError(
+        f"GRAPHWEAVE_ARCH must be a processor that {shlex.join(command)} knows as {flag} (got {arch!r}). "
+        "Use native, x86-64-v3 or x86-64."
+    )
+
+
 def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         return ()
@@ -130,20 +144,21 @@ def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8)
-def _find(cxx: str | None, sanitize: tuple[str, ...]) -> Toolchain:
+def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
     tried: list[str] = []
     for command in _candidates(cxx):
         shown = shlex.join(command)
         if not command or shutil.which(command[0]) is None:
             tried.append(f"{shown or '(empty)'}: not found")
             continue
-        banner = _run((*command, "--version"))
+        banner = run_compiler((*command, "--version"))
         if banner.returncode != 0 or not _accepts(command, _REQUIRED):
             tried.append(f"{shown}: does not accept {' '.join(_REQUIRED)}")
             continue
         version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
         openmp_flags = _openmp_flags(version, _torch_openmp())
-        flags = (*_REQUIRED, *_supported(command, _WANTED), *openmp_flags, *_sanitizer_flags(sanitize))
+        usual = (*_REQUIRED, *_supported(command, _WANTED), *_arch_flags(command, arch))
+        flags = (*usual, *openmp_flags, *_sanitizer_flags(sanitize))
         return Toolchain(command, version, flags, _torch_openmp() if openmp_flags else None, _cpu())
     raise ToolchainError(
         f"expected a C++17 compiler (got {'; '.join(tried)}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
@@ -153,7 +168,7 @@ def _find(cxx: str | None, sanitize: tuple[str, ...]) -> Toolchain:
 def toolchain() -> Toolchain:
     """The compiler in force, probed once per process and setting. ToolchainError when there is none."""
     current = settings()
-    return _find(current.cxx, current.sanitize)
+    return _find(current.cxx, current.arch, current.sanitize)
 
 
 def available() -> str | None:
@@ -165,21 +180,22 @@ def available() -> str | None:
         return None
 
 
-def compile_shared(source: Path, out: Path) -> None:
+def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None:
     """Compiles one C++ file to the shared library `out`. CompileError carries the compiler's words.
 
+    `extra` are flags of the compilation that do not shape the machine code (`runtime/headers.py`).
     Compiling and linking are two steps: with -fopenmp the linking step would add the compiler's own OpenMP runtime.
     """
     tools = toolchain()
     unlinked = out.with_suffix(".o")
     steps = (
-        (*tools.command, *tools.flags, "-c", str(source), "-o", str(unlinked)),
+        (*tools.command, *tools.flags, *extra, "-c", str(source), "-o", str(unlinked)),
         (*tools.command, "-shared", *_link_flags(tools), str(unlinked), "-o", str(out)),
     )
     for step in steps:
         log.debug("%s", shlex.join(step))
         try:
-            done = _run(step)
+            done = run_compiler(step)
         except subprocess.TimeoutExpired as error:
             raise CompileError(f"{shlex.join(step)} took over {_COMPILE_SECONDS} s. Report {source}.") from error
         if done.returncode != 0:

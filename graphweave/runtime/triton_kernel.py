@@ -128,7 +128,9 @@ def triton_version() -> str | None:
 
 def require_triton() -> None:
     if triton_version() is None:
-        raise ToolchainError("expected Triton for tensors on a GPU (it is not installed). pip install graphweave[gpu]")
+        raise ToolchainError(
+            "expected Triton for tensors on a GPU (it is not installed). pip install graphweave[gpu]. Install it so."
+        )
 
 
 def directory() -> Path:

@@ -15,7 +15,7 @@ from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.row_rules import permutation
 from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, is_tensor, rank, shape, val
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Concat, Pad, Ref, Slice
+from graphweave.ir.message.nodes import Concat, Pad, Ref, Slice, Type
 
 aten = torch.ops.aten
 
@@ -200,12 +200,25 @@ def _replaced(cx: Context, base: Ref, block: Ref, d: int, start: int, stop: int)
     return parts[0] if len(parts) == 1 else cx.emit(Concat(tuple(parts), d))
 
 
+def _on_the_same_rows(cx: Context, node: fx.Node, *operands: Ref) -> Type:
+    """The type of the result, whose rows are those of `operands`; IRError where they are not.
+
+    A base of zeros with as many rows as another space has in every call is shared data, and its dims count from the
+    rows, while those of the result count from the features.
+    """
+    t = cx.result(node)
+    other = next((cx.type(ref).space for ref in operands if cx.type(ref).space != t.space), t.space)
+    if other != t.space:
+        raise IRError(f"writes into rows of {t.space} with what lies on {other}")
+    return t
+
+
 def _slice_scatter(cx: Context, node: fx.Node) -> Ref:
     base, block = (cx.value(a) for a in node.args[:2])
     dim, start, stop, step = _slice_arguments(node)
     if step != 1:
         raise IRError("replaces every so many numbers")
-    t = cx.result(node)
+    t = _on_the_same_rows(cx, node, base, block)
     d = _feature_dim(cx, base, dim, rank(node))
     start, stop = _clip(start, stop, t.shape[d])
     return _replaced(cx, base, cx.cast(block, t.dtype), d, start, stop)
@@ -213,9 +226,9 @@ def _slice_scatter(cx: Context, node: fx.Node) -> Ref:
 
 def _select_scatter(cx: Context, node: fx.Node) -> Ref:
     base, block = (cx.value(a) for a in node.args[:2])
-    index, t = fixed(val(node.args[3])), cx.result(node)
-    if index is None or cx.type(block).space != t.space:
-        raise IRError("replaces a row, or at a place that varies")
+    index, t = fixed(val(node.args[3])), _on_the_same_rows(cx, node, base, block)
+    if index is None:
+        raise IRError("replaces what is at a place that varies")
     d = _feature_dim(cx, base, node.args[2], rank(node))  # type: ignore[arg-type]
     index = dim_of(index, t.shape[d])
     column = cx.reshape(cx.cast(block, t.dtype), (*t.shape[:d], 1, *t.shape[d + 1 :]))

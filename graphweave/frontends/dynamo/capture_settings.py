@@ -1,0 +1,95 @@
+"""PyTorch's settings under which message passing is captured whole, and once for graphs of all sizes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import torch._dynamo
+from torch._dynamo import convert_frame
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch.fx.experimental import _config as shape_config
+
+CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
+"""Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
+
+ONE_APART = {"use_duck_shape": False}
+"""The same, but 0 and 1 are compiled apart, as PyTorch does. Under `SHAPES` a size of 1 that is a symbol does not
+broadcast: widths have to be compiled in, which only `graphweave.compile` can ask for, and only of arguments."""
+
+MOST_COMPILATIONS = 64
+"""Compilations of one function before PyTorch leaves it to Python. Feature widths are compiled in, and a function that
+is called with nine of them (PyTorch's own limit is eight) has nine good reasons."""
+
+
+class PlainDoor:
+    """The settings for `torch.compile(f, backend="graphweave")`, where nothing of ours is called before the trace.
+
+    PyTorch tells of the start and the end of each compilation. In between the settings are in force if `backend` is
+    what compiles; with dynamic=False none are. PyTorch does not say which backend that is, so the start looks for it in
+    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay. `after` is
+    called after each compilation for `backend`.
+    """
+
+    def __init__(self, backend: Callable[..., Any], after: Callable[[], None]) -> None:
+        self._backend, self._after = backend, after
+        self._held = ExitStack()
+        self._in_force = False
+        handler = torch._dynamo.callback_handler
+        handler.start_callbacks = _Kept([*handler.start_callbacks, self._start])
+        handler.end_callbacks = _Kept([*handler.end_callbacks, self._end])
+
+    def trace_again_without(self) -> None:
+        """After a failure under these settings: ends the trace, and PyTorch makes another one under its own."""
+        if self._in_force:
+            self._end()
+            _forget_where_it_broke()
+            raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
+
+    def _start(self, *_: object) -> None:
+        config = torch._dynamo.config
+        static = config.assume_static_by_default and not config.automatic_dynamic_shapes
+        if not static and _backend_of_this_compilation() is self._backend:
+            self._held.enter_context(config.patch(assume_static_by_default=False, specialize_float=True, **CAPTURE))
+            self._held.enter_context(shape_config.patch(ONE_APART))  # type: ignore[attr-defined]
+            self._in_force = True
+
+    def _end(self, *_: object) -> None:
+        self._held.close()
+        if self._in_force:
+            self._in_force = False
+            self._after()
+
+
+class _Kept(list[Any]):
+    """Callbacks of which the last stays when torch._dynamo.reset() forgets compiled code, as in a fresh process."""
+
+    def clear(self) -> None:
+        del self[:-1]
+
+
+def _backend_of_this_compilation() -> Any:
+    found = _of_this_compilation("compiler_fn")
+    while hasattr(found, "_torchdynamo_orig_backend"):
+        found = found._torchdynamo_orig_backend
+    return getattr(found, "compiler_fn", found)
+
+
+def _forget_where_it_broke() -> None:
+    """A trace that is made again must meet the same graph breaks, and under other settings it meets others."""
+    log = _of_this_compilation("speculation_log")
+    if log is not None:
+        log.clear()
+
+
+def _of_this_compilation(name: str) -> Any:
+    """The variable of that name in the frame of PyTorch's that compiles; None where there is none."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename == convert_frame.__file__ and name in frame.f_locals:
+            return frame.f_locals[name]
+        frame = frame.f_back  # type: ignore[assignment]
+    return None
