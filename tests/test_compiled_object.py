@@ -14,6 +14,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
+from graphweave.core.errors import SettingsError
 from tests.support import features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -165,3 +166,24 @@ def test_inside_another_compiled_function() -> None:
     x = features(12, 5)
     outer = graphweave.compile(lambda x, index: inner(x, index).relu())
     torch.testing.assert_close(outer(x, INDEX), net(x, INDEX).relu())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"options": {"verify": "x"}}, r"option 'verify' must be True or False \(got 'x'\)"),
+        ({"options": {"verify": 1}}, r"option 'verify' must be True or False \(got 1\)"),
+        ({"options": {"recompute": True}}, r"option 'recompute' must be 'auto', 'never' or 'always' \(got True\)"),
+        ({"options": {"compact": "no"}}, r"option 'compact' must be None, True or False \(got 'no'\)"),
+        ({"options": {"reorder": 0}}, r"option 'reorder' must be None, True or False \(got 0\)"),
+        ({"options": {"cuda_graphs": None}}, r"option 'cuda_graphs' must be True or False \(got None\)"),
+        ({"options": {"unseen_edits": "yes"}}, r"option 'unseen_edits' must be True or False \(got 'yes'\)"),
+        ({"options": {"verfy": True}}, "unknown option 'verfy' .* verify, recompute"),
+        ({"options": "verify"}, r"options must be a dict such as .* \(got 'verify'\)"),
+        ({"dynamic": "yes"}, r"dynamic must be True, False or None \(got 'yes'\)"),
+        ({"mode": "max-autotune"}, "mode must be one of None, 'default', 'reduce-overhead'"),
+    ],
+)
+def test_values_that_an_option_cannot_have(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        graphweave.compile(Net(), **arguments)

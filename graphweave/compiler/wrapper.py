@@ -21,7 +21,21 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import OWN, Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
-    AnyType, Aten, Broadcast, Cast, Input, MapOf, MapType, Node, Part, Permute, Program, Ref, Reshape, Slice, ToUnit,
+    AnyType,
+    Aten,
+    Broadcast,
+    Cast,
+    Input,
+    MapOf,
+    MapType,
+    Node,
+    Part,
+    Permute,
+    Program,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
     Type,
 )  # fmt: skip
 from graphweave.passes.pair_space import pair_call
