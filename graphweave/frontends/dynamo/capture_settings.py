@@ -12,9 +12,13 @@ from torch._dynamo import convert_frame
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch.fx.experimental import _config as shape_config
 
-CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True, "allow_rnn": True}
+CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
+
+ONE_APART = {"use_duck_shape": False}
+"""The same, but 0 and 1 are compiled apart, as PyTorch does. Under `SHAPES` a size of 1 that is a symbol does not
+broadcast: widths have to be compiled in, which only `graphweave.compile` can ask for, and only of arguments."""
 
 MOST_COMPILATIONS = 64
 """Compilations of one function before PyTorch leaves it to Python. Feature widths are compiled in, and a function that
@@ -42,6 +46,7 @@ class PlainDoor:
         """After a failure under these settings: ends the trace, and PyTorch makes another one under its own."""
         if self._in_force:
             self._end()
+            _forget_where_it_broke()
             raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
 
     def _start(self, *_: object) -> None:
@@ -49,7 +54,7 @@ class PlainDoor:
         static = config.assume_static_by_default and not config.automatic_dynamic_shapes
         if not static and _backend_of_this_compilation() is self._backend:
             self._held.enter_context(config.patch(assume_static_by_default=False, specialize_float=True, **CAPTURE))
-            self._held.enter_context(shape_config.patch(SHAPES))  # type: ignore[attr-defined]
+            self._held.enter_context(shape_config.patch(ONE_APART))  # type: ignore[attr-defined]
             self._in_force = True
 
     def _end(self, *_: object) -> None:
@@ -67,12 +72,24 @@ class _Kept(list[Any]):
 
 
 def _backend_of_this_compilation() -> Any:
+    found = _of_this_compilation("compiler_fn")
+    while hasattr(found, "_torchdynamo_orig_backend"):
+        found = found._torchdynamo_orig_backend
+    return getattr(found, "compiler_fn", found)
+
+
+def _forget_where_it_broke() -> None:
+    """A trace that is made again must meet the same graph breaks, and under other settings it meets others."""
+    log = _of_this_compilation("speculation_log")
+    if log is not None:
+        log.clear()
+
+
+def _of_this_compilation(name: str) -> Any:
+    """The variable of that name in the frame of PyTorch's that compiles; None where there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename == convert_frame.__file__ and "compiler_fn" in frame.f_locals:
-            found = frame.f_locals["compiler_fn"]
-            while hasattr(found, "_torchdynamo_orig_backend"):
-                found = found._torchdynamo_orig_backend
-            return getattr(found, "compiler_fn", found)
+        if frame.f_code.co_filename == convert_frame.__file__ and name in frame.f_locals:
+            return frame.f_locals[name]
         frame = frame.f_back  # type: ignore[assignment]
     return None

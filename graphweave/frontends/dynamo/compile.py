@@ -18,6 +18,7 @@ from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
 from torch._dynamo.utils import graph_break_reasons
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
@@ -28,11 +29,13 @@ from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
-from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
+from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, ONE_APART, SHAPES
+from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
 from graphweave.frontends.dynamo.sparse_matrix import in_use, stand_in
+from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform, method, transformed, what_is_meant
 
@@ -40,6 +43,9 @@ _log = logger(__name__)
 T = TypeVar("T", bound=Callable[..., Any])
 
 _LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 1024}
+_RNN = {"allow_rnn": True}
+"""Recurrent layers are traced; of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)."""
+
 _ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
 """Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
 of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
@@ -57,7 +63,8 @@ def compile(
     becomes a graph break, what cannot be compiled runs as PyTorch calls; `graphweave.counters()` tells, and
     `graphweave.explain` says why.
 
-    `options`: `verify=True` runs every region beside the interpreter and raises VerifyError where they differ.
+    `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
+    VerifyError where results, gradients, or strides and memory that a result promises differ.
     `recompute` says what the backward computes again instead of keeping it from the forward: "auto" what costs O(1)
     operations an element on edges, so that nothing of edges x features is kept; "never" nothing, as eager; "always" all
     but matrix products and calls left to PyTorch, on nodes and along edges too (least memory, most time).
@@ -100,7 +107,7 @@ class _Captured:
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            # where the frame is left to Python, guards would be compiled alone
+            # where this frame is left to Python, guards would be frames of their own, compiled for nothing
             if torch.compiler.is_dynamo_compiling():
                 tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
                 dense = [t for t in tensors if t.layout is torch.strided]
@@ -112,7 +119,9 @@ class _Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
-        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
+        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
+            full_capture, capture_with_one_apart, frame_by_frame,
+        )  # fmt: skip
         self._traced = False
         self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
         self._sparse_places: list[Place] | None = None
@@ -139,13 +148,16 @@ class _Captured:
     def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
         args = tuple(map(_as_traced, given))
         kwargs = {name: _as_traced(arg) for name, arg in given_by_name.items()}
-        while self._modes:
+        if not self._traced and isinstance(self._target, torch.nn.Module):
+            make_parameters(self._target, args, kwargs)
+        while self._modes and not self._hooked_everywhere():
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
                 equals = polyfilled(sparse=in_use() or not self._whole)
-                with self._modes[0](), _floats(fixed=not self._traced), _hooks_noticed(), equals:
+                capture, floats = self._modes[0](), _floats(fixed=not self._traced)
+                with capture, floats, _hooks_noticed(), equals, pages_in_a_line():
                     out = self._compiled(*args, **kwargs)
                 self._traced = self._whole = True
                 return out
@@ -168,6 +180,16 @@ class _Captured:
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)
 
+    def _hooked_everywhere(self) -> bool:
+        """Hooks on all modules of the process (a profiler's, a tracker's) run where modules are called one by one."""
+        if not _has_any_global_hook():
+            return False
+        warn_once(
+            f"graphweave: {name_of(self._target)} runs eagerly while there are hooks on all modules (made by "
+            "`register_module_forward_hook` or a like function); remove them, or use hooks of single modules."
+        )
+        return True
+
     def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
         before = _State(self._target)
@@ -181,7 +203,7 @@ class _Captured:
         why, where = reason_of(error)
         self._modes = self._modes[1:]
         if self._modes:
-            _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, why)
+            _log.info("%s: tracing failed (%s); tracing with other settings", name, why)
             return
         record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
         warn_once(not_traced(name, where or line_of(self._target), why))
@@ -219,10 +241,13 @@ def _guard_sizes(features: torch.Tensor, *, of_nodes: bool) -> None:
     `of_nodes`: the first features of a call, which are those of nodes; others may be those of edges.
     """
     # One row has code of its own: squeeze() takes the dim of rows for one of features.
-    alone = features.size(0) == 1
+    if not of_nodes:
+        if features.size(0) == 1:
+            pass
     # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
-    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops.
-    if not alone and of_nodes and features.size(0) == 0:
+    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops. "Fewer than 2" is what
+    # PyTorch remembers as a range; of "not 0 and not 1" it would know nothing about the sum.
+    elif features.size(0) < 2 and features.size(0) == 1:
         pass
     # Feature sizes are compiled in: a range of symbolic length is what Dynamo makes a number of.
     if features.dim() == 2:
@@ -249,7 +274,14 @@ def _hooks_noticed() -> Iterator[None]:
 @contextmanager
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
-    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+    with torch._dynamo.config.patch({**CAPTURE, **_RNN, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+        yield
+
+
+@contextmanager
+def capture_with_one_apart() -> Iterator[None]:
+    """As `full_capture`, for functions in which a size of 1 that is not compiled in meets a larger one."""
+    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(ONE_APART):  # type: ignore[attr-defined]
         yield
 
 
@@ -261,7 +293,7 @@ def frame_by_frame() -> Iterator[None]:
     log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
     log.addFilter(_tell)
     try:
-        settings = {"suppress_errors": True, "allow_rnn": True, **_LIMITS}
+        settings = {"suppress_errors": True, **_RNN, **_LIMITS}
         with torch._dynamo.config.patch(settings), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
             yield
     finally:
