@@ -1,4 +1,4 @@
-"""What a user overwrites between forward and backward, where eager mode allows it, harms a compiled backward neither."""
+"""What a user overwrites between forward and backward harms a compiled backward no more than that of eager mode."""
 
 from __future__ import annotations
 
@@ -130,6 +130,7 @@ def _memory(door: str | None) -> tuple[Tensor, list[Tensor]]:
     return out.detach(), [p.grad for p in model.parameters() if p.grad is not None]
 
 
+@pytest.mark.slow
 @both_doors
 def test_memory_updated_before_the_backward(door: str) -> None:
     out, grads = _memory(door)
@@ -140,6 +141,7 @@ def test_memory_updated_before_the_backward(door: str) -> None:
         assert relative_error(one, other) < FLOAT_TOLERANCE[torch.float32]
 
 
+@pytest.mark.zoo
 def test_in_place_after_a_graph_break() -> None:
     """Plain torch.compile breaks the graph of AttentiveFP where it counts graphs, in front of a `relu_`."""
     row = run_case("models.AttentiveFP", "plain")

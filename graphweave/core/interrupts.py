@@ -1,4 +1,4 @@
-"""Exceptions that a signal's handler raised: a time limit, an interrupt. They say nothing about what they interrupted."""
+"""Exceptions that a signal's handler raised: a time limit, an interrupt. They say nothing about what was running."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _handlers() -> set[CodeType]:
         while isinstance(handler, functools.partial):
             handler = handler.func
         if callable(handler) and not hasattr(handler, "__code__"):  # an object with a method __call__
-            handler = getattr(type(handler), "__call__", None)
+            handler = type(handler).__call__
         code = getattr(handler, "__code__", None)  # a method has its function's
         if isinstance(code, CodeType):
             found.add(code)

@@ -13,7 +13,7 @@ from graphweave.analysis.flow import Extract, ancestors, depending, is_structure
 from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Operand, Program, Ref, Type
+from graphweave.ir.message.nodes import Aten, MapType, Operand, Program, Ref, Type
 
 
 def made_instead(
@@ -34,14 +34,16 @@ def made_instead(
 
 
 def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: frozenset[Ref]) -> Extract:
-    """`part`, a forward program, whose outputs from `first` on, the values `saved`, are copies where `copied` says so."""
+    """`part`, a forward program whose outputs from `first` on are the values `saved`, with copies of those `copied`."""
     program = part.program
     build = Builder.of(program)
     outputs = list(program.outputs)
     for i, ref in enumerate(saved, start=first):
         if ref in copied:
             here = part.where[ref]
-            outputs[i] = build.add(Aten("aten.clone.default", (Operand(here),), (), program.types[here]))
+            t = program.types[here]
+            assert not isinstance(t, MapType)
+            outputs[i] = build.add(Aten("aten.clone.default", (Operand(here),), (), t))
     return Extract(build.program(outputs, program.spaces), part.where)
 
 

@@ -91,22 +91,20 @@ def _equip(function: Any, known: Gradients) -> None:
 
     def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
         ctx.set_materialize_grads(False)
-        ctx._gw_inputs = tuple(_remembered(t, known.keeps is not False) for t in args)
+        ctx._gw_inputs = _remembered(args) if known.keeps is False else [_kept(t) for t in args]
         return forward(ctx, args, *rest)
 
     def bwd(boxed: Any, ctx: Any, *rest: Any) -> Any:
         grads = boxed[0]
         if known.keeps is None:
             known.keeps = torch.is_grad_enabled()
-        zeros = []
-        for i, about in enumerate(ctx._input_metadata):
-            if grads[i] is None:  # of what is no result that has a gradient, a single number that nobody reads
-                grads[i] = torch.zeros(tuple(about.shape), dtype=about.dtype, device=about.device)
-                zeros.append(grads[i])
-        with known.without(zeros):
+        if any(g is None for g in grads):
+            with known.without(_filled(grads, ctx._input_metadata)):
+                results = backward(boxed, ctx, *rest)
+        else:
             results = backward(boxed, ctx, *rest)
         if not torch._C._autograd._get_current_graph_task_keep_graph():
-            ctx._gw_inputs = ()
+            ctx._gw_inputs = []
         return results
 
     def double(ctx: Any, impl: Callable[..., Any], args: list[Any]) -> Any:
@@ -138,20 +136,32 @@ class _Edge(torch.autograd.Function):
         return x.detach()
 
     @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> Tensor:  # type: ignore[override]
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
         return grad
 
 
-def _remembered(value: Any, keep: bool) -> Any:
-    """An input of a call: (how to get at it, its version), a number itself.
+def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
+    """Zeros, put into `grads` where there is none; for what has no gradient at all, a number that nobody reads."""
+    zeros = []
+    for i, grad in enumerate(grads):
+        if grad is None:
+            grads[i] = torch.zeros(tuple(about[i].shape), dtype=about[i].dtype, device=about[i].device)
+            zeros.append(grads[i])
+    return zeros
 
-    The input itself could become a result of the call (`h += conv(h)`) and hold itself alive.
-    """
+
+def _remembered(args: Sequence[Any]) -> list[Any]:
+    """The inputs of a call, as far as others hold them: (how to get at it, its version), a number itself."""
+    try:
+        return [(weakref.ref(t), t._version) if isinstance(t, Tensor) else t for t in args]
+    except RuntimeError:  # an inference tensor has no version
+        return []
+
+
+def _kept(value: Any) -> Any:
+    """An input of a call, held; not itself where it could become a result (`h += conv(h)`) that holds itself alive."""
     if not isinstance(value, Tensor):
         return value
-    version = None if value.is_inference() else value._version
-    if not keep:
-        return weakref.ref(value), version
     if not value.requires_grad:
         kept = value.detach()
     elif value.is_leaf:
@@ -159,7 +169,7 @@ def _remembered(value: Any, keep: bool) -> Any:
     else:
         with torch.enable_grad():
             kept = _Edge.apply(value)
-    return lambda: kept, version
+    return lambda: kept, None if value.is_inference() else value._version
 
 
 def _revived(remembered: Sequence[Any]) -> tuple[list[Any], str]:
@@ -176,4 +186,4 @@ def _revived(remembered: Sequence[Any]) -> tuple[list[Any], str]:
         if version is not None and value._version != version:
             return [], "an input was overwritten after the call"
         found.append(value)
-    return found, "" if remembered else "its inputs were given up in an earlier backward (use retain_graph=True there)"
+    return found, "" if remembered else "its inputs were not kept: a backward ran before without retain_graph=True"

@@ -38,6 +38,7 @@ from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
 from graphweave.frontends.dynamo.reasons import graph_place
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
+from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.passes.recompute import POLICIES, Recompute
@@ -136,7 +137,7 @@ def graphweave(
         raise
 
 
-_plain_door = PlainDoor(graphweave)
+_plain_door = PlainDoor(graphweave, lambda: tell_of_sparse_tensors(warn_once))
 
 
 def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:

@@ -53,8 +53,8 @@ def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) ->
             rewritten.add(i)
         elif not leaf and node not in kept:
             inputs.add(i)
-    given = [isinstance(n, fx.Node) and w is None for n, w in zip(results, written, strict=True)]
-    outputs = {i for i, n in enumerate(results) if given[i] and _memory_of(n) not in kept}
+    given = [i for i, n in enumerate(results) if isinstance(n, fx.Node) and written[i] is None]
+    outputs = {i for i in given if _memory_of(results[i]) not in kept}
     return Exposed(frozenset(inputs), frozenset(rewritten), frozenset(outputs))
 
 
@@ -67,7 +67,7 @@ def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
     program, edges = imported.program, edge_spaces(imported.program)
     given = {r for i in found.inputs if edges.isdisjoint(spaces_in(program.types[r := imported.inputs[i]]))}
     given |= {imported.inputs[i] for i in found.written}
-    results = (r for i in found.outputs if (r := program.outputs[i]) is not None)
+    results = (end for i in found.outputs if (end := program.outputs[i]) is not None)
     roots = {_base(program, r) for r in (*given, *results)}
     return frozenset(r for r in range(len(program.nodes)) if _base(program, r) in roots)
 
@@ -99,17 +99,17 @@ def _needed(roots: Iterable[fx.Node]) -> set[fx.Node]:
 def _memory_of(node: fx.Node) -> fx.Node:
     """The node that made the memory of a value: behind views and items of several views."""
     while True:
-        target = node.target
-        item = getattr(target, "__name__", "") == "getitem"
-        source = node.args[0] if item else node
-        overload = source.target if isinstance(source, fx.Node) else None
-        if not isinstance(overload, torch._ops.OpOverload) or not source.args or not _is_view(overload):
+        source: Any = node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
+        if not isinstance(source, fx.Node) or not _is_view(source.target):
             return node
-        node = source.args[0]
+        viewed: Any = source.args[0]
+        node = viewed
 
 
-def _is_view(overload: torch._ops.OpOverload) -> bool:
-    returns = overload._schema.returns
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
     return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
 
 

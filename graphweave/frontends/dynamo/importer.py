@@ -179,7 +179,7 @@ class _Importer:
             found = self.cx.size(value)
             if found is not None:
                 return found
-        handler, why = HANDLERS.get(node.target), "an operator that kernels do not have"
+        handler, why = HANDLERS.get(node.target), "no kernel computes it"
         if handler is not None:
             try:
                 ref = handler(self.cx, node)
