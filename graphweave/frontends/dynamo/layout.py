@@ -42,24 +42,20 @@ def order_of(value: Any) -> tuple[int, ...] | None:
     sizes, strides = tuple(value.shape), tuple(value.stride())
     left = [d for d in range(value.dim()) if fixed(sizes[d]) != 1]
     inner: list[int] = []
-    expected: Any = 1
+    # Strides are counted as if a dim without elements had one, or as they come; without elements neither matters.
+    expected: tuple[Any, Any] = (1, 1)
     while left:
-        found = next((d for d in reversed(left) if same(strides[d], expected)), None)
+        found = next((d for d in reversed(left) if any(same(strides[d], e) for e in expected)), None)
         if found is None:
             return None
         left.remove(found)
         inner.insert(0, found)
-        expected = expected * _at_least_one(sizes[found])
+        expected = (expected[0] * torch.sym_max(1, sizes[found]), expected[1] * sizes[found])
     order = tuple(inner)
     ones = tuple(d for d in range(value.dim()) if d not in order)
     if order == tuple(sorted(order)):
         return tuple(range(value.dim()))
     return (*ones, *order)
-
-
-def _at_least_one(size: Any) -> Any:
-    """Strides are counted as if a dim without elements had one."""
-    return size if fixed(size) is not None and fixed(size) else torch.sym_max(1, size)
 
 
 def aliased(node: Any) -> fx.Node | None:

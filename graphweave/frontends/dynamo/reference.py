@@ -71,11 +71,13 @@ class Reference:
 
     def _run(self, given: Mapping[str, Any], wanted: Sequence[Any]) -> dict[fx.Node, Any]:
         """The values of every node that `wanted` need, as eager mode computes them."""
-        needed = _ancestors(n for n in wanted if isinstance(n, fx.Node))
+        # What draws runs in any case, since the numbers after it depend on it.
+        late = [n for n in self._module.graph.find_nodes(op="placeholder") if n.name not in given]
+        draws = [n for n in self._module.graph.nodes if _draws(n) and _ancestors([n]).isdisjoint(late)]
+        needed = _ancestors([*(n for n in wanted if isinstance(n, fx.Node)), *draws])
         env: dict[fx.Node, Any] = {}
         for node in self._module.graph.nodes:
-            # what draws must run in any case: the numbers after it depend on it
-            if node not in needed and not _draws(node):
+            if node not in needed:
                 continue
             if node.op == "placeholder":
                 env[node] = given[node.name]
