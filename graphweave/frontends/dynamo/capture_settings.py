@@ -48,7 +48,9 @@ class PlainDoor:
         static = config.assume_static_by_default and not config.automatic_dynamic_shapes
         if not static and _backend_of_this_compilation() is self._backend:
             self._held.enter_context(config.patch(assume_static_by_default=False, specialize_float=True, **CAPTURE))
-            self._held.enter_context(shape_config.patch(SHAPES))  # type: ignore[attr-defined]
+            # Sizes 0 and 1 are compiled in, as PyTorch does by default: a row that is broadcast to rows of which there are
+            # a symbol many could not be traced otherwise, and here nobody has said which sizes may be 1.
+            self._held.enter_context(shape_config.patch({**SHAPES, "backed_size_oblivious": False}))  # type: ignore[attr-defined]
             self._in_force = True
 
     def _end(self, *_: object) -> None:
