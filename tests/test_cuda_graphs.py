@@ -437,6 +437,24 @@ def test_what_is_asked_of_the_graph_alone_is_asked_before(device: StandIn) -> No
     assert counts() == (1, 2, 0, 0)
 
 
+def test_results_that_are_views_of_one_another_stay_so(device: StandIn) -> None:
+    def fn(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+        y = torch.zeros_like(x).index_add(0, index[1], x.index_select(0, index[0]).tanh())
+        return y, y[:, 1], y.t()[2:]
+
+    compiled = graphweave.compile(fn, mode="reduce-overhead")
+    with torch.no_grad():
+        for call in range(FIRST + 2):
+            x = features(12, 5, seed=call)
+            got, want = compiled(x, INDEX), fn(x, INDEX)
+            for results in (got, want):
+                results[1].mul_(2)
+            for g, w in zip(got, want, strict=True):
+                torch.testing.assert_close(g, w)
+                assert g.stride() == w.stride()
+    assert counts() == (1, 2, 0, 0)
+
+
 def test_verified_calls_are_not_captured(device: StandIn) -> None:
     compiled = graphweave.compile(pyg.SAGEConv(5, 4).double(), mode="reduce-overhead", options={"verify": True})
     for _ in range(FIRST + 1):

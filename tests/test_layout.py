@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch_geometric.nn as pyg
 from layout_support import DOORS, compare, compiled, results_of
 from torch import Tensor
 
@@ -197,3 +198,35 @@ def _aliases(tensors: tuple[Tensor, ...]) -> list[int]:
     """For each tensor, the first whose memory it shares."""
     places = [t.untyped_storage().data_ptr() for t in tensors]
     return [places.index(p) for p in places]
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_writes_to_transposed_views_of_reshapes(door: str) -> None:
+    """PyTorch's functional forms of these give other strides than the view has, which AOTAutograd cannot undo."""
+
+    def written(x: Tensor, i: Tensor) -> Tensor:
+        v = (x * 2).reshape(x.size(0), 2, 2).permute(1, 0, 2)
+        v.masked_fill_((i > 0)[None, :, None], 0.0)
+        w = (x + 1).view(x.size(0), 2, 2).transpose(1, 2)
+        w.index_add_(0, i, v.permute(1, 0, 2))
+        w.cumsum_(2)
+        return v[0] * w.reshape(x.size(0), 4)[:, :2]
+
+    compare(written, [(_values(n), INDEX[:n].remainder(n)) for n in (9, 5)], door)
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_gps_conv_with_a_performer(door: str) -> None:
+    torch.manual_seed(0)
+    model = pyg.GPSConv(8, pyg.GCNConv(8, 8), heads=2, attn_type="performer", attn_kwargs={"head_channels": 4})
+    model = model.double().eval()
+    made = compiled(model, door)
+    x, edge_index = torch.randn(20, 8, dtype=torch.float64), torch.randint(20, (2, 60))
+    batch = torch.tensor([0] * 7 + [1] * 5 + [2] * 8)
+    grads = []
+    for f in (made, model):
+        own = x.clone().requires_grad_()
+        f(own, edge_index, batch).square().sum().backward()
+        assert own.grad is not None
+        grads.append(own.grad)
+    torch.testing.assert_close(*grads, rtol=1e-9, atol=1e-11)

@@ -306,7 +306,7 @@ def test_an_edit_that_is_noticed_is_checked() -> None:
 # ------------------------------------------------------------ what is noticed how often
 
 
-@pytest.mark.parametrize(("numel", "parts"), [(4096, 1), (4097, 4), (262144, 4), (262145, 16), (4194305, 64)])
+@pytest.mark.parametrize(("numel", "parts"), [(4096, 1), (4097, 4), (32768, 4), (32769, 16), (1048577, 64)])
 def test_a_call_reads_one_part(numel: int, parts: int) -> None:
     """An edit of one number is noticed once in `parts` checks, wherever it is, and the sums are of all numbers."""
     t = torch.arange(numel)
@@ -348,6 +348,20 @@ def test_many_slices_of_one_memory() -> None:
     for i in range(600):
         unseen_edits.watch(t[i : i + 50])
     assert len(unseen_edits._memories.get(t) or ()) == unseen_edits._TENSORS
+
+
+def test_a_record_may_be_replaced_while_a_program_has_it() -> None:
+    """Another program notices the edit first, and the record that this one has is no longer kept."""
+    t = torch.arange(100)
+    mine, other = unseen_edits.Watch(), unseen_edits.Watch()
+    for _ in range(50):
+        mine(t)
+        t.numpy()[0] += 1
+        other(t)
+        kept = [unseen_edits._Sums() for _ in range(50)]  # in the memory of what was let go
+        mine(t)
+        del kept
+    assert graphweave.counters()["unseen_edits"] == 50
 
 
 def test_records_of_dead_tensors_go() -> None:

@@ -8,8 +8,8 @@ from layout_support import DOORS, compare
 from graphweave.testing.views import example, function_of, random_views
 
 SIZES = (9, 6, 12)
-DEFAULT, ALL = 8, 120
-SEEDS = [pytest.param(seed, marks=() if seed < DEFAULT else pytest.mark.slow) for seed in range(ALL)]
+DEFAULT, ALL = (0, 1, 2, 3, 4, 5, 78), 120
+SEEDS = [pytest.param(seed, marks=() if seed in DEFAULT else pytest.mark.slow) for seed in range(ALL)]
 
 
 @pytest.mark.parametrize("door", DOORS)

@@ -18,7 +18,7 @@ replay moves the generator on as a call does. The launches of a replay are not c
 from __future__ import annotations
 
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -253,6 +253,9 @@ def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[
     """What a call gives: for its own tensors the caller's, copies of what was `made`, aliases of what never changes."""
     mine = {id(a): args[i] for i, a in enumerate(own) if isinstance(a, Tensor)}
     copies: dict[int, Tensor] = {}
+    new = {id(t): t for t in results if isinstance(t, Tensor) and id(t) in made}
+    together = Counter(map(_place, new.values()))
+    whole: dict[Hashable, Tensor] = {}  # copies of memory in which several results lie
     out: list[Any] = []
     with torch.no_grad():
         for t in results:
@@ -262,11 +265,22 @@ def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[
                 out.append(mine[id(t)])
             elif id(t) in made:
                 if id(t) not in copies:
-                    copies[id(t)] = t.clone()
+                    copies[id(t)] = _in_copy(t, whole) if together[_place(t)] > 1 else t.clone()
                 out.append(copies[id(t)])
             else:
                 out.append(t.detach())
     return out
+
+
+def _in_copy(t: Tensor, whole: dict[Hashable, Tensor]) -> Tensor:
+    """`t` where it lies in a copy of its memory: results that are views of one another stay so."""
+    if _place(t) not in whole:
+        whole[_place(t)] = t.new_empty(0).set_(t.untyped_storage()).clone()
+    return whole[_place(t)].as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def _place(t: Tensor) -> tuple[int, torch.dtype]:
+    return _storage(t), t.dtype
 
 
 def _as_they_were(graph: _Graph | None) -> bool:

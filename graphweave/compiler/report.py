@@ -194,7 +194,7 @@ def describe(
         products += isinstance(node, MatMul | AddMatMul | Gram | TypedMatMul | TypedGram | TypedPush)
         if is_work(program, step.ref):
             assert isinstance(node, Aten)
-            why = refused.get(step.ref, "an operator that kernels do not have")
+            why = refused.get(step.ref, "no kernel computes it")
             fallbacks.append(FallbackNote(node.target, glossary.in_words(program, why), program.locs[step.ref]))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))

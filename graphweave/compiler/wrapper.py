@@ -23,7 +23,7 @@ from graphweave.ir.message.layouts import OWN, Promise, memory_of, settled
 from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Node, Part, Program, Ref, ToUnit, Type
 from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
-from graphweave.runtime.memo import memo
+from graphweave.runtime.memo import alias, memo
 from graphweave.runtime.unseen_edits import Watch
 from graphweave.schedule.regions import Call, Region, Schedule
 
@@ -49,7 +49,7 @@ class Wrapper:
         self.asked: list[Space] = []
         self._kernels = kernels
         self._outputs = plan.program.outputs[:num_outputs]
-        self._scope: dict[str, Any] = {"memo": memo, "bump": bump, "narrowed": narrowed}
+        self._scope: dict[str, Any] = {"memo": memo.kept, "alias": alias, "bump": bump, "narrowed": narrowed}
         self._scope |= {"settled": settled, "memory_of": memory_of}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
         self._ready: dict[Ref, str] = {}
@@ -216,7 +216,9 @@ class Wrapper:
             own = isinstance(p := self._promises[i], Promise) and p.own
             self._line(f"r{i} = settled({names[i]}, promise{i}, {f'taken{kept}' if own else 'set()'})", ())
             names[i] = f"r{i}"
-        return names
+        # The memo keeps its results, so a caller gets other tensor objects, unless only we will see them.
+        kept_by_memo = set(self._plan.hoisted) - self._private
+        return [f"alias({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
 
     def _spaces_around(self, ref: Ref) -> list[Space]:
         """Spaces whose rows PyTorch may have to know to run the node."""

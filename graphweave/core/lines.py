@@ -72,4 +72,4 @@ def shown_location(location: str) -> str:
 
 def shown_text(text: str) -> str:
     """`text` in one line, with the files that it speaks of as a reader names them."""
-    return re.sub(r"/[^\s:'\"()]+\.py\b", lambda m: shown_path(m[0]), " ".join(text.split()))
+    return re.sub(r"(?<![\w.~-])/[^\s:'\"()]+\.py\b", lambda m: shown_path(m[0]), " ".join(text.split()))

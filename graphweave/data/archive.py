@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import lzma
+import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.data.machine_memory import check_fits
+
+_INT64_MAX = (1 << 63) - 1
+
+_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+_UNREADABLE = (
+    OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
+)  # fmt: skip
+"""What NumPy and the modules of archives raise for files that are damaged, encrypted, cut off or made up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +62,12 @@ class Archive:
             )
         return int(value.reshape(()))
 
+    def count(self, key: str, nbytes: int = 8) -> int:
+        """A `scalar` that says how many there are of something that takes `nbytes` each at least."""
+        value = self.scalar(key)
+        check_fits(value * nbytes, f"{self.name}: '{key}' = {value}")
+        return value
+
     def integers(self, key: str) -> Tensor:
         """A one-dimensional integer array as int64."""
         array = self.need(key)
@@ -51,6 +75,10 @@ class Archive:
             raise DataError(
                 f"{self.name}: '{key}' must be a one-dimensional integer array (got {array.dtype} {list(array.shape)})."
                 " Correct the file."
+            )
+        if array.dtype == np.uint64 and array.size and int(array.max()) > _INT64_MAX:
+            raise DataError(
+                f"{self.name}: '{key}' must have numbers up to {_INT64_MAX} (got {array.max()}). Correct the file."
             )
         return torch.from_numpy(array.astype(np.int64))
 
@@ -133,6 +161,7 @@ class Archive:
                 f"{self.name}: feature column {int(columns[bad][0])} is out of range: there are {shape[1]} features."
                 " Correct the file."
             )
+        check_fits(4 * rows * shape[1], f"{self.name}: '{prefix}_shape' = {shape}")
         x = torch.zeros(shape)
         x[torch.repeat_interleave(torch.arange(rows), lengths), columns] = values
         return x
@@ -158,8 +187,10 @@ class Archive:
     def num_classes(self, y: Tensor) -> int:
         """'num_classes', or one more than the largest label."""
         if "num_classes" in self:
-            return self.scalar("num_classes")
-        return int(y.max()) + 1 if y.numel() else 0
+            return self.count("num_classes")
+        classes = int(y.max()) + 1 if y.numel() else 0
+        check_fits(8 * classes, f"{self.name}: label {classes - 1} in 'y'")
+        return classes
 
 
 def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = lambda key: True) -> Archive:
@@ -176,10 +207,32 @@ def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = 
                     f"{path.name}: expected an .npz archive of named arrays (got a single array)."
                     " Write it with numpy.savez."
                 )
-            return Archive({key: file[key] for key in file.files if wanted(key)}, path.name, layout)
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, DataError):
-            raise
+            keys = [key for key in file.files if wanted(key)]
+            for key in keys:
+                _check_header(file.zip, key, path.name)
+            return Archive({key: file[key] for key in keys}, path.name, layout)
+    except DataError:
+        raise
+    except _UNREADABLE as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path.name}: not a readable .npz file ({why}). Write it with numpy.savez.") from error
+
+
+def _check_header(archive: zipfile.ZipFile | None, key: str, name: str) -> None:
+    """DataError if the array takes more memory than there is, or than the file has numbers for."""
+    if archive is None or f"{key}.npy" not in archive.namelist():
+        return
+    with archive.open(f"{key}.npy") as stream:
+        read = _HEADERS.get(np.lib.format.read_magic(stream))
+        if read is None:  # a version that has not been needed yet
+            return
+        shape, _, dtype = read(stream)
+        there = archive.getinfo(f"{key}.npy").file_size - stream.tell()
+    nbytes = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or min(shape, default=0) < 0:
+        return  # refused when it is read
+    check_fits(nbytes, f"{name}: array '{key}' of {dtype} {list(shape)}")
+    if nbytes != there:
         raise DataError(
-            f"{path.name}: not a readable .npz file ({str(error).splitlines()[0]}). Write it with numpy.savez."
-        ) from error
+            f"{name}: array '{key}' must have {nbytes} bytes for {dtype} {list(shape)} (got {there}). Write it again."
+        )

@@ -34,7 +34,8 @@ def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData
     `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` serves whatever is drawn.
     """
     file = read_archive(path, _LAYOUT, _WANTED.__contains__)
-    num_nodes = file.scalar("num_nodes")
+    known = "feat" in file or "feat_indptr" in file
+    num_nodes = file.count("num_nodes", 8 if known else 4 * _RANDOM_FEATURES)
     edge_index = _edges(file, num_nodes)
     x = file.features("feat", num_nodes)
     if x is None:

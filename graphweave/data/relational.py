@@ -12,6 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.data.archive import Archive, read_archive
 from graphweave.data.knowledge_graph import KnowledgeGraph
+from graphweave.data.machine_memory import check_fits
 from graphweave.data.node_data import NO_LABEL
 from graphweave.data.split import mask_of, random_split
 from graphweave.data.typed_node_data import TypedNodeData
@@ -53,7 +54,7 @@ def relational(path: str | Path, *, seed: int = 0) -> KnowledgeGraph | TypedNode
 
 
 def _knowledge_graph(file: Archive) -> KnowledgeGraph:
-    nodes, rels = file.scalar("num_nodes"), file.scalar("num_relations")
+    nodes, rels = file.count("num_nodes"), file.count("num_relations")
     train, valid, test = (_triples(file, f"{part}_") for part in _SPLITS)
     return KnowledgeGraph(train, valid, test, nodes, rels, file.name)
 
@@ -68,7 +69,7 @@ def _triples(file: Archive, prefix: str) -> Tensor:
 
 
 def _rdf(file: Archive, seed: int) -> TypedNodeData:
-    nodes, rels = file.scalar("num_nodes"), file.scalar("num_relations")
+    nodes, rels = file.count("num_nodes"), file.count("num_relations")
     none = torch.empty((0, 3), dtype=torch.int64)
     graph = KnowledgeGraph(_triples(file, ""), none, none, nodes, rels, file.name)
     src, etype, dst = graph.both_ways(graph.train).unbind(1)
@@ -85,6 +86,7 @@ def _typed(file: Archive, seed: int) -> TypedNodeData:
             f"{file.name}: 'node_counts' must be {len(names)} numbers of nodes, one a type (got {counts})."
             " Correct the file."
         )
+    check_fits(8 * sum(counts), f"{file.name}: 'node_counts' = {counts}")
     first = dict(zip(names, accumulate(counts, initial=0), strict=False))
     count = dict(zip(names, counts, strict=True))
     target = file.texts("target")[0]

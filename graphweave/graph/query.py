@@ -18,6 +18,7 @@ from graphweave.core.ranges import range_error
 from graphweave.graph.relation import Relation
 from graphweave.runtime import formats
 from graphweave.runtime.memo import memo
+from graphweave.runtime.unseen_edits import watch
 
 
 def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]:
@@ -70,6 +71,7 @@ def degrees(index: Tensor, num_rows: int) -> Tensor:
     """How often each row occurs in `index`: [num_rows], dtype of `index`."""
     if torch.compiler.is_compiling() or index.device.type != "cpu":
         return index.new_zeros(num_rows).index_add(0, index, torch.ones_like(index))
+    watch(index)
     indptr = formats.csr(index, num_rows, wide=_wide(index, num_rows)).indptr
     return (indptr[1:] - indptr[:-1]).to(index.dtype)
 
@@ -83,6 +85,7 @@ def grouped(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
         return _group(index, num_rows)  # type: ignore[return-value]
     if index.device.type != "cpu":
         return memo(_group, index, num_rows)  # type: ignore[return-value]
+    watch(index)
     wide = _wide(index, num_rows)
     return formats.csr(index, num_rows, wide=wide).indptr, formats.perm(index, num_rows, wide=wide)
 
@@ -160,6 +163,8 @@ def _sorted(relation: Relation, num_dst: int) -> tuple[Tensor, Tensor]:
 
 
 def _remembered(src: Tensor, dst: Tensor, num_dst: int) -> Any:
+    watch(src)
+    watch(dst)
     return memo(_sort, src, dst, num_dst)
 
 

@@ -59,6 +59,7 @@ SWEEP_BYTES = 64 << 20
 class _Entry(Generic[T]):
     value: T
     versions: Versions
+    seen: tuple[weakref.ref[Tensor], ...]  # the tensors themselves, which need not be asked for their counters
     aliases: tuple[Tensor, ...]
     made: tuple[Tensor, ...]
     nbytes: int
@@ -85,8 +86,8 @@ class TrackedCache(Generic[T]):
         entry = self._entries.get(key)
         if entry is None:
             return None
-        for t, version in zip(tensors, entry.versions):  # noqa: B905 - equal lengths; strict= costs 0.1 us a lookup
-            if (counter_of(t), t._version) != version:
+        for t, seen, (counter, version) in zip(tensors, entry.seen, entry.versions):  # noqa: B905 - costs 0.1 us
+            if t._version != version or (t is not seen() and counter_of(t) != counter):
                 return None
         if self._lock.acquire(blocking=False):  # another thread may be walking the entries; then order can wait
             try:
@@ -106,7 +107,9 @@ class TrackedCache(Generic[T]):
         size = sum(nbytes(t) for t in (*tensors, *made))
         bound = self._bound()
         # detach() shares storage and version counter, yet stays put when the caller rebinds his tensor with set_().
-        entry = _Entry(value, versions, tuple(t.detach() for t in tensors), made, size)
+        entry = _Entry(
+            value, versions, tuple(map(weakref.ref, tensors)), tuple(t.detach() for t in tensors), made, size
+        )
         dropped: list[_Entry[T] | None] = []  # freed after the lock is released
         with self._lock:
             dropped.append(self._pop(key))
@@ -170,20 +173,20 @@ def versions_of(tensors: tuple[Tensor, ...]) -> Versions | None:
 class Mark:
     """A tensor as it was when something was computed from it, for whoever remembers one computation alone."""
 
-    __slots__ = ("_alias", "_edits", "_layout", "_tensor", "_version")
+    __slots__ = ("_alias", "_counter", "_edits", "_layout", "_storage", "_tensor", "_version")
 
     def __init__(self, t: Tensor) -> None:
         """`t` is no inference tensor: edits of such a one cannot be noticed."""
         self._alias = t.detach()  # keeps storage and counter, whatever the caller rebinds his tensor to
         self._tensor = t
         self._layout = t.data_ptr(), t.shape, t.stride(), t.dtype
-        self._version = t._version
+        self._version, self._counter, self._storage = t._version, counter_of(t), _storage(t)
         self._edits = _edits
 
     def holds(self, t: Tensor) -> bool:
         """Whether `t` is this tensor, through whichever alias, unedited."""
         if t is not self._tensor and (
-            t.is_inference() or counter_of(t) != counter_of(self._alias) or _storage(t) != _storage(self._alias)
+            t.is_inference() or counter_of(t) != self._counter or _storage(t) != self._storage
         ):
             return False
         layout = t.data_ptr(), t.shape, t.stride(), t.dtype

@@ -40,8 +40,8 @@ from graphweave.runtime.tracked import Key, Versions, place, versions_of
 
 _log = logger(__name__)
 
-_PARTS = ((32 << 10, 1), (2 << 20, 4), (32 << 20, 16))
-"""Bytes up to which an index has so many parts. A check then takes a microsecond, or some thousandths of a kernel."""
+_PARTS = ((32 << 10, 1), (256 << 10, 4), (8 << 20, 16))
+"""Bytes up to which an index has so many parts. A check then takes some microseconds, or thousandths of a kernel."""
 
 _MOST_PARTS = 64  # as in native code
 
@@ -76,7 +76,7 @@ class _Record:
 
     sums: _Sums
     versions: Versions
-    next_is_same: Callable[[], int]
+    next_is_same: Callable[[], int]  # keeps `sums`, and so may outlive the record
 
 
 _memories: ByStorage[dict[Key, _Record]] = ByStorage()
@@ -109,7 +109,7 @@ def _checked(t: Tensor) -> _Record | None:
         records = {}
         _memories.put(t, records)
     native.gw_sum(ctypes.byref(sums), num_threads())
-    records[key] = made = _Record(sums, versions, partial(native.gw_next_is_same, ctypes.addressof(sums)))
+    records[key] = made = _Record(sums, versions, partial(native.gw_next_is_same, ctypes.byref(sums)))
     if len(records) > _TENSORS:
         records.pop(next(iter(records)), None)
     return made
@@ -118,33 +118,28 @@ def _checked(t: Tensor) -> _Record | None:
 class Watch:
     """Looks at one argument of a program at each call, remembering the tensor that it was last."""
 
-    __slots__ = ("_edits", "_layout", "_next_is_same", "_tensor", "_version")
+    __slots__ = ("_address", "_next_is_same", "_tensor", "_version")
 
     def __init__(self) -> None:
         self._tensor: Callable[[], Any] = lambda: self  # which is no tensor
-        self._layout: Any = None
-        self._version = self._edits = 0
-        self._next_is_same: Callable[[], int] | None = None
+        self._version = self._address = 0
+        self._next_is_same: Callable[[], int] = lambda: 0
 
     def __call__(self, t: Tensor) -> None:
         """Lets caches forget what was computed from the memory of `t`, if that was edited unseen."""
-        if not settings().unseen_edits:
-            return
         if (
             self._tensor() is t
-            and self._next_is_same is not None
             and t._version == self._version
-            and (t.data_ptr(), t.shape, t.stride()) == self._layout
-            and self._edits == tracked.unseen_edits()
+            and t.data_ptr() == self._address
             and self._next_is_same()
         ):
             return
-        record = _checked(t)
+        record = _checked(t) if settings().unseen_edits else None
         if record is None:
-            self._next_is_same = None
-            return
-        self._tensor, self._layout = weakref.ref(t), (t.data_ptr(), t.shape, t.stride())
-        self._version, self._edits, self._next_is_same = t._version, tracked.unseen_edits(), record.next_is_same
+            self._tensor = lambda: self
+        else:
+            self._tensor, self._next_is_same = weakref.ref(t), record.next_is_same
+            self._version, self._address = t._version, t.data_ptr()
 
 
 def watch(t: Tensor) -> None:

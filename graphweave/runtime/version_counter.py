@@ -22,6 +22,7 @@ _WORD = 8
 _SEARCHED = 12
 """Words from the start of a TensorImpl among which its counter is looked for; it is larger in every PyTorch."""
 
+_read = ctypes.c_uint64.from_address
 _unknown = itertools.count(-1, -1)
 
 
@@ -31,7 +32,7 @@ def counter_of(t: Tensor) -> int:
     It may be given to another tensor once every tensor with this counter is gone. Not for inference tensors.
     """
     offset = _offset()
-    return next(_unknown) if offset is None else ctypes.c_uint64.from_address(t._cdata + offset).value
+    return next(_unknown) if offset is None else _read(t._cdata + offset).value
 
 
 @lru_cache(maxsize=1)

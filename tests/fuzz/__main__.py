@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests import headers
 from tests.fuzz.grow import DOORS, grow
 from tests.fuzz.worker import work
 
@@ -42,15 +41,12 @@ def watch(seed: int, end: float, options: argparse.Namespace, out: Path) -> int:
     """Runs workers, one after another, each from where the last one stopped or fell."""
     results: Counter[str] = Counter()
     began = time.time()
-    quick = headers.compiler(out)
     while time.time() < end:
         command = [sys.executable, "-m", "tests.fuzz", "--work", "--seed", str(seed), "--until", str(end)]
         command += ["--out", str(out), "--shrink-seconds", str(options.shrink_seconds)]
         command += ["--door", options.door] if options.door else []
         log = (out / "worker.log").open("a")
         environment = {**os.environ, "GRAPHWEAVE_CACHE_DIR": str(out / "kernels"), "OMP_WAIT_POLICY": "PASSIVE"}
-        if quick is not None:
-            environment["GRAPHWEAVE_CXX"] = quick
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=environment)
         seed, running = _follow(process, seed, results, out)
         if running:

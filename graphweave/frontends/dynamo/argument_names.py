@@ -73,15 +73,16 @@ def user_name(source: str, parameters: Sequence[str] = ()) -> str:
     text = re.sub(r"^[LG]\['([^']*)'\]", r"\1", text)
     for pattern, words in _OF_GRAPHS:
         text = pattern.sub(words, text)
-    text = _MEMBERS.sub(r".\1", text)
-    return text.lstrip(".")
+    text = _MEMBERS.sub(r".\1", text).lstrip(".")
+    return "" if text.startswith("___") else text  # what Dynamo holds across a graph break has no name
 
 
 def in_user_names(text: str, parameters: Sequence[str]) -> str:
     """A sentence of Dynamo's ("tensor 'args[0]' size mismatch") with the arguments by their names."""
     text = re.sub(r"(?<![\w.])(?:L\['args'\]|args)\[(\d+)\]", lambda m: _positional(int(m[1]), parameters), text)
     text = re.sub(r"(?:L\['kwargs'\]|\bkwargs)\['(\w+)'\]", r"\1", text)
-    return re.sub(r"\bL\['(\w+)'\]", r"\1", text)
+    text = re.sub(r"\bL\['(\w+)'\]", r"\1", text)
+    return re.sub(r"'?___stack\d+(?:\[\d+\])*'?", "of a value across a graph break", text)
 
 
 def _positional(i: int, parameters: Sequence[str]) -> str:

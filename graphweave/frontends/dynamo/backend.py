@@ -34,8 +34,11 @@ from graphweave.frontends.dynamo.eager_work import eager_work
 from graphweave.frontends.dynamo.exposed import exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
+from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
 from graphweave.frontends.dynamo.reasons import graph_place
+from graphweave.frontends.dynamo.reference import Reference, checked_inference
+from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.passes.recompute import POLICIES, Recompute
@@ -52,7 +55,8 @@ MODES = (None, "default", "reduce-overhead")
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """`verify`: run the interpreter beside every region at every call and raise VerifyError where they differ.
+    """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
+    where they differ (`reference.py`, `compiler/check.py`).
 
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
@@ -122,6 +126,7 @@ def graphweave(
     `parameters` names the positional parameters of the compiled function where Dynamo has seen `*args` instead.
     """
     side = _Side(parse_options(with_mode(mode, options)), example_inputs, sources(module), parameters)
+    writes_apart(module)
     try:
         return _compiled(side, module)
     except _Interrupted:
@@ -132,7 +137,7 @@ def graphweave(
         raise
 
 
-_plain_door = PlainDoor(graphweave)
+_plain_door = PlainDoor(graphweave, lambda: tell_of_sparse_tensors(warn_once))
 
 
 def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:
@@ -184,7 +189,7 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported, glossary = self._optimised(module, frozenset())
+            imported, glossary, reference = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
@@ -196,8 +201,10 @@ class _Side:
             _fall_back(error, module)
             return make_boxed_func(module.forward)
 
+        checked = made if reference is None else checked_inference(reference, made, _names(module))
+
         def run(args: list[Any]) -> list[Any]:
-            return made(args)
+            return checked(args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
@@ -215,7 +222,7 @@ class _Side:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
             found = exposed(joint, num_fwd_outputs, self.examples)
-            imported, glossary = self._optimised(joint, frozenset(late), num_fwd_outputs)
+            imported, glossary, reference = self._optimised(joint, frozenset(late), num_fwd_outputs)
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
@@ -223,7 +230,7 @@ class _Side:
                 cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
                 exposed=exposed_values(found, imported), promises=imported.promises, glossary=glossary,
             )  # fmt: skip
-            forward, backward, drawn = split_modules(joint, imported, training, num_fwd_outputs)
+            forward, backward, drawn = split_modules(joint, imported, training, num_fwd_outputs, reference)
         except Exception as error:
             if interrupt_in(error) is not None:
                 raise
@@ -235,8 +242,10 @@ class _Side:
 
     def _optimised(
         self, module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None = None
-    ) -> tuple[Imported, Glossary]:
+    ) -> tuple[Imported, Glossary, Reference | None]:
+        """The program, rewritten, what its values are called, and what its results are compared with, if anything."""
         imported = import_graph(module, num_forward)
+        reference = Reference(module, imported, num_forward) if self.options.verify else None
         what, nodes = graph_place(module), imported.program.nodes
         left = sum(isinstance(n, Aten) for n in nodes)
         calls = sum(n.op == "call_function" for n in module.graph.nodes)
@@ -256,7 +265,7 @@ class _Side:
         glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
         if collecting():
             record_capture(_capture_note(module, imported, done, rows, glossary, tangents))
-        return _rewritten(imported, done), glossary
+        return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
@@ -299,6 +308,10 @@ def _rewritten(imported: Imported, done: Rewritten) -> Imported:
         attributes={where[r]: v for r, v in imported.attributes.items() if r in where},
         drawn={name: where[r] for name, r in imported.drawn.items() if r in where},
     )
+
+
+def _names(module: fx.GraphModule) -> list[str]:
+    return [n.name for n in module.graph.find_nodes(op="placeholder")]
 
 
 def _donate_nothing() -> None:

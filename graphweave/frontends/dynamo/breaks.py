@@ -10,16 +10,20 @@ from torch._dynamo.utils import graph_break_reasons, guard_failures
 
 from graphweave.core.lines import is_library, shown_path
 from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
-from graphweave.frontends.dynamo.reasons import line_of, one_line
+from graphweave.frontends.dynamo.reasons import function_name, line_of, one_line
 
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A graph break: `why` in one line, `where` as "file:line", `reason` as Dynamo has it, hints and all."""
+    """A graph break: `why` in one line, `where` as "file:line", `reason` as Dynamo has it, hints and all.
+
+    `times` is how often it was met: in each call of the line, and in each way to trace that was tried.
+    """
 
     why: str
     where: str
     reason: str
+    times: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +37,12 @@ class Recompilation:
 
 def breaks_since(seen: int) -> tuple[Break, ...]:
     """Graph breaks after the first `seen` that Dynamo has listed, each line once."""
-    found: dict[str, Break] = {}
+    found: dict[str, list[str]] = {}
     for reason in graph_break_reasons[seen:]:
-        text = str(reason.reason).strip()
-        where = _where(reason.user_stack)
-        known = found.get(where)
-        if known is None or len(text) > len(known.reason):  # a branch is told twice, once in words
-            found[where] = Break(one_line(text), where, text)
-    return tuple(found.values())
+        found.setdefault(_where(reason.user_stack), []).append(str(reason.reason).strip())
+    # A branch is told twice, once in words.
+    longest = {where: max(texts, key=len) for where, texts in found.items()}
+    return tuple(Break(one_line(text), where, text, len(found[where])) for where, text in longest.items())
 
 
 def breaks_seen() -> int:
@@ -63,7 +65,7 @@ def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) ->
             version, _, why = str(reason).partition(": ")
             first.setdefault(version, why.partition("\n")[0])
         where = line_of(target) if mine else f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
-        what = code.co_name.removeprefix("traced_")
+        what = function_name(code.co_name)
         out.update((Recompilation(what, in_user_names(why, parameters), where), None) for why in first.values())
     return tuple(out)
 

@@ -15,6 +15,7 @@ import torch
 import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
+from torch._dynamo.utils import graph_break_reasons
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.module import _has_any_global_hook
@@ -28,17 +29,23 @@ from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
-from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
+from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, ONE_APART, SHAPES
+from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
-from graphweave.frontends.dynamo.sparse_matrix import stand_in
+from graphweave.frontends.dynamo.sparse_matrix import in_use, stand_in
+from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
 from graphweave.frontends.dynamo.turns import Turns
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform, method, transformed, what_is_meant
 
 _log = logger(__name__)
 T = TypeVar("T", bound=Callable[..., Any])
 
 _LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 1024}
+_RNN = {"allow_rnn": True}
+"""Recurrent layers are traced; of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)."""
+
 _ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
 """Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
 of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
@@ -56,7 +63,8 @@ def compile(
     becomes a graph break, what cannot be compiled runs as PyTorch calls; `graphweave.counters()` tells, and
     `graphweave.explain` says why.
 
-    `options`: `verify=True` runs every region beside the interpreter and raises VerifyError where they differ.
+    `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
+    VerifyError where results, gradients, or strides and memory that a result promises differ.
     `recompute` says what the backward computes again instead of keeping it from the forward: "auto" what costs O(1)
     operations an element on edges, so that nothing of edges x features is kept; "never" nothing, as eager; "always" all
     but matrix products and calls left to PyTorch, on nodes and along edges too (least memory, most time).
@@ -76,6 +84,7 @@ def compile(
     settings()  # a variable that cannot be used is refused here, by name, and not in the middle of a compilation
     if dynamic not in (None, True, False):
         raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r}). Pass one of these.")
+    model = cast(T, what_is_meant(model))
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
@@ -98,7 +107,7 @@ class _Captured:
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            # where the frame is left to Python, guards would be compiled alone
+            # where this frame is left to Python, guards would be frames of their own, compiled for nothing
             if torch.compiler.is_dynamo_compiling():
                 tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
                 dense = [t for t in tensors if t.layout is torch.strided]
@@ -110,19 +119,27 @@ class _Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
-        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
+        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
+            full_capture, capture_with_one_apart, frame_by_frame,
+        )  # fmt: skip
         self._traced = False
+        self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # part of something larger that is compiled
+            return self._target(*args, **kwargs)
+        if inside_a_transform():
+            transformed(name_of(self._target))
+            return self._target(*args, **kwargs)
         return self._turns.take(self._with_stand_ins, args, kwargs)
 
     def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
         """Sparse tensors are captured as what stands for them, and given back as sparse tensors."""
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
-        places = self._sparse_places + places_in((args, kwargs))
+        places = self._sparse_places + places_in((*args, *kwargs.values()))
         if not places:
             return given_back(self._call(args, kwargs))
         with swapped(places):
@@ -131,14 +148,18 @@ class _Captured:
     def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
         args = tuple(map(_as_traced, given))
         kwargs = {name: _as_traced(arg) for name, arg in given_by_name.items()}
+        if not self._traced and isinstance(self._target, torch.nn.Module):
+            make_parameters(self._target, args, kwargs)
         while self._modes and not self._hooked_everywhere():
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                with self._modes[0](), _floats(fixed=not self._traced), _hooks_noticed(), polyfilled():
+                equals = polyfilled(sparse=in_use() or not self._whole)
+                capture, floats = self._modes[0](), _floats(fixed=not self._traced)
+                with capture, floats, _hooks_noticed(), equals, pages_in_a_line():
                     out = self._compiled(*args, **kwargs)
-                self._traced = True
+                self._traced = self._whole = True
                 return out
             except Exception as error:
                 if (interrupt := interrupt_in(error)) is not None:
@@ -147,10 +168,10 @@ class _Captured:
                     raise
                 failed = error
             finally:
-                broken = max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True))
+                broken = _breaks_since(breaks)
                 bump("graph_breaks", broken)
                 if broken:  # maybe by a sparse tensor that was not there before
-                    self._sparse_places = None
+                    self._sparse_places, self._whole = None, False
             if before is not None:
                 before.restore()
             if isinstance(failed, TorchRuntimeError):
@@ -182,7 +203,7 @@ class _Captured:
         why, where = reason_of(error)
         self._modes = self._modes[1:]
         if self._modes:
-            _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, why)
+            _log.info("%s: tracing failed (%s); tracing with other settings", name, why)
             return
         record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
         warn_once(not_traced(name, where or line_of(self._target), why))
@@ -220,10 +241,13 @@ def _guard_sizes(features: torch.Tensor, *, of_nodes: bool) -> None:
     `of_nodes`: the first features of a call, which are those of nodes; others may be those of edges.
     """
     # One row has code of its own: squeeze() takes the dim of rows for one of features.
-    alone = features.size(0) == 1
+    if not of_nodes:
+        if features.size(0) == 1:
+            pass
     # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
-    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops.
-    if not alone and of_nodes and features.size(0) == 0:
+    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops. "Fewer than 2" is what
+    # PyTorch remembers as a range; of "not 0 and not 1" it would know nothing about the sum.
+    elif features.size(0) < 2 and features.size(0) == 1:
         pass
     # Feature sizes are compiled in: a range of symbolic length is what Dynamo makes a number of.
     if features.dim() == 2:
@@ -250,7 +274,14 @@ def _hooks_noticed() -> Iterator[None]:
 @contextmanager
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
-    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+    with torch._dynamo.config.patch({**CAPTURE, **_RNN, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+        yield
+
+
+@contextmanager
+def capture_with_one_apart() -> Iterator[None]:
+    """As `full_capture`, for functions in which a size of 1 that is not compiled in meets a larger one."""
+    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(ONE_APART):  # type: ignore[attr-defined]
         yield
 
 
@@ -262,7 +293,7 @@ def frame_by_frame() -> Iterator[None]:
     log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
     log.addFilter(_tell)
     try:
-        settings = {"suppress_errors": True, "allow_rnn": True, **_LIMITS}
+        settings = {"suppress_errors": True, **_RNN, **_LIMITS}
         with torch._dynamo.config.patch(settings), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
             yield
     finally:
@@ -303,7 +334,8 @@ class _State:
     """What a call may have changed when a function behind a graph break cannot be traced: random state and buffers."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
+        owner = getattr(target, "__self__", target)  # of a method
+        buffers = owner.buffers() if isinstance(owner, torch.nn.Module) else ()
         with torch.no_grad():
             self._buffers = [(b, b.clone()) for b in buffers]
         self._random = torch.get_rng_state()
@@ -320,10 +352,20 @@ def name_of(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 
-def _graph_breaks() -> tuple[int, int]:
-    """What PyTorch could not do, and where it broke a graph: branches and loops are only in the first."""
+def _graph_breaks() -> tuple[int, int, int]:
+    """What PyTorch could not do, where it broke a graph, and how many reasons it has told.
+
+    Branches and loops are only in the first, what depends on data only in the last, where one break may be told twice.
+    """
     counts = torch._dynamo.utils.counters
-    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values())
+    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)
+
+
+def _breaks_since(before: tuple[int, int, int]) -> int:
+    now = _graph_breaks()
+    counted = max(now[0] - before[0], now[1] - before[1], 0)
+    lines = {str(r.user_stack[-1]) for r in graph_break_reasons[before[2] :] if r.user_stack}
+    return max(counted, len(lines))
 
 
 class CompiledModule(torch.nn.Module):
@@ -362,7 +404,8 @@ class CompiledModule(torch.nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_gw_original"], name)
+            original = self.__dict__["_gw_original"]
+            return method(original, name, getattr(original, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_gw_original" in self.__dict__:

@@ -46,7 +46,8 @@ Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
 class Context:
     """The program as it grows: `refs[node]` translates an FX node, `loc` is the user's line of the present one.
 
-    `attributes` are inputs whose value is part of the program, `effects` calls that must run though nothing reads them.
+    `attributes` are inputs whose value is part of the program, `effects` calls that must run though nothing reads them,
+    `seeded` names calls whose random numbers became functions of a seed.
     """
 
     def __init__(self, spaces: Spaces) -> None:
@@ -56,6 +57,7 @@ class Context:
         self.sizes: dict[Any, Ref] = {}
         self.attributes: dict[Ref, Any] = {}
         self.effects: list[Ref] = []
+        self.seeded: set[str] = set()
         self.loc = ""
         self.serial = 0
         """Of the last call that draws or writes: equal ones are told apart."""

@@ -69,9 +69,9 @@ def summary(told: Told) -> list[Row]:
     rows += [Row("runs eagerly", shown_text(why)) for why in told.eager]
     rows += _kept(told.graphs)
     rows += [Row("graph break", b.why, b.where) for b in told.breaks]
-    unnamed = told.graph_breaks - len(told.breaks)
+    unnamed = told.graph_breaks - sum(b.times for b in told.breaks)
     if unnamed > 0:
-        rows.append(Row("graph break", f"{unnamed} of which PyTorch tells no line; TORCH_LOGS=graph_breaks shows them"))
+        rows.append(Row("graph break", f"{unnamed} more without a line; TORCH_LOGS=graph_breaks shows them"))
     rows += [Row("compiled again", f"{r.what}: {r.why}", r.where) for r in told.recompiled]
     return rows
 
@@ -164,8 +164,8 @@ def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
         return []
     found: dict[tuple[str, str], list[SavedNote]] = {}
     for s in (s for g in graphs for s in g.keeps):
-        line, own = split_location(s.where)
-        found.setdefault((s.space, own or line), []).append(s)
+        _, own = split_location(s.where)
+        found.setdefault((s.space, own), []).append(s)
     held = sum(s.bytes for notes in found.values() for s in notes)
     total = f"{size(held)} beside the arguments" if found else "nothing beside the arguments"
     rows = [Row("saved for backward", f"{total} (recompute={', '.join(policies)})")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,8 @@ class Imported:
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
     `promises[i]` says how result i lies in memory (None: nothing is promised, or the program itself sees to it).
-    `drawn` has the seed of each random call that is drawn row by row, and what any other drew, by the call's name.
+    `origins` gives the value of each FX node by name, `seeded` names those whose random numbers are functions of a
+    seed, and `drawn` has that seed, or what any other random call drew, by the call's name.
     `attributes` are further inputs whose value is part of the graph (constants), `effects` nodes that must run though
     no result needs them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
     """
@@ -94,6 +95,8 @@ class Imported:
     attributes: dict[Ref, Any]
     drawn: dict[str, Ref]
     promises: tuple[Promise | None, ...] = ()
+    origins: Mapping[str, Ref] = field(default_factory=dict)
+    seeded: frozenset[str] = frozenset()
 
 
 def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported:
@@ -121,6 +124,7 @@ class _Importer:
         self.drawn: dict[str, Ref] = {}
         self.promises: list[Promise | None] = []
         self.bases: dict[fx.Node, Ref] = {}
+        self.origins: dict[str, Ref] = {}
 
     def run(self) -> Imported:
         outputs: list[Ref | None] = []
@@ -135,6 +139,7 @@ class _Importer:
 
     def _keep(self, node: fx.Node, ref: Ref) -> None:
         self.cx.refs[node] = ref
+        self.origins[node.name] = ref
         value = val(node)
         if value is not None:
             self.vals.setdefault(ref, value)
@@ -174,7 +179,7 @@ class _Importer:
             found = self.cx.size(value)
             if found is not None:
                 return found
-        handler, why = HANDLERS.get(node.target), "an operator that kernels do not have"
+        handler, why = HANDLERS.get(node.target), "no kernel computes it"
         if handler is not None:
             try:
                 ref = handler(self.cx, node)
@@ -293,12 +298,13 @@ class _Importer:
         return out
 
     def _seen(self, result: fx.Node, roots: Mapping[fx.Node, int]) -> Ref | None:
-        """A result whose memory is an input's or another result's, as a view of that."""
+        """A result whose memory is an input's or another result's, or has gaps, as a view of the whole."""
         root = root_of(result)
         if root.op != "call_function":
             return self._viewed(self._operand(root), views_from(root, result)) if root is not result else None
         order = order_of(val(root))
-        if roots[root] < 2 or order is None:
+        alone = roots[root] < 2 and order_of(val(result)) is not None
+        if alone or order is None:
             return None
         if root not in self.bases:
             ref = self._operand(root)
@@ -355,6 +361,8 @@ class _Importer:
             {new[r]: v for r, v in self.cx.attributes.items() if r in new},
             {name: new[r] for name, r in self.drawn.items() if r in new},
             tuple(self.promises),
+            {name: new[r] for name, r in self.origins.items() if r in new},
+            frozenset(self.cx.seeded),
         )
 
 

@@ -7,13 +7,14 @@ is imported already. They are equals: another thread that meets one meanwhile co
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from graphweave.core import locks
 from graphweave.frontends.dynamo import sparse_polyfills
@@ -49,6 +50,19 @@ def _sorted_index(self: Any, index: Tensor | None) -> None:
         torch._assert_async(torch.all(index[:-1] <= index[1:]), message)  # type: ignore[call-arg]
 
 
+def _sorted_rows(
+    self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
+    dim: int = -2, max_num_elements: int | None = None,
+) -> Tensor:  # fmt: skip
+    """SortAggregation: pads every segment by k rows and keeps the first k, where the original asks which is longer."""
+    fill = x.detach().min() - 1
+    rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
+    order = rows[:, :, -1].sort(dim=-1, descending=True).indices
+    rows = rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.size(2)))
+    rows = torch.cat([rows, fill.expand(rows.size(0), self.k, rows.size(2))], dim=1).narrow(1, 0, self.k)
+    return rows.masked_fill(rows == fill, 0.0).flatten(1)
+
+
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """GraphUNet: the edges of A A, with loops in A and none in the result, where the original takes sparse tensors.
 
@@ -70,6 +84,15 @@ def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int
     keys, pair = torch.unique(start[apart] * num_nodes + end[apart], return_inverse=True)
     total = product.new_zeros(keys.size(0)).index_add(0, pair, product[apart])
     return torch.stack([keys // num_nodes, keys % num_nodes]), total
+
+
+def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
+    """scatter without a size, on an index whose length data decides: the original first asks whether it has one."""
+    from torch_geometric.utils import scatter  # optional, and there if this is called
+
+    if dim_size is None:
+        dim_size = int(torch.cat([index.reshape(-1), index.new_full((1,), -1)]).max()) + 1
+    return scatter(src, index, dim, dim_size, reduce)
 
 
 def _dense_batch(
@@ -104,46 +127,105 @@ def _dense_batch(
     return out.view([batch_size, max_num_nodes, *x.shape[1:]]), mask.view(batch_size, max_num_nodes)
 
 
+_lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
+
+
+def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
+    """LSTM over as many steps as the code says (JumpingKnowledge's are layers): gates written out step by step.
+
+    PyTorch's own, traced, fails in training and gives other numbers in inference (2.13, by its kernel of oneDNN). Any other LSTM breaks the graph and runs eagerly.
+    """
+    plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
+    steps = input.size(1 if self.batch_first else 0) if plain else 0
+    if not plain or (self.dropout and self.training) or not has_static_value(steps):
+        return _lstm_of_pytorch(self, input, hx)
+    sequence = list(input.unbind(1 if self.batch_first else 0))
+    hidden, cells = [], []
+    for layer in range(self.num_layers):
+        ways = []
+        for suffix in ("", "_reverse") if self.bidirectional else ("",):
+            k, place = f"_l{layer}{suffix}", len(hidden)
+            w, u = getattr(self, "weight_ih" + k), getattr(self, "weight_hh" + k)
+            b = getattr(self, "bias_ih" + k) + getattr(self, "bias_hh" + k) if self.bias else None
+            h = sequence[0].new_zeros(sequence[0].size(0), self.hidden_size) if hx is None else hx[0][place]
+            c = torch.zeros_like(h) if hx is None else hx[1][place]
+            outputs = []
+            for x in reversed(sequence) if suffix else sequence:
+                gates = torch.nn.functional.linear(x, w, b) + torch.nn.functional.linear(h, u)
+                i, f, g, o = gates.chunk(4, dim=1)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * c.tanh()
+                outputs.append(h)
+            hidden.append(h)
+            cells.append(c)
+            ways.append(outputs[::-1] if suffix else outputs)
+        sequence = [torch.cat(pair, dim=1) if len(pair) > 1 else pair[0] for pair in zip(*ways, strict=True)]
+    return torch.stack(sequence, 1 if self.batch_first else 0), (torch.stack(hidden), torch.stack(cells))
+
+
 _EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
+    ("torch.nn.modules.rnn", ("LSTM", "forward"), _lstm),
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
     ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
     ("torch_geometric.nn.dense.linear", ("HeteroLinear", "forward"), _typed_linear),
+    ("torch_geometric.nn.pool.select.topk", ("scatter",), _scatter),
+    ("torch_geometric.nn.pool.glob", ("scatter",), _scatter),
     ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
     ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
+    ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
-    *sparse_polyfills.EQUALS,
 )
 """Module, attribute, and what takes its place."""
 
 _lock = locks.lock()
-_calls = 0
-_originals: list[tuple[Any, str, Any]] = []
+
+
+class _Group:
+    """Equals that are in place as long as some call needs them."""
+
+    def __init__(self, equals: Sequence[tuple[str, tuple[str, ...], Any]]) -> None:
+        self._equals = equals
+        self._originals: list[tuple[Any, str, Any]] = []
+        self.calls = 0
+
+    def enter(self) -> None:
+        self.calls += 1
+        if self.calls > 1:
+            return
+        for module, path, equal in self._equals:
+            owner: Any = sys.modules.get(module)
+            for name in path[:-1]:
+                owner = getattr(owner, name, None)
+            if owner is not None and hasattr(owner, path[-1]):
+                self._originals.append((owner, path[-1], getattr(owner, path[-1])))
+                setattr(owner, path[-1], equal)
+
+    def leave(self) -> None:
+        self.calls -= 1
+        while self.calls == 0 and self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
+
+
+_always, _for_sparse = _Group(_EQUALS), _Group(sparse_polyfills.EQUALS)
 
 
 @contextmanager
-def polyfilled() -> Iterator[None]:
-    """Inside, equals are in place. May be nested, and entered by several threads."""
-    global _calls
+def polyfilled(*, sparse: bool = True) -> Iterator[None]:
+    """Inside, equals are in place, those of functions of sparse tensors only with `sparse`: they are many, and take
+    longer than all else that a small call does in Python. May be nested, and entered by several threads."""
+    groups = (_always, _for_sparse) if sparse else (_always,)
     with _lock:
-        _calls += 1
-        if _calls == 1:
-            _put_in_place()
+        for group in groups:
+            group.enter()
     try:
         yield
     finally:
         with _lock:
-            _calls -= 1
-            if _calls == 0:
-                while _originals:
-                    owner, name, original = _originals.pop()
-                    setattr(owner, name, original)
+            for group in groups:
+                group.leave()
 
 
-def _put_in_place() -> None:
-    for module, path, equal in _EQUALS:
-        owner: Any = sys.modules.get(module)
-        for name in path[:-1]:
-            owner = getattr(owner, name, None)
-        if owner is not None and hasattr(owner, path[-1]):
-            _originals.append((owner, path[-1], getattr(owner, path[-1])))
-            setattr(owner, path[-1], equal)
+def in_place() -> bool:
+    """Is some compiled function being called?"""
+    return _always.calls > 0

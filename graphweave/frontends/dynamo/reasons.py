@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +16,7 @@ from graphweave.core.lines import is_library, shown_path
 
 _USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTALL)
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NOT_THEIRS = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parent) + os.sep)
 _NAMED_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
 _UNCONVERTED = re.compile(r"WON'T CONVERT (\S+) (\S+) line (\d+)")
@@ -69,15 +72,24 @@ def unconverted(message: str) -> tuple[str, str]:
     if found is None:
         return "a function", ""
     name, path, line = found.groups()
-    return name, f"{shown_path(path)}:{line}"
+    return function_name(name), f"{shown_path(path)}:{line}"
+
+
+def function_name(name: str) -> str:
+    """What the user calls a function that Dynamo traces: ours around it, and the rest of one behind a graph break, have
+    names of their own."""
+    rest = re.fullmatch(r"torch_dynamo_resume_in_(.*)_at_(\d+)", name)
+    return f"{rest[1]}, behind line {rest[2]}" if rest else name.removeprefix("traced_")
 
 
 def graph_place(module: fx.GraphModule) -> str:
     """The user's function that a graph was captured from, with the first of its lines: "forward (train.py:8)"."""
     for node in module.graph.nodes:
-        frames = [f for f in _NAMED_FRAME.findall(node.meta.get("stack_trace") or "") if not is_library(f[0])]
+        frames = [
+            f for f in _NAMED_FRAME.findall(node.meta.get("stack_trace") or "") if not f[0].startswith(_NOT_THEIRS)
+        ]
         if frames:
-            path, line, name = frames[0]
+            path, line, name = next((f for f in frames if not is_library(f[0])), frames[0])
             return f"{name} ({shown_path(path)}:{line})"
     return "a function"
 

@@ -50,7 +50,7 @@ def _counts(node: Any) -> bool:
 
 
 def _is_index(node: fx.Node, user: fx.Node, rows: Any) -> bool:
-    """Does `user`, or do those who read its reshape, take `node` for an index among so many rows and for nothing else?"""
+    """Does `user`, or do those who read its reshape, take `node` for an index of so many rows, and as nothing else?"""
     if user.target in IDENTITY or user.target in RESHAPES:
         return index_vector(user) is node and all(_is_index(node, after, rows) for after in user.users)
     found = pulled(user) or pushed(user)

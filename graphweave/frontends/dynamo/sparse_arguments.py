@@ -10,17 +10,14 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from graphweave.frontends.dynamo.sparse_functions import FUNCTIONS
 from graphweave.frontends.dynamo.sparse_indices import Indices
 from graphweave.frontends.dynamo.sparse_matrix import LAYOUTS, SparseMatrix, as_sparse, stand_in
-
-assert FUNCTIONS  # which are registered where they are defined
 
 Place = tuple[Any, Any]
 """A dict, list or cell, and the key there of a value that holds sparse tensors."""
 
-_DEPTH = 4
-"""How far down an object is searched: PyG's HeteroData has a dict of stores that each have a dict."""
+_DEPTH = 6
+"""How far down an object is searched: PyG's HeteroData has a dict of stores, objects that each have a dict."""
 
 _NO_OBJECTS = (Tensor, nn.Module, type, types.FunctionType, types.MethodType, types.ModuleType)
 
@@ -50,7 +47,7 @@ def taken_apart(x: Any) -> Any:
         items = [taken_apart(item) for item in x]
         if all(new is old for new, old in zip(items, x, strict=True)):
             return x
-        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)  # type: ignore[arg-type]
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
     if type(x) is dict:
         values = {key: taken_apart(item) for key, item in x.items()}
         return x if all(values[key] is x[key] for key in x) else values
@@ -81,7 +78,7 @@ def places_in(objects: Iterator[Any] | tuple[Any, ...]) -> list[Place]:
 
 
 def places_of(target: Callable[..., Any]) -> list[Place]:
-    """Where a function or module holds sparse tensors: buffers, attributes, variables of its closure, globals it names."""
+    """Where a function or module holds sparse tensors: buffers, attributes, variables of its closure, named globals."""
     found: list[Place] = []
     while isinstance(target, functools.partial):
         _search(target.args, found, 1)
@@ -113,18 +110,18 @@ def _look(values: dict[str, Any], found: list[Place], container: Any = None) -> 
 
 
 def _search(x: Any, found: list[Place], depth: int) -> None:
-    if depth < 0:
+    if depth < 0 or isinstance(x, _NO_OBJECTS):
         return
     if isinstance(x, dict):
         for key, value in x.items():
             if is_sparse(value):
                 found.append((x, key))
-            elif not isinstance(value, Tensor):
+            else:
                 _search(value, found, depth - 1)
     elif isinstance(x, list | tuple):
         for item in x:
             _search(item, found, depth - 1)
-    elif hasattr(x, "__dict__") and not isinstance(x, _NO_OBJECTS):
+    elif hasattr(x, "__dict__"):
         _search(x.__dict__, found, depth - 1)
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from graphweave.frontends.dynamo.sparse_indices import Indices, as_plain, indices, of_kind
+from graphweave.frontends.dynamo.sparse_indices import Indices, as_plain, indices
 from graphweave.frontends.dynamo.sparse_matrix import FUNCTIONS, SparseMatrix, col_of, compressed, matrix, row_of, size
 
 _COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
@@ -63,7 +63,7 @@ def product_reduced(a: SparseMatrix, b: Any, reduce: str) -> Any:
 
 
 def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
-    """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row, 0 where there are none."""
+    """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row; 0 without any."""
     ones = [1] * (messages.dim() - 1)
     out = messages.new_zeros((rows, *messages.shape[1:]))
     if reduce in ("amax", "amin"):
@@ -170,8 +170,7 @@ def _raw_values(a: SparseMatrix) -> Any:
 def _indices(a: SparseMatrix) -> Any:
     if a.gw_layout is not _COO or not a.gw_coalesced:
         return NotImplemented
-    row, col = row_of(a), col_of(a)
-    return indices(torch.stack([row, col]), "pairs", row, col)
+    return torch.stack([row_of(a), col_of(a)])
 
 
 @answers("_indices")
@@ -181,12 +180,17 @@ def _raw_indices(a: SparseMatrix) -> Any:
 
 @answers("crow_indices")
 def _crow_indices(a: SparseMatrix) -> Any:
-    return indices(a.gw_given, "pointer", row_of(a)) if a.gw_layout is _CSR else NotImplemented
+    return _pointer(a, row_of(a)) if a.gw_layout is _CSR else NotImplemented
 
 
 @answers("ccol_indices")
 def _ccol_indices(a: SparseMatrix) -> Any:
-    return indices(a.gw_given, "pointer", col_of(a)) if a.gw_layout is _CSC else NotImplemented
+    return _pointer(a, col_of(a)) if a.gw_layout is _CSC else NotImplemented
+
+
+def _pointer(a: SparseMatrix, index: Tensor) -> Tensor:
+    assert a.gw_given is not None
+    return indices(a.gw_given, "pointer", index)
 
 
 @answers("col_indices")
@@ -311,7 +315,7 @@ def dense(a: SparseMatrix, dtype: Any = None, **_: Any) -> Tensor:
 
 @answers("add", "__add__", "__radd__", "__iadd__")
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
-    """Of two matrices of one layout the entries of both; equal ones are summed once the operands' were, as in eager mode."""
+    """Of two matrices of one layout the entries of both. Equal ones are summed if those of the operands were."""
     if not isinstance(a, SparseMatrix) or not isinstance(b, SparseMatrix) or a.gw_layout is not b.gw_layout:
         return NotImplemented
     if a.gw_values.shape[1:] != b.gw_values.shape[1:] or size(a) != size(b):
@@ -417,12 +421,9 @@ def _convert(a: SparseMatrix, to: Any = None, *, dtype: Any = None, **kwargs: An
 # ---------------------------------------------------------------- matrices made in a traced function
 
 
-def made(given: Any, values: Tensor, shape: Any, *, is_coalesced: bool) -> SparseMatrix:
+def made(given: Tensor, values: Tensor, shape: Any, *, is_coalesced: bool) -> SparseMatrix:
     """COO, of `given` [2, entries]."""
-    known = of_kind(given, "pairs")
-    plain = as_plain(given)
-    row, col = (given.gw_row, given.gw_col) if known else (plain[0], plain[1])
-    return matrix(values, row, col, *_carriers(values, shape), _COO, coalesced=known or is_coalesced)
+    return matrix(values, given[0], given[1], *_carriers(values, shape), _COO, coalesced=is_coalesced)
 
 
 def made_compressed(given: Any, other: Tensor, values: Tensor, shape: Any, layout: torch.layout) -> SparseMatrix:

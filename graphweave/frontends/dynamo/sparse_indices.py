@@ -1,8 +1,8 @@
-"""Index tensors of a sparse matrix that know what they are, so that what is made of them is not worked out anew.
+"""Compressed indices (crow, ccol) that know the index they stand for, so that what is made of them leads there.
 
-A trace cannot see that compressed indices (crow, ccol) have as many entries as the matrix, nor that indices are sorted.
-So PyG's `ptr2index`, and who does the same by hand, would arrive at another index than the one along which the matrix
-multiplies, and `set_sparse_value` would sort once more.
+PyG's `ptr2index`, and who does the same by hand, repeats the number of each row as often as the row has entries. How
+many that makes is in no size that a trace could see, and it would be another index than the one along which the matrix
+multiplies.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from torch import Tensor
 
 
 class Indices(Tensor):
-    """The plain tensor `gw_plain`, and what is known about it by its kind.
+    """The plain tensor `gw_plain`, what it is (`gw_kind`), and the row of each entry, `gw_row`.
 
-    "pointer" [rows + 1]: crow or ccol indices, of entries in the rows `gw_row`. "starts", "ends" [rows]: a pointer
-    without its last or first element. "counts" [rows]: their difference. "pairs" [2, entries]: rows and columns of a
-    coalesced matrix, `gw_row` and `gw_col`.
+    "pointer" [rows + 1]: crow or ccol indices. "starts" and "ends" [rows]: a pointer without its last or first element.
+    "counts" [rows]: their difference.
     """
 
     gw_plain: Tensor
     gw_kind: str
     gw_row: Tensor
-    gw_col: Tensor | None
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -37,9 +35,9 @@ class Indices(Tensor):
         return func(*[as_plain(a) for a in args], **{name: as_plain(a) for name, a in given.items()})
 
 
-def indices(plain: Tensor, kind: str, row: Tensor, col: Tensor | None = None) -> Tensor:
+def indices(plain: Tensor, kind: str, row: Tensor) -> Tensor:
     out = plain.as_subclass(Indices)
-    out.gw_plain, out.gw_kind, out.gw_row, out.gw_col = plain, kind, row, col
+    out.gw_plain, out.gw_kind, out.gw_row = plain, kind, row
     return out
 
 
@@ -59,7 +57,7 @@ def of_kind(x: Any, kind: str) -> bool:
 
 
 def _alike(x: Any, *_: Any, **__: Any) -> Tensor:
-    return indices(x.gw_plain.detach(), x.gw_kind, x.gw_row, x.gw_col)
+    return indices(x.gw_plain.detach(), x.gw_kind, x.gw_row)
 
 
 def _view(x: Any, *sizes: Any) -> Tensor | None:
@@ -77,8 +75,6 @@ def _diff(x: Any, *args: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _item(x: Any, which: Any) -> Tensor | None:
-    if of_kind(x, "pairs") and type(which) is int and which in (0, 1):
-        return x.gw_col if which else x.gw_row  # type: ignore[no-any-return]
     if of_kind(x, "pointer") and isinstance(which, slice):
         if (which.start, which.stop, which.step) == (1, None, None):
             return indices(x.gw_plain[1:], "ends", x.gw_row)
@@ -96,9 +92,9 @@ def _sub(ends: Any, starts: Any, **kwargs: Any) -> Tensor | None:
 def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: Any) -> Tensor | None:
     """For each entry the value of its row: a gather. Of the counts alone: the rows themselves."""
     if repeats is None and dim is None and of_kind(x, "counts"):
-        return x.gw_row  # type: ignore[no-any-return]
+        return x.gw_row
     if of_kind(repeats, "counts") and not isinstance(x, Indices) and (dim == 0 or (dim is None and x.dim() == 1)):
-        return x.index_select(0, repeats.gw_row)  # type: ignore[no-any-return]
+        return x.index_select(0, repeats.gw_row)
     return None
 
 

@@ -1,7 +1,7 @@
 """A torch.sparse matrix as the graph that it is: index tensors are maps, values are values of edges.
 
-Dynamo takes no sparse tensors. A `SparseMatrix` is handed over in place of each (`sparse_arguments.py`) and, while it is
-traced, answers what PyTorch's functions and PyG's helpers ask of a sparse tensor by gathers and scatters of plain
+Dynamo takes no sparse tensors. A `SparseMatrix` is handed over in place of each (`sparse_arguments.py`). While it is
+traced, it answers what PyTorch's functions and PyG's helpers ask of a sparse tensor by gathers and scatters of plain
 tensors (`sparse_functions.py`). Outside of a trace, behind a graph break or where a model has kept one from an earlier
 call, it acts as the sparse tensor that it stands for.
 """
@@ -20,7 +20,21 @@ from torch._dynamo.eval_frame import skip_code
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
 """Name of a PyTorch function, as PyTorch hands it over -> what stands in for it where a SparseMatrix is an argument.
-NotImplemented breaks the graph, and eager mode does it or says why it cannot."""
+After NotImplemented the graph breaks, and eager mode does it or says why it cannot."""
+
+_used = False
+
+
+def in_use() -> bool:
+    """Has a function been traced that takes sparse tensors, or makes one or something of the kind? The guards of its
+    compiled code ask for the equals of `sparse_polyfills.py` at every call from then on."""
+    return _used
+
+
+def use(*_: Any) -> None:
+    global _used
+    _used = True
+
 
 LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
@@ -42,11 +56,12 @@ def _own(name: str, of: Tensor) -> Any:
 class SparseMatrix(Tensor):
     """A matrix [rows, cols] with `gw_values` [entries, ...] at (row[k], col[k]).
 
-    `gw_row` and `gw_col` are indices [entries]. Where one is None, or both are, it is in `gw_given`: crow or ccol indices
-    of a compressed layout, indices [2, entries] of COO. `gw_rows` [rows, 0] and `gw_cols` [cols, 0] carry the sizes, since sizes of tensors become
-    symbols and plain numbers would be compiled in. `gw_coalesced`: entries are known to be sorted and distinct.
-    `gw_entered`: it was made at the door. `gw_real` is the sparse tensor it stands for, if there is one already. What it is made of is one number of the
-    values' dtype and device: nothing whose size could be asked for.
+    `gw_row` and `gw_col` are indices [entries]. What is None of them is in `gw_given`: crow or ccol indices of a
+    compressed layout, indices [2, entries] of COO. `gw_rows` [rows, 0] and `gw_cols` [cols, 0] carry the sizes, since
+    sizes of tensors become symbols and plain numbers would be compiled in. `gw_coalesced`: entries are known to be
+    sorted and distinct. `gw_entered`: it was made at the door. `gw_real` is the sparse tensor it stands for, if there
+    is one. The SparseMatrix itself is a tensor of one number, of the values' dtype and device: it has no size that
+    compiled code could ask for.
     """
 
     gw_values: Tensor
@@ -66,13 +81,12 @@ class SparseMatrix(Tensor):
         if _asked_by_compiler():
             return super().__torch_function__(func, types, args, given)
         if not _tracing():
-            return _eagerly(func, args, given)
+            return eagerly(func, args, given)
         name = func.__name__  # by name: under Dynamo one function has several objects
         if name == "__get__":  # dtype, device and the like, which are those of the number
             return func(*args, **given)
-        if name not in FUNCTIONS:
-            return NotImplemented
-        return FUNCTIONS[name](*args, **given)
+        out = FUNCTIONS[name](*args, **given) if name in FUNCTIONS else NotImplemented
+        return eagerly(func, args, given) if out is NotImplemented else out
 
     @property
     def layout(self) -> torch.layout:  # type: ignore[override]
@@ -117,8 +131,8 @@ class SparseMatrix(Tensor):
 
 
 def never_alone(cls: type[Tensor]) -> None:
-    """Dynamo inlines the methods of `cls` and compiles none on its own, as it would where they are called behind a graph
-    break: compiled, they would answer as if they were traced."""
+    """Dynamo inlines the methods of `cls` and compiles none on its own, as it would where they are called behind a
+    graph break: compiled, they would answer as if they were traced."""
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if isinstance(function, FunctionType):
@@ -128,9 +142,9 @@ def never_alone(cls: type[Tensor]) -> None:
 never_alone(SparseMatrix)
 
 
-@torch._dynamo.disable
-def _eagerly(func: Any, args: Any, kwargs: Any) -> Any:
-    """Of the sparse tensors themselves; not traced, as frames behind a graph break would be."""
+@torch._dynamo.disable(reason="graphweave has no gathers and scatters for this function of a sparse tensor")
+def eagerly(func: Any, args: Any, kwargs: Any) -> Any:
+    """`func` of the sparse tensors themselves, behind a graph break."""
     return func(*as_sparse(args), **as_sparse(kwargs))
 
 
@@ -183,6 +197,7 @@ def stand_in(real: Tensor) -> Tensor:
     Gradients of values become gradients of `real`. A COO tensor that is not coalesced gives its values a gradient only
     once it is, so then it is the coalesced one that is taken apart.
     """
+    use()
     row = col = None
     if real.layout is torch.sparse_coo:
         if real.sparse_dim() != 2:

@@ -46,7 +46,7 @@ def laid_out(x: Tensor, order: Sequence[int], whole: bool = False) -> Tensor:
 
     With `whole` it also starts where its memory starts, as `as_strided` counts from there.
     """
-    return x if _lies(x, order) and not (whole and x.storage_offset()) else _copy(x, order)
+    return x if lies(x, order) and not (whole and x.storage_offset()) else _copy(x, order)
 
 
 def own(x: Tensor, order: Sequence[int]) -> Tensor:
@@ -66,7 +66,7 @@ def settled(value: Any, promise: Promise, taken: set[int], kept: Set[int] = froz
     memory = _memory(value)
     shared = (promise.own and memory in taken) or (promise.fresh and memory in kept)
     order = promise.order
-    wrong = order is not None and not _lies(value, order) and not (promise.loose and value.is_contiguous())
+    wrong = order is not None and not lies(value, order) and not (promise.loose and value.is_contiguous())
     if shared or wrong:
         value = value.clone() if order is None else _copy(value, order)
         memory = _memory(value)
@@ -75,7 +75,8 @@ def settled(value: Any, promise: Promise, taken: set[int], kept: Set[int] = froz
     return torch.ops.aten._unsafe_view.default(value, value.shape) if promise.own and value._is_view() else value
 
 
-def _lies(x: Tensor, order: Sequence[int]) -> bool:
+def lies(x: Tensor, order: Sequence[int]) -> bool:
+    """Do the dims of `x` lie in memory in `order`, outermost first, without gaps?"""
     return x.permute(*order).is_contiguous() if any(d != i for i, d in enumerate(order)) else x.is_contiguous()
 
 
