@@ -74,3 +74,16 @@ def test_addmm_with_factors() -> None:
     arguments = features(7, 4), features(4, 4, seed=3), random_graph(7, 7, 20)
     assert_matches(compiled, fn, *arguments)
     assert not [n for g in graphweave.explain(fn, *arguments).graphs for n in g.fallbacks]
+
+
+def test_one_row_against_all_through_plain_torch_compile() -> None:
+    """There nobody guards sizes of 1, and a symbol of hint 1 would not be broadcast."""
+
+    def fn(x: Tensor, row: Tensor, column: Tensor, index: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, index[1], (x * row)[index[0]]) * column
+
+    compiled = torch.compile(fn, backend="graphweave", dynamic=True)
+    for rows in (9, 5):
+        arguments = features(rows, 4), features(1, 4, seed=2), features(rows, 1, seed=3), random_graph(rows, rows, 20)
+        assert_matches(compiled, fn, *arguments)
+    assert_matches(compiled, fn, features(5, 4), features(5, 4, seed=2), features(5, 4, seed=3), random_graph(5, 5, 20))
