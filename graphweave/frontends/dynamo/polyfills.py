@@ -131,7 +131,8 @@ _lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
 def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
     """LSTM over as many steps as the code says (JumpingKnowledge's are layers): gates written out step by step.
 
-    PyTorch's own, traced, fails in training and gives other numbers in inference (2.13, by its kernel of oneDNN). Any other LSTM breaks the graph and runs eagerly.
+    PyTorch's own, traced, fails in training and gives other numbers in inference (2.13, by its kernel of oneDNN). Any
+    other LSTM breaks the graph and runs eagerly.
     """
     plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
     steps = input.size(1 if self.batch_first else 0) if plain else 0
