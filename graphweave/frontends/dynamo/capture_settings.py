@@ -9,6 +9,7 @@ from typing import Any
 
 import torch._dynamo
 from torch._dynamo import convert_frame
+from torch._dynamo.callback import callback_handler
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch.fx.experimental import _config as shape_config
 
@@ -33,7 +34,7 @@ class PlainDoor:
         self._backend = backend
         self._held = ExitStack()
         self._in_force = False
-        handler = torch._dynamo.callback_handler
+        handler = callback_handler
         handler.start_callbacks = _Kept([*handler.start_callbacks, self._start])
         handler.end_callbacks = _Kept([*handler.end_callbacks, self._end])
 
@@ -47,7 +48,8 @@ class PlainDoor:
         config = torch._dynamo.config
         static = config.assume_static_by_default and not config.automatic_dynamic_shapes
         if not static and _backend_of_this_compilation() is self._backend:
-            self._held.enter_context(config.patch(assume_static_by_default=False, specialize_float=True, **CAPTURE))
+            dynamic = {"assume_static_by_default": False, "specialize_float": True}
+            self._held.enter_context(config.patch({**CAPTURE, **dynamic}))
             self._held.enter_context(shape_config.patch(SHAPES))  # type: ignore[attr-defined]
             self._in_force = True
 

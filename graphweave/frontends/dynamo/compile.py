@@ -35,7 +35,9 @@ _LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 
 _RNN = {"allow_rnn": True}
 """Recurrent layers are traced; of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)."""
 
-_ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
+_ISOLATED: dict[str, Any] = (
+    {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
+)
 """Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
 of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
 

@@ -45,7 +45,7 @@ def _sorted_index(self: Any, index: Tensor | None) -> None:
     """Aggregation: the same check while the program runs, a RuntimeError where the original raises ValueError."""
     if index is not None:
         message = "Can not perform aggregation since the 'index' tensor is not sorted."
-        torch._assert_async(torch.all(index[:-1] <= index[1:]), message)  # type: ignore[call-arg]
+        torch._assert_async(torch.all(index[:-1] <= index[1:]), message)
 
 
 def _sorted_rows(
@@ -139,7 +139,8 @@ def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any
     if not plain or (self.dropout and self.training) or not has_static_value(steps):
         return _lstm_of_pytorch(self, input, hx)
     sequence = list(input.unbind(1 if self.batch_first else 0))
-    hidden, cells = [], []
+    hidden: list[Tensor] = []
+    cells: list[Tensor] = []
     for layer in range(self.num_layers):
         ways = []
         for suffix in ("", "_reverse") if self.bidirectional else ("",):
