@@ -1,6 +1,6 @@
-"""The operator zoo: every PyG convolution and model, forward and gradients, compiled against eager.
+"""The operator zoo: every PyG convolution and model, forward and gradients, compiled against eager, through both doors.
 
-    python -m bench.zoo [--only NAME ...] [--json FILE] [--markdown FILE]
+    python -m bench.zoo [--only NAME ...] [--door DOOR ...] [--json FILE] [--markdown FILE]
 
 Exit code 1 when a number is wrong or a case crashes.
 """
@@ -12,9 +12,10 @@ import json
 import time
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import torch
 from rich.console import Console
@@ -32,16 +33,23 @@ from graphweave.compiler.report import Report, collect
 
 RIGHT = ("ok", "ill-conditioned")
 
+DOORS: dict[str, Callable[[nn.Module], nn.Module]] = {
+    "compile": graphweave.compile,
+    "plain": lambda module: cast(nn.Module, torch.compile(module, backend="graphweave", dynamic=True)),
+}
+"""Ways of a module to the compiler, by name."""
+
 SHOWN = 3
 """Reasons of fallbacks printed a row; the JSON has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table; `seconds` is the cold compile and first step.
+    """One line of the table, of one case through one door; `seconds` is the cold compile and first step.
 
-    `eager` lists whole graphs that could not be compiled, `fallbacks` the calls left to PyTorch, both with reasons.
-    `status` is ok, ill-conditioned (float32 loses digits in eager too, and a float64 run judged), wrong or crash.
+    `graphs` counts compilations, `eager_calls` graphs and functions that could not be compiled. `eager` lists whole
+    graphs that could not be compiled, `fallbacks` the calls left to PyTorch, both with reasons. `status` is ok,
+    ill-conditioned (float32 loses digits in eager too, and a float64 run judged), wrong or crash.
     """
 
     case: str
@@ -56,32 +64,41 @@ class Row:
     error: float = float("nan")
     where: str = ""
     seconds: float = 0.0
+    door: str = "compile"
+    eager_calls: int = 0
 
 
-def run_case(name: str) -> Row:
-    """Eager and compiled on identical copies of one case."""
+def run_case(name: str, door: str = "compile") -> Row:
+    """Eager and compiled, through one of `DOORS`, on identical copies of one case."""
     built = build(name)
     eager, compiled_module = built.module, build(name).module
     want = step(eager, built.args, built.kwargs, module=eager, counter_based=True)
     torch._dynamo.reset()
     graphweave.reset_counters()
+    breaks = graph_breaks()
     start = time.perf_counter()
     try:
         with collect() as report:
-            compiled = graphweave.compile(compiled_module)
+            compiled = DOORS[door](compiled_module)
             got = step(compiled, built.args, built.kwargs, module=compiled_module)
     except Exception as problem:  # the table reports every crash, whatever its kind
         seconds = time.perf_counter() - start
         where = f"{type(problem).__name__}: {str(problem).splitlines()[0] if str(problem) else ''}"
-        return Row(name, "crash", error=float("inf"), where=where[:200], seconds=seconds)
+        return Row(name, "crash", error=float("inf"), where=where[:200], seconds=seconds, door=door)
     seconds = time.perf_counter() - start
     counts = graphweave.counters()
     row = Row(
-        name, "ok", counts["compilations"], counts["graph_breaks"], sum(len(g.kernels) for g in report.graphs),
+        name, "ok", counts["compilations"], graph_breaks() - breaks, sum(len(g.kernels) for g in report.graphs),
         counts["kernel_launches"], counts["fallback_calls"], tuple(report.eager), left_to_pytorch(report),
-        seconds=seconds,
+        seconds=seconds, door=door, eager_calls=counts["eager_fallbacks"],
     )  # fmt: skip
     return judge(row, name, got, want)
+
+
+def graph_breaks() -> int:
+    """Breaks of this process so far; of the two places where PyTorch counts them neither has all."""
+    counts = torch._dynamo.utils.counters
+    return max(sum(counts[kind].values()) for kind in ("graph_break", "unimplemented"))
 
 
 def judge(row: Row, name: str, got: Result, want: Result) -> Row:
@@ -116,20 +133,41 @@ def left_to_pytorch(report: Report) -> tuple[str, ...]:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    table = Table(title="PyG operators through graphweave.compile, forward and gradients against eager")
-    for heading in ("case", "status", "graphs", "breaks", "kernels", "launches", "ATen calls", "max error", "cold s"):
+    table = Table(title="PyG operators through graphweave, forward and gradients against eager")
+    for heading in (
+        "case",
+        "door",
+        "status",
+        "graphs",
+        "breaks",
+        "kernels",
+        "launches",
+        "ATen calls",
+        "eager",
+        "max error",
+        "cold s",
+    ):
         table.add_column(heading, no_wrap=True)
     table.add_column("fallbacks", overflow="fold")
     for row in rows:
         style = {"ok": "", "ill-conditioned": "yellow"}.get(row.status, "bold red")
         notes = shown(row) if row.status in RIGHT else row.where
-        numbers = (row.graphs, row.graph_breaks, row.kernels, row.kernel_launches, row.fallback_calls)
-        cells = (row.case, row.status, *map(str, numbers), f"{row.error:.1e}", f"{row.seconds:.1f}", escape(notes))
+        numbers = (row.graphs, row.graph_breaks, row.kernels, row.kernel_launches, row.fallback_calls, row.eager_calls)
+        cells = (
+            row.case,
+            row.door,
+            row.status,
+            *map(str, numbers),
+            f"{row.error:.1e}",
+            f"{row.seconds:.1f}",
+            escape(notes),
+        )
         table.add_row(*cells, style=style)
     console.print(table)
     for name, reason in NOT_HERE.items():
         console.print(f"not run: {name}: {reason}", style="dim")
-    console.print(summary(rows))
+    for door in DOORS:
+        console.print(f"{door}: {summary([row for row in rows if row.door == door])}")
 
 
 def shown(row: Row) -> str:
@@ -139,11 +177,17 @@ def shown(row: Row) -> str:
 
 
 def summary(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "not run"
     status = Counter(row.status for row in rows)
     kernels = sum(row.kernels for row in rows) / max(len(rows), 1)
     counts = ", ".join(f"{count} {name}" for name, count in status.items())
+    graphs, breaks, left = (
+        sum(n) for n in zip(*((r.graphs, r.graph_breaks, r.eager_calls) for r in rows), strict=True)
+    )
     return (
-        f"{len(rows)} cases: {counts}; {sum(row.graphs == 1 for row in rows)} captured as one graph, "
+        f"{len(rows)} cases: {counts}; {graphs} compilations, {breaks} graph breaks, {left} eager calls; "
+        f"{sum(row.graphs == 1 for row in rows)} captured as one graph, "
         f"{sum(bool(row.eager) for row in rows)} with a graph left eager, "
         f"{sum(not row.fallbacks and not row.eager for row in rows)} with no call left to PyTorch, "
         f"{kernels:.1f} kernels on average"
@@ -151,23 +195,29 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The table as a page."""
+    """The table as a page: a line a case, with what both doors make of it; notes are those of `graphweave.compile`."""
+    by_door = {door: {row.case: row for row in rows if row.door == door} for door in DOORS}
     lines = [
         "# PyTorch Geometric through graphweave", "",
         "Every convolution of `torch_geometric.nn.conv` and every model of `torch_geometric.nn.models`, forward and",
         "gradients against eager. Written by `python -m bench.zoo --markdown docs/zoo.md`.", "",
-        f"{summary(rows)}.", "",
+        f"`graphweave.compile(model)`: {summary(list(by_door['compile'].values()))}.", "",
+        '`torch.compile(model, backend="graphweave", dynamic=True)`: '
+        f"{summary(list(by_door['plain'].values()))}.", "",
         "*Graphs* are compilations (forward and backward together are one), *breaks* the places where capture had to",
-        "let Python run, *kernels* the generated loops of forward and backward. What is left to PyTorch runs as in",
-        "eager mode: slower, never wrong.", "",
-        "| case | result | graphs | breaks | kernels | left to PyTorch |",
-        "|---|---|---|---|---|---|",
+        "let Python run, *eager* the graphs and functions that could not be compiled, *kernels* the generated loops of",
+        "forward and backward. *Plain* is the second way: result, graphs, breaks, eager. What is left to PyTorch runs",
+        "as in eager mode: slower, never wrong.", "",
+        "| case | result | graphs | breaks | eager | kernels | plain | left to PyTorch |",
+        "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    for row in rows:
+    for case in dict.fromkeys(row.case for row in rows):
+        row, plain = (by_door[door].get(case, Row(case, "not run", door=door)) for door in DOORS)
         notes = [*(f"**whole graph**: {why}" for why in row.eager), *row.fallbacks]
         text = "<br>".join(note.replace("|", "\\|").replace("\n", " ") for note in notes)
-        cells = (row.case, row.status, str(row.graphs), str(row.graph_breaks), str(row.kernels), text)
-        lines.append(f"| {' | '.join(cells)} |")
+        numbers = (row.graphs, row.graph_breaks, row.eager_calls, row.kernels)
+        other = f"{plain.status}, {plain.graphs}, {plain.graph_breaks}, {plain.eager_calls}"
+        lines.append(f"| {' | '.join((case, row.status, *map(str, numbers), other, text))} |")
     lines += ["", "Not run, since eager mode does not run with PyTorch and PyTorch Geometric alone:", ""]
     lines += [f"- {name}: {reason}" for name, reason in NOT_HERE.items()]
     return "\n".join(lines) + "\n"
@@ -176,6 +226,7 @@ def markdown(rows: Sequence[Row]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", metavar="NAME", help="cases to run; a name ending in * is a prefix")
+    parser.add_argument("--door", nargs="+", choices=DOORS, default=list(DOORS), help="ways into the compiler; both")
     parser.add_argument("--json", type=Path, help="also write the rows, the machine and the versions here")
     parser.add_argument("--markdown", type=Path, help="also write the table here as a page")
     parser.add_argument("--threads", type=int, default=2)
@@ -185,12 +236,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not names:
         parser.error(f"no case is named {options.only}; the names are {', '.join(CASES)}")
     rows = []
-    for name in track(names, "cases"):
+    for name, door in track([(n, d) for n in names for d in options.door], "cases"):
         try:
-            rows.append(run_case(name))
+            rows.append(run_case(name, door))
         except Exception as problem:  # a case that breaks the harness must not hide the cases after it
             traceback.print_exc()
-            rows.append(Row(name, "crash", error=float("inf"), where=f"harness: {problem}"[:200]))
+            rows.append(Row(name, "crash", error=float("inf"), where=f"harness: {problem}"[:200], door=door))
     console = Console()
     show(rows, console if console.is_terminal else Console(width=180))
     if options.json:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
 import graphweave
+from tests import margins
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -22,6 +24,35 @@ settings.load_profile("repeatable")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write tests/golden anew instead of comparing")
+    parser.addoption("--margins", action="store_true", help="list tests whose errors came close to their tolerance")
+
+
+_shares = pytest.StashKey[dict[str, float]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--margins"):
+        watching = margins.watched()
+        config.stash[_shares] = watching.__enter__()
+        config.add_cleanup(lambda: watching.__exit__(None, None, None))
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands what it noted to the process that reports."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["margins"] = session.config.stash.get(_shares, {})
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    node.config.stash.get(_shares, {}).update(getattr(node, "workeroutput", {}).get("margins", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if config.getoption("--margins"):
+        terminalreporter.section("share of the tolerance that the largest error took")
+        for test, share in margins.listed(config.stash[_shares]):
+            terminalreporter.write_line(f"{share:8.2f}  {test}")
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from bench.check import FLOAT_TOLERANCE, step, worst_error
+from tests import margins
 
 
 def random_graph(num_src: int, num_dst: int, num_edges: int, seed: int = 0) -> Tensor:
@@ -92,4 +93,5 @@ def assert_matches(
     if tolerance is None:
         double = any(value.dtype == torch.float64 for value in want.outputs)
         tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
+    margins.note(error / tolerance)
     assert error < tolerance, f"{label} {where}: relative error {error:.3g}, allowed {tolerance:g}"

@@ -71,7 +71,7 @@ def test_explain_tells_what_was_taken_and_refused_and_why() -> None:
     assert any("postpone" in s.rules and "split-linear" in s.rules for s in taken)
     assert all(s.seconds > 0 for s in taken)
     assert all(s.after[2] < s.before[2] for s in taken if "split-linear" in s.rules), "fewer flops in products"
-    text = str(told)
+    text = told.text("all")
     for words in ("choices taken", "-- taken: split-linear", "MB moved", "message IR before", "message IR after"):
         assert words in text
     assert any("linear" in s.loc for s in taken), "the user's own line"

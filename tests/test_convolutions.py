@@ -82,7 +82,7 @@ def _nothing_left(compiled: nn.Module, *args: Tensor) -> None:
     assert graphweave.counters()["fallback_calls"] == 0
 
 
-USUAL = ("pna", "gatv2", "transformer-edge", "resgated", "gmm", "supergat", "typed", "normed")
+USUAL = ("pna", "transformer-edge", "resgated", "supergat", "typed", "normed")
 
 
 @pytest.mark.parametrize("name", by_default(CONVS, *USUAL))

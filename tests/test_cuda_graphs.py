@@ -309,9 +309,9 @@ def device(monkeypatch: pytest.MonkeyPatch) -> StandIn:
 
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
-    "gcn": lambda: pyg.GCNConv(5, 4),
-    "gat": lambda: pyg.GATConv(5, 4, heads=2),
-    "max": lambda: pyg.SAGEConv(5, 4, aggr="max"),
+    "gcn": lambda: pyg.GCNConv(5, 4).double(),
+    "gat": lambda: pyg.GATConv(5, 4, heads=2).double(),
+    "max": lambda: pyg.SAGEConv(5, 4, aggr="max").double(),
 }
 
 
@@ -320,7 +320,7 @@ def train(fn: Callable[..., Tensor], module: nn.Module, calls: int, where: str =
     optimiser = torch.optim.SGD(module.parameters(), lr=0.05)
     index, seen = INDEX.to(where), []
     for call in range(calls):
-        x = features(12, 5, seed=call).to(where).requires_grad_()
+        x = features(12, 5, torch.float64, seed=call).to(where).requires_grad_()
         optimiser.zero_grad()
         loss = fn(x, index).sin().sum()
         loss.backward()
@@ -350,7 +350,7 @@ def test_inference(name: str, device: StandIn) -> None:
     index = INDEX.clone()
     with torch.no_grad():
         for call in range(FIRST + 2):
-            x = features(12, 5, seed=call)
+            x = features(12, 5, torch.float64, seed=call)
             torch.testing.assert_close(compiled(x, index), layer(x, index))
         assert counts() == (1, 2, 0, 0)
         index[1] = index[1].flip(0)
@@ -361,10 +361,10 @@ def test_inference(name: str, device: StandIn) -> None:
 def test_two_forwards_then_their_backwards(device: StandIn) -> None:
     """What the backward of the first needs, the second forward has not overwritten."""
     torch.manual_seed(0)
-    layer = pyg.GATConv(5, 4)
+    layer = pyg.GATConv(5, 4).double()
     compiled = graphweave.compile(layer, options={"cuda_graphs": True})
     for call in range(FIRST + 2):
-        xs = [features(12, 5, seed=10 * call + i).requires_grad_() for i in range(2)]
+        xs = [features(12, 5, torch.float64, seed=10 * call + i).requires_grad_() for i in range(2)]
         twins = [x.detach().clone().requires_grad_() for x in xs]
         outs, wants = [compiled(x, INDEX) for x in xs], [layer(x, INDEX) for x in twins]
         for out, want in zip(outs, wants, strict=True):
@@ -415,7 +415,7 @@ def test_programs_that_ask_the_device_are_left_alone(
     compiled = graphweave.compile(fn, mode="reduce-overhead")
     with caplog.at_level(logging.WARNING), torch.no_grad():
         for call in range(FIRST + 1):
-            x = features(12, 5, seed=call)
+            x = features(12, 5, torch.float64, seed=call)
             torch.testing.assert_close(compiled(x, INDEX), fn(x, INDEX))
     assert device.asides == 0, "known from the program"
     assert counts() == (0, 0, FIRST + 1, 0)
@@ -432,15 +432,33 @@ def test_what_is_asked_of_the_graph_alone_is_asked_before(device: StandIn) -> No
     compiled = graphweave.compile(fn, mode="reduce-overhead")
     with torch.no_grad():
         for call in range(FIRST + 2):
-            x = features(12, 5, seed=call)
+            x = features(12, 5, torch.float64, seed=call)
             torch.testing.assert_close(compiled(x, INDEX), fn(x, INDEX))
     assert counts() == (1, 2, 0, 0)
 
 
+def test_results_that_are_views_of_one_another_stay_so(device: StandIn) -> None:
+    def fn(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+        y = torch.zeros_like(x).index_add(0, index[1], x.index_select(0, index[0]).tanh())
+        return y, y[:, 1], y.t()[2:]
+
+    compiled = graphweave.compile(fn, mode="reduce-overhead")
+    with torch.no_grad():
+        for call in range(FIRST + 2):
+            x = features(12, 5, seed=call)
+            got, want = compiled(x, INDEX), fn(x, INDEX)
+            for results in (got, want):
+                results[1].mul_(2)
+            for g, w in zip(got, want, strict=True):
+                torch.testing.assert_close(g, w)
+                assert g.stride() == w.stride()
+    assert counts() == (1, 2, 0, 0)
+
+
 def test_verified_calls_are_not_captured(device: StandIn) -> None:
-    compiled = graphweave.compile(pyg.SAGEConv(5, 4), mode="reduce-overhead", options={"verify": True})
+    compiled = graphweave.compile(pyg.SAGEConv(5, 4).double(), mode="reduce-overhead", options={"verify": True})
     for _ in range(FIRST + 1):
-        compiled(features(12, 5), INDEX)
+        compiled(features(12, 5, torch.float64), INDEX)
     assert counts() == (0, 0, FIRST + 1, 0)
 
 
@@ -448,15 +466,17 @@ def test_verified_calls_are_not_captured(device: StandIn) -> None:
 
 
 def test_on_the_cpu_the_mode_does_nothing() -> None:
-    layer = pyg.GCNConv(5, 4)
+    layer = pyg.GCNConv(5, 4).double()
     compiled = graphweave.compile(layer, mode="reduce-overhead")
     for _ in range(FIRST + 1):
-        torch.testing.assert_close(compiled(features(12, 5), INDEX), layer(features(12, 5), INDEX))
+        torch.testing.assert_close(
+            compiled(features(12, 5, torch.float64), INDEX), layer(features(12, 5, torch.float64), INDEX)
+        )
     assert counts() == (0, 0, 0, 0)
 
 
 def test_unknown_modes_are_refused() -> None:
-    layer = pyg.GCNConv(5, 4)
+    layer = pyg.GCNConv(5, 4).double()
     for mode in (None, "default", "reduce-overhead"):
         graphweave.compile(layer, mode=mode)
     with pytest.raises(SettingsError, match="max-autotune"):
@@ -466,7 +486,7 @@ def test_unknown_modes_are_refused() -> None:
     with pytest.raises(SettingsError, match="cuda_graphs"):
         graphweave.compile(layer, options={"cuda_graphs": "yes"})
     with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"SettingsError: mode .* 'max-autotune'"):
-        torch.compile(layer, backend="graphweave", mode="max-autotune")(features(12, 5), INDEX)
+        torch.compile(layer, backend="graphweave", mode="max-autotune")(features(12, 5, torch.float64), INDEX)
 
 
 @pytest.mark.parametrize("target", ["builtin._rows_of_segments", "builtin._numbers_of_segments"])
@@ -495,7 +515,7 @@ def test_on_a_cuda_device(name: str) -> None:
     index, outs, wants = INDEX.cuda(), [], []
     with torch.no_grad():
         for call in range(FIRST + 3):
-            x = features(12, 5, seed=call).cuda()
+            x = features(12, 5, torch.float64, seed=call).cuda()
             outs.append(compiled(x, index))
             wants.append(plain(x, index))
     torch.testing.assert_close(outs, wants)

@@ -180,7 +180,7 @@ def test_without_a_compiler_for_the_reader(capsys: pytest.CaptureFixture[str]) -
     with override(cxx="/nonexistent"):
         text = as_text(capsys, status=1)
     assert "none expected a C++17 compiler (got /nonexistent: not found)" in text
-    assert "cpu tensors eager PyTorch: graphweave found no C++ compiler" in text
+    assert "cpu tensors eager PyTorch: there is no C++ compiler" in text
     assert text.endswith("Install g++ or clang++, or set GRAPHWEAVE_CXX to one.")
 
 
@@ -234,7 +234,7 @@ def test_placement_follows_the_compiler_and_the_trials(monkeypatch: pytest.Monke
     monkeypatch.setattr("graphweave.frontends.dynamo.targets.triton_version", lambda: None)
     place = machine.placement(works, None)
     assert place["cuda"]["runs"] == "eager"
-    assert "found no Triton" in place["cuda"]["why"]
+    assert "there is no Triton" in place["cuda"]["why"]
 
 
 # ---------------------------------------------------------------- caches and settings

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -144,3 +145,30 @@ def test_a_float_that_varies_is_compiled_twice_at_most() -> None:
         factor = 0.5 + 0.2 * step
         torch.testing.assert_close(compiled(x, edge_index, factor), scaled(x, edge_index, factor))
     assert graphweave.counters()["compilations"] - before <= 2
+
+
+def _scaled_by_degree(x: Tensor, index: Tensor, batch: Tensor) -> Tensor:
+    return x * torch.bincount(index, minlength=x.size(0))[:, None]
+
+
+def _mean_of_each_graph(x: Tensor, index: Tensor, batch: Tensor) -> Tensor:
+    graphs = int(batch.max()) + 1
+    total = x.new_zeros(graphs, x.size(1)).index_add(0, batch, x)
+    return total / torch.bincount(batch, minlength=graphs)[:, None]
+
+
+def _normed_by_degree(x: Tensor, index: Tensor, batch: Tensor) -> Tensor:
+    degree = torch.bincount(index, minlength=x.size(0)).clamp(min=1).to(x.dtype)
+    return (x * degree.rsqrt()[:, None])[index]
+
+
+@pytest.mark.parametrize("fn", [_scaled_by_degree, _mean_of_each_graph, _normed_by_degree], ids=lambda f: f.__name__)
+def test_counts_whose_number_data_decides(fn: Callable[..., Tensor]) -> None:
+    """Their number is found equal to one that is known before the call, of which PyTorch then keeps no hint."""
+    compiled = graphweave.compile(fn)
+    for nodes in (9, 14, 4):
+        index = random_graph(nodes, nodes, 2 * nodes, seed=nodes)[0]
+        batch = torch.arange(nodes) // 3
+        assert_matches(compiled, fn, features(nodes, 4, torch.float64), index, batch)
+    assert graphweave.counters()["eager_fallbacks"] == 0
+    assert graphweave.counters()["compilations"] <= MAX_COMPILATIONS

@@ -171,12 +171,21 @@ def test_ends_of_different_length_are_refused() -> None:
         formats.column(torch.tensor([0, 1]), 2, False, torch.tensor([0, 1, 0]), 2, False)
 
 
-def test_flat_gives_the_tensor_itself_when_nothing_changes() -> None:
-    narrow = torch.tensor([3, 1, 2], dtype=torch.int32)
+def test_flat_gives_an_index_of_our_own_as_it_is() -> None:
+    narrow = formats.narrowed(torch.tensor([3, 1, 2]))
     assert formats.flat(narrow, 4).data_ptr() == narrow.data_ptr()
     assert formats.flat(narrow, 4, wrap=True).data_ptr() == narrow.data_ptr()
     assert formats.flat(narrow.long(), 4, wide=True).dtype == torch.int64
     assert formats.flat(narrow[::2], 4).tolist() == [3, 2]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_flat_copies_an_index_that_others_may_write_to(wide: bool) -> None:
+    """It was checked once: a kernel must not read what is written there later."""
+    index = torch.tensor([3, 1, 2], dtype=torch.int64 if wide else torch.int32)
+    flat = formats.flat(index, 4, wide=wide)
+    index.numpy()[:] = 10**6
+    assert flat.tolist() == [3, 1, 2]
 
 
 BAD: list[tuple[list[int], int, bool, str]] = [

@@ -114,7 +114,7 @@ def test_nodes() -> None:
 @pytest.mark.parametrize("wrong", [3, -1, [0, 3]])
 def test_nodes_out_of_range(call: str, wrong: object) -> None:
     g = graphweave.graph(([0, 1], [1, 2]))
-    with pytest.raises(IndexRangeError, match="out of range; the graph has 3 nodes"):
+    with pytest.raises(IndexRangeError, match="is out of range for 3 nodes"):
         getattr(g, call)(wrong)
 
 
@@ -160,8 +160,13 @@ def test_tensors_are_kept_and_not_sorted() -> None:
 @pytest.mark.parametrize(
     ("error", "match", "data", "options"),
     [
-        (IndexRangeError, "index 4 is out of range for 4 nodes", ([0, 4], [1, 2]), {"num_nodes": 4}),
-        (IndexRangeError, "index -1 is negative", ([0, 1], [-1, 2]), {}),
+        (
+            IndexRangeError,
+            "src: index 4 at position 1 is out of range",
+            ([0, 4], [1, 2]),
+            {"num_nodes": 4},
+        ),
+        (IndexRangeError, "graph, dst: index -1 at position 0 is out of range", ([0, 1], [-1, 2]), {}),
         (DataError, "must agree in length", ([0, 1], [1]), {}),
         (DataError, "must be int32 or int64", ([0.5], [1.5]), {}),
         (DataError, "int16", (torch.zeros(1, dtype=torch.int16),) * 2, {}),
@@ -242,7 +247,11 @@ def test_a_slice_shares_fields() -> None:
         ("one relation at least", {}, None),
         ("source type", {"follows": ([0], [1])}, None),
         ("no number for node types i", {("u", "r", "i"): ([0], [1])}, {"u": 3}),
-        ("node type 'i': index 1", {("u", "r", "i"): ([0], [1])}, {"u": 3, "i": 1}),
+        (
+            "dst: index 1 at position 0 is out of range for 1 nodes of type 'i'",
+            {("u", "r", "i"): ([0], [1])},
+            {"u": 3, "i": 1},
+        ),
         (
             "one dtype",
             {("u", "r", "i"): ([0], [1]), ("u", "s", "i"): (torch.zeros(1, dtype=torch.int32),) * 2},

@@ -105,9 +105,9 @@ def test_parts_of_typed_graphs() -> None:
 @pytest.mark.parametrize(
     ("error", "match", "call"),
     [
-        (IndexRangeError, "9 is out of range", lambda g: g.subgraph([9])),
+        (IndexRangeError, "index 9 at position 0 is out of range for", lambda g: g.subgraph([9])),
         (DataError, "distinct nodes", lambda g: g.subgraph([0, 0])),
-        (IndexRangeError, "edge: 2 is out of range", lambda g: g.edge_subgraph([2])),
+        (IndexRangeError, "edge: index 2 at position 0 is out of range", lambda g: g.edge_subgraph([2])),
         (DataError, r"mask of nodes must have shape \[3\]", lambda g: g.subgraph(torch.tensor([True]))),
         (DataError, "several node types", lambda g: typed().subgraph([0])),
         (DataError, "several relations", lambda g: typed().edge_subgraph([0])),
@@ -167,7 +167,7 @@ def test_to_bidirected(edges: Edges) -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)
 def test_one_type_and_back(dtype: torch.dtype) -> None:
     g = typed(dtype)
-    one, nodes, edges = graphweave.to_homogeneous(g, ndata=["x", "age"], edata=["w"], return_count=True)
+    one, nodes, edges = graphweave.to_homogeneous(g, ndata=["x"], edata=["w"], return_count=True)
     assert (nodes, edges) == ([3, 2, 5], [2, 0, 4, 3])
     assert one.is_homogeneous and one.idtype == dtype
     assert one.ndata["_TYPE"].tolist() == [0] * 3 + [1] * 2 + [2] * 5
@@ -175,7 +175,6 @@ def test_one_type_and_back(dtype: torch.dtype) -> None:
     assert one.edata["_TYPE"].tolist() == [0] * 2 + [2] * 4 + [3] * 3
     assert one.edata["_ID"].tolist() == [0, 1, 0, 1, 2, 3, 0, 1, 2]
     assert triples(one)[:3] == [(1, 5), (0, 7), (5, 6)]
-    assert "age" not in one.ndata  # only one of the types has it
     assert one.ndata["x"].equal(torch.cat([g.nodes[t].data["x"] for t in g.ntypes]))
     back = graphweave.to_heterogeneous(one, g.ntypes, g.etypes, g.canonical_etypes)
     assert back.canonical_etypes == g.canonical_etypes
@@ -221,6 +220,48 @@ def test_fields_that_differ_from_type_to_type() -> None:
         graphweave.to_homogeneous(g, ndata=["x"])
     with pytest.raises(DataError, match="no type has a field 'y'"):
         graphweave.to_homogeneous(g, ndata=["y"])
+
+
+def test_types_without_rows_need_no_fields() -> None:
+    """A type of no nodes, and a relation of no edges, decide nothing about a field."""
+    g = graphweave.heterograph({("a", "r", "a"): ([0, 1], [1, 0]), ("a", "s", "b"): ([], [])}, {"a": 2, "b": 0})
+    g.nodes["a"].data["x"], g.edges["r"].data["w"] = torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 4.0])
+    one = graphweave.to_homogeneous(g, ndata=["x"], edata=["w"])
+    assert one.ndata["x"].tolist() == [[1.0], [2.0]] and one.edata["w"].tolist() == [3.0, 4.0]
+    g.nodes["b"].data["x"], g.edges["s"].data["w"] = torch.ones(0, 7), torch.ones(0, dtype=torch.int64)
+    one = graphweave.to_homogeneous(g, ndata=["x"], edata=["w"])
+    assert one.ndata["x"].tolist() == [[1.0], [2.0]] and one.edata["w"].dtype == torch.float32
+
+
+def test_no_rows_of_any_type() -> None:
+    g = graphweave.heterograph({("a", "r", "b"): ([], [])}, {"a": 0, "b": 0})
+    g.nodes["b"].data["x"] = torch.ones(0, 3)
+    assert graphweave.to_homogeneous(g, ndata=["x"]).ndata["x"].shape == (0, 3)
+    with pytest.raises(DataError, match="no type has a field 'y'"):
+        graphweave.to_homogeneous(g, ndata=["y"])
+
+
+def test_a_type_that_lacks_a_field() -> None:
+    g = typed()
+    with pytest.raises(DataError, match=r"'age'.*lack"):
+        graphweave.to_homogeneous(g, ndata=["age"])
+    del g.edges[g.canonical_etypes[0]].data["w"]
+    with pytest.raises(DataError, match=r"'w'.*lack"):
+        graphweave.to_homogeneous(g, edata=["w"])
+
+
+def test_graphs_without_rows_need_no_fields() -> None:
+    """Among graphs of a batch those without edges, or nodes, decide nothing about a field."""
+    some, none = graphweave.graph(([0], [1])), graphweave.graph(([], []), num_nodes=2)
+    some.edata["w"] = torch.ones(1)
+    some.ndata["x"], none.ndata["x"] = torch.ones(2), torch.zeros(2)
+    for graphs in ([some, none], [none, some]):
+        many = graphweave.batch(graphs)
+        assert many.edata["w"].tolist() == [1.0] and many.batch_num_edges().tolist() == [g.num_edges() for g in graphs]
+    assert graphweave.batch([none, some], edata=["w"]).edata["w"].tolist() == [1.0]
+    assert not graphweave.batch([none, none]).edata
+    with pytest.raises(DataError, match="same fields"):
+        graphweave.batch([some, graphweave.graph(([0], [1]))])
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32], ids=str)

@@ -85,3 +85,17 @@ def test_gradients_of_a_maximum_reach_its_messages() -> None:
     out.sum().backward()
     assert x.grad is not None and wide.grad is not None
     torch.testing.assert_close(x.grad.double(), wide.grad, rtol=0.2, atol=0.05)
+
+
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_half_precision_inside_of_a_function(dtype: torch.dtype) -> None:
+    """Arguments and results in full precision: nothing in memory is in 16 bits, only what a kernel computes."""
+
+    def function(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+        return x.to(dtype).to(x.dtype), torch.zeros_like(x).index_add(0, index[1], x[index[0]])
+
+    compiled = graphweave.compile(function)
+    x, index = features(16, 9, torch.float64).requires_grad_(), AWKWARD[7].edge_index
+    for got, want in zip(compiled(x, index), function(x, index), strict=True):
+        torch.testing.assert_close(got, want, rtol=4 * rounding(dtype), atol=rounding(dtype))
+    assert graphweave.counters()["eager_fallbacks"] == 0

@@ -13,7 +13,7 @@ from torch import Tensor
 from graphweave.core.types import Fold
 from graphweave.ir.message.nodes import MapOf, MapType, Node, Program, Pull, Push, ToUnit, Type
 from tests.captures import Capture, capture, check
-from tests.support import AWKWARD, Graph, features, random_graph
+from tests.support import AWKWARD, Graph, by_default, features, random_graph
 
 N, E, W = 11, 37, 6
 EDGES = random_graph(N, N, E, seed=7)
@@ -66,7 +66,7 @@ PULLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+@pytest.mark.parametrize("dynamic", by_default((True, False), True), ids=["dynamic", "static"])
 @pytest.mark.parametrize("name", PULLS)
 def test_pull(name: str, dynamic: bool) -> None:
     captured = one(lambda h, i: torch.sin(PULLS[name](h, i)), x(N, W), SRC, dynamic=dynamic)
@@ -141,7 +141,7 @@ PUSHES: dict[str, Callable[[Tensor, Tensor, Tensor], Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+@pytest.mark.parametrize("dynamic", by_default((True, False), True), ids=["dynamic", "static"])
 @pytest.mark.parametrize("name", PUSHES)
 def test_push(name: str, dynamic: bool) -> None:
     captured = one(PUSHES[name], x(E, W), DST, x(N, W, seed=2), dynamic=dynamic)
@@ -333,7 +333,7 @@ def _activations(h: Tensor, i: Tensor) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("dynamic", [True, False], ids=["dynamic", "static"])
+@pytest.mark.parametrize("dynamic", by_default((True, False), True), ids=["dynamic", "static"])
 @pytest.mark.parametrize("f", [_shapes, _numbers, _activations], ids=["shapes", "numbers", "activations"])
 def test_row_by_row(f: Callable[[Tensor, Tensor], Tensor], dynamic: bool) -> None:
     captured = one(f, x(N, W), SRC, dynamic=dynamic)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import pytest
 import torch
+import torch_geometric.nn
 from support import assert_matches, features, random_graph
 from torch import Tensor
 
 import graphweave
+from graphweave.core.errors import IndexRangeError
+from graphweave.nn import TypedLinear
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -81,3 +87,68 @@ def test_too_negative_rows_in_brackets_raise() -> None:
 def test_no_rows_to_index() -> None:
     with pytest.raises(IndexError):
         graphweave.compile(spread)(features(0, 3), torch.zeros(2, 4, dtype=torch.int64))
+
+
+def propagated(x: Tensor, edge_index: Tensor) -> Tensor:
+    """A degree depends on the graph alone, so that the prelude is what meets a bad destination first."""
+    ones = torch.ones(edge_index.shape[1], dtype=x.dtype)
+    degree = torch.zeros(x.shape[0], dtype=x.dtype).index_add(0, edge_index[1], ones)
+    return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]]) / degree.clamp(min=1)[:, None]
+
+
+@pytest.mark.parametrize("row", [0, 1], ids=["source", "destination"])
+@pytest.mark.parametrize("fn", [spread, propagated])
+@pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
+def test_both_ends_are_named_alike(fn: Callable[[Tensor, Tensor], Tensor], row: int, plain: bool) -> None:
+    """By the user's argument, with value, position, range, the user's line, and what to do."""
+    compiled = torch.compile(fn, backend="graphweave") if plain else graphweave.compile(fn)
+    with pytest.raises(IndexRangeError) as caught:
+        compiled(features(6, 3), _bad(row, 77))
+    said = str(caught.value)
+    assert said.startswith(f"edge_index[{row}]: index 77 at position 5 is out of range for 6 rows; expected ")
+    assert f"<= index < 6. It is used at {os.path.relpath(__file__)}:" in said
+    assert said.endswith("Correct it, or give what it indexes more rows.")
+
+
+@pytest.mark.parametrize("row", [0, 1], ids=["source", "destination"])
+@pytest.mark.parametrize("name", ["SAGEConv", "GATConv", "GCNConv"])
+def test_both_ends_are_named_in_layers(name: str, row: int) -> None:
+    """GAT and GCN make an index of their own first, without self-loops and with new ones."""
+    layer = getattr(torch_geometric.nn, name)(3, 3)
+    with pytest.raises(
+        IndexRangeError, match=r"edge_index.*: index 77 at position \d+ is out of range for 6 rows"
+    ) as e:
+        graphweave.compile(layer)(features(6, 3), _bad(row, 77))
+    assert "It is used at torch_geometric/" in str(e.value) and "site-packages" not in str(e.value)
+
+
+def test_what_is_left_to_pytorch_names_its_index() -> None:
+    def chosen(x: Tensor, which: Tensor) -> Tensor:
+        return torch.sort(x, dim=0).values.t().index_select(1, which)
+
+    with pytest.raises(IndexRangeError, match=r"^which: index 9 at position 1 is out of range for 6 rows"):
+        graphweave.compile(chosen)(features(6, 3), torch.tensor([0, 9]))
+
+
+def test_types_of_typed_products_are_named() -> None:
+    x, types = features(6, 3), torch.tensor([0, 1, 4, 1, 0, 2])
+    said = "index 4 at position 2 is out of range for 3 "
+    with pytest.raises(IndexRangeError, match=said):
+        graphweave.compile(TypedLinear(3, 4, 3))(x, types)
+    with pytest.raises(IndexRangeError, match=said):
+        TypedLinear(3, 4, 3)(x, types)
+
+
+def test_graphs_name_both_ends() -> None:
+    for row, end in enumerate(("src", "dst")):
+        src, dst = _bad(row, 77)
+        with pytest.raises(IndexRangeError, match=f"graph, {end}: index 77 at position 5 is out of range for 6 nodes"):
+            graphweave.graph((src, dst), num_nodes=6)
+
+
+def test_labels_are_named() -> None:
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return torch.nn.functional.cross_entropy(x, y)
+
+    with pytest.raises(IndexRangeError, match="y: index 5 at position 3 is out of range for 3 columns"):
+        graphweave.compile(loss)(features(6, 3), torch.tensor([0, 1, 2, 5, 0, 1]))

@@ -15,7 +15,7 @@ from graphweave.core.errors import DataError, LoopError
 from graphweave.core.settings import override
 from graphweave.loops import concat, exp, linear, maximum
 
-pytestmark = pytest.mark.filterwarnings("ignore:graphweave could not trace")
+pytestmark = pytest.mark.filterwarnings("ignore:graphweave.*could not trace")
 
 
 def graph() -> loops.TypedEdges:

@@ -347,8 +347,7 @@ def test_what_the_compiler_sees(fresh_compiler: None) -> None:
     g = case.graph()
     g.ndata["feature"] = torch.randn(case.x.shape[0], 96, requires_grad=True)
     weights = [torch.randn(*s).requires_grad_() for s in ((RELATIONS, 96, 64), (RELATIONS, 64), (RELATIONS, 64))]
-    text = str(graphweave.explain(lambda g, *weights: rgat(g, *weights), g, *weights))
-    before = text[text.index("message IR before") : text.index("message IR after")]
+    before = graphweave.explain(lambda g, *weights: rgat(g, *weights), g, *weights).rewrites[0].before
     spaces = [line for line in before.splitlines() if line.startswith("space ")]
     assert len(spaces) == 5, spaces  # edges, nodes, and the types of three weights
     assert "= typedmatmul" in before and "96, 64] f32 = pull" not in before

@@ -153,7 +153,7 @@ def test_map_out_of_range_is_refused(wrap: bool) -> None:
     program = b.program([b.add(Pull(x, m))], SPACES)
     given = torch.tensor([1.0, 2.0, 3.0])
     for value in (3, 2**40, -4, *([] if wrap else [-1])):
-        with pytest.raises(IndexRangeError, match=rf"index {value} is out of range {-3 if wrap else 0}\.\.2 of V"):
+        with pytest.raises(IndexRangeError, match=rf"V: index {value} at .* expected {-3 if wrap else 0} <= index < 3"):
             interp(program, {"x": given, "i": torch.tensor([0, value])})
     if wrap:
         assert interp(program, {"x": given, "i": torch.tensor([-1, 0, -3])})[0].tolist() == [3.0, 1.0, 1.0]

@@ -138,6 +138,73 @@ def test_several_relations_meet_at_a_type(reducer: str) -> None:
     assert "o" not in g.nodes["g"].data
 
 
+def _two_relations() -> graphweave.Graph:
+    """Of nodes 0..4 of type u, relation f reaches 1 and 2, relation p reaches 0 and 1; 3 and 4 receive nothing."""
+    g = graphweave.heterograph(
+        {("u", "f", "u"): ([0, 1, 3], [1, 2, 1]), ("g", "p", "u"): ([0, 1, 1], [1, 1, 0])}, {"u": 5, "g": 2}
+    )
+    g.nodes["u"].data["h"], g.nodes["g"].data["h"] = random(5, 2), random(2, 2, seed=1)
+    return g
+
+
+@pytest.mark.parametrize("sign", [1, -1], ids=["above", "below"])
+@pytest.mark.parametrize("cross", ["max", "min"])
+@pytest.mark.parametrize("inner", ["max", "min"])
+def test_what_arrived_decides_among_relations(inner: str, cross: str, sign: int) -> None:
+    """A relation that sent a node nothing has no say there; a node that received nothing at all gets 0."""
+    g = _two_relations()
+    h, k = sign * (g.nodes["u"].data["h"].abs() + 1), sign * (g.nodes["g"].data["h"].abs() + 1)
+    g.nodes["u"].data["h"], g.nodes["g"].data["h"] = h.requires_grad_(), k.requires_grad_()
+    functions = (fn.copy_u("h", "m"), getattr(fn, inner)("m", "o"))
+    g.multi_update_all({"f": functions, "p": functions}, cross)
+    got = g.nodes["u"].data["o"]
+    fold = {"max": torch.amax, "min": torch.amin}
+    both = fold[cross](torch.stack([fold[inner](h[[0, 3]], 0), fold[inner](k[[0, 1]], 0)]), 0)
+    expected = torch.stack([k[1], both, h[1], torch.zeros(2), torch.zeros(2)])
+    assert_close(got, expected)
+    factor = random(5, 2, seed=3)
+    for mine, theirs in zip(
+        torch.autograd.grad((got * factor).sum(), (h, k)),
+        torch.autograd.grad((expected * factor).sum(), (h, k)),
+        strict=True,
+    ):
+        assert_close(mine, theirs)
+
+
+def test_a_sum_of_nothing_takes_part_among_relations() -> None:
+    g = _two_relations()
+    g.nodes["u"].data["h"], g.nodes["g"].data["h"] = -torch.ones(5, 1), -torch.ones(2, 1)
+    functions = (fn.copy_u("h", "m"), fn.sum("m", "o"))
+    g.multi_update_all({"f": functions, "p": functions}, "max")
+    assert g.nodes["u"].data["o"].flatten().tolist() == [0, -2, 0, 0, 0]
+    g.multi_update_all({"f": (fn.copy_u("h", "m"), fn.max("m", "o")), "p": functions}, "max")
+    assert g.nodes["u"].data["o"].flatten().tolist() == [-1, -1, 0, 0, 0]
+
+
+def test_whole_numbers_among_relations() -> None:
+    g = _two_relations()
+    g.nodes["u"].data["h"], g.nodes["g"].data["h"] = torch.tensor([-5, -4, -3, -2, -1]), torch.tensor([-7, -6])
+    functions = (fn.copy_u("h", "m"), fn.max("m", "o"))
+    g.multi_update_all({"f": functions, "p": functions}, "max")
+    assert g.nodes["u"].data["o"].tolist() == [-6, -2, -4, 0, 0]
+
+
+def test_what_arrived_decides_in_a_compiled_model(fresh_compiler: None) -> None:
+    g = _two_relations()
+    functions = (fn.copy_u("h", "m"), fn.max("m", "o"))
+
+    def model(graph: graphweave.Graph, h: Tensor, k: Tensor) -> Tensor:
+        with graph.local_scope():
+            graph.nodes["u"].data["h"], graph.nodes["g"].data["h"] = h, k
+            graph.multi_update_all({"f": functions, "p": functions}, "max")
+            return graph.nodes["u"].data["o"]
+
+    h, k = -torch.rand(5, 2, dtype=torch.float64) - 1, -torch.rand(2, 2, dtype=torch.float64) - 1
+    expected = torch.stack([k[1], torch.stack([h[0], h[3], k[0], k[1]]).amax(0), h[1], h[0] * 0, h[0] * 0])
+    assert_close(graphweave.compile(model)(g, h, k), expected)
+    assert graphweave.counters()["eager_fallbacks"] == 0
+
+
 def test_data_of_types() -> None:
     g = graphweave.heterograph({("u", "f", "u"): ([0, 1], [1, 2]), ("g", "p", "u"): ([0, 1, 1], [1, 1, 0])})
     one = graphweave.to_homogeneous(g)

@@ -72,12 +72,12 @@ def test_tensors_made_in_inference_mode() -> None:
 
 def test_train_and_eval_with_batch_norm() -> None:
     """Running statistics move in training, stand still in evaluation, and serve both as in eager."""
-    net, twin = _net(), _net()
+    net, twin = _net().double(), _net().double()
     compiled = graphweave.compile(twin)
     for training in (True, False, True, False):
         net.train(training)
         twin.train(training)
-        assert_matches(compiled, net, features(12, 5), INDEX, module=net, compiled_module=twin)
+        assert_matches(compiled, net, features(12, 5, torch.float64), INDEX, module=net, compiled_module=twin)
         assert net.norm.running_mean is not None and twin.norm.running_mean is not None
         torch.testing.assert_close(twin.norm.running_mean, net.norm.running_mean)
 

@@ -85,7 +85,7 @@ def test_set2set_has_the_parameters_of_an_lstm() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if not CASES[name].edge and len(CASES[name].widths) == 1])
-@pytest.mark.filterwarnings("ignore:graphweave cannot reduce all mailboxes at once in SAGEConv:UserWarning")
+@pytest.mark.filterwarnings("ignore:graphweave.*cannot reduce all mailboxes at once:UserWarning")
 def test_data_of_the_graph_stay(name: str) -> None:
     g = graph()
     mine = {"h": torch.randn(N, 2), "x": torch.randn(N), "z": torch.randn(N, 3)}

@@ -10,8 +10,8 @@ import pytest
 from graphweave.core import counters as count
 from graphweave.core import errors
 from graphweave.core.errors import SettingsError
-from graphweave.core.log import ROOMS, configure, logger, parse_logs, warn_once
-from graphweave.core.settings import Settings, from_environment, override, settings
+from graphweave.core.log import configure, logger, warn_once
+from graphweave.core.settings import ROOMS, Settings, from_environment, log_levels, override, settings
 
 
 def test_defaults_come_from_an_empty_environment() -> None:
@@ -72,17 +72,17 @@ def test_override_lasts_for_its_block_even_when_it_raises() -> None:
 
 
 def test_log_levels() -> None:
-    assert parse_logs("") == {}
-    assert parse_logs("passes, +codegen,-runtime") == {
+    assert log_levels("") == {}
+    assert log_levels("passes, +codegen,-runtime") == {
         "passes": logging.INFO,
         "codegen": logging.DEBUG,
         "runtime": logging.ERROR,
     }
-    everything = parse_logs("all,+lower")
+    everything = log_levels("all,+lower")
     assert set(everything) == set(ROOMS)
     assert everything["lower"] == logging.DEBUG
     with pytest.raises(SettingsError, match=r"GRAPHWEAVE_LOGS.*'pases'"):
-        parse_logs("pases")
+        log_levels("pases")
 
 
 def test_configure_sets_rooms_and_leaves_the_rest(capsys: pytest.CaptureFixture[str]) -> None:

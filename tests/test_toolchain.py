@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,20 @@ def test_scratch_failure_is_a_memory_error() -> None:
     used = torch.zeros(2, dtype=torch.int64)
     with pytest.raises(MemoryError, match="threads"):
         kernel([used.data_ptr()], [40, 1], uniform_chunks(2, 1), 1)
+
+
+@pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64"])
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names processors of x86-64")
+def test_kernels_are_compiled_for_the_processor_that_the_setting_names(arch: str) -> None:
+    source = 'extern "C" int wide() {\n#ifdef __AVX2__\nreturn 2;\n#else\nreturn 0;\n#endif\n}\n'
+    with override(arch=arch):
+        assert f"-march={arch}" in toolchain.toolchain().flags
+        assert kernel_cache.library(source).wide() == (2 if arch == "x86-64-v3" else 0)
+
+
+def test_a_processor_that_the_compiler_does_not_know_is_refused() -> None:
+    with override(arch="x86-64-v99"), pytest.raises(ToolchainError, match=r"GRAPHWEAVE_ARCH .*'x86-64-v99'"):
+        toolchain.toolchain()
 
 
 def test_flags_keep_floating_point_honest() -> None:

@@ -33,7 +33,7 @@ def test_looking_up_while_another_thread_sweeps(monkeypatch: pytest.MonkeyPatch)
         for i in range(2000):
             t = held[i % 200]
             cache._sweep_at = 0
-            cache.put(keys[i % 200], (t,), (t._version,), i, ())
+            cache.put(keys[i % 200], (t,), tracked.versions_of((t,)) or (), i, ())
     except RuntimeError as error:
         failures.append(error)
     finally:

@@ -93,7 +93,8 @@ def test_policies_give_equal_gradients(name: str, graphs: tuple[Graph, ...]) -> 
                 torch.testing.assert_close(a, b, atol=2e-5, rtol=2e-5, msg=f"{graph.name}, {policy}")
 
 
-@pytest.mark.parametrize("sizes", by_default(((333,), (333, 6)), (333,)), ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("sizes", ((333,), (333, 6)), ids=str)
 def test_policies_give_equal_gradients_through_several_layers_and_dropout(sizes: tuple[int, ...]) -> None:
     model = Stack()
     compiled = {p: graphweave.compile(model, options={"recompute": p}) for p in POLICIES}
@@ -169,7 +170,7 @@ def test_explain_tells_the_policy_and_what_is_kept() -> None:
     kept = {}
     for policy in POLICIES:
         told = graphweave.explain(graphweave.compile(MaxMessages(), options={"recompute": policy}), x, INDEX)
-        assert f"saved for backward (recompute={policy})" in str(told)
+        assert f"(recompute={policy})" in told.text()
         kept[policy] = next(g.saved for g in told.graphs if g.saved)
     assert on_edges(kept["never"]), "messages, and what a scale multiplies"
     assert not on_edges(kept["auto"]) and not on_edges(kept["always"])

@@ -315,7 +315,8 @@ def run_sanitized(program: str) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+@pytest.mark.slow  # tests/test_typed_scatter.py has one by default
 @pytest.mark.sanitize
-@pytest.mark.parametrize("kernels", by_default(CHECKED, "tiles"))
+@pytest.mark.parametrize("kernels", CHECKED)
 def test_kernels_are_clean_under_sanitizers(kernels: str) -> None:
     run_sanitized(_SANITIZED.format(CHECKED[kernels]))

@@ -10,7 +10,9 @@ from torch import Tensor
 
 import graphweave
 import graphweave.function as fn
+from graphweave.core.errors import DataError
 from graphweave.core.settings import override
+from graphweave.testing.compare import assert_close
 from graphweave.testing.graphs import Edges, zoo
 from graphweave.udf.builtin import BINARY, REDUCE
 from graphweave.udf.run import update_all
@@ -19,7 +21,7 @@ from tests.udf_support import Case, assert_same, ends_of, frames_of, in_buckets
 ZOO = zoo()
 _OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "add": torch.add, "sub": torch.sub, "mul": torch.mul, "div": torch.div,
-    "dot": lambda x, y: (x * y).sum(-1, keepdim=True),
+    "dot": lambda x, y: x * y if x.dim() == 1 else torch.einsum("...i,...i->...", x, y).unsqueeze(-1),
 }  # fmt: skip
 
 
@@ -85,11 +87,30 @@ def test_binary_messages(name: str, reduce: str) -> None:
 )
 def test_feature_dims_broadcast_from_the_right(name: str, shapes: tuple[tuple[int, ...], ...]) -> None:
     of = dict(zip("uve", shapes, strict=True))
-    if "dot" in name and not of["u"]:
-        pytest.skip("dot takes vectors")
+    if "dot" in name and len({(of[target] or (1,))[-1] for target in name.split("_dot_")}) > 1:
+        with pytest.raises(DataError, match="the same size"):
+            check(name, "sum", ZOO[5], of)
+        return
     with override(eager_kernels=False):
         for edges in ZOO[5:9]:
             check(name, "sum", edges, of)
+
+
+@pytest.mark.parametrize("name", BINARY)
+def test_one_number_a_row(name: str) -> None:
+    """Fields [rows] give messages [edges], a dot product the product of two numbers."""
+    numbers: dict[str, tuple[int, ...]] = dict.fromkeys(("u", "v", "e"), ())
+    with override(eager_kernels=False):
+        for edges in ZOO[5:9]:
+            check(name, "sum", edges, numbers)
+    g = graphweave.graph(([0, 1], [1, 2]))
+    g.ndata["h"], g.edata["h"] = torch.tensor([1.0, 2.0, 4.0]), torch.tensor([3.0, 5.0])
+    g.apply_edges(getattr(fn, name)("h", "h", "o"))
+    of = {"u": [1.0, 2.0], "v": [2.0, 4.0], "e": [3.0, 5.0]}
+    lhs, op, rhs = name.split("_")
+    ops = {"add": float.__add__, "sub": float.__sub__, "div": float.__truediv__}
+    expected = [ops.get(op, float.__mul__)(a, b) for a, b in zip(of[lhs], of[rhs], strict=True)]
+    assert_close(g.edata["o"], torch.tensor(expected))
 
 
 @pytest.mark.parametrize("name, reduce", [("u_mul_e", "sum"), ("u_dot_v", "max"), ("u_sub_v", "mean")])

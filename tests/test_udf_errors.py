@@ -19,7 +19,7 @@ from tests.udf_support import Case, assert_same, case_of, in_buckets, on_sum, se
 
 # what is said of a trace that failed, beside the error
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:graphweave could not trace"),
+    pytest.mark.filterwarnings("ignore:graphweave.*could not trace"),
 ]
 Function = Callable[[Any], Any]
 EDGES = next(e for e in zoo() if e.name == "unsorted")

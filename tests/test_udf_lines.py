@@ -28,6 +28,6 @@ class Attention(nn.Module):
 def test_explain_names_lines_of_user_defined_functions() -> None:
     src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 1, 0, 2])
     ends = Ends(src, dst, torch.empty(3, 0), torch.empty(3, 0), None)
-    text = str(graphweave.explain(Attention(), ends, torch.randn(3, 8)))
+    text = graphweave.explain(Attention(), ends, torch.randn(3, 8)).text("all")
     assert "weights = nodes.mailbox" in text
     assert "graphweave/udf" not in text

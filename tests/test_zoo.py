@@ -6,7 +6,7 @@ import pytest
 import torch_geometric.nn.conv
 import torch_geometric.nn.models
 
-from bench.zoo import RIGHT, Row, markdown, run_case
+from bench.zoo import DOORS, RIGHT, Row, markdown, run_case
 from bench.zoo_cases import CASES, NOT_HERE, SMALL
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -15,21 +15,28 @@ NO_OPERATOR = {"MessagePassing", "to_captum_model", "to_captum_input", "captum_o
 """Exported by PyG beside its operators: the base class and functions of the captum explainer."""
 
 
-USUAL = ("HeteroConv", "GATv2Conv-edge", "RGCNConv")
+USUAL = {"compile": ("GATv2Conv-edge", "RGCNConv"), "plain": ("GATv2Conv-edge",)}
 
 
-@pytest.mark.parametrize("case", [pytest.param(name, marks=() if name in USUAL else pytest.mark.zoo) for name in SMALL])
-def test_small(case: str) -> None:
-    row = run_case(case)
+SMALL_RUNS = [
+    pytest.param(name, door, marks=() if name in USUAL[door] else pytest.mark.zoo, id=f"{name}-{door}")
+    for name in SMALL for door in DOORS
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("case", "door"), SMALL_RUNS)
+def test_small(case: str, door: str) -> None:
+    row = run_case(case, door)
     assert row.status in RIGHT, f"{row.status}: {row.where} {row.error:.3g}"
     assert row.kernel_launches > 0
 
 
 @pytest.mark.zoo
 @pytest.mark.filterwarnings("default")  # a fallback warns, and so do PyTorch and PyG while odd models are traced
+@pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("case", [name for name in CASES if name not in SMALL])
-def test_case(case: str) -> None:
-    row = run_case(case)
+def test_case(case: str, door: str) -> None:
+    row = run_case(case, door)
     assert row.status in RIGHT, f"{row.status}: {row.where} {row.error:.3g}"
 
 
@@ -40,9 +47,13 @@ def test_every_operator_has_a_case_or_a_reason() -> None:
 
 
 def test_the_page_has_a_line_a_case() -> None:
-    rows = [Row("one", "ok", 1, 0, 3), Row("two", "crash", eager=("no\ntrace",), fallbacks=("aten.a: b|c", "aten.d"))]
+    rows = [
+        Row("one", "ok", 1, 0, 3), Row("one", "ok", 4, 2, 3, door="plain", eager_calls=1),
+        Row("two", "crash", eager=("no\ntrace",), fallbacks=("aten.a: b|c", "aten.d")),
+    ]  # fmt: skip
     page = markdown(rows)
-    assert "| one | ok | 1 | 0 | 3 |  |" in page
-    assert "**whole graph**: no trace<br>aten.a: b\\|c<br>aten.d |" in page
-    assert "2 cases: 1 ok, 1 crash; 1 captured as one graph, 1 with a graph left eager" in page
+    assert "| one | ok | 1 | 0 | 0 | 3 | ok, 4, 2, 1 |  |" in page
+    assert "| not run, 0, 0, 0 | **whole graph**: no trace<br>aten.a: b\\|c<br>aten.d |" in page
+    assert "2 cases: 1 ok, 1 crash; 1 compilations, 0 graph breaks, 0 eager calls; 1 captured as one graph" in page
+    assert "1 cases: 1 ok; 4 compilations, 2 graph breaks, 1 eager calls; 0 captured as one graph" in page
     assert all(f"- {name}: " in page for name in NOT_HERE)

@@ -94,7 +94,9 @@ def _write(path: Path, text: str) -> None:
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise DataError(f"--json must name a file that can be written (got {path}: {error.strerror}).") from error
+        raise DataError(
+            f"--json must name a file that can be written (got {path}: {error.strerror}). Name another."
+        ) from error
 
 
 # ---------------------------------------------------------------- for the reader

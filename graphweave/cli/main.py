@@ -38,12 +38,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return args.run(args)
     except GraphweaveError as error:
-        line = " ".join(str(error).split())
-        sys.stderr.write(f"graphweave {args.command}: error: {line}\n")
-        return BAD_INPUT
+        return _bad_input(args.command, str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not _is_out_of_memory(error):
+            raise
+        return _bad_input(args.command, f"not enough memory for this graph and model: {error}")
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return _INTERRUPTED
+
+
+def _bad_input(command: str, what: str) -> int:
+    sys.stderr.write(f"graphweave {command}: error: {' '.join(what.split())}\n")
+    return BAD_INPUT
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """PyTorch has an error of its own for a GPU's memory alone: of the CPU's it tells in words."""
+    words = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
+    return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 
 
 if __name__ == "__main__":

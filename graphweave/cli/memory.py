@@ -40,7 +40,7 @@ def peak_extra_bytes(way: str, job: Job, data: Data) -> int | None:
         )
     if done.returncode != 0:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise GraphweaveError(f"measuring the memory of {way} failed: {reason}")
+        raise GraphweaveError(f"measuring the memory of {way} failed: {reason}. Leave out --compare, or report it.")
     return int(done.stdout.strip().splitlines()[-1])
 
 
@@ -49,7 +49,7 @@ def _status(key: str) -> int:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
-    raise GraphweaveError(f"/proc/self/status has no {key}.")
+    raise GraphweaveError(f"/proc/self/status has no {key}. Leave out --compare on this system.")
 
 
 def _measure(way: str, job: Job, data: Data) -> int:

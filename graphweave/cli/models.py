@@ -58,6 +58,8 @@ _WITH_HEADS = frozenset({"gat", "gatv2"})
 def build(name: str, features: int, hidden: int, classes: int, heads: int, dropout: float) -> TwoLayer:
     """Model `name`; `hidden` is the width of all heads together. Parameters come from torch's global generator."""
     if name in _WITH_HEADS and hidden % heads:
-        raise DataError(f"--hidden must be a multiple of --heads for {name} (got {hidden} and {heads}).")
+        raise DataError(
+            f"--hidden must be a multiple of --heads for {name} (got {hidden} and {heads}). Choose another --hidden."
+        )
     conv = convolutions(hidden)[name]
     return TwoLayer(conv(features, hidden, heads), conv(hidden, classes, 1), dropout)

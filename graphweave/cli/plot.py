@@ -18,9 +18,9 @@ def check_plot(path: Path) -> None:
     """Raises before the training rather than after it if `path` cannot be drawn."""
     _matplotlib()
     if path.suffix.lower() not in _FORMATS:
-        raise DataError(f"--plot must end in {', '.join(_FORMATS)} (got {str(path)!r}).")
+        raise DataError(f"--plot must end in {', '.join(_FORMATS)} (got {str(path)!r}). Name such a file.")
     if path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise DataError(f"--plot cannot be written: {path}.")
+        raise DataError(f"--plot cannot be written: {path}. Name another file.")
 
 
 def _matplotlib() -> Any:

@@ -62,7 +62,10 @@ class Encoder(nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         if model != "rgcn" and hidden % heads:
-            raise DataError(f"--hidden must be a multiple of --heads for {model} (got {hidden} and {heads}).")
+            raise DataError(
+                f"--hidden must be a multiple of --heads for {model} (got {hidden} and {heads})."
+                " Choose another --hidden."
+            )
         self.first = _layer(model, in_size, hidden // heads, heads, num_rels, num_ntypes)
         self.second = _layer(model, hidden, out, 1, num_rels, num_ntypes)
         self.dropout = dropout
@@ -147,6 +150,8 @@ def decoder(name: str, num_rels: int, hidden: int) -> DistMult | RotatE:
     """Scores of triples by the embeddings of their ends; `num_rels` counts inverses."""
     if name == "rotate":
         if hidden % 2:
-            raise DataError(f"--hidden must be even for rotate, real and imaginary parts (got {hidden}).")
+            raise DataError(
+                f"--hidden must be even for rotate, real and imaginary parts (got {hidden}). Choose another --hidden."
+            )
         return RotatE(num_rels, hidden)
     return DistMult(num_rels, hidden)

@@ -35,7 +35,7 @@ def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
         return karate(seed=seed)
     if name.endswith(".npz"):
         return npz(name, symmetric=symmetric, seed=seed)
-    raise DataError(f"--data must be digits, karate, FILE.npz or planetoid:NAME (got {name!r}).")
+    raise DataError(f"--data must be digits, karate, FILE.npz or planetoid:NAME (got {name!r}). Name one of these.")
 
 
 def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
@@ -44,19 +44,21 @@ def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
         return families(seed=seed)
     if name.endswith(".npz"):
         return relational(name, seed=seed)
-    raise DataError(f"--data must be families or FILE.npz for models over relations (got {name!r}).")
+    raise DataError(f"--data must be families or FILE.npz for models over relations (got {name!r}). Name one of these.")
 
 
 def check_trainable(data: Data) -> None:
     """DataError if there is nothing to train on."""
     if isinstance(data, KnowledgeGraph):
         if len(data.train) == 0:
-            raise DataError(f"{data.name}: no triple is in the train split.")
+            raise DataError(f"{data.name}: no triple is in the train split. Add triples to it.")
         return
     if data.num_classes == 0:
-        raise DataError(f"{data.name}: the file has no labels 'y', so there is nothing to train on.")
+        raise DataError(
+            f"{data.name}: the file has no labels 'y', so there is nothing to train on. Add them to the file."
+        )
     if not bool(data.train_mask.any()):
-        raise DataError(f"{data.name}: no node is in the train split.")
+        raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")
 
 
 def start(way: str, job: Job, data: Data) -> Training:

@@ -60,7 +60,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.compare and args.no_compile:
-        raise DataError("--compare and --no-compile exclude each other.")
+        raise DataError("--compare and --no-compile exclude each other. Leave out one.")
     if args.plot is not None:
         check_plot(args.plot)
     data = _data(args)
@@ -89,7 +89,7 @@ def _data(args: argparse.Namespace) -> Data:
     if args.model not in RELATIONAL_MODELS:
         return load(args.data or "digits", symmetric=args.symmetric, seed=args.seed)
     if args.symmetric:
-        raise DataError(f"--symmetric is not for {args.model}: every relation has its inverse anyway.")
+        raise DataError(f"--symmetric is not for {args.model}: every relation has its inverse anyway. Leave it out.")
     return load_relational(args.data or "families", seed=args.seed)
 
 

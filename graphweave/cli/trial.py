@@ -24,6 +24,7 @@ from graphweave.ir.loop import interp
 from graphweave.ir.loop.parse import parse
 from graphweave.runtime import triton_kernel
 from graphweave.runtime.launch import Kernel, uniform_chunks
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import compile_shared
 
 _SECONDS = 300
@@ -105,7 +106,7 @@ def _run_cpp() -> str | None:
         source.write_text(cpp.print_kernel(_KERNEL), encoding="utf-8")
         compile_shared(source, built)
         kernel = Kernel(ctypes.CDLL(str(built)), _KERNEL.name)
-        kernel([t.data_ptr() for t in tensors], [3, 3, _DEGREE], uniform_chunks(3, 1), torch.get_num_threads())
+        kernel([t.data_ptr() for t in tensors], [3, 3, _DEGREE], uniform_chunks(3, 1), num_threads())
     return _wrong(tensors[-1])
 
 

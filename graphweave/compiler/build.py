@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -12,13 +13,17 @@ from typing import Any
 from graphweave.analysis.flow import extract, users
 from graphweave.compiler.dump import dump_plan, dump_program
 from graphweave.compiler.executable import Executable
+from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import make_plan
 from graphweave.compiler.report import record
+from graphweave.core.log import logger
+from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
 from graphweave.schedule.options import Options
 
+_log = logger(__name__)
 _serial = itertools.count()
 
 
@@ -33,17 +38,23 @@ class Training:
 
 def build_inference(
     program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
-    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False,
+    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
-    """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them."""
+    """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them.
+
+    `promises` says of each output how it lies in memory. `glossary` has the user's words, for what is told and for
+    errors.
+    """
+    glossary = glossary or Glossary()
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
     part = extract(program, inputs, [*program.outputs, *effects])
     name = f"graph{next(_serial)}"
     made = _executable(
         f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
-        cuda_graphs,
+        cuda_graphs, watches=watches, promises=promises, glossary=glossary,
     )  # fmt: skip
-    record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where})
+    record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
     _build([made])
     return made
 
@@ -51,21 +62,34 @@ def build_inference(
 def build_training(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
     options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
-    cuda_graphs: bool = False,
+    cuda_graphs: bool = False, watches: bool = True, exposed: frozenset[Ref] = frozenset(),
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Training:  # fmt: skip
-    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's."""
+    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
+
+    The backward belongs to the graph as the forward has seen it, and does not look for edits. `exposed` are values
+    whose memory the user may write to between the two (`passes/apart.py`), and `promises` says of each output how it
+    lies in memory. `glossary` has the user's words, for what is told and for errors, and the row counts at hand.
+    """
+    glossary = glossary or Glossary()
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
-    cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute)
+    cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics)
     named = _named(joint, constants)
     count = num_forward + len(cut.saved)
     private = _private(cut, num_forward)
-    forward = _executable(f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private)
-    backward = _executable(f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs)
+    forward = _executable(
+        f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private, watches,
+        promises[:num_forward], glossary,
+    )  # fmt: skip
+    backward = _executable(
+        f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs,
+        promises=promises[num_forward:], glossary=glossary,
+    )  # fmt: skip
     for made, part in ((forward, cut.forward), (backward, cut.backward)):
         saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
         why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
-        record(made.plan, made.text, why_not, saved, recompute)
+        record(made.plan, made.text, why_not, glossary, saved, recompute)
     _build([forward, backward])
     return Training(forward, backward, cut)
 
@@ -78,7 +102,9 @@ def _private(cut: Split, num_forward: int) -> frozenset[Ref]:
     maps = {
         cut.forward.where[ref]
         for ref, there in taken.items()
-        if there not in backward.outputs and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
+        if ref not in cut.copied
+        and there not in backward.outputs
+        and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
     }
     return frozenset(maps.difference(r for r in forward.outputs[:num_forward] if r is not None))
 
@@ -89,15 +115,23 @@ def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
 
 def _executable(
     name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
-    cuda_graphs: bool, private: frozenset[Ref] = frozenset(),
+    cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: bool = False,
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
     plan = make_plan(name, program, options, constants)
-    made = Executable(plan, num_outputs, verify=verify, private=private, cuda_graphs=cuda_graphs)
+    made = Executable(
+        plan, num_outputs, verify=verify, private=private, promises=promises, cuda_graphs=cuda_graphs, watches=watches,
+        names=glossary.names if glossary else {},
+    )  # fmt: skip
     dump_plan(made.plan, made.text)
     return made
 
 
 def _build(executables: Iterable[Executable]) -> None:
+    start = time.perf_counter()
+    executables = list(executables)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         for future in [f for e in executables for f in e.build(pool)]:
             future.result()
+    names, kernels = ", ".join(e.plan.name for e in executables), sum(len(e.kernels) for e in executables)
+    _log.info("%s: %d kernels ready in %.2f s", names, kernels, time.perf_counter() - start)

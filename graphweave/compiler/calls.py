@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from graphweave.analysis.typed import call_operands
 from graphweave.compiler.products import product_step
+from graphweave.compiler.range_errors import with_named_indices
 from graphweave.compiler.typed_calls import typed_step
 from graphweave.core.types import Fold, Space
 from graphweave.ir.message.builder import operands
@@ -23,7 +25,7 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Cal
     options = options or Options()
     product = product_step(program, ref, options) or typed_step(program, ref, options)
     if product is not None:
-        return product
+        return with_named_indices(program, ref, call_operands(program, ref), product)
     names = tuple(dict.fromkeys(operands(node)))
     widened = _index_in_64_bits(node)
     from_numbers = isinstance(node, Aten) and node.target in _FROM_NUMBERS
@@ -35,7 +37,7 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Cal
         out = apply(node, given, types, rows.__getitem__, device=options.device)
         return out.to(options.device) if from_numbers else out
 
-    return call
+    return with_named_indices(program, ref, names, call)
 
 
 def _index_in_64_bits(node: Node) -> Ref | None:

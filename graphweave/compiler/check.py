@@ -42,6 +42,7 @@ def check_step(
                 raise VerifyError(
                     f"region {kernel.name} computes %{ref} differently from eager: expected at most {atol:.2g} of "
                     f"difference, got {worst:.3g}. It was written at {'; '.join(lines) or 'an unknown line'}."
+                    " Please report it; without verify the compiled result is used."
                 )
 
     return check

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from graphweave.compiler.plan import KernelPlan
@@ -15,6 +14,8 @@ from graphweave.ir.message.nodes import Program
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
+from graphweave.runtime.threads import num_threads
+from graphweave.runtime.tracked import Mark
 
 
 class CppStep(RegionStep):
@@ -24,7 +25,7 @@ class CppStep(RegionStep):
         super().__init__(program, plan, wide)
         self._kernels: dict[bool, Kernel] = {}
         self._work = max(1, sum(numel(b.shape) for b in plan.lowered.kernel.buffers))
-        self._last: tuple[Any, ...] | None = None  # rows, indices, their versions, what was bound to them
+        self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
 
     def build(self) -> None:
         self._kernel(wide=False)
@@ -46,7 +47,7 @@ class CppStep(RegionStep):
         ptrs = list(heads)
         for kind, i in self._slots:
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
-        kernel(ptrs, sizes, chunks, torch.get_num_threads())
+        kernel(ptrs, sizes, chunks, num_threads())
         self._finish(rows, indices, outputs)
         return outputs
 
@@ -56,8 +57,8 @@ class CppStep(RegionStep):
         Remembered for the last graph.
         """
         last = self._last
-        if last is not None and last[0] == rows and all(map(_still, indices, last[2])):
-            return last[3]
+        if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
+            return last[2]
         counts = dict(zip(self.spaces, rows, strict=True))
         index = dict(zip(self.maps, indices, strict=True))
         wide = self._is_wide(rows, indices)
@@ -75,14 +76,5 @@ class CppStep(RegionStep):
         arrays = [self._format(f, index, counts, wide) for f in self._formats]
         bound = (kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), (keep, arrays))
         tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
-        self._last = (rows, tuple(indices), tuple(map(_mark, indices)), bound) if tracked else None
+        self._last = (rows, tuple(map(Mark, indices)), bound) if tracked else None
         return bound
-
-
-def _mark(t: Tensor) -> tuple[Any, ...]:
-    """What tells whether an index tensor is the one that was seen, and unedited; its storage must be kept alive."""
-    return t.data_ptr(), t._version, t.shape, t.stride(), t.dtype
-
-
-def _still(t: Tensor, mark: tuple[Any, ...]) -> bool:
-    return t.data_ptr() == mark[0] and not t.is_inference() and _mark(t) == mark

@@ -17,9 +17,8 @@ replay moves the generator on as a call does. The launches of a replay are not c
 
 from __future__ import annotations
 
-import threading
 import warnings
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -29,16 +28,17 @@ from torch import Tensor
 
 from graphweave.compiler.capturable import Watch, structure, why_not
 from graphweave.compiler.plan import Plan
+from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.runtime.capturing import capturing
 from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
-from graphweave.runtime.tracked import ordinary, place, versions_of
+from graphweave.runtime.tracked import Versions, ordinary, place, versions_of
 from graphweave.runtime.triton_kernel import precision
 from graphweave.schedule.options import Options
 
 _log = logger(__name__)
-_lock = threading.RLock()
+_lock = locks.reentrant_lock()
 """Held while a graph's own tensors are in use: by one call at a time, of all threads."""
 
 PLAIN_CALLS = 2
@@ -73,7 +73,7 @@ class _Kind:
     """Arguments of one kind: `tensors` are aliases of the index tensors, so that their memory stays theirs."""
 
     tensors: tuple[Tensor, ...]
-    versions: tuple[int, ...]
+    versions: Versions
     calls: int = 0
     graph: _Graph | None = None
 
@@ -147,7 +147,7 @@ class CudaGraphs:
                 key.append((arg.shape, arg.stride(), arg.dtype, arg.device))
         return tuple(key)
 
-    def _kind(self, key: Key, tensors: tuple[Tensor, ...], versions: tuple[int, ...]) -> _Kind:
+    def _kind(self, key: Key, tensors: tuple[Tensor, ...], versions: Versions) -> _Kind:
         """That of a call; a new one where an index, or a value that its graph reads, has been edited."""
         kind = self._kinds.get(key)
         if kind is not None and kind.versions == versions and _as_they_were(kind.graph):
@@ -228,7 +228,7 @@ class CudaGraphs:
     def _say(self, why: str) -> None:
         if why not in self._said:
             self._said.add(why)
-            _log.warning("%s runs without a CUDA graph: %s", self._name, why)
+            _log.warning("%s runs without a CUDA graph: %s. Its results are the same.", self._name, why)
 
     def _never(self, why: str) -> None:
         self._why_not = why
@@ -239,8 +239,12 @@ class CudaGraphs:
         bump("cuda_graph_failures")
         cause = error.__context__ or error  # the end of a broken capture raises an error of its own
         why = f"its capture failed: {type(cause).__name__}: {cause}"
-        _log.error("%s: %s", self._name, why, exc_info=error)
-        warnings.warn(f"graphweave: {self._name} runs without a CUDA graph: {why}", stacklevel=2)
+        _log.debug("%s: %s", self._name, why, exc_info=error)
+        warnings.warn(
+            f"graphweave: {self._name} runs without a CUDA graph: {why}. Leave out mode='reduce-overhead' or the "
+            "option cuda_graphs, or report it, with GRAPHWEAVE_LOGS=+compiler for the traceback.",
+            stacklevel=2,
+        )
         self._said.add(why)
         self._never(why)
 
@@ -249,6 +253,9 @@ def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[
     """What a call gives: for its own tensors the caller's, copies of what was `made`, aliases of what never changes."""
     mine = {id(a): args[i] for i, a in enumerate(own) if isinstance(a, Tensor)}
     copies: dict[int, Tensor] = {}
+    new = {id(t): t for t in results if isinstance(t, Tensor) and id(t) in made}
+    together = Counter(map(_place, new.values()))
+    whole: dict[Hashable, Tensor] = {}  # copies of memory in which several results lie
     out: list[Any] = []
     with torch.no_grad():
         for t in results:
@@ -258,11 +265,22 @@ def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[
                 out.append(mine[id(t)])
             elif id(t) in made:
                 if id(t) not in copies:
-                    copies[id(t)] = t.clone()
+                    copies[id(t)] = _in_copy(t, whole) if together[_place(t)] > 1 else t.clone()
                 out.append(copies[id(t)])
             else:
                 out.append(t.detach())
     return out
+
+
+def _in_copy(t: Tensor, whole: dict[Hashable, Tensor]) -> Tensor:
+    """`t` where it lies in a copy of its memory: results that are views of one another stay so."""
+    if _place(t) not in whole:
+        whole[_place(t)] = t.new_empty(0).set_(t.untyped_storage()).clone()
+    return whole[_place(t)].as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def _place(t: Tensor) -> tuple[int, torch.dtype]:
+    return _storage(t), t.dtype
 
 
 def _as_they_were(graph: _Graph | None) -> bool:

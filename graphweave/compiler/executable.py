@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
+from graphweave.compiler.range_errors import MapError, in_words
 from graphweave.compiler.targets import STEPS
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
+from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
 
 
@@ -18,18 +20,24 @@ class Executable:
     """`executable(args)` with the values of the program's inputs in order; gives its outputs, None where None.
 
     `text` is the Python source of the call; with `verify` every region is compared with the interpreter at each call.
-    Outputs in `private` are read by our own maps alone, which take an index in 32 bits as well as in 64. With
-    `cuda_graphs` calls on a CUDA device are replayed as CUDA graphs where they can be (see `cuda_graph.py`).
+    The first outputs lie in memory as `promises` says of each. Outputs in `private` are read by our own maps alone,
+    which take an index in 32 bits as well as in 64. With `cuda_graphs` calls on a CUDA device are replayed as CUDA
+    graphs where they can be (see `cuda_graph.py`). With `watches`, each call looks for edits of its index tensors that
+    PyTorch does not see (`unseen_edits.py`).
     """
 
     def __init__(
         self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
-        private: frozenset[Ref] = frozenset(), cuda_graphs: bool = False,
+        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (), cuda_graphs: bool = False,
+        watches: bool = False, names: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         self.plan = plan
+        self._names = names or {}
         step = STEPS[plan.options.target]
         self.kernels = {i: step(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
-        wrapper = Wrapper(plan, self.kernels, num_outputs, verify=verify, private=private)
+        wrapper = Wrapper(
+            plan, self.kernels, num_outputs, verify=verify, private=private, promises=promises, watches=watches
+        )
         self.text = wrapper.text
         self._run = wrapper.load(f"<graphweave {plan.name}>")
         device = graph_device(plan.options) if cuda_graphs else None
@@ -42,7 +50,10 @@ class Executable:
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Takes the arguments out of `args`, so that each is freed after its last use."""
-        return self._run(args)
+        try:
+            return self._run(args)
+        except MapError as error:
+            raise in_words(error, self._names) from None
 
 
 def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:

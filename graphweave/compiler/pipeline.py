@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from graphweave.analysis.statistics import Statistics, with_unions
+from graphweave.core.log import logger
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import Program, Ref
+from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.horizontal.edges import ToEdges
@@ -18,6 +21,8 @@ from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
+
+_log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +62,16 @@ def optimise(program: Program, facts: Facts | None = None, keep: Iterable[Ref] =
     facts = facts or Facts()
     keep = tuple(keep)
     verify(program)
+    _ir_log.info("a program of %d nodes on %d spaces is well-formed", len(program.nodes), len(program.spaces))
+    _tell_text(program)
     where = unchanged(program).where
     steps: tuple[Step, ...] = ()
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
     for make in PIPELINE:
-        done = make(facts, keep)(program)
+        pass_ = make(facts, keep)
+        done = pass_(program)
         verify(done.program)
+        _tell(pass_, program, done)
         where = {old: done.where[new] for old, new in where.items() if new in done.where}
         keep = tuple(done.where[r] for r in keep)
         steps += done.steps
@@ -70,3 +79,18 @@ def optimise(program: Program, facts: Facts | None = None, keep: Iterable[Ref] =
         facts = replace(facts, statistics=with_unions(facts.statistics, done.unions))
         program = done.program
     return Rewritten(program, where, steps, unions)
+
+
+def _tell(pass_: Pass, before: Program, done: Rewritten) -> None:
+    """What a pass did, a line; with DEBUG the program behind it, where that is another."""
+    if done.program is before:
+        _log.info("%s: nothing to do", pass_.name)
+        return
+    choices = f", {sum(s.taken for s in done.steps)} of {len(done.steps)} choices taken" if done.steps else ""
+    _log.info("%s: %d -> %d nodes%s", pass_.name, len(before.nodes), len(done.program.nodes), choices)
+    _tell_text(done.program)
+
+
+def _tell_text(program: Program) -> None:
+    if _log.isEnabledFor(logging.DEBUG):
+        _log.debug("%s", show(program))

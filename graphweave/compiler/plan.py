@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,8 +11,10 @@ from graphweave.analysis.flow import ancestors, extract, is_scalar
 from graphweave.analysis.hoist import hoisted, hoisted_checks
 from graphweave.codegen import cpp, triton
 from graphweave.core.errors import IRError
+from graphweave.core.log import logger
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel
+from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
@@ -19,6 +22,9 @@ from graphweave.lower.region import Lowered, lower
 from graphweave.passes.split_pairs import SplitPairs
 from graphweave.schedule.options import Options, Target
 from graphweave.schedule.regions import Region, Schedule, schedule
+
+_schedule_log, _lower_log = logger("graphweave.schedule"), logger("graphweave.lower")
+_codegen_log = logger("graphweave.codegen")
 
 _PRINTERS: dict[Target, Callable[[Kernel], str]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
@@ -60,6 +66,9 @@ def make_plan(name: str, program: Program, options: Options, constants: Mapping[
     kept, checks = hoisted(program), hoisted_checks(program)
     inputs, prelude = _prelude(program, (*kept, *checks))
     order = schedule(program, (*kept, *checks))
+    regions = sum(isinstance(step, Region) for step in order.steps)
+    calls = len(order.steps) - regions
+    _schedule_log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
     kernels: dict[int, KernelPlan] = {}
     refused: dict[int, str] = {}
     for i, step in enumerate(order.steps):
@@ -68,6 +77,7 @@ def make_plan(name: str, program: Program, options: Options, constants: Mapping[
                 kernels[i] = lower_region(program, step, order, f"{kernel_prefix(name)}_{i}", options, DType.i32)
             except IRError as error:
                 refused[i] = str(error)
+                _lower_log.info("%s: region %d has no kernel: %s", name, i, error)
     return Plan(name, program, kept, inputs, prelude, order, kernels, refused, options, constants)
 
 
@@ -82,7 +92,14 @@ def lower_region(
     """The kernel of one region, verified and printed; IRError says why there is none."""
     lowered = lower(program, region, order.stored, name, options, index)
     verify_kernel(lowered.kernel)
-    return KernelPlan(region, lowered, _PRINTERS[options.target](lowered.kernel))
+    _lower_log.info("%s: %d nodes of rows of %s, %d buffers", name, len(region.members), region.rows.name,
+                    len(lowered.kernel.buffers))  # fmt: skip
+    if _lower_log.isEnabledFor(logging.DEBUG):
+        _lower_log.debug("%s", show_kernel(lowered.kernel))
+    text = _PRINTERS[options.target](lowered.kernel)
+    _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
+    _codegen_log.debug("%s", text)
+    return KernelPlan(region, lowered, text)
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:

@@ -15,6 +15,7 @@ from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, T
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
+from graphweave.runtime.threads import num_threads
 from graphweave.schedule.options import Options
 
 TALL = 16_384
@@ -84,7 +85,7 @@ class Product:
             shape = self.kind, self.k, self.j, self.dtype
             self._kernel = load(print_product(*shape), product_name(*shape))
         x, w = x.contiguous(), w.contiguous()
-        self._kernel((x.data_ptr(), w.data_ptr(), out.data_ptr()), (), chunks, torch.get_num_threads())
+        self._kernel((x.data_ptr(), w.data_ptr(), out.data_ptr()), (), chunks, num_threads())
         return out
 
 

@@ -9,6 +9,8 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
+from graphweave.compiler.range_errors import of_map
+from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.loop.nodes import Buffer, Role
 from graphweave.ir.loop.types import identity
@@ -91,9 +93,20 @@ class RegionStep:
             outputs[i] = outputs[i].to(dtype)
 
     def _csr(self, m: Ref, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> formats.CsrFormat:
-        return formats.csr(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+        try:
+            return formats.csr(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+        except IndexRangeError as error:
+            raise of_map(error, self._program, index) from None
 
     def _format(
+        self, binding: Perm | Column | Flat, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
+    ) -> Tensor:
+        try:
+            return self._checked_format(binding, index, counts, wide)
+        except IndexRangeError as error:
+            raise of_map(error, self._program, index) from None
+
+    def _checked_format(
         self, binding: Perm | Column | Flat, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
     ) -> Tensor:
         match binding:

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from graphweave.analysis.flow import is_work
+from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
-from graphweave.ir.message.nodes import Aten, Program, Ref
+from graphweave.core.types import UNIT
+from graphweave.ir.message.nodes import (
+    AddMatMul,
+    Aten,
+    Gram,
+    Input,
+    MapType,
+    MatMul,
+    Node,
+    Program,
+    Push,
+    Ref,
+    Type,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
+)
 from graphweave.ir.message.show import show, show_type
 from graphweave.lower.parameters import value_name
 from graphweave.passes.rewritten import Rewritten, Step
@@ -17,11 +35,15 @@ from graphweave.schedule.regions import Region
 
 @dataclass(frozen=True, slots=True)
 class KernelNote:
+    """`does` says in the user's words what it computes, `lines` are the locations of that, each once."""
+
     name: str
     rows: str
     along: str | None
     computes: tuple[str, ...]
     text: str
+    does: str
+    lines: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +56,22 @@ class FallbackNote:
 
 
 @dataclass(frozen=True, slots=True)
+class SavedNote:
+    """A value that the forward keeps for the backward beside the arguments; `space` is in the user's words."""
+
+    space: str
+    shape: str
+    bytes: int
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
 class GraphNote:
-    """One compiled graph: forward, backward or inference. `recompute` is the policy of what is `saved`."""
+    """One compiled graph: forward, backward or inference. `recompute` is the policy of what is `saved`.
+
+    `saved` are all values handed over, as the IR has them; `keeps` those among them that take memory of their own.
+    `products` counts the matrix products between kernels.
+    """
 
     name: str
     ir: str
@@ -45,6 +81,23 @@ class GraphNote:
     saved: tuple[str, ...]
     wrapper: str
     recompute: str = ""
+    keeps: tuple[SavedNote, ...] = ()
+    products: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureNote:
+    """One captured graph: its spaces in the user's words with their rows, and its work for one call.
+
+    `moved` is what the compiled programs move, as the cost model counts it: forward, and backward if there is one.
+    `eager_moved` and `eager_calls` are what PyTorch's operators would; None where sizes decided by data are not known.
+    """
+
+    spaces: tuple[tuple[str, int], ...]
+    moved: float
+    eager_calls: int
+    eager_moved: int | None
+    trains: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +113,7 @@ class RewriteNote:
 class Report:
     """Everything compiled while it was collected; `eager` lists whole graphs that could not be compiled, and why."""
 
+    captures: list[CaptureNote] = field(default_factory=list)
     rewrites: list[RewriteNote] = field(default_factory=list)
     graphs: list[GraphNote] = field(default_factory=list)
     eager: list[str] = field(default_factory=list)
@@ -79,12 +133,25 @@ def collect() -> Iterator[Report]:
         _collecting.remove(report)
 
 
-def record(plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...] = (), recompute: str = "") -> None:
+def collecting() -> bool:
+    """Whether anybody wants to know, so that what is told alone need not be computed otherwise."""
+    return bool(_collecting)
+
+
+def record(
+    plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...] = (),
+    recompute: str = "",
+) -> None:  # fmt: skip
     """Tell whoever is collecting about `plan`."""
     if _collecting:
-        note = describe(plan, wrapper, refused, saved, recompute)
+        note = describe(plan, wrapper, refused, glossary, saved, recompute)
         for report in _collecting:
             report.graphs.append(note)
+
+
+def record_capture(note: CaptureNote) -> None:
+    for report in _collecting:
+        report.captures.append(note)
 
 
 def record_rewrites(before: Program, done: Rewritten) -> None:
@@ -100,8 +167,9 @@ def record_eager(why: str) -> None:
 
 
 def describe(
-    plan: Plan, wrapper: str, refused: dict[Ref, str], saved: tuple[Ref, ...], recompute: str = ""
-) -> GraphNote:
+    plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...],
+    recompute: str = "",
+) -> GraphNote:  # fmt: skip
     """`plan` in words; `refused` tells why the importer left nodes outside, `saved` what forward keeps for backward."""
     program = plan.program
     kernels = []
@@ -109,26 +177,81 @@ def describe(
         region = k.region
         along = None if region.map is None else f"map %{region.map}"
         computes = tuple(f"{value_name(program, r)} ({program.locs[r] or 'generated'})" for r in region.members)
-        kernels.append(KernelNote(k.lowered.kernel.name, region.rows.name, along, computes, k.text))
+        does, lines = kernel_words(program, region, glossary), _locations(program, region.members)
+        kernels.append(KernelNote(k.lowered.kernel.name, region.rows.name, along, computes, k.text, does, lines))
     fallbacks = [
-        FallbackNote(f"region {plan.name}_{i}", why, _lines(plan, step.members))
+        FallbackNote(
+            _operators(program, step), glossary.in_words(program, why), "; ".join(_locations(program, step.members))
+        )
         for i, why in plan.refused.items()
         if isinstance(step := plan.schedule.steps[i], Region)
     ]
+    products = 0
     for step in plan.schedule.steps:
         if isinstance(step, Region):
             continue
         node = program.nodes[step.ref]
+        products += isinstance(node, MatMul | AddMatMul | Gram | TypedMatMul | TypedGram | TypedPush)
         if is_work(program, step.ref):
-            if isinstance(node, Aten):
-                what, why = node.target, refused.get(step.ref, "not an operator of the algebra")
-            else:
-                what, why = type(node).__name__.lower(), f"no kernels for {show_type(program.types[step.ref])}"
-            fallbacks.append(FallbackNote(what, why, program.locs[step.ref]))
+            assert isinstance(node, Aten)
+            why = refused.get(step.ref, "no kernel computes it")
+            fallbacks.append(FallbackNote(node.target, glossary.in_words(program, why), program.locs[step.ref]))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
-    hoisted = len(plan.hoisted)
-    return GraphNote(plan.name, show(program), tuple(kernels), tuple(fallbacks), hoisted, names, wrapper, recompute)
+    keeps = tuple(_saved_notes(program, saved, glossary))
+    return GraphNote(
+        plan.name, show(program), tuple(kernels), tuple(fallbacks), len(plan.hoisted), names, wrapper, recompute, keeps,
+        products,
+    )  # fmt: skip
 
 
-def _lines(plan: Plan, refs: tuple[Ref, ...]) -> str:
-    return "; ".join(dict.fromkeys(plan.program.locs[r] for r in refs if plan.program.locs[r]))
+def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
+    """ "rows of x: max and 3 sums over edges of edge_index, 2 totals"."""
+    walked: Counter[str] = Counter()
+    totals = beside = 0
+    over = ""
+    for ref in region.members:
+        node, t = program.nodes[ref], program.types[ref]
+        if isinstance(node, Push):
+            along = program.types[node.map]
+            assert isinstance(along, MapType)
+            if along.cod == UNIT:
+                totals += 1
+            else:
+                over = glossary.space(along.dom)
+                walked[node.fold.value] += 1
+        elif isinstance(node, Gram):
+            totals += 1
+        elif isinstance(t, Type) and t.space != region.rows:
+            beside += 1
+            over = glossary.space(t.space)
+    parts = []
+    if walked:
+        folds = [fold if n == 1 else f"{n} {fold}s" for fold, n in walked.items()]
+        parts.append(f"{', '.join(folds)} over {over}")
+    if beside:
+        parts.append(f"{beside} value{'s' * (beside > 1)} for each of {over}")
+    if totals:
+        parts.append(f"{totals} total{'s' * (totals > 1)} over all rows")
+    return f"{glossary.space(region.rows)}: {', '.join(parts) or 'row by row'}"
+
+
+def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -> Iterator[SavedNote]:
+    for ref in saved:
+        t, node = program.types[ref], program.nodes[ref]
+        if isinstance(t, Type) and not isinstance(node, Input):
+            shape = f"[{', '.join(map(str, t.shape))}] {t.dtype.value}"
+            yield SavedNote(glossary.space(t.space), shape, glossary.bytes_of(t), program.locs[ref])
+
+
+def _operators(program: Program, region: Region) -> str:
+    """The kinds of work of a region that no kernel could be made for."""
+    kinds = dict.fromkeys(_kind(program.nodes[r]) for r in region.members)
+    return f"a kernel of {', '.join(kinds)}"
+
+
+def _kind(node: Node) -> str:
+    return str(getattr(getattr(node, "op", None), "value", None) or type(node).__name__.lower())
+
+
+def _locations(program: Program, refs: tuple[Ref, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(program.locs[r] for r in refs if program.locs[r]))

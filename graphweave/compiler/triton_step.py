@@ -104,7 +104,7 @@ class TritonStep(RegionStep):
         m, order = self.plan.lowered.map, None
         if m is not None:
             grouped = index[m], self._rows_of(m, counts), self._wraps(m), wide
-            tensors[loaded.kernel.csrs[0].name] = formats.csr(*grouped).indptr
+            tensors[loaded.kernel.csrs[0].name] = self._csr(m, index, counts, wide).indptr
             order = formats.by_degree(*grouped)
 
         def cut_into(cut: int) -> RowPieces:

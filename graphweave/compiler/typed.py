@@ -20,6 +20,7 @@ from graphweave.runtime import arena, formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import CHUNK_WORK, Kernel, uniform_chunks
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 
 WIDEST = 512
@@ -178,7 +179,7 @@ def _run(
     chunks: Tensor,
 ) -> None:
     ptrs = [0 if t is None else t.data_ptr() for t in (*tensors, grouped.csr.indptr, *rows)]
-    _kernel(toolchain(), spec)(ptrs, (grouped.types.rows,), chunks, torch.get_num_threads())
+    _kernel(toolchain(), spec)(ptrs, (grouped.types.rows,), chunks, num_threads())
 
 
 def has_kernel(dtype: DType, k: int, j: int, blocks: int) -> bool:

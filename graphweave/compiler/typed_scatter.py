@@ -16,6 +16,7 @@ from graphweave.runtime import arena, formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.typed_blocks import column, typed_blocks
 
@@ -81,7 +82,7 @@ class TypedScatter:
         ptrs = [0 if t is None else t.data_ptr() for t in tensors]
         kernel = _kernel(toolchain(), ScatterKernel(self.blocks, self.k, self.j, self.dtype, wide))
         sizes = types.rows, 1 if scale is None else scale.shape[1]
-        kernel(ptrs, sizes, found.bounds, torch.get_num_threads())
+        kernel(ptrs, sizes, found.bounds, num_threads())
         return out
 
     def _num_blocks(self, edges: int, rows: int, itemsize: int) -> int:
@@ -95,9 +96,13 @@ class TypedScatter:
         lengths = [num, dst.values.numel(), x.shape[0] if src is None else src.values.numel()]
         lengths += [] if scale is None else [scale.shape[0]]
         if len(set(lengths)) > 1 or (src is not None and src.rows > x.shape[0]):
-            raise DataError(f"expected a type, two ends and a scale for each edge (got {lengths}).")
+            raise DataError(
+                f"expected a type, two ends and a scale for each edge (got {lengths}). Give equally many of each."
+            )
         if scale is not None and scale.numel() not in (num, num * self.blocks):
-            raise DataError(f"expected a scale of 1 or {self.blocks} numbers an edge (got {list(scale.shape)}).")
+            raise DataError(
+                f"expected a scale of 1 or {self.blocks} numbers an edge (got {list(scale.shape)}). Give one of these."
+            )
 
 
 @lru_cache(maxsize=1024)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import SIZE_FUNCTIONS, is_work, symbol_of, symbols_in, users
+from graphweave.analysis.flow import SIZE_FUNCTIONS, is_integral, is_work, symbol_of, symbols_in, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.calls import call_step
@@ -19,10 +19,12 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
+from graphweave.ir.message.layouts import OWN, Promise, memory_of, settled
 from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, MapType, Node, Part, Program, Ref, ToUnit, Type
 from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
-from graphweave.runtime.memo import memo
+from graphweave.runtime.memo import alias, memo
+from graphweave.runtime.unseen_edits import Watch
 from graphweave.schedule.regions import Call, Region, Schedule
 
 
@@ -30,30 +32,37 @@ class Wrapper:
     """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
 
     With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
-    Indices in `narrow` are held in 32 bits if they fit, as are those of the prelude that only maps read; outputs may be
-    among these if they are `private` (see Executable).
+    The first results lie in memory as `promises` says of each. Indices in `narrow` are held in 32 bits if they fit, as
+    are those of the prelude that only maps read; outputs may be among these if they are `private` (see Executable).
+    With `watches`, edits of the graph that PyTorch does not see are looked for.
     """
 
     def __init__(
         self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
         verify: bool = False, asks: bool = False, narrow: frozenset[Ref] = frozenset(),
-        private: frozenset[Ref] = frozenset(),
+        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (), watches: bool = False,
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
+        self._promises = promises
+        self._written: set[Ref] = set()  # by kernels
         self._asks, self._narrow, self._private = asks, narrow, private
         self.asked: list[Space] = []
         self._kernels = kernels
         self._outputs = plan.program.outputs[:num_outputs]
-        self._scope: dict[str, Any] = {"memo": memo, "bump": bump, "narrowed": narrowed}
+        self._scope: dict[str, Any] = {"memo": memo.kept, "alias": alias, "bump": bump, "narrowed": narrowed}
+        self._scope |= {"settled": settled, "memory_of": memory_of}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
         self._ready: dict[Ref, str] = {}
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
         self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in users(plan.program)]
         inputs = self._bind_inputs()
+        if watches:
+            self._watch(inputs)
         self._prelude()
         self._steps()
-        self.text = self._text(inputs)
+        results = self._settle()
+        self.text = self._text(inputs, results)
 
     def load(self, filename: str) -> Callable[[list[Any]], list[Any]]:
         """The function `run`; `filename` is what tracebacks call its file."""
@@ -75,6 +84,16 @@ class Wrapper:
                 inputs.append(r)
                 self._ready[r] = f"v{r}"
         return inputs
+
+    def _watch(self, inputs: list[Ref]) -> None:
+        """Look for unseen edits of what formats and the prelude are made from, before a cache is asked."""
+        maps = {n.index for n in self._program.nodes if isinstance(n, MapOf)}
+        for ref in inputs:
+            t = self._program.types[ref]
+            tensor = isinstance(t, Type) or (isinstance(t, AnyType) and "[" in t.text)
+            if tensor and (ref in maps or ref in self._plan.prelude_inputs):
+                self._scope[f"watch{ref}"] = Watch()
+                self._line(f"watch{ref}({self._ready[ref]})", (ref,))
 
     def _steps(self) -> None:
         for i, step in enumerate(self._plan.schedule.steps):
@@ -125,6 +144,7 @@ class Wrapper:
         index_refs = [n.index for m in kernel.maps if isinstance(n := self._program.nodes[m], MapOf)]
         self._line(f"{writes}= {call}", (*kernel.reads, *index_refs))
         self._ready.update((r, f"v{r}") for r in kernel.writes)
+        self._written.update(kernel.writes)
         if self._verify:
             self._check(i, kernel, region)
 
@@ -146,6 +166,8 @@ class Wrapper:
         node = self._program.nodes[ref]
         if isinstance(node, ToUnit):
             return "None"
+        if isinstance(node, Aten) and node.target == OWN:
+            return self._own(ref, node)
         refs = tuple(dict.fromkeys(call_operands(self._program, ref)))
         args = "".join(f", {self._ensure(r)}" for r in refs)
         around = () if isinstance(node, Aten) else [s for s in self._spaces_around(ref) if s != UNIT]
@@ -161,6 +183,42 @@ class Wrapper:
             for size in self._sizes_of[ref]:  # read at once, so that the tensor may go
                 self._ensure(size)
         return self._ready[ref]
+
+    def _own(self, ref: Ref, node: Aten) -> str:
+        """A tensor of which results are views: in memory that no argument shares."""
+        (x,), order = operands(node), node.args[1]
+        assert isinstance(order, tuple)
+        name = self._ensure(x)
+        self._scope[f"p{ref}"] = Promise(order)  # type: ignore[arg-type]
+        self._line(f"v{ref} = settled({name}, p{ref}, taken)", (x,))
+        self._ready[ref] = f"v{ref}"
+        return self._ready[ref]
+
+    def _settle(self) -> list[str]:
+        """The names of the results, each as promised."""
+        names = ["None" if r is None else self._ready[r] for r in self._outputs]
+        promised = [
+            i for i, (r, p) in enumerate(zip(self._outputs, self._promises, strict=False))
+            if r is not None and p is not None and not (r in self._written and p.usual)
+        ]  # fmt: skip
+        held = {
+            r for r in self._plan.hoisted if not is_integral(self._program, r)
+        }  # results of the memo, for others too
+        if held & {self._outputs[i] for i in promised}:
+            self._line(f"taken |= memory_of(({''.join(f'{self._ready[r]}, ' for r in sorted(held))}))", held)
+        kept = ""
+        if any(p.fresh for i in promised if (p := self._promises[i]) is not None):
+            kept = ", kept"
+            saved = [r for r in self._outputs[len(self._promises) :] if r is not None]
+            self._line(f"kept = memory_of(({''.join(f'{self._ready[r]}, ' for r in saved)}))", saved)
+        for i in promised:
+            self._scope[f"promise{i}"] = self._promises[i]
+            own = isinstance(p := self._promises[i], Promise) and p.own
+            self._line(f"r{i} = settled({names[i]}, promise{i}, {f'taken{kept}' if own else 'set()'})", ())
+            names[i] = f"r{i}"
+        # The memo keeps its results, so a caller gets other tensor objects, unless only we will see them.
+        kept_by_memo = set(self._plan.hoisted) - self._private
+        return [f"alias({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
 
     def _spaces_around(self, ref: Ref) -> list[Space]:
         """Spaces whose rows PyTorch may have to know to run the node."""
@@ -245,7 +303,7 @@ class Wrapper:
     def _line(self, text: str, reads: Iterable[Ref]) -> None:
         self._lines.append((text, tuple(reads)))
 
-    def _text(self, inputs: list[Ref]) -> str:
+    def _text(self, inputs: list[Ref], results: list[str]) -> str:
         """Lines with `del` after the last use of everything but the outputs, so that buffers return to the arena."""
         last: dict[Ref, int] = {}
         for i, (_, reads) in enumerate(self._lines):
@@ -253,6 +311,9 @@ class Wrapper:
         kept = {r for r in self._outputs if r is not None}
         text = [f"# {self._plan.name}: {len(self._kernels)} kernels, {self._fallbacks} other calls", "def run(args):"]
         names = [*(f"v{r}" for r in inputs), *(f"rows{i}" for i, _ in enumerate(self.asked, start=1))]
+        if any("taken" in line for line, _ in self._lines):
+            constants = "".join(f"{name}, " for name in self._scope if name.startswith("constant"))
+            text.append(f"    taken = memory_of((*args, {constants}))")
         if names:
             text.append(f"    {''.join(f'{name}, ' for name in names)}= args")
             text.append("    args.clear()")
@@ -264,7 +325,7 @@ class Wrapper:
                 text.append(f"    del {', '.join(dead)}")
         if self._fallbacks:
             text.append(f"    bump('fallback_calls', {self._fallbacks})")
-        text.append(f"    return [{', '.join('None' if r is None else self._ready[r] for r in self._outputs)}]")
+        text.append(f"    return [{', '.join(results)}]")
         return "\n".join(text) + "\n"
 
 

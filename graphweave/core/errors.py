@@ -16,7 +16,21 @@ class DataError(GraphweaveError, ValueError):
 
 
 class IndexRangeError(GraphweaveError, IndexError):
-    """An index tensor points outside its rows. Raised before anything is read or written through the index."""
+    """An index tensor points outside its rows. Raised before anything is read or written through the index.
+
+    `said` is what happened, `index` the tensor; whoever knows more says it anew with `told`: what the user calls the
+    index, and the line that uses it.
+    """
+
+    def __init__(self, said: str, *, index: object = None, what: str = "", where: str = "", do: str = "") -> None:
+        used = f" It is used at {where}." if where else ""
+        super().__init__(f"{what}{': ' if what else ''}{said}{used}{' ' if do else ''}{do}")
+        self.said, self.index, self.what, self.where, self.do = said, index, what, where, do
+
+    def told(self, *, what: str = "", where: str = "") -> IndexRangeError:
+        """The same error with the words of the user, as far as it has none."""
+        words, line = self.what or what, self.where or where
+        return IndexRangeError(self.said, index=self.index, what=words, where=line, do=self.do)
 
 
 class LoopError(GraphweaveError, ValueError):
@@ -42,6 +56,10 @@ class ToolchainError(GraphweaveError):
 
 class CompileError(GraphweaveError):
     """The C++ compiler, or Triton ahead of time, refused a kernel: a bug of the code generator, never of the user."""
+
+
+class DerivativeError(GraphweaveError, RuntimeError):
+    """Gradients of gradients of a compiled function that cannot be computed; the message names it and a way out."""
 
 
 class CaptureError(GraphweaveError):

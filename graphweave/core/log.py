@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 import logging
-import threading
+from contextlib import suppress
 
+from graphweave.core import locks
 from graphweave.core.errors import SettingsError
-from graphweave.core.settings import settings
+from graphweave.core.settings import ROOMS, log_levels, settings
 
-ROOMS = (
-    "core", "ir", "analysis", "passes", "schedule", "lower", "codegen", "runtime", "graph", "ops", "nn", "sampling",
-    "data", "compiler", "frontends", "testing", "cli",
-)  # fmt: skip
-
-_lock = threading.Lock()
+_lock = locks.lock()
 _configured = False
 _warned: set[str] = set()
-
-
-def parse_logs(text: str) -> dict[str, int]:
-    """`passes,+codegen` -> {"passes": INFO, "codegen": DEBUG}; `all` stands for every room, later parts win."""
-    levels: dict[str, int] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        level = {"+": logging.DEBUG, "-": logging.ERROR}.get(part[0], logging.INFO)
-        name = part.lstrip("+-")
-        if name != "all" and name not in ROOMS:
-            raise SettingsError(f"GRAPHWEAVE_LOGS must list rooms out of all, {', '.join(ROOMS)} (got {name!r}).")
-        levels.update(dict.fromkeys(ROOMS if name == "all" else (name,), level))
-    return levels
 
 
 def configure(text: str) -> None:
     """Sets the level of each room's logger; rooms not named keep reporting warnings only."""
     global _configured
-    levels = parse_logs(text)
+    levels = log_levels(text)
     _configured = True
     root = logging.getLogger("graphweave")
     if levels and not root.handlers:
@@ -46,10 +30,14 @@ def configure(text: str) -> None:
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of a module: `log = logger(__name__)`. The first call applies GRAPHWEAVE_LOGS."""
+    """The logger of a module: `log = logger(__name__)`. The first call applies GRAPHWEAVE_LOGS.
+
+    A variable that cannot be used is no reason for an import to fail: it is refused where the settings are needed.
+    """
     with _lock:
         if not _configured:
-            configure(settings().logs)
+            with suppress(SettingsError):
+                configure(settings().logs)
     return logging.getLogger(name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,6 +15,12 @@ from graphweave.core.errors import SettingsError
 
 GIB = 1 << 30
 _SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}
+ROOMS = (
+    "analysis", "cli", "codegen", "compiler", "core", "data", "frontends", "function", "graph", "ir", "loops", "lower",
+    "nn", "ops", "passes", "runtime", "schedule", "testing", "udf",
+)  # fmt: skip
+"""The packages of graphweave, each with a logger of its own."""
+
 SANITIZERS = ("address", "undefined", "leak", "thread")
 
 
@@ -33,6 +40,10 @@ class Settings:
     cxx: str | None = None
     """GRAPHWEAVE_CXX, else CXX: the C++ compiler command; None means g++, then clang++."""
 
+    arch: str = "native"
+    """GRAPHWEAVE_ARCH: the processor that kernels are compiled for, as the compiler's -march names it: `native` is this
+    one, `x86-64-v3` any with AVX2, `x86-64` the plain baseline."""
+
     cache_bytes: int = GIB
     """GRAPHWEAVE_CACHE_BYTES: bound of the kernel cache on disk."""
 
@@ -49,12 +60,35 @@ class Settings:
     eager_kernels: bool = True
     """GRAPHWEAVE_EAGER_KERNELS: 0 runs a graph's message passing outside compiled models as PyTorch's own calls."""
 
+    unseen_edits: bool = True
+    """GRAPHWEAVE_UNSEEN_EDITS: 0 looks no longer for edits of index tensors that PyTorch does not see (through NumPy,
+    `.data`, dlpack), at a microsecond for each index and call (docs/design.md, "Run time")."""
+
     sanitize: tuple[str, ...] = ()
     """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, as `address,undefined`. The process must be started with
     the sanitizer's runtime preloaded (`LD_PRELOAD=$(g++ -print-file-name=libasan.so)`)."""
 
 
 def _parse_text(name: str, text: str) -> str:
+    return text.strip()
+
+
+def log_levels(text: str) -> dict[str, int]:
+    """`passes,+codegen` -> {"passes": INFO, "codegen": DEBUG}; `all` stands for every room, later parts win."""
+    levels: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        level = {"+": logging.DEBUG, "-": logging.ERROR}.get(part[0], logging.INFO)
+        name = part.lstrip("+-")
+        if name != "all" and name not in ROOMS:
+            raise SettingsError(
+                f"GRAPHWEAVE_LOGS must list rooms out of all, {', '.join(ROOMS)} (got {name!r}). Name one of these."
+            )
+        levels.update(dict.fromkeys(ROOMS if name == "all" else (name,), level))
+    return levels
+
+
+def _parse_logs(name: str, text: str) -> str:
+    log_levels(text)
     return text.strip()
 
 
@@ -68,13 +102,13 @@ def _parse_path(name: str, text: str) -> Path:
 def _parse_bytes(name: str, text: str) -> int:
     match = re.fullmatch(r"\s*(\d+)\s*([KMGT]?)(?:i?B)?\s*", text, re.IGNORECASE)
     if match is None:
-        raise SettingsError(f"{name} must be a number of bytes such as 536870912 or 512M (got {text!r}).")
+        raise SettingsError(f"{name} must be a number of bytes such as 536870912 or 512M (got {text!r}). Write it so.")
     return int(match[1]) * _SUFFIX[match[2].upper()]
 
 
 def _parse_switch(name: str, text: str) -> bool:
     if text.strip() not in ("0", "1"):
-        raise SettingsError(f"{name} must be 0 or 1 (got {text!r}).")
+        raise SettingsError(f"{name} must be 0 or 1 (got {text!r}). Set it to one of them.")
     return text.strip() == "1"
 
 
@@ -82,34 +116,44 @@ def _parse_sanitize(name: str, text: str) -> tuple[str, ...]:
     names = tuple(part.strip() for part in text.split(",") if part.strip())
     for part in names:
         if part not in SANITIZERS:
-            raise SettingsError(f"{name} must list sanitizers out of {', '.join(SANITIZERS)} (got {part!r}).")
+            raise SettingsError(
+                f"{name} must list sanitizers out of {', '.join(SANITIZERS)} (got {part!r}). Name one of these."
+            )
     return names
 
 
 def _parse_target(name: str, text: str) -> str:
     if text.strip() not in ("auto", "triton"):
-        raise SettingsError(f"{name} must be auto or triton (got {text!r}).")
+        raise SettingsError(f"{name} must be auto or triton (got {text!r}). Set it to one of them.")
     return text.strip()
 
 
 _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
-    ("GRAPHWEAVE_LOGS", "logs", _parse_text),
+    ("GRAPHWEAVE_LOGS", "logs", _parse_logs),
     ("GRAPHWEAVE_DUMP", "dump", _parse_path),
     ("GRAPHWEAVE_CACHE_DIR", "cache_dir", _parse_path),
     ("CXX", "cxx", _parse_text),
     ("GRAPHWEAVE_CXX", "cxx", _parse_text),  # after CXX: it wins
+    ("GRAPHWEAVE_ARCH", "arch", _parse_text),
     ("GRAPHWEAVE_CACHE_BYTES", "cache_bytes", _parse_bytes),
     ("GRAPHWEAVE_FORMAT_BYTES", "format_bytes", _parse_bytes),
     ("GRAPHWEAVE_ARENA_BYTES", "arena_bytes", _parse_bytes),
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
+    ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )
 
 
 def from_environment(environ: Mapping[str, str]) -> Settings:
     """Reads every variable; an unset or empty one leaves the default. SettingsError names the variable it refuses."""
-    values = {field: parse(name, environ[name]) for name, field, parse in _VARIABLES if environ.get(name, "").strip()}
+    values = {}
+    for name, field, parse in _VARIABLES:
+        if environ.get(name, "").strip():
+            try:
+                values[field] = parse(name, environ[name])
+            except SettingsError as error:
+                raise SettingsError(f"{error} Unset it for the default.") from None
     return Settings(**values)
 
 
@@ -138,7 +182,7 @@ def override(**fields: Any) -> Iterator[Settings]:
     unknown = sorted(set(fields) - set(Settings.__dataclass_fields__))
     if unknown:
         known = ", ".join(Settings.__dataclass_fields__)
-        raise SettingsError(f"override: expected fields out of {known} (got {', '.join(unknown)}).")
+        raise SettingsError(f"override: expected fields out of {known} (got {', '.join(unknown)}). Name one of these.")
     _current = replace(saved, **fields)
     try:
         yield _current

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+import lzma
+import math
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.data.machine_memory import check_fits
+
+_INT64_MAX = (1 << 63) - 1
+
+_HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], bool, np.dtype]]] = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+
+_UNREADABLE = (
+    OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError, SyntaxError,
+    zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
+)  # fmt: skip
+"""What NumPy and the modules of archives raise for files that are damaged, encrypted, cut off or made up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +49,7 @@ class Archive:
 
     def need(self, key: str) -> np.ndarray:
         if key not in self.arrays:
-            raise DataError(f"{self.name}: array '{key}' is missing (expected {self.layout}).")
+            raise DataError(f"{self.name}: array '{key}' is missing (expected {self.layout}). Add it to the file.")
         return self.arrays[key]
 
     def scalar(self, key: str) -> int:
@@ -40,8 +58,15 @@ class Archive:
         if value.size != 1 or value.dtype.kind not in "iu" or int(value.reshape(())) < 0:
             raise DataError(
                 f"{self.name}: '{key}' must be one non-negative integer (got {value.dtype} {list(value.shape)})."
+                " Correct the file."
             )
         return int(value.reshape(()))
+
+    def count(self, key: str, nbytes: int = 8) -> int:
+        """A `scalar` that says how many there are of something that takes `nbytes` each at least."""
+        value = self.scalar(key)
+        check_fits(value * nbytes, f"{self.name}: '{key}' = {value}")
+        return value
 
     def integers(self, key: str) -> Tensor:
         """A one-dimensional integer array as int64."""
@@ -49,6 +74,11 @@ class Archive:
         if array.ndim != 1 or array.dtype.kind not in "iu":
             raise DataError(
                 f"{self.name}: '{key}' must be a one-dimensional integer array (got {array.dtype} {list(array.shape)})."
+                " Correct the file."
+            )
+        if array.dtype == np.uint64 and array.size and int(array.max()) > _INT64_MAX:
+            raise DataError(
+                f"{self.name}: '{key}' must have numbers up to {_INT64_MAX} (got {array.max()}). Correct the file."
             )
         return torch.from_numpy(array.astype(np.int64))
 
@@ -59,6 +89,7 @@ class Archive:
         if bool(bad.any()):
             raise DataError(
                 f"{self.name}: {word} {int(index[bad][0])} in '{key}' is out of range: {whole} has {count} {word}s."
+                " Correct the file."
             )
         return index
 
@@ -68,6 +99,7 @@ class Archive:
         if array.dtype.kind != "U" or array.ndim > 1:
             raise DataError(
                 f"{self.name}: '{key}' must be one string or several (got {array.dtype} {list(array.shape)})."
+                " Correct the file."
             )
         return [str(text) for text in array.reshape(-1)]
 
@@ -75,17 +107,21 @@ class Archive:
         """A numeric array of any shape as float32."""
         array = self.need(key)
         if array.dtype.kind not in "fiub":
-            raise DataError(f"{self.name}: '{key}' must be numeric (got {array.dtype}).")
+            raise DataError(f"{self.name}: '{key}' must be numeric (got {array.dtype}). Correct the file.")
         return torch.from_numpy(array.astype(np.float32))
 
     def row_lengths(self, key: str, rows: int, entries: int) -> Tensor:
         """Entries of each row of a CSR array [rows]; '`key`' [rows + 1] must rise from 0 to `entries`."""
         indptr = self.integers(key)
         if indptr.numel() != rows + 1:
-            raise DataError(f"{self.name}: '{key}' must have length {rows + 1}, nodes + 1 (got {indptr.numel()}).")
+            raise DataError(
+                f"{self.name}: '{key}' must have length {rows + 1}, nodes + 1 (got {indptr.numel()}). Correct the file."
+            )
         lengths = indptr.diff()
         if int(indptr[0]) != 0 or int(indptr[-1]) != entries or bool((lengths < 0).any()):
-            raise DataError(f"{self.name}: '{key}' must rise from 0 to {entries} without a step back.")
+            raise DataError(
+                f"{self.name}: '{key}' must rise from 0 to {entries} without a step back. Correct the file."
+            )
         return lengths
 
     def features(self, prefix: str, rows: int) -> Tensor | None:
@@ -100,25 +136,32 @@ class Archive:
         else:
             return None
         if x.dim() != 2 or x.size(0) != rows:
-            raise DataError(f"{self.name}: features must have shape [{rows}, features] (got {list(x.shape)}).")
+            raise DataError(
+                f"{self.name}: features must have shape [{rows}, features] (got {list(x.shape)}). Correct the file."
+            )
         return x
 
     def _from_csr(self, prefix: str, rows: int) -> Tensor:
         shape = self.integers(f"{prefix}_shape").tolist()
         if len(shape) != 2 or shape[0] != rows or shape[1] < 0:
-            raise DataError(f"{self.name}: '{prefix}_shape' must be [{rows}, features] (got {shape}).")
+            raise DataError(
+                f"{self.name}: '{prefix}_shape' must be [{rows}, features] (got {shape}). Correct the file."
+            )
         columns = self.integers(f"{prefix}_indices")
         lengths = self.row_lengths(f"{prefix}_indptr", rows, columns.numel())
         values = self.real(f"{prefix}_data")
         if values.dim() != 1 or values.numel() not in (1, columns.numel()):
             raise DataError(
                 f"{self.name}: '{prefix}_data' must have length {columns.numel()} or 1 (got {list(values.shape)})."
+                " Correct the file."
             )
         bad = (columns < 0) | (columns >= shape[1])
         if bool(bad.any()):
             raise DataError(
                 f"{self.name}: feature column {int(columns[bad][0])} is out of range: there are {shape[1]} features."
+                " Correct the file."
             )
+        check_fits(4 * rows * shape[1], f"{self.name}: '{prefix}_shape' = {shape}")
         x = torch.zeros(shape)
         x[torch.repeat_interleave(torch.arange(rows), lengths), columns] = values
         return x
@@ -129,35 +172,67 @@ class Archive:
         if y.shape != (rows,):
             raise DataError(
                 f"{self.name}: labels 'y' must have shape [{rows}], one for each node (got {list(y.shape)})."
+                " Correct the file."
             )
         if y.dtype.kind not in "fiub":
-            raise DataError(f"{self.name}: labels 'y' must be integers (got {y.dtype}).")
+            raise DataError(f"{self.name}: labels 'y' must be integers (got {y.dtype}). Correct the file.")
         if y.dtype.kind == "f":
             whole = np.isfinite(y) & (np.floor(y) == y)
             if not whole.all():
-                raise DataError(f"{self.name}: labels 'y' must be whole numbers (got {y[~whole].flat[0]}).")
+                raise DataError(
+                    f"{self.name}: labels 'y' must be whole numbers (got {y[~whole].flat[0]}). Correct the file."
+                )
         return torch.from_numpy(y.astype(np.int64))
 
     def num_classes(self, y: Tensor) -> int:
         """'num_classes', or one more than the largest label."""
         if "num_classes" in self:
-            return self.scalar("num_classes")
-        return int(y.max()) + 1 if y.numel() else 0
+            return self.count("num_classes")
+        classes = int(y.max()) + 1 if y.numel() else 0
+        check_fits(8 * classes, f"{self.name}: label {classes - 1} in 'y'")
+        return classes
 
 
 def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = lambda key: True) -> Archive:
     """The arrays of a file whose names are `wanted`, read without pickle. DataError if it is no such file."""
     path = Path(path)
     if not path.is_file():
-        raise DataError(f"{path}: no such file.")
+        raise DataError(f"{path}: no such file. Check the path.")
     try:
         # Opened here: np.load leaves a file that is no archive open.
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
-                raise DataError(f"{path.name}: expected an .npz archive of named arrays (got a single array).")
-            return Archive({key: file[key] for key in file.files if wanted(key)}, path.name, layout)
-    except (OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path.name}: not a readable .npz file ({str(error).splitlines()[0]}).") from error
+                raise DataError(
+                    f"{path.name}: expected an .npz archive of named arrays (got a single array)."
+                    " Write it with numpy.savez."
+                )
+            keys = [key for key in file.files if wanted(key)]
+            for key in keys:
+                _check_header(file.zip, key, path.name)
+            return Archive({key: file[key] for key in keys}, path.name, layout)
+    except DataError:
+        raise
+    except _UNREADABLE as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise DataError(f"{path.name}: not a readable .npz file ({why}). Write it with numpy.savez.") from error
+
+
+def _check_header(archive: zipfile.ZipFile | None, key: str, name: str) -> None:
+    """DataError if the array takes more memory than there is, or than the file has numbers for."""
+    if archive is None or f"{key}.npy" not in archive.namelist():
+        return
+    with archive.open(f"{key}.npy") as stream:
+        read = _HEADERS.get(np.lib.format.read_magic(stream))
+        if read is None:  # a version that has not been needed yet
+            return
+        shape, _, dtype = read(stream)
+        there = archive.getinfo(f"{key}.npy").file_size - stream.tell()
+    nbytes = math.prod(shape) * dtype.itemsize
+    if dtype.hasobject or min(shape, default=0) < 0:
+        return  # refused when it is read
+    check_fits(nbytes, f"{name}: array '{key}' of {dtype} {list(shape)}")
+    if nbytes != there:
+        raise DataError(
+            f"{name}: array '{key}' must have {nbytes} bytes for {dtype} {list(shape)} (got {there}). Write it again."
+        )

@@ -30,7 +30,9 @@ def rmat(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
     Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: A Recursive Model for Graph Mining", SDM 2004.
     """
     if num_nodes < 1 or num_edges < 0:
-        raise DataError(f"rmat: expected num_nodes >= 1 and num_edges >= 0 (got {num_nodes} and {num_edges}).")
+        raise DataError(
+            f"rmat: expected num_nodes >= 1 and num_edges >= 0 (got {num_nodes} and {num_edges}). Pass such numbers."
+        )
     rng = np.random.default_rng(seed)
     levels = max(num_nodes - 1, 0).bit_length()
     parts: list[np.ndarray] = []

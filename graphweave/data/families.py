@@ -25,7 +25,7 @@ def families(count: int = 40, seed: int = 0) -> KnowledgeGraph:
     other triples 80 of 100 are in `train`, 10 in `valid`, 10 in `test`, all families together shuffled.
     """
     if count < 1:
-        raise DataError(f"families: expected one family at least (got {count}).")
+        raise DataError(f"families: expected one family at least (got {count}). Pass a positive number.")
     rng = np.random.default_rng(seed)
     parts: list[Tensor] = []
     nodes = 0

@@ -45,7 +45,10 @@ class KnowledgeGraph:
 
 def _check_triples(name: str, triples: Tensor, num_nodes: int, num_rels: int) -> None:
     if triples.dim() != 2 or triples.size(1) != 3 or triples.dtype != torch.int64:
-        raise DataError(f"{name} must be int64 of shape [triples, 3] (got {triples.dtype}, {list(triples.shape)}).")
+        raise DataError(
+            f"{name} must be int64 of shape [triples, 3] (got {triples.dtype}, {list(triples.shape)})."
+            " Convert the triples."
+        )
     for column, part, word, count in ((0, "head", "node", num_nodes), (1, "rel", "relation", num_rels),
                                       (2, "tail", "node", num_nodes)):  # fmt: skip
         values = triples[:, column]
@@ -55,4 +58,5 @@ def _check_triples(name: str, triples: Tensor, num_nodes: int, num_rels: int) ->
             raise DataError(
                 f"{name}: {word} {int(values[row])} of triple {row} ({part}) is out of range: there are {count} "
                 f"{word}s."
+                " Correct the triples."
             )

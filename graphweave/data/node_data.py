@@ -48,39 +48,47 @@ class NodeData:
 
 def check_features(name: str, x: Tensor) -> None:
     if x.dim() != 2:
-        raise DataError(f"{name}: node features must have shape [nodes, features] (got {list(x.shape)}).")
+        raise DataError(
+            f"{name}: node features must have shape [nodes, features] (got {list(x.shape)}). Correct the data."
+        )
     if not x.is_floating_point():
-        raise DataError(f"{name}: node features must be floating-point (got {x.dtype}).")
+        raise DataError(f"{name}: node features must be floating-point (got {x.dtype}). Convert them with .float().")
     finite = torch.isfinite(x).all(dim=1)
     if not bool(finite.all()):
         row = int((~finite).nonzero()[0])
-        raise DataError(f"{name}: node features must be finite (row {row} has NaN or infinity).")
+        raise DataError(f"{name}: node features must be finite (row {row} has NaN or infinity). Replace them first.")
 
 
 def check_edges(name: str, edge_index: Tensor, num_nodes: int) -> None:
     if edge_index.dim() != 2 or edge_index.size(0) != 2:
-        raise DataError(f"{name}: edge_index must have shape [2, edges] (got {list(edge_index.shape)}).")
+        raise DataError(
+            f"{name}: edge_index must have shape [2, edges] (got {list(edge_index.shape)}). Correct the data."
+        )
     if edge_index.dtype != torch.int64:
-        raise DataError(f"{name}: edge_index must be int64 (got {edge_index.dtype}).")
+        raise DataError(f"{name}: edge_index must be int64 (got {edge_index.dtype}). Convert it with .long().")
     bad = (edge_index < 0) | (edge_index >= num_nodes)
     if bool(bad.any()):
         row, edge = bad.nonzero()[0].tolist()
         raise DataError(
             f"{name}: node {int(edge_index[row, edge])} at edge {edge} ({('src', 'dst')[row]}) is out of range: "
             f"the graph has {num_nodes} nodes."
+            " Correct the data."
         )
 
 
 def check_labels(name: str, y: Tensor, num_nodes: int, num_classes: int) -> None:
     if list(y.shape) != [num_nodes]:
-        raise DataError(f"{name}: labels must have shape [{num_nodes}], one for each node (got {list(y.shape)}).")
+        raise DataError(
+            f"{name}: labels must have shape [{num_nodes}], one for each node (got {list(y.shape)}). Correct the data."
+        )
     if y.dtype != torch.int64:
-        raise DataError(f"{name}: labels must be int64 (got {y.dtype}).")
+        raise DataError(f"{name}: labels must be int64 (got {y.dtype}). Convert it with .long().")
     bad = (y < NO_LABEL) | (y >= num_classes)
     if bool(bad.any()):
         node = int(bad.nonzero()[0])
         raise DataError(
             f"{name}: label {int(y[node])} of node {node} is out of range: there are {num_classes} classes."
+            " Correct the data."
         )
 
 
@@ -88,8 +96,11 @@ def check_mask(name: str, part: str, mask: Tensor, y: Tensor) -> None:
     if mask.shape != y.shape or mask.dtype != torch.bool:
         raise DataError(
             f"{name}: {part}_mask must be bool of shape {list(y.shape)} (got {mask.dtype}, {list(mask.shape)})."
+            " Correct the data."
         )
     unlabelled = mask & (y == NO_LABEL)
     if bool(unlabelled.any()):
         node = int(unlabelled.nonzero()[0])
-        raise DataError(f"{name}: node {node} is in the {part} split but has no label.")
+        raise DataError(
+            f"{name}: node {node} is in the {part} split but has no label. Give it one, or take it out of the split."
+        )

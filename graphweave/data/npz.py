@@ -34,7 +34,8 @@ def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData
     `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` serves whatever is drawn.
     """
     file = read_archive(path, _LAYOUT, _WANTED.__contains__)
-    num_nodes = file.scalar("num_nodes")
+    known = "feat" in file or "feat_indptr" in file
+    num_nodes = file.count("num_nodes", 8 if known else 4 * _RANDOM_FEATURES)
     edge_index = _edges(file, num_nodes)
     x = file.features("feat", num_nodes)
     if x is None:
@@ -56,7 +57,10 @@ def _edges(file: Archive, num_nodes: int) -> Tensor:
         counts = file.row_lengths("indptr", num_nodes, dst.numel())
         src = torch.repeat_interleave(torch.arange(num_nodes), counts)
     if src.numel() != dst.numel():
-        raise DataError(f"{file.name}: 'src' and 'dst' must have one length (got {src.numel()} and {dst.numel()}).")
+        raise DataError(
+            f"{file.name}: 'src' and 'dst' must have one length (got {src.numel()} and {dst.numel()})."
+            " Correct the file."
+        )
     return torch.stack([src, dst])
 
 
@@ -66,6 +70,9 @@ def _masks(file: Archive, y: Tensor, num_nodes: int, seed: int) -> tuple[Tensor,
     if "y" not in file or not present:
         return random_split(y, seed)
     if len(present) < len(keys):
-        raise DataError(f"{file.name}: a split needs train_idx, val_idx and test_idx (got only {', '.join(present)}).")
+        raise DataError(
+            f"{file.name}: a split needs train_idx, val_idx and test_idx (got only {', '.join(present)})."
+            " Add the others to the file."
+        )
     train, val, test = (mask_of(file.numbers(key, num_nodes, "node", "the graph"), num_nodes) for key in keys)
     return train, val, test

@@ -19,7 +19,7 @@ NAMES = ("cora", "citeseer", "pubmed")
 def planetoid(name: str, root: str | Path | None = None) -> NodeData:
     """The citation graph `name` with its public split. Files are kept in `root` (default: in graphweave's cache)."""
     if name.lower() not in NAMES:
-        raise DataError(f"planetoid: unknown graph {name!r} (expected one of {', '.join(NAMES)}).")
+        raise DataError(f"planetoid: unknown graph {name!r} (expected one of {', '.join(NAMES)}). Name one of these.")
     try:
         # Imported here: PyG is an optional dependency and takes seconds to load; it downloads with aiohttp.
         from aiohttp import ClientError
@@ -35,7 +35,9 @@ def planetoid(name: str, root: str | Path | None = None) -> NodeData:
             graph = Planetoid(str(folder), name.lower())[0]
     except (OSError, asyncio.TimeoutError, ClientError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"planetoid: could not download {name} to {folder}: {reason}") from error
+        raise DataError(
+            f"planetoid: could not download {name} to {folder}: {reason}. Check the connection, or name a FILE.npz."
+        ) from error
     classes = int(graph.y.max()) + 1
     return NodeData(
         graph.x, graph.edge_index, graph.y, graph.train_mask, graph.val_mask, graph.test_mask, classes, name.lower()

@@ -56,7 +56,10 @@ def filtered_ranks(scores: Tensor, triples: Tensor, known: KnownTails) -> Tensor
     """
     head, rel, tail = triples.unbind(1)
     if bool(scores.amax(1).isnan().any()):  # a maximum hands NaN on
-        raise DataError("scores must be numbers to be ranked (got NaN): a training that diverged wants a lower rate.")
+        raise DataError(
+            "scores must be numbers to be ranked (got NaN): a training that diverged wants a lower rate."
+            " Lower the rate."
+        )
     own = scores.gather(1, tail.unsqueeze(1))
     row, other = known.pairs(head, rel)
     keep = other != tail[row]

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.data.archive import Archive, read_archive
 from graphweave.data.knowledge_graph import KnowledgeGraph
+from graphweave.data.machine_memory import check_fits
 from graphweave.data.node_data import NO_LABEL
 from graphweave.data.split import mask_of, random_split
 from graphweave.data.typed_node_data import TypedNodeData
@@ -48,12 +49,12 @@ def relational(path: str | Path, *, seed: int = 0) -> KnowledgeGraph | TypedNode
     if "node_type_names" in file:
         return _typed(file, seed)
     if "dst" in file:
-        raise DataError(f"{file.name}: a graph without relations (expected {_LAYOUT}).")
-    raise DataError(f"{file.name}: no relational graph (expected {_LAYOUT}).")
+        raise DataError(f"{file.name}: a graph without relations (expected {_LAYOUT}). Correct the file.")
+    raise DataError(f"{file.name}: no relational graph (expected {_LAYOUT}). Correct the file.")
 
 
 def _knowledge_graph(file: Archive) -> KnowledgeGraph:
-    nodes, rels = file.scalar("num_nodes"), file.scalar("num_relations")
+    nodes, rels = file.count("num_nodes"), file.count("num_relations")
     train, valid, test = (_triples(file, f"{part}_") for part in _SPLITS)
     return KnowledgeGraph(train, valid, test, nodes, rels, file.name)
 
@@ -63,12 +64,12 @@ def _triples(file: Archive, prefix: str) -> Tensor:
     lengths = [column.numel() for column in columns]
     if len(set(lengths)) > 1:
         raise DataError(f"{file.name}: '{prefix}head', '{prefix}rel' and '{prefix}tail' must have one length (got "
-                        f"{lengths[0]}, {lengths[1]} and {lengths[2]}).")  # fmt: skip
+                        f"{lengths[0]}, {lengths[1]} and {lengths[2]})." " Correct the file.")  # fmt: skip
     return torch.stack(columns, 1)
 
 
 def _rdf(file: Archive, seed: int) -> TypedNodeData:
-    nodes, rels = file.scalar("num_nodes"), file.scalar("num_relations")
+    nodes, rels = file.count("num_nodes"), file.count("num_relations")
     none = torch.empty((0, 3), dtype=torch.int64)
     graph = KnowledgeGraph(_triples(file, ""), none, none, nodes, rels, file.name)
     src, etype, dst = graph.both_ways(graph.train).unbind(1)
@@ -81,12 +82,16 @@ def _rdf(file: Archive, seed: int) -> TypedNodeData:
 def _typed(file: Archive, seed: int) -> TypedNodeData:
     names, counts = file.texts("node_type_names"), file.integers("node_counts").tolist()
     if len(names) != len(counts) or min(counts, default=-1) < 0:
-        raise DataError(f"{file.name}: 'node_counts' must be {len(names)} numbers of nodes, one a type (got {counts}).")
+        raise DataError(
+            f"{file.name}: 'node_counts' must be {len(names)} numbers of nodes, one a type (got {counts})."
+            " Correct the file."
+        )
+    check_fits(8 * sum(counts), f"{file.name}: 'node_counts' = {counts}")
     first = dict(zip(names, accumulate(counts, initial=0), strict=False))
     count = dict(zip(names, counts, strict=True))
     target = file.texts("target")[0]
     if target not in count:
-        raise DataError(f"{file.name}: 'target' must be one of {', '.join(names)} (got {target!r}).")
+        raise DataError(f"{file.name}: 'target' must be one of {', '.join(names)} (got {target!r}). Correct the file.")
     edges, etype, rels = _typed_edges(file, count, first)
     nodes, begin = sum(counts), first[target]
     y = torch.full((nodes,), NO_LABEL, dtype=torch.int64)
@@ -103,13 +108,13 @@ def _typed_edges(file: Archive, count: dict[str, int], first: dict[str, int]) ->
         parts = text.split("|")
         if len(parts) != 3 or parts[0] not in count or parts[2] not in count:
             raise DataError(f"{file.name}: 'edge_type_names' must be source|relation|target, of types "
-                            f"{', '.join(count)} (got {text!r}).")  # fmt: skip
+                            f"{', '.join(count)} (got {text!r})." " Correct the file.")  # fmt: skip
         source, relation, target = parts
         src = file.numbers(f"edge_{relation}_src", count[source], "node", f"type {source}")
         dst = file.numbers(f"edge_{relation}_dst", count[target], "node", f"type {target}")
         if src.numel() != dst.numel():
             raise DataError(f"{file.name}: 'edge_{relation}_src' and '_dst' must have one length (got {src.numel()} "
-                            f"and {dst.numel()}).")  # fmt: skip
+                            f"and {dst.numel()})." " Correct the file.")  # fmt: skip
         src, dst = src + first[source], dst + first[target]
         for one in (torch.stack([src, dst]), torch.stack([dst, src])):
             types.append(torch.full((src.numel(),), len(ends) - 1))

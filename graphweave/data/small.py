@@ -23,7 +23,7 @@ def digits(k: int = 8, seed: int = 0) -> NodeData:
     images = load_digits()
     features = images.data.astype(np.float32) / 16
     if not 1 <= k < len(features):
-        raise DataError(f"digits: k must be between 1 and {len(features) - 1} (got {k}).")
+        raise DataError(f"digits: k must be between 1 and {len(features) - 1} (got {k}). Pass such a k.")
     near = kneighbors_graph(features, k).tocoo()
     edge_index = symmetrise(torch.from_numpy(near.row), torch.from_numpy(near.col), len(features))
     y = torch.from_numpy(images.target.astype(np.int64))

@@ -51,17 +51,19 @@ class TypedNodeData:
             raise DataError(
                 f"{name}: expected features, or None, for each of {len(self.node_counts)} node types "
                 f"(got {len(self.features)})."
+                " Correct the data."
             )
         for x, count in zip(self.features, self.node_counts, strict=True):
             if x is not None:
                 check_features(name, x)
                 if x.size(0) != count:
-                    raise DataError(f"{name}: features of {x.size(0)} nodes for a type of {count}.")
+                    raise DataError(f"{name}: features of {x.size(0)} nodes for a type of {count}. Correct the data.")
         check_edges(name, self.edge_index, nodes)
         if self.etype.shape != self.edge_index.shape[1:] or self.etype.dtype != torch.int64:
             raise DataError(
                 f"{name}: relations must be int64 [{self.num_edges}], one for each edge "
                 f"(got {self.etype.dtype}, {list(self.etype.shape)})."
+                " Correct the data."
             )
         bad = (self.etype < 0) | (self.etype >= self.num_rels)
         if bool(bad.any()):
@@ -69,6 +71,7 @@ class TypedNodeData:
             raise DataError(
                 f"{name}: relation {int(self.etype[edge])} of edge {edge} is out of range: there are {self.num_rels} "
                 "relations."
+                " Correct the data."
             )
         check_labels(name, self.y, nodes, self.num_classes)
         for part, mask in (("train", self.train_mask), ("val", self.val_mask), ("test", self.test_mask)):

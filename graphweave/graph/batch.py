@@ -23,11 +23,12 @@ def batch(graphs: Sequence[Graph], ndata: Any = _ALL, edata: Any = _ALL) -> Grap
     `batch_num_edges` of the result tell them apart; batches among `graphs` keep their members.
 
     `ndata`, `edata`: names of the fields to join, all by default, None for none. DataError for no graphs, or graphs
-    that differ in types, idtype, device or the names, dtypes and row shapes of fields.
+    that differ in types, idtype, device or the names, dtypes and row shapes of fields. A graph without nodes of a type,
+    or edges of a relation, needs no fields of them.
     """
     graphs = list(graphs)
     if not graphs:
-        raise DataError("batch: expected one graph at least (got none).")
+        raise DataError("batch: expected one graph at least (got none). Pass a list of graphs.")
     first = graphs[0]
     for i, g in enumerate(graphs):
         if (g.ntypes, g.canonical_etypes, g.idtype, g.device) != (
@@ -36,6 +37,7 @@ def batch(graphs: Sequence[Graph], ndata: Any = _ALL, edata: Any = _ALL) -> Grap
             raise DataError(
                 f"batch: graphs must agree in types, idtype and device; graph {i} is {g!r}, {g.idtype} on {g.device}, "
                 f"graph 0 is {first!r}, {first.idtype} on {first.device}."
+                " Convert them first."
             )
     sizes = {t: [g.num_nodes(t) for g in graphs] for t in first.ntypes}
     starts = {t: _starts(num) for t, num in sizes.items()}
@@ -78,6 +80,7 @@ def unbatch(g: Graph, node_split: Any = None, edge_split: Any = None) -> list[Gr
                 raise DataError(
                     f"unbatch: {what} of {key!r} are split into {len(split)} graphs of {sum(split)} in all, expected "
                     f"{size} graphs of {total(key)}."
+                    " Choose other counts."
                 )
     starts = {t: _starts(num) for t, num in nodes.items()}
     ndata = {t: _divided(g._node_frames[t], nodes[t]) for t in nodes}
@@ -99,7 +102,9 @@ def unbatch(g: Graph, node_split: Any = None, edge_split: Any = None) -> list[Gr
 def _check_inside(relation: Relation, num_nodes: Mapping[str, int], i: int) -> None:
     for ids, ntype in ((relation.src, relation.srctype), (relation.dst, relation.dsttype)):
         if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < num_nodes[ntype]:
-            raise DataError(f"unbatch: an edge of {relation.key} in graph {i} ends in a node of another graph.")
+            raise DataError(
+                f"unbatch: an edge of {relation.key} in graph {i} ends in a node of another graph. Choose other counts."
+            )
 
 
 def _splits(
@@ -111,11 +116,15 @@ def _splits(
         if len(keys) != 1:
             raise DataError(
                 f"unbatch: the graph has several types, {', '.join(map(str, keys))}; give a dict of counts."
+                " Give one for each type."
             )
         given = {keys[0]: given}
     named = {name(key): torch.as_tensor(value).tolist() for key, value in given.items()}
     if set(named) != set(keys):
-        raise DataError(f"unbatch: expected counts of {', '.join(map(str, keys))} (got {', '.join(map(str, named))}).")
+        raise DataError(
+            f"unbatch: expected counts of {', '.join(map(str, keys))} (got {', '.join(map(str, named))})."
+            " Name each of these."
+        )
     return named
 
 
@@ -134,6 +143,8 @@ def _divided(frame: Frame, sizes: list[int]) -> list[dict[str, Tensor]]:
 def _joined(frames: Sequence[Frame], names: Any) -> dict[str, Tensor]:
     if names is None:
         return {}
+    if any(frame.num_rows for frame in frames):  # graphs without rows need no fields, and decide nothing
+        frames = [frame for frame in frames if frame.num_rows]
     wanted = [{n: s for n, s in f.schemes().items() if names == _ALL or n in names} for f in frames]
     for i, scheme in enumerate(wanted):
         if scheme != wanted[0] or (names != _ALL and len(scheme) != len(set(names))):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.ranges import range_error
 from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, assemble
 from graphweave.graph.graph import Graph
 from graphweave.graph.relation import CanonicalEtype, Relation
@@ -32,7 +33,7 @@ def graph(
     DataError for other shapes and dtypes, IndexRangeError for an index outside 0..num_nodes.
     """
     src, dst = _ends(data, "graph", idtype, device)
-    needed = _nodes_needed((src, dst), num_nodes, "graph")
+    needed = _nodes_needed([("graph, src", src), ("graph, dst", dst)], num_nodes, "graph")
     relation = Relation(HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, src, dst)
     return assemble(Graph, {HOMOGENEOUS_NTYPE: needed}, {relation.key: relation})
 
@@ -50,22 +51,25 @@ def heterograph(
     dtype or device; else as `graph`.
     """
     if not data_dict:
-        raise DataError("heterograph: expected one relation at least (got none).")
+        raise DataError("heterograph: expected one relation at least (got none). Pass one.")
     relations: dict[CanonicalEtype, Relation] = {}
     for key in data_dict:
         if not (isinstance(key, tuple) and len(key) == 3 and all(isinstance(part, str) for part in key)):
-            raise DataError(f"heterograph: expected (source type, name, destination type) of strings (got {key!r}).")
-    ends: dict[str, list[Tensor]] = {}
+            raise DataError(
+                f"heterograph: expected (source type, name, destination type) of strings (got {key!r})."
+                " Name relations so."
+            )
+    ends: dict[str, list[tuple[str, Tensor]]] = {}
     for key in sorted(data_dict):
         src, dst = _ends(data_dict[key], f"relation {key}", idtype, device)
         relations[key] = Relation(*key, src, dst)
-        ends.setdefault(key[0], []).append(src)
-        ends.setdefault(key[2], []).append(dst)
+        ends.setdefault(key[0], []).append((f"relation {key}, src", src))
+        ends.setdefault(key[2], []).append((f"relation {key}, dst", dst))
     _check_alike(relations)
     if num_nodes_dict is not None and (missing := sorted(ends.keys() - num_nodes_dict.keys())):
-        raise DataError(f"heterograph: num_nodes_dict has no number for node types {', '.join(missing)}.")
+        raise DataError(f"heterograph: num_nodes_dict has no number for node types {', '.join(missing)}. Add them.")
     given: dict[str, int | None] = dict.fromkeys(ends) if num_nodes_dict is None else dict(num_nodes_dict)
-    nodes = {t: _nodes_needed(tuple(ends.get(t, ())), given[t], f"node type {t!r}") for t in sorted(given)}
+    nodes = {t: _nodes_needed(ends.get(t, ()), given[t], f"node type {t!r}") for t in sorted(given)}
     return assemble(Graph, nodes, relations)
 
 
@@ -87,15 +91,21 @@ def _check_alike(relations: Mapping[CanonicalEtype, Relation]) -> None:
 
 def _ends(data: Any, what: str, idtype: torch.dtype | None, device: torch.device | str | None) -> tuple[Tensor, Tensor]:
     if idtype not in (None, *_INDEX_DTYPES):
-        raise DataError(f"{what}: idtype must be torch.int32 or torch.int64 (got {idtype}).")
+        raise DataError(f"{what}: idtype must be torch.int32 or torch.int64 (got {idtype}). Pass one of them.")
     if isinstance(data, list):
         data = np.asarray(data).T if data else ([], [])
     if isinstance(data, (Tensor, np.ndarray)):
         if data.ndim != 2 or data.shape[0] != 2:
-            raise DataError(f"{what}: expected an edge_index of shape [2, num_edges] (got {list(data.shape)}).")
+            raise DataError(
+                f"{what}: expected an edge_index of shape [2, num_edges] (got {list(data.shape)})."
+                " Transpose it, if it is [num_edges, 2]."
+            )
         data = (data[0], data[1])
     if not isinstance(data, tuple) or len(data) != 2:
-        raise DataError(f"{what}: expected (src, dst) or an edge_index [2, num_edges] (got {type(data).__name__}).")
+        raise DataError(
+            f"{what}: expected (src, dst) or an edge_index [2, num_edges] (got {type(data).__name__})."
+            " Pass one of these."
+        )
     src, dst = (
         _index(value, f"{what}, {name}", idtype, device) for value, name in zip(data, ("src", "dst"), strict=True)
     )
@@ -103,6 +113,7 @@ def _ends(data: Any, what: str, idtype: torch.dtype | None, device: torch.device
         raise DataError(
             f"{what}: src and dst must agree in length, dtype and device (got {list(src.shape)} {src.dtype} on "
             f"{src.device} and {list(dst.shape)} {dst.dtype} on {dst.device})."
+            " Make them alike."
         )
     return src, dst
 
@@ -111,14 +122,16 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
     try:
         index = torch.as_tensor(value, device=device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{what}: expected a list, array or tensor of integers ({error}).") from error
+        raise DataError(
+            f"{what}: expected a list, array or tensor of integers ({error}). Pass one of these."
+        ) from error
     if index.numel() == 0 and not isinstance(value, (Tensor, np.ndarray)):
         index = index.to(torch.int64)  # an empty list is one of floats for torch
     if index.dtype not in (_INTEGERS if idtype else _INDEX_DTYPES):
         hint = "" if index.dtype.is_floating_point else " Pass idtype=torch.int64 to convert."
-        raise DataError(f"{what} must be int32 or int64 (got {index.dtype}).{hint}")
+        raise DataError(f"{what} must be int32 or int64 (got {index.dtype}).{hint}. Convert it with .long().")
     if index.dim() != 1:
-        raise DataError(f"{what} must have shape [num_edges] (got {list(index.shape)}).")
+        raise DataError(f"{what} must have shape [num_edges] (got {list(index.shape)}). Flatten it first.")
     if idtype == torch.int32 and index.dtype == torch.int64 and index.numel():
         high = int(index.max())
         if high > torch.iinfo(torch.int32).max:
@@ -127,22 +140,20 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
     return index.to(idtype or index.dtype).contiguous().detach()
 
 
-def _nodes_needed(ends: tuple[Tensor, ...], given: int | None, what: str) -> int:
+def _nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str) -> int:
     """`given`, or what the indices need; every index is looked at once."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
-        raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}).")
+        raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}). Pass such a number, or none.")
     if given is not None and torch.compiler.is_compiling():
         return given  # numbers are not known yet; what the compiled code does with an index checks it
+    of = f"nodes of {what.removeprefix('node ')}" if what.startswith("node type") else "nodes"
     needed = 0
-    for index in ends:
+    for name, index in ends:
         if index.numel() == 0:
             continue
         low, high = (int(x) for x in torch.aminmax(index))
-        if low < 0:
-            raise IndexRangeError(f"{what}: index {low} is negative; expected 0 <= index")
-        if given is not None and high >= given:
-            raise IndexRangeError(
-                f"{what}: index {high} is out of range for {given} nodes; expected 0 <= index < {given}"
-            )
+        if low < 0 or (given is not None and high >= given):
+            rows = high + 1 if given is None else given
+            raise range_error(index, rows, what=name, of=of, do="Correct it, or pass another num_nodes.")
         needed = max(needed, high + 1)
     return needed if given is None else given

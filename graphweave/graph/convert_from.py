@@ -22,7 +22,7 @@ def from_pyg(data: Any) -> Graph:
     if hasattr(data, "node_types"):
         return _from_hetero_data(data)
     if data.edge_index is None:
-        raise DataError(f"from_pyg: expected data with an edge_index (got {data}).")
+        raise DataError(f"from_pyg: expected data with an edge_index (got {data}). Set data.edge_index.")
     g = graph(data.edge_index, _int(data.num_nodes))
     for name, value in data:
         if not isinstance(value, Tensor) or name in ("edge_index", "batch", "ptr"):
@@ -61,12 +61,15 @@ def _from_hetero_data(data: Any) -> Graph:
 
 def _check_grouped(graphs: Tensor) -> None:
     if bool((graphs[1:] < graphs[:-1]).any()):
-        raise DataError("from_pyg: edges of a batch must follow each other graph by graph.")
+        raise DataError(
+            "from_pyg: edges of a batch must follow each other graph by graph."
+            " Make the batch with Batch.from_data_list."
+        )
 
 
 def _int(num: Any) -> int:
     if num is None:
-        raise DataError("from_pyg: the number of nodes is not known; set num_nodes.")
+        raise DataError("from_pyg: the number of nodes is not known; set num_nodes. Set data.num_nodes.")
     return int(num)
 
 
@@ -119,7 +122,7 @@ def from_networkx(
 def _stacked(rows: list[dict[str, Any]], name: str, what: str) -> Tensor:
     missing = next((i for i, row in enumerate(rows) if name not in row), None)
     if missing is not None:
-        raise DataError(f"from_networkx: {what} {missing} has no attribute {name!r}.")
+        raise DataError(f"from_networkx: {what} {missing} has no attribute {name!r}. Set it on each of them.")
     return torch.stack([torch.as_tensor(row[name]) for row in rows]) if rows else torch.empty(0)
 
 

@@ -32,7 +32,10 @@ def to_pyg(g: Graph) -> Any:
         store.edge_index = g.edge_index(key).long()
         for name, value in edge_frame.items():
             if g.is_homogeneous and name in g.ndata:
-                raise DataError(f"to_pyg: ndata and edata both have a field {name!r}, but Data has one space of names.")
+                raise DataError(
+                    f"to_pyg: ndata and edata both have a field {name!r}, but Data has one space of names."
+                    " Choose another field."
+                )
             store[name] = value
     return data
 
@@ -47,7 +50,10 @@ def to_scipy(g: Graph, etype: Any = None, weight: str | None = None) -> Any:
     if weight is not None:
         field = g._edge_frame(etype)[weight]
         if field.dim() != 1:
-            raise DataError(f"to_scipy: edata[{weight!r}] must have shape [num_edges] (got {list(field.shape)}).")
+            raise DataError(
+                f"to_scipy: edata[{weight!r}] must have shape [num_edges] (got {list(field.shape)})."
+                " Choose another field."
+            )
         values = field.detach().cpu().numpy()
     ends = relation.src.cpu().numpy(), relation.dst.cpu().numpy()
     return scipy.sparse.coo_matrix((values, ends), shape=(g._src_rows(relation), g._dst_rows(relation)))

@@ -93,14 +93,22 @@ class Frame(MutableMapping[str, Tensor]):
 
     def _check(self, name: str, value: Tensor) -> None:
         if not isinstance(name, str):
-            raise DataError(f"expected a string as the name of a field of {self._where} (got {name!r}).")
+            raise DataError(
+                f"expected a string as the name of a field of {self._where} (got {name!r}). Name it by a string."
+            )
         if not isinstance(value, Tensor):
-            raise DataError(f"{self._where}[{name!r}] must be a tensor (got {type(value).__name__}).")
+            raise DataError(
+                f"{self._where}[{name!r}] must be a tensor (got {type(value).__name__})."
+                " Convert it with torch.as_tensor."
+            )
         like = self._like
         if like is None:
             return
         if value.dim() == 0:
-            raise DataError(f"{self._where}[{name!r}] has no rows (a scalar), but the graph has {self._sized()}")
+            raise DataError(
+                f"{self._where}[{name!r}] has no rows (a scalar), but the graph has {self._sized()}."
+                " Give it a row for each."
+            )
         if value.device != like.device:
             raise DataError(
                 f"{self._where}[{name!r}] is on {value.device}, but the graph is on {like.device}. "
@@ -110,7 +118,8 @@ class Frame(MutableMapping[str, Tensor]):
         if guard_or_false(value.shape[0] != like.shape[0]):
             raise DataError(
                 f"{self._where}[{name!r}] has {value.shape[0]} rows, but the graph has {self._sized()} "
-                f"(shape {list(value.shape)})"
+                f"(shape {list(value.shape)})."
+                " Give it a row for each."
             )
         if torch.compiler.is_compiling():
             torch._check(value.shape[0] == like.shape[0])
@@ -140,6 +149,7 @@ class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
             raise DataError(
                 f"{self._where}[{name!r}]: the graph has several types, {', '.join(map(str, self._frames))}; "
                 f"give a dict of type -> tensor (got {type(value).__name__})."
+                " Name the types."
             )
         for key, tensor in value.items():
             self._frame(key)[name] = tensor
@@ -170,7 +180,9 @@ class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
         same = [full for full in self._frames if isinstance(full, tuple) and full[1] == key]
         if len(same) != 1:
             why = "is not a type of the graph" if not same else "names several relations"
-            raise DataError(f"{self._where}: {key!r} {why}; expected one of {', '.join(map(str, self._frames))}.")
+            raise DataError(
+                f"{self._where}: {key!r} {why}; expected one of {', '.join(map(str, self._frames))}. Name one of these."
+            )
         return self._frames[same[0]]
 
 

@@ -95,19 +95,24 @@ class Graph:
             return found[0]
         known = ", ".join(map(str, self._relations))
         if etype is None:
-            raise DataError(f"the graph has {len(found)} relations; name one of {known}.")
+            raise DataError(f"the graph has {len(found)} relations; name one of {known}. Name it as an argument.")
         if found:
-            raise DataError(f"relation {etype!r} is ambiguous; name it in full: one of {', '.join(map(str, found))}.")
-        raise DataError(f"the graph has no relation {etype!r}; it has {known}.")
+            raise DataError(
+                f"relation {etype!r} is ambiguous; name it in full: one of {', '.join(map(str, found))}."
+                " Name it by three strings."
+            )
+        raise DataError(f"the graph has no relation {etype!r}; it has {known}. Name one of these.")
 
     def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
         types = self._ntypes if among is None else among
         if ntype is None and len(types) == 1:
             return types[0]
         if ntype is None:
-            raise DataError(f"the graph has {len(types)} node types; name one of {', '.join(types)}.")
+            raise DataError(
+                f"the graph has {len(types)} node types; name one of {', '.join(types)}. Name it as an argument."
+            )
         if not isinstance(ntype, str) or ntype not in types:
-            raise DataError(f"the graph has no node type {ntype!r}; it has {', '.join(types)}.")
+            raise DataError(f"the graph has no node type {ntype!r}; it has {', '.join(types)}. Name one of these.")
         return ntype
 
     def _sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -274,7 +279,7 @@ class Graph:
         """(src, dst), the edge numbers, or (src, dst, numbers), each [num_edges]; order "eid" or "srcdst"."""
         relation = self._relation(etype)
         if order not in (None, "eid", "srcdst"):
-            raise DataError(f"expected order 'eid' or 'srcdst' (got {order!r}).")
+            raise DataError(f"expected order 'eid' or 'srcdst' (got {order!r}). Pass one of these.")
         if order == "srcdst":
             return _formed(relation, query.source_order(relation, self._dst_rows(relation)), form)
         if form == "uv":
@@ -487,7 +492,7 @@ def _formed(relation: Relation, eids: Tensor, form: str) -> Any:
 
 
 def _no_form(form: str) -> Any:
-    raise DataError(f"expected form 'uv', 'eid' or 'all' (got {form!r}).")
+    raise DataError(f"expected form 'uv', 'eid' or 'all' (got {form!r}). Pass one of these.")
 
 
 def _fields(frame: Frame) -> str:

@@ -28,9 +28,9 @@ def to_homogeneous(
     """All nodes as one type and all edges as one relation, type after type in the order of `ntypes` and relations.
 
     ndata and edata hold '_ID', the number within the type, of the graph's idtype, and with `store_type` '_TYPE', int64,
-    the position of the type in `g.ntypes` or `g.canonical_etypes`. Fields named in `ndata` and `edata` go along if
-    every type has them (DataError if rows differ in shape or dtype). return_count: (graph, nodes of each type, edges of
-    each relation).
+    the position of the type in `g.ntypes` or `g.canonical_etypes`. Fields named in `ndata` and `edata` go along:
+    DataError if a type lacks one, unless it has no rows, or if rows differ in shape or dtype. return_count: (graph,
+    nodes of each type, edges of each relation).
     """
     sizes = counts(g)
     offset = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
@@ -89,12 +89,15 @@ def _by_metagraph(
 ) -> dict[CanonicalEtype, Tensor]:
     if metagraph is None:
         if not edges:
-            raise DataError("to_heterogeneous: the graph has no edges to tell its relations by; give a metagraph.")
+            raise DataError(
+                "to_heterogeneous: the graph has no edges to tell its relations by; give a metagraph. Pass metagraph=."
+            )
         return edges
     unknown = [key for key in edges if key not in metagraph]
     if unknown:
         raise DataError(
             f"to_heterogeneous: there are edges of {unknown[0]}, which is not in metagraph {list(metagraph)}."
+            " Add it there."
         )
     none = torch.empty(0, dtype=torch.int64, device=relation.src.device)
     return {key: edges.get(key, none) for key in metagraph}
@@ -102,11 +105,14 @@ def _by_metagraph(
 
 def _types(g: Graph, frame: Frame, name: str, num_types: int, where: str) -> Tensor:
     if name not in frame:
-        raise DataError(f"to_heterogeneous: {where}[{name!r}] must hold types (there is no such field; {g!r}).")
+        raise DataError(
+            f"to_heterogeneous: {where}[{name!r}] must hold types (there is no such field; {g!r}). Set the field first."
+        )
     types = frame[name].long()
     if types.dim() != 1 or (types.numel() and not 0 <= int(types.min()) <= int(types.max()) < num_types):
         raise DataError(
             f"to_heterogeneous: {where}[{name!r}] must be 1-d and in 0..{num_types}, positions in the names."
+            " Correct the field."
         )
     return types
 
@@ -126,15 +132,24 @@ def _places(g: Graph, sizes: Sequence[int], number: str, kind: str, store_type: 
 
 
 def _joined(frames: Mapping[Any, Frame], names: Sequence[str]) -> dict[str, Tensor]:
-    """Fields that all frames have, one below the other."""
+    """The fields of all types, one below the other. Types without rows decide nothing, and need no such field."""
     out: dict[str, Tensor] = {}
     for name in names:
-        if not any(name in frame for frame in frames.values()):
-            raise DataError(f"to_homogeneous: no type has a field {name!r}.")
-        if not all(name in frame for frame in frames.values()):
-            continue
-        schemes = {key: frame.schemes()[name] for key, frame in frames.items()}
+        having = {key: frame for key, frame in frames.items() if name in frame}
+        if not having:
+            raise DataError(f"to_homogeneous: no type has a field {name!r}. Name another field.")
+        filled = {key: frame for key, frame in frames.items() if frame.num_rows}
+        lacking = [str(key) for key in filled if key not in having]
+        if lacking:
+            raise DataError(
+                f"to_homogeneous: field {name!r} is joined over all types, but {', '.join(lacking)} lack it "
+                f"(those that have it: {', '.join(map(str, having))}). Set it there, or leave it out of the names."
+            )
+        schemes = {key: frame.schemes()[name] for key, frame in (filled or having).items()}
         if len(set(schemes.values())) > 1:
-            raise DataError(f"to_homogeneous: field {name!r} differs from type to type (got {schemes}).")
-        out[name] = torch.cat([frame[name] for frame in frames.values()])
+            raise DataError(
+                f"to_homogeneous: field {name!r} differs from type to type (got {schemes})."
+                " Make the fields alike, or leave it out."
+            )
+        out[name] = torch.cat([frame[name] for frame in (filled or having).values()])
     return out

@@ -18,6 +18,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.udf import run
 from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
+from graphweave.udf.builtin import ReduceMessages
 from graphweave.udf.mailbox import grown
 
 if TYPE_CHECKING:
@@ -28,10 +29,17 @@ NodeFunction = Callable[[NodeBatch], Mapping[str, Any]]
 CrossReducer: TypeAlias = str | Callable[[list[Tensor]], Tensor]
 
 
-def across_types(values: Sequence[Tensor], reducer: CrossReducer) -> Tensor:
-    """What a destination type gets from several relations: [nodes, ...] each -> the same; stack: [nodes, k, ...]."""
+def across_types(
+    values: Sequence[Tensor], reducer: CrossReducer, arrived: Sequence[Tensor | None] | None = None
+) -> Tensor:
+    """What a destination type gets from several relations: [nodes, ...] each -> the same; stack: [nodes, k, ...].
+
+    `arrived`, bool [nodes] each: the rows that have a say in a maximum or minimum, None for all; 0 where none has.
+    """
     if callable(reducer):
         return reducer(list(values))
+    if reducer in ("max", "min") and arrived is not None and any(rows is not None for rows in arrived):
+        return _extreme(values, reducer == "max", arrived)
     stacked = torch.stack(list(values), 1)
     match reducer:
         case "stack":
@@ -44,7 +52,24 @@ def across_types(values: Sequence[Tensor], reducer: CrossReducer) -> Tensor:
             return stacked.amax(1)
         case "min":
             return stacked.amin(1)
-    raise DataError(f"cross_reducer must be sum, mean, max, min, stack or a function (got {reducer!r}).")
+    raise DataError(
+        f"cross_reducer must be sum, mean, max, min, stack or a function (got {reducer!r}). Pass one of these."
+    )
+
+
+def _extreme(values: Sequence[Tensor], largest: bool, arrived: Sequence[Tensor | None]) -> Tensor:
+    """The largest or smallest of the values [nodes, ...] in the rows where each has arrived; 0 where none has."""
+    first = values[0]
+    if first.dtype.is_floating_point:
+        lowest, highest = -torch.inf, torch.inf
+    else:
+        lowest, highest = torch.iinfo(first.dtype).min, torch.iinfo(first.dtype).max
+    beaten = torch.full_like(first, lowest if largest else highest)
+    everywhere = torch.ones(first.shape[0], dtype=torch.bool, device=first.device)
+    rows = [everywhere if a is None else a for a in arrived]
+    stacked = torch.stack([torch.where(grown(a, x.dim()), x, beaten) for a, x in zip(rows, values, strict=True)], 1)
+    found = stacked.amax(1) if largest else stacked.amin(1)
+    return torch.where(grown(torch.stack(rows, 1).any(1), found.dim()), found, torch.zeros_like(found))
 
 
 def update_all(
@@ -74,18 +99,28 @@ def multi_update_all(
 
     `etype_dict`: relation -> (message_func, reduce_func) or (message_func, reduce_func, apply_node_func).
     `cross_reducer`: sum, mean, max, min, stack (a dim of relations behind the nodes), or a function of the list.
+    Between max and min, what arrived decides: a relation that is reduced by the built-in max or min has no say at
+    nodes to which it sent nothing. Nodes that receive nothing from any relation get 0.
     """
-    found: dict[str, dict[str, list[Tensor]]] = {}
+    found: dict[str, dict[str, list[tuple[Tensor, Tensor | None]]]] = {}
     for etype, functions in etype_dict.items():
         ends, frames = ends_of(graph, etype), _around(graph, etype)
         fields = found.setdefault(frames.relation[2], {})
+        arrived = _mask(ends.dst_rows, ends.dst) if _is_extreme(functions[1]) else None
         for name, x in run.update_all(ends, frames, *functions).items():
-            fields.setdefault(name, []).append(x)
+            fields.setdefault(name, []).append((x, arrived))
     for ntype, fields in found.items():
         frame = graph._node_frame(ntype)
-        frame.update({name: across_types(xs, cross_reducer) for name, xs in fields.items()})
+        frame.update(
+            {name: across_types([x for x, _ in xs], cross_reducer, [a for _, a in xs]) for name, xs in fields.items()}
+        )
         if apply_node_func is not None:
             apply_nodes(graph, apply_node_func, ntype=ntype)
+
+
+def _is_extreme(reduce_func: NodeFunction) -> bool:
+    """Is it a built-in whose result for nodes that receive nothing stands for no value at all?"""
+    return isinstance(reduce_func, ReduceMessages) and reduce_func.op in ("max", "min")
 
 
 def send_and_recv(

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.errors import DataError
+from graphweave.core.ranges import range_error
 from graphweave.graph.relation import Relation
 from graphweave.runtime import formats
 from graphweave.runtime.memo import memo
+from graphweave.runtime.unseen_edits import watch
 
 
 def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]:
@@ -29,7 +31,7 @@ def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]
     if ids.numel() and not torch.compiler.is_compiling():
         low, high = (int(x) for x in torch.aminmax(ids))
         if low < 0 or high >= num:
-            raise IndexRangeError(f"{what}: {low if low < 0 else high} is out of range; the graph has {num} {what}s")
+            raise range_error(ids, num, what=what, of=f"{what}s", do=f"The graph has {num} {what}s.")
     return ids, single
 
 
@@ -41,23 +43,27 @@ def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
         return as_ids(value, num, like, what)[0]
     mask = torch.as_tensor(value)
     if mask.shape != (num,):
-        raise DataError(f"a mask of {what}s must have shape [{num}] (got {list(mask.shape)}).")
+        raise DataError(f"a mask of {what}s must have shape [{num}] (got {list(mask.shape)}). Pass such a mask.")
     return mask.to(like.device).nonzero().squeeze(1).to(like.dtype)
 
 
 def _as_index(value: Any, like: Tensor, what: str) -> tuple[Tensor, bool]:
     if isinstance(value, bool):
-        raise DataError(f"{what}: expected integers (got {value!r}).")
+        raise DataError(f"{what}: expected integers (got {value!r}). Pass such ids.")
     if isinstance(value, int):
         return torch.full((1,), value, dtype=like.dtype, device=like.device), True
     try:
         ids = torch.as_tensor(value, device=like.device)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise DataError(f"{what}: expected an integer, a list, an array or a tensor ({error}).") from error
+        raise DataError(
+            f"{what}: expected an integer, a list, an array or a tensor ({error}). Pass such ids."
+        ) from error
     if ids.numel() == 0 and not isinstance(value, Tensor):
         ids = ids.to(like.dtype)
     if ids.dtype not in (torch.int8, torch.int16, torch.uint8, torch.int32, torch.int64) or ids.dim() > 1:
-        raise DataError(f"{what}: expected integers of shape [k] (got {ids.dtype} of shape {list(ids.shape)}).")
+        raise DataError(
+            f"{what}: expected integers of shape [k] (got {ids.dtype} of shape {list(ids.shape)}). Pass such ids."
+        )
     return ids.reshape(-1).to(like.dtype), ids.dim() == 0
 
 
@@ -65,6 +71,7 @@ def degrees(index: Tensor, num_rows: int) -> Tensor:
     """How often each row occurs in `index`: [num_rows], dtype of `index`."""
     if torch.compiler.is_compiling() or index.device.type != "cpu":
         return index.new_zeros(num_rows).index_add(0, index, torch.ones_like(index))
+    watch(index)
     indptr = formats.csr(index, num_rows, wide=_wide(index, num_rows)).indptr
     return (indptr[1:] - indptr[:-1]).to(index.dtype)
 
@@ -78,6 +85,7 @@ def grouped(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
         return _group(index, num_rows)  # type: ignore[return-value]
     if index.device.type != "cpu":
         return memo(_group, index, num_rows)  # type: ignore[return-value]
+    watch(index)
     wide = _wide(index, num_rows)
     return formats.csr(index, num_rows, wide=wide).indptr, formats.perm(index, num_rows, wide=wide)
 
@@ -137,7 +145,9 @@ def _check_all_found(found: Tensor, u: Tensor, v: Tensor) -> None:
     if torch.compiler.is_compiling() or bool(found.all()):
         return
     at = int((~found).nonzero()[0])
-    raise DataError(f"there is no edge {int(u[at])} -> {int(v[at])} (pair {at} of {u.shape[0]}).")
+    raise DataError(
+        f"there is no edge {int(u[at])} -> {int(v[at])} (pair {at} of {u.shape[0]}). Ask has_edges_between first."
+    )
 
 
 def _found(relation: Relation, u: Tensor, v: Tensor, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,6 +163,8 @@ def _sorted(relation: Relation, num_dst: int) -> tuple[Tensor, Tensor]:
 
 
 def _remembered(src: Tensor, dst: Tensor, num_dst: int) -> Any:
+    watch(src)
+    watch(dst)
     return memo(_sort, src, dst, num_dst)
 
 
@@ -174,4 +186,6 @@ def pairs(u: Tensor, v: Tensor, singles: tuple[bool, bool]) -> tuple[Tensor, Ten
         return u.expand_as(v), v
     if singles[1] or v.shape[0] == 1:
         return u, v.expand_as(u)
-    raise DataError(f"expected equally many sources and destinations (got {u.shape[0]} and {v.shape[0]}).")
+    raise DataError(
+        f"expected equally many sources and destinations (got {u.shape[0]} and {v.shape[0]}). Pass as many of each."
+    )

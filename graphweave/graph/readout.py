@@ -123,7 +123,7 @@ def _owners(counts: Tensor, rows: Tensor, graphs: int) -> Received:
 
 def _readout(frame: Any, to: Received, feat: str, weight: str | None, op: str) -> Tensor:
     if op not in _OPS:
-        raise DataError(f"op must be one of {', '.join(_OPS)} (got {op!r}).")
+        raise DataError(f"op must be one of {', '.join(_OPS)} (got {op!r}). Pass one of these.")
     x: Tensor = frame[feat]
     return run.call(_reduced, x, None if weight is None else frame[weight], to, op)
 
@@ -148,13 +148,16 @@ def _broadcast(x: Tensor, to: Received) -> Tensor:
     if x.shape[0] != to.num_rows():
         raise DataError(
             f"graph_feat has {x.shape[0]} rows (shape {tuple(x.shape)}), but the batch has {to.num_rows()} graphs."
+            " Give it a row for each graph."
         )
     return to.pull(x)
 
 
 def _topk(x: Tensor, to: Received, k: int, descending: bool, sortby: int | None) -> tuple[Tensor, Tensor]:
     if x.dim() != 2:
-        raise DataError(f"top-k expects a field of shape [rows, features] (got {tuple(x.shape)}).")
+        raise DataError(
+            f"top-k expects a field of shape [rows, features] (got {tuple(x.shape)}). Reshape the field first."
+        )
     if sortby is None:
         columns = [_topk_by(x[:, i : i + 1], x[:, i], to, k, descending) for i in range(x.shape[1])]
         return torch.cat([v for v, _ in columns], 2), torch.stack([p for _, p in columns], 2)

@@ -24,7 +24,7 @@ def edge_softmax(graph: Graph, logits: Any, eids: Tensor | None = None, norm_by:
     Raises DataError where a number of rows is not that of the edges. (GAT, Velickovic et al. 2018, equation 3.)
     """
     if norm_by not in ("src", "dst"):
-        raise DataError(f"norm_by must be 'src' or 'dst' (got {norm_by!r}).")
+        raise DataError(f"norm_by must be 'src' or 'dst' (got {norm_by!r}). Pass one of them.")
     if isinstance(logits, Mapping):
         return _over_relations(graph, logits, norm_by)
     ends = ends_of(graph, None)
@@ -58,4 +58,7 @@ def _over_relations(graph: Graph, logits: Mapping[Any, Tensor], norm_by: str) ->
 
 def _check_rows(name: str, x: Tensor, count: int) -> None:
     if x.shape[0] != count:
-        raise DataError(f"{name} has {x.shape[0]} rows (shape {tuple(x.shape)}), but there are {count} edges.")
+        raise DataError(
+            f"{name} has {x.shape[0]} rows (shape {tuple(x.shape)}), but there are {count} edges."
+            " Give it a row for each edge."
+        )

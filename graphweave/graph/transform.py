@@ -51,7 +51,10 @@ def with_idtype(g: Graph, dtype: torch.dtype) -> Graph:
     if g.idtype == dtype:
         return g
     if max((*counts(g).values(), *(r.num_edges for r in g._relations.values()))) > torch.iinfo(dtype).max:
-        raise DataError(f"expected at most {torch.iinfo(dtype).max} nodes and edges for {dtype} (got {g!r}).")
+        raise DataError(
+            f"expected at most {torch.iinfo(dtype).max} nodes and edges for {dtype} (got {g!r})."
+            " Convert the graph with .long()."
+        )
     relations = {key: Relation(*key, r.src.to(dtype), r.dst.to(dtype)) for key, r in g._relations.items()}
     nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
     edges = {key: frame.map(lambda t: t, relations[key].src) for key, frame in g._edge_frames.items()}
@@ -70,6 +73,7 @@ def relation_slice(g: Graph, etype: str | tuple[Any, Any, Any]) -> Graph:
         if len(found) != 1:
             raise DataError(
                 f"{etype!r} names {len(found)} relations, expected one of {', '.join(map(str, g._relations))}."
+                " Name one of these."
             )
         key = found[0]
     else:
@@ -94,7 +98,9 @@ def subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = True, store_ids: boo
         slot = torch.full((num,), -1, dtype=g.idtype, device=g.device)
         slot[kept[ntype]] = torch.arange(kept[ntype].shape[0], dtype=g.idtype, device=g.device)
         if int((slot >= 0).sum()) != kept[ntype].shape[0]:
-            raise DataError(f"subgraph: expected distinct nodes (got one of type {ntype!r} twice).")
+            raise DataError(
+                f"subgraph: expected distinct nodes (got one of type {ntype!r} twice). Pass each node once."
+            )
         slots[ntype] = slot
     edges: dict[CanonicalEtype, Tensor] = {}
     for key, relation in g._relations.items():
@@ -145,7 +151,10 @@ def reverse(g: Graph, copy_ndata: bool = True, copy_edata: bool = False) -> Grap
     """Edge e goes dst[e] -> src[e]; a relation (a, r, b) becomes (b, r, a). DataError if two become one."""
     turned = {(r.dsttype, r.etype, r.srctype): Relation(r.dsttype, r.etype, r.srctype, r.dst, r.src) for r in _all(g)}
     if len(turned) != len(g._relations):
-        raise DataError(f"reverse: two relations would have the same name (got {', '.join(map(str, g._relations))}).")
+        raise DataError(
+            f"reverse: two relations would have the same name (got {', '.join(map(str, g._relations))})."
+            " Rename one of them first."
+        )
     edata = {(d, r, s): g._edge_frames[s, r, d].take(None) for s, r, d in g._relations} if copy_edata else None
     return assemble(type(g), counts(g), turned, _ndata(g) if copy_ndata else None, edata)
 
@@ -160,7 +169,10 @@ def add_self_loop(
     """
     relation = g._relation(etype)
     if relation.srctype != relation.dsttype:
-        raise DataError(f"add_self_loop: relation {relation.key} joins two node types; a loop needs one.")
+        raise DataError(
+            f"add_self_loop: relation {relation.key} joins two node types; a loop needs one."
+            " Name another relation by etype=."
+        )
     num = g._dst_rows(relation)
     loops = torch.arange(num, dtype=g.idtype, device=g.device)
     frame = g._edge_frames[relation.key]
@@ -175,7 +187,10 @@ def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> 
     if not isinstance(fill, str):
         return field.new_full(shape, fill)
     if fill not in _FILLS:
-        raise DataError(f"add_self_loop: expected a number or one of {', '.join(_FILLS)} as fill_data (got {fill!r}).")
+        raise DataError(
+            f"add_self_loop: expected a number or one of {', '.join(_FILLS)} as fill_data (got {fill!r})."
+            " Pass one of these."
+        )
     index = relation.dst.long().reshape(-1, *[1] * (field.dim() - 1)).expand_as(field)
     return field.new_zeros(shape).scatter_reduce(0, index, field, _FILLS[fill], include_self=False)
 
@@ -184,7 +199,10 @@ def remove_self_loop(g: Graph, etype: Any = None) -> Graph:
     """Without the edges v -> v of the relation `etype`; the others keep their order. A batch stays one."""
     relation = g._relation(etype)
     if relation.srctype != relation.dsttype:
-        raise DataError(f"remove_self_loop: relation {relation.key} joins two node types and has no loops.")
+        raise DataError(
+            f"remove_self_loop: relation {relation.key} joins two node types and has no loops."
+            " Name another relation by etype=."
+        )
     keep = relation.src != relation.dst
     out = _with_relation(
         g, Relation(*relation.key, relation.src[keep], relation.dst[keep]), g._edge_frames[relation.key].take(keep)
@@ -202,7 +220,7 @@ def to_bidirected(g: Graph, copy_ndata: bool = False) -> Graph:
     relations: dict[CanonicalEtype, Relation] = {}
     for r in _all(g):
         if r.srctype != r.dsttype:
-            raise DataError(f"to_bidirected: relation {r.key} joins two node types.")
+            raise DataError(f"to_bidirected: relation {r.key} joins two node types. Take out that relation first.")
         num = max(g._src_rows(r), 1)
         u, v = torch.cat([r.src, r.dst]).long(), torch.cat([r.dst, r.src]).long()
         keys = torch.unique(u * num + v)
@@ -243,7 +261,9 @@ def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
     if isinstance(value, Mapping):
         return dict(value)
     if len(types) > 1:
-        raise DataError(f"the graph has several {what}, {', '.join(map(str, types))}; give a dict of type -> ids.")
+        raise DataError(
+            f"the graph has several {what}, {', '.join(map(str, types))}; give a dict of type -> ids. Name the types."
+        )
     return dict.fromkeys(types, value)
 
 

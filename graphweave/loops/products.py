@@ -42,14 +42,21 @@ def _getitem(x: Any, index: Any) -> Value:
     """W[e.etype], or features of a value."""
     if isinstance(x, Value):
         if isinstance(index, Value):
-            raise LoopError("features are indexed by the value of an edge or node; only tensors are: W[e.etype].")
+            raise LoopError(
+                "features are indexed by the value of an edge or node; only tensors are: W[e.etype]. Index a tensor."
+            )
         return features_at(x, index)
     if not isinstance(index, Value):
-        raise LoopError("a tensor is indexed by the type alone: W[e.etype], and then W[e.etype][i].")
+        raise LoopError("a tensor is indexed by the type alone: W[e.etype], and then W[e.etype][i]. Write it so.")
     if index.dtype not in (torch.int32, torch.int64):
-        raise LoopError(f"a tensor is indexed by types, whole numbers of 32 or 64 bits (got {index.dtype}).")
+        raise LoopError(
+            f"a tensor is indexed by types, whole numbers of 32 or 64 bits (got {index.dtype})."
+            " Convert them with .long()."
+        )
     if x.dim() == 0:
-        raise LoopError("W[e.etype] takes a tensor W of shape [types, ...] (got one without dims).")
+        raise LoopError(
+            "W[e.etype] takes a tensor W of shape [types, ...] (got one without dims). Give it a dim of types."
+        )
     if torch.compiler.is_compiling():
         fix_sizes(x)
     return Typed(x, index)
@@ -79,7 +86,10 @@ def _product(x: Any, weight: Any) -> Any:
             return _one_for_all_heads(x, weight, loop)
         case 2, 3:
             return Value(_by_heads(x, weight, loop), loop)
-    raise LoopError(f"a product of features {_shape(x)} with a matrix of shape {_shape(weight)} for each edge or node.")
+    raise LoopError(
+        f"a product of features {_shape(x)} with a matrix of shape {_shape(weight)} for each edge or node."
+        " Make their sizes agree."
+    )
 
 
 def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
@@ -145,6 +155,7 @@ def _mul(x: Any, y: Any) -> Any:
     if isinstance(x, Typed) and 1 <= _rank(y) < _rank(x):
         raise LoopError(
             f"matrices of types {_shape(x)} times features {_shape(y)}: write features * W[e.etype], features first."
+            " Swap them."
         )
     return _number_by_number(x, y)
 
@@ -158,7 +169,10 @@ def dot_prd(x: Any, y: Any) -> Any:
     if not isinstance(x, Value) and not isinstance(y, Value):
         return (x * y).sum(-1)
     if min(_rank(x), _rank(y)) == 0:
-        raise LoopError(f"a dot product of features of shapes {_shape(x)} and {_shape(y)}: expected [..., K] of both.")
+        raise LoopError(
+            f"a dot product of features of shapes {_shape(x)} and {_shape(y)}: expected [..., K] of both."
+            " Make their sizes agree."
+        )
     return HANDLERS["sum"](_number_by_number(x, y), -1)
 
 
@@ -179,7 +193,9 @@ def _matmul(x: Any, y: Any) -> Any:
     if dims[0] >= 1 and (dims[1] == 2 or (dims[0] == 1 and dims[1] == 3)):
         return _product(x, y)
     if 0 in dims:
-        raise LoopError(f"a matrix product of features of shapes {_shape(x)} and {_shape(y)}: both need dims.")
+        raise LoopError(
+            f"a matrix product of features of shapes {_shape(x)} and {_shape(y)}: both need dims. Use * for numbers."
+        )
     a, b = _data(x, loop), _data(y, loop)
     a = a.unsqueeze(-2) if dims[0] == 1 else a
     most = max(dims[0], dims[1], 2) + 1

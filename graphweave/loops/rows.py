@@ -20,7 +20,7 @@ def _as_field(value: Any, loop: Loop) -> Tensor | Number:
         return value.expand(loop.store.num_rows(), *value.shape).clone()  # a field is no view of an argument
     if isinstance(value, (bool, int, float)):
         return value
-    raise LoopError(f"a field holds a value, a tensor or a number (got {type(value).__name__}).")
+    raise LoopError(f"a field holds a value, a tensor or a number (got {type(value).__name__}). Set one of these.")
 
 
 class _Row:
@@ -33,7 +33,9 @@ class _Row:
         object.__setattr__(self, "_loop", loop)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        raise LoopError(f"fields are set by name: e[{name!r}] = ..., n[{name!r}] = ... (an attribute is only read).")
+        raise LoopError(
+            f"fields are set by name: e[{name!r}] = ..., n[{name!r}] = ... (an attribute is only read). Write it so."
+        )
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -41,6 +43,7 @@ class _Row:
         if func.__name__ != "__getitem__" or not isinstance(args[0], Tensor) or not isinstance(args[1], _Row):
             raise LoopError(
                 "an edge or a node is no number and no tensor: take one of its fields, or index a tensor: x[n]."
+                " Name a field."
             )
         return args[1]._row_of(args[0])
 
@@ -52,6 +55,7 @@ class _Row:
             raise LoopError(
                 f"x[{store.one}] takes a tensor with one row for each of {store.where}, {store.num_rows()} "
                 f"(got shape {tuple(x.shape)})."
+                " Pass such a tensor."
             )
         return x
 
@@ -82,6 +86,7 @@ class Edge(_Row):
         if TYPE not in self._loop.store.names():
             raise LoopError(
                 f"the edges have no types: set g.edata[{TYPE!r}], whole numbers [edges] (graphweave.ETYPE)."
+                " Set them first."
             )
         return self[TYPE]
 
@@ -122,7 +127,7 @@ class EdgeEnd(_Row):
 
     def _store(self) -> Store:
         if self._loop.structure.current is not self._loop:
-            raise LoopError("an end of an edge is used outside the loop over edges.")
+            raise LoopError("an end of an edge is used outside the loop over edges. Use it in the loop.")
         return self._loop.structure.at(self._end)
 
     def __getitem__(self, name: str) -> Value:
@@ -205,4 +210,5 @@ def _check_types(store: Store) -> None:
     if TYPE not in store.names():
         raise LoopError(
             f"the nodes have no types: set g.{store.where}[{TYPE!r}], whole numbers [nodes] (graphweave.NTYPE)."
+            " Set them first."
         )

@@ -66,7 +66,10 @@ def dim_of(x: Value, dim: Any, more: int = 0) -> int:
     """The dim of the tensor that is feature dim `dim`; `more` dims are about to be added."""
     dim, ndim = constant(dim), x.ndim + more
     if not isinstance(dim, int) or not -ndim <= dim < ndim:
-        raise LoopError(f"dim {dim} of features of shape {x.shape}: one edge or node has dims {-ndim} to {ndim - 1}.")
+        raise LoopError(
+            f"dim {dim} of features of shape {x.shape}: one edge or node has dims {-ndim} to {ndim - 1}."
+            " Choose one of these."
+        )
     return dim + 1 if dim >= 0 else dim + ndim + 1
 
 
@@ -193,7 +196,9 @@ def features_at(x: Value, index: Any) -> Value:
     for i in items:
         places = isinstance(i, Tensor) and i.dtype in (torch.int32, torch.int64)
         if not (i is None or i is Ellipsis or isinstance(i, (int, slice, list)) or places):
-            raise LoopError(f"features are indexed by numbers, slices, None and ... (got {type(i).__name__}).")
+            raise LoopError(
+                f"features are indexed by numbers, slices, None and ... (got {type(i).__name__}). Use one of these."
+            )
     return Value(x.tensor()[(slice(None), *items)], x.loop)
 
 

@@ -61,7 +61,7 @@ def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -
     if function is None:
         return functools.partial(compile, options=options)
     if not callable(function):
-        raise TypeError(f"graphweave.loops.compile takes a function (got {type(function).__name__})")
+        raise TypeError(f"graphweave.loops.compile takes a function (got {type(function).__name__}). Pass a function.")
     parse_options(options)
     code = getattr(function, "__code__", None)
     if code is not None:
@@ -72,7 +72,9 @@ def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -
     def looped(*args: Any, **kwargs: Any) -> Any:
         place = 1 if args and isinstance(args[0], torch.nn.Module) else 0
         if len(args) <= place:
-            raise TypeError(f"{function.__name__} takes a graph as its first argument, by position")
+            raise TypeError(
+                f"{function.__name__} takes a graph as its first argument, by position. Pass the graph first."
+            )
         source = source_of(args[place])
         ends, fields = source.parts()
         before, after = args[:place], args[place + 1 :]

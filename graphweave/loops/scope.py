@@ -55,6 +55,7 @@ class Store:
         if guard_or_false(value.shape[0] != self.rows.shape[0]):
             raise DataError(
                 f"{self.where}[{name!r}] has {value.shape[0]} rows, but the graph has {self.num_rows()} {self.unit}."
+                " Give it a row for each."
             )
         if torch.compiler.is_compiling():
             fix_sizes(value)
@@ -64,7 +65,9 @@ class Store:
 
     def set(self, name: str, value: Tensor | Number) -> None:
         if not isinstance(name, str):
-            raise LoopError(f"expected a string as the name of a field of {self.where} (got {name!r}).")
+            raise LoopError(
+                f"expected a string as the name of a field of {self.where} (got {name!r}). Name it by a string."
+            )
         self._set[name] = value
 
     def replace(self, name: str, value: Tensor) -> None:

@@ -30,9 +30,14 @@ class Value:
         # by name: under Dynamo one function has several objects
         name = NAMES.get(func.__name__, func.__name__)
         if name not in HANDLERS:
-            raise LoopError(f"PyTorch's {func.__name__} is not known for values of edges and nodes (docs/loops.md).")
+            raise LoopError(
+                f"PyTorch's {func.__name__} is not known for values of edges and nodes (docs/loops.md)."
+                " Use one of those, or call it outside the loop."
+            )
         if kwargs is not None and kwargs.get("out") is not None:
-            raise LoopError("a value of edges or nodes cannot be written into a tensor (out=...).")
+            raise LoopError(
+                "a value of edges or nodes cannot be written into a tensor (out=...). Take the result instead."
+            )
         return HANDLERS[name](*args, **(kwargs or {}))
 
     def read(self) -> Tensor | Number:
@@ -101,10 +106,16 @@ class Value:
         return self.shape[0]
 
     def __float__(self) -> float:
-        raise LoopError("the value of an edge or a node is no number in Python: the loop is run once, for all of them.")
+        raise LoopError(
+            "the value of an edge or a node is no number in Python: the loop is run once, for all of them."
+            " Keep it in a field."
+        )
 
     def __int__(self) -> int:
-        raise LoopError("the value of an edge or a node is no number in Python: the loop is run once, for all of them.")
+        raise LoopError(
+            "the value of an edge or a node is no number in Python: the loop is run once, for all of them."
+            " Keep it in a field."
+        )
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise LoopError("values are not edited in place. Make a new one (where, concat, arithmetic) and set the field.")

@@ -94,6 +94,7 @@ class GraphView:
         if s.current is not None:
             raise LoopError(
                 "a loop over edges or nodes was left by break or return: its body is run once, for all rows."
+                " Let the loop run to its end."
             )
         sources = s.sources.results()
         same = s.destinations is s.sources
@@ -104,6 +105,7 @@ class GraphView:
         if s.sources is not s.destinations:
             raise LoopError(
                 "the graph is bipartite: say whose nodes are meant, g.src_nodes(), g.dst_nodes(), g.srcdata, g.dstdata."
+                " Write one of these."
             )
         return s.sources
 
@@ -129,7 +131,7 @@ class FieldView(MutableMapping[str, Tensor]):
         self._store.replace(name, value)
 
     def __delitem__(self, name: str) -> None:
-        raise LoopError("fields are not deleted inside a function written in loops.")
+        raise LoopError("fields are not deleted inside a function written in loops. Delete it outside.")
 
     def __contains__(self, name: object) -> bool:
         return name in self._store.names()
@@ -167,6 +169,7 @@ class TypedEdges:
         if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.dtype not in (torch.int32, torch.int64):
             raise DataError(
                 f"edge_index must be [2, edges] of whole numbers (got {edge_index.dtype}, {list(edge_index.shape)})."
+                " Convert it with .long()."
             )
         self.ndata: dict[str, Tensor] = dict(ndata or {})
         self.srcdata = dict(srcdata or {}) if isinstance(num_nodes, tuple) else self.ndata
@@ -178,7 +181,7 @@ class TypedEdges:
             self.edata[ETYPE] = etype
         if num_nodes is None:
             if not self.ndata:
-                raise DataError("TypedEdges: give num_nodes, or a tensor of nodes in ndata.")
+                raise DataError("TypedEdges: give num_nodes, or a tensor of nodes in ndata. Pass one of them.")
             num_nodes = next(iter(self.ndata.values())).shape[0]
         sizes = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
         self._rows = [torch.empty((n, 0), device=edge_index.device) for n in sizes]
@@ -290,6 +293,7 @@ def source_of(graph: Any) -> TypedEdges | _Plain | _Typed:
         raise DataError(
             "a function written in loops takes a graphweave graph or graphweave.loops.TypedEdges first "
             f"(got {type(graph).__name__})."
+            " Pass one of them."
         )
     relations = graph.canonical_etypes
     if len(relations) == 1 and set(graph.ntypes) == {relations[0][0], relations[0][2]}:

@@ -38,6 +38,7 @@ from graphweave.ir.loop.nodes import (
     Var,
 )
 from graphweave.ir.loop.types import dtype_of, parameter_types
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
 _COMPARE = (Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge)
 S = TypeVar("S", bound=Stmt)
@@ -45,13 +46,23 @@ S = TypeVar("S", bound=Stmt)
 
 def widened(kernel: Kernel) -> Kernel:
     """`kernel` with its arithmetic of half precision in float32; itself where it has none."""
-    if not any(b.dtype in HALF for b in kernel.buffers):
+    if not (any(b.dtype in HALF for b in kernel.buffers) or _casts_to_half(kernel)):
         return kernel
     stored = {b.name: b.dtype for b in kernel.buffers if b.dtype in HALF and b.role is not Role.total}
     body = _Widen(stored, parameter_types(kernel)).block(kernel.body)
     buffers = tuple(replace(b, dtype=computed(b.dtype)) if b.role is Role.total else b for b in kernel.buffers)
     stashes = tuple(replace(s, dtype=computed(s.dtype)) for s in kernel.stashes)
     return replace(kernel, buffers=buffers, stashes=stashes, body=body)
+
+
+def _casts_to_half(kernel: Kernel) -> bool:
+    """Is there half precision between loads and stores of other types?"""
+    return any(
+        isinstance(part, CastTo) and part.dtype in HALF
+        for stmt in statements(kernel.body)
+        for expr in expressions(stmt)
+        for part in subexpressions(expr)
+    )
 
 
 class _Widen:

@@ -63,7 +63,7 @@ class CGATConv(GATConv):
         `far` of `far_nodes`. With `get_attention` the attention [E, heads, 1] stands between result and constraints.
         """
         if pairs is not None and labels is not None:
-            raise DataError("pairs and labels are two forms of one constraint: give one of them.")
+            raise DataError("pairs and labels are two forms of one constraint: give one of them. Leave out the other.")
         z_src, z_dst, h_dst = self._projected(feat)
         with graph.local_scope():
             graph.srcdata["z"] = z_src

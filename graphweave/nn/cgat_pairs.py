@@ -29,7 +29,9 @@ def edge_pairs(
     """
     _check_labels(graph, labels)
     if max_pairs_per_edge is not None and max_pairs_per_edge < 1:
-        raise DataError(f"max_pairs_per_edge must be at least 1, or None for all (got {max_pairs_per_edge}).")
+        raise DataError(
+            f"max_pairs_per_edge must be at least 1, or None for all (got {max_pairs_per_edge}). Pass such a number."
+        )
     generator = torch.Generator().manual_seed(seed)
     src, dst = (index.long().cpu() for index in graph.edges())
     same, other = _by_label(src, dst, labels, mask)

@@ -41,7 +41,7 @@ def on_rows(factor: Tensor, x: Tensor) -> Tensor:
 
 def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
-        raise DataError(f"{name} must be one of {', '.join(map(repr, choices))} (got {value!r}).")
+        raise DataError(f"{name} must be one of {', '.join(map(repr, choices))} (got {value!r}). Pass one of these.")
     return value
 
 

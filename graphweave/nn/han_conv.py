@@ -47,7 +47,9 @@ class HANConv(nn.Module):
         self.relations = None if isinstance(paths, int) else list(paths)
         self.num_paths = paths if isinstance(paths, int) else len(paths)
         if self.relations is None and not isinstance(in_feats, int):
-            raise DataError(f"graphs over the same nodes have one number of features (got in_feats={in_feats}).")
+            raise DataError(
+                f"graphs over the same nodes have one number of features (got in_feats={in_feats}). Pass one number."
+            )
         ends = {ntype for source, _, target in self.relations or [("", "", "")] for ntype in (source, target)}
         self.ntypes = sorted(ends)
         widths = [in_feats if isinstance(in_feats, int) else in_feats[ntype] for ntype in self.ntypes]
@@ -86,11 +88,13 @@ class HANConv(nn.Module):
     def _paths(self, graphs: Graph | Sequence[Graph]) -> list[tuple[Graph, CanonicalEtype]]:
         if self.relations is not None:
             if not isinstance(graphs, Graph):
-                raise DataError("the layer was made for relations of one graph: give that graph, not a list.")
+                raise DataError("the layer was made for relations of one graph: give that graph, not a list. Pass it.")
             return [(graphs, graphs.to_canonical_etype(relation)) for relation in self.relations]
         if isinstance(graphs, Graph) or len(graphs) != self.num_paths:
             got = "one graph" if isinstance(graphs, Graph) else f"{len(graphs)}"
-            raise DataError(f"expected a list of {self.num_paths} graphs, one for each meta-path (got {got}).")
+            raise DataError(
+                f"expected a list of {self.num_paths} graphs, one for each meta-path (got {got}). Pass such a list."
+            )
         return [(graph, graph.to_canonical_etype(None)) for graph in graphs]
 
     def _projected(self, feat: Any) -> dict[str, Tensor]:

@@ -73,11 +73,13 @@ class RelGraphConv(nn.Module):
         None: 1. `presorted`: taken for DGL's sake, no effect.
         """
         if isinstance(norm, str) and norm != "mean":
-            raise DataError(f"norm must be a tensor [E], 'mean' or None (got {norm!r}).")
+            raise DataError(f"norm must be a tensor [E], 'mean' or None (got {norm!r}). Pass one of these.")
         checked_types("etypes", etypes, g.num_edges(), "edges")
         src, dst = _numbers(g) if feat is None else both_ends(feat)
         if self.linear_r.regularizer == "bdd" and _are_ids(src):
-            raise DataError("numbers of nodes as features have no blocks: use regularizer None or 'basis'.")
+            raise DataError(
+                "numbers of nodes as features have no blocks: use regularizer None or 'basis'. Pass one of these."
+            )
         with g.local_scope():
             g.srcdata["h"], g.edata["type"] = src, etypes
             if isinstance(norm, Tensor):

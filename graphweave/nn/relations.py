@@ -15,6 +15,7 @@ def checked_types(name: str, types: Tensor, count: int, of: str) -> Tensor:
         raise DataError(
             f"{name} must be integers [{count}], one for each of the {of} (got {types.dtype} of shape "
             f"{tuple(types.shape)})."
+            " Pass such a tensor."
         )
     return types
 

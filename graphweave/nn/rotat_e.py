@@ -30,7 +30,7 @@ class RotatE(nn.Module):
     def __init__(self, num_rels: int, feats: int, gamma: float = 12.0) -> None:
         super().__init__()
         if feats % 2:
-            raise DataError(f"feats must be even, real and imaginary parts (got {feats}).")
+            raise DataError(f"feats must be even, real and imaginary parts (got {feats}). Pass an even number.")
         self.num_rels, self.feats, self.gamma = num_rels, feats, gamma
         self.theta = nn.Parameter(torch.empty(num_rels, feats // 2))
         self.reset_parameters()

@@ -52,7 +52,10 @@ class SAGEConv(nn.Module):
         self.fc_neigh = nn.Linear(self.in_src, out_feats, bias=False)
         if aggregator_type == "gcn":
             if self.in_src != self.in_dst:
-                raise DataError(f"aggregator_type 'gcn' needs equal features at both ends (got {in_feats}).")
+                raise DataError(
+                    f"aggregator_type 'gcn' needs equal features at both ends (got {in_feats})."
+                    " Pass one number, or another aggregator_type."
+                )
             self.bias = nn.Parameter(torch.empty(out_feats)) if bias else None
         else:
             self.fc_self = nn.Linear(self.in_dst, out_feats, bias=bias)

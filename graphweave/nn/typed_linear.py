@@ -49,6 +49,7 @@ class TypedLinear(nn.Module):
                     raise DataError(
                         f"in_size and out_size must be multiples of num_bases (got {in_size}, {out_size} and "
                         f"{self.num_bases})."
+                        " Choose another num_bases."
                     )
                 self.submat_in, self.submat_out = in_size // self.num_bases, out_size // self.num_bases
                 self.W = nn.Parameter(torch.empty(num_types, self.num_bases * self.submat_in * self.submat_out))

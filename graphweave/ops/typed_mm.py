@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.errors import DataError
+from graphweave.core.ranges import range_error
 
 
 def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
@@ -20,16 +21,18 @@ def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
     """
     _check(a, b)
     if idx_b.dim() != 1 or idx_b.is_floating_point():
-        raise DataError(f"idx_b must be integers [N] (got {idx_b.dtype} of shape {tuple(idx_b.shape)}).")
+        raise DataError(
+            f"idx_b must be integers [N] (got {idx_b.dtype} of shape {tuple(idx_b.shape)}). Convert it with .long()."
+        )
     if torch.compiler.is_compiling():
         return _gathered(a, b, idx_b)
     if idx_b.shape[0] != a.shape[0]:
-        raise DataError(f"idx_b has {idx_b.shape[0]} types, but a has {a.shape[0]} rows.")
+        raise DataError(f"idx_b has {idx_b.shape[0]} types, but a has {a.shape[0]} rows. Give each row one.")
     if idx_b.numel() == 0:
         return _segments(a, b, [0] * b.shape[0])
     lowest, highest = (int(x) for x in idx_b.aminmax())
     if lowest < 0 or highest >= b.shape[0]:
-        raise IndexRangeError(f"types must be 0 .. {b.shape[0] - 1} (got {lowest} .. {highest}).")
+        raise range_error(idx_b, b.shape[0], what="idx_b", of="types", do="Correct it, or pass a matrix for each type.")
     counts = torch.bincount(idx_b, minlength=b.shape[0]).tolist()
     if bool((idx_b[1:] >= idx_b[:-1]).all()):
         return _segments(a, b, counts)
@@ -49,6 +52,7 @@ def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
     if seglen_a.shape != b.shape[:1] or seglen_a.is_floating_point():
         raise DataError(
             f"seglen_a must be integers [{b.shape[0]}] (got {seglen_a.dtype} of shape {tuple(seglen_a.shape)})."
+            " Convert it with .long()."
         )
     if torch.compiler.is_compiling():
         types = torch.arange(b.shape[0], device=a.device)
@@ -56,7 +60,10 @@ def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
         return _gathered(a, b, types.repeat_interleave(seglen_a.to(a.device), output_size=a.shape[0]))
     counts = seglen_a.tolist()
     if sum(counts) != a.shape[0] or min(counts, default=0) < 0:
-        raise DataError(f"seglen_a must be non-negative and add up to the {a.shape[0]} rows of a (got {counts}).")
+        raise DataError(
+            f"seglen_a must be non-negative and add up to the {a.shape[0]} rows of a (got {counts})."
+            " Correct the lengths."
+        )
     return _segments(a, b, counts)
 
 
@@ -66,6 +73,7 @@ def _check(a: Tensor, b: Tensor) -> None:
         raise DataError(
             "expected a [N, K] and b [R, K, J], or a [N, B, K] and b [R, B, K, J] "
             f"(got shapes {tuple(a.shape)} and {tuple(b.shape)})."
+            " Reshape them."
         )
 
 

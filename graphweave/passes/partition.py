@@ -21,10 +21,12 @@ from graphweave.analysis.flow import (
     symbols_in,
 )
 from graphweave.analysis.hoist import hoisted
+from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Ref, Type
+from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Random, Ref, Type
+from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.recompute import Recompute, recomputed, repeatable
 from graphweave.passes.stages import staged
 
@@ -33,22 +35,27 @@ from graphweave.passes.stages import staged
 class Split:
     """`forward` gives the forward outputs and then the saved values; `backward` takes saved values, then tangents.
 
-    `saved` and `tangents` are positions in the joint program.
+    `saved` and `tangents` are positions in the joint program. Of `copied`, some of the saved values, the forward gives
+    copies.
     """
 
     forward: Extract
     backward: Extract
     saved: tuple[Ref, ...]
     tangents: tuple[Ref, ...]
+    copied: frozenset[Ref] = frozenset()
 
 
 def split(
     joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = (),
-    constants: frozenset[Ref] = frozenset(), recompute: Recompute = "auto",
+    constants: frozenset[Ref] = frozenset(), recompute: Recompute = "auto", exposed: frozenset[Ref] = frozenset(),
+    statistics: Statistics | None = None,
 ) -> Split:  # fmt: skip
     """Cut `joint`, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
 
-    `constants` are inputs whose value is part of the program: both halves have them without handing them over.
+    `constants` are inputs whose value is part of the program: both halves have them without handing them over. Of
+    `exposed`, values whose memory others may write to before the backward, nothing is saved but copies. Seeds are saved
+    in any case: whoever computes the forward again draws the same numbers.
     """
     tangents = tuple(tangents)
     forward_outputs = joint.outputs[:num_forward]
@@ -56,17 +63,24 @@ def split(
     forward = _with_items(joint, ancestors(joint, [r for r in forward_outputs if r is not None]))
     if recompute != "always":
         forward = ancestors(joint, forward | _riders(joint, forward, backward_outputs, tangents))
-    found = saved_values(joint, forward, [r for r in backward_outputs if r is not None], tangents, recompute)
+    roots = [r for r in backward_outputs if r is not None]
+    found = saved_values(joint, forward, roots, tangents, recompute)
+    if not exposed.isdisjoint(found):
+        found = made_instead(joint, found, exposed, roots, tangents, statistics or Statistics())
     saved = tuple(r for r in found if r not in constants)
-    saved += _sizes_to_save(joint, saved, [r for r in backward_outputs if r is not None], tangents)
+    saved += tuple(sorted({n.seed for r in forward if isinstance(n := joint.nodes[r], Random)}.difference(saved)))
+    saved += _sizes_to_save(joint, saved, roots, tangents)
     primals = [
         r for r, n in enumerate(joint.nodes) if isinstance(n, Input) and r not in tangents and r not in constants
     ]
+    copied = exposed.intersection(saved)
     fwd = extract(joint, primals, [*forward_outputs, *saved, *effects])
+    if copied:
+        fwd = with_copies(fwd, num_forward, saved, copied)
     bwd = extract(joint, [*saved, *tangents], backward_outputs)
     if recompute == "always":
         bwd = staged(bwd, [bwd.where[r] for r in tangents])
-    return Split(fwd, bwd, saved, tangents)
+    return Split(fwd, bwd, saved, tangents, copied)
 
 
 def saved_values(

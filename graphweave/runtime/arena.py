@@ -12,7 +12,6 @@ import ctypes
 import math
 import mmap
 import sys
-import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphweave.core import locks
 from graphweave.core.settings import settings
 
 SMALLEST = 1 << 20
@@ -65,7 +65,7 @@ class Arena:
     def __init__(self, bound: Callable[[], int]) -> None:
         """`bound`: bytes of free buffers to keep, asked whenever buffers are freed."""
         self._bound = bound
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
         self._free: dict[int, list[_Block]] = {}
         # Storages die anywhere, even inside this class when the collector runs; so a death only appends here, which
         # needs no lock, and the block is put away by whoever holds the lock next.

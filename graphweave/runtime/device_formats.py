@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import IndexRangeError
+from graphweave.core.ranges import range_error
 
 
 def checked(index: Tensor, num: int, wrap: bool) -> Tensor:
@@ -23,11 +23,7 @@ def checked(index: Tensor, num: int, wrap: bool) -> Tensor:
         low = f"-{num}" if wrap else "0"
         torch._assert_async(good.all(), f"an index is out of range for {num} rows; expected {low} <= index < {num}")
     elif not bool(good.all()):
-        at = int((~good).nonzero()[0])
-        low = f"-{num}" if wrap else "0"
-        raise IndexRangeError(
-            f"index {int(index[at])} at position {at} is out of range for {num} rows; expected {low} <= index < {num}"
-        )
+        raise range_error(index, num, first=-num if wrap else 0)
     return rows.clamp(0, max(num - 1, 0))
 
 

@@ -22,10 +22,14 @@ import torch
 from torch import Tensor
 
 from graphweave.core.counters import bump
-from graphweave.core.errors import DataError, IndexRangeError
+from graphweave.core.errors import DataError
+from graphweave.core.log import logger
+from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache
 from graphweave.runtime.launch import MAX_CHUNKS
+from graphweave.runtime.storages import ByStorage
+from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
 
@@ -38,6 +42,8 @@ UNKNOWN = -1
 """A degree that the host has not asked the device for."""
 
 T = TypeVar("T")
+
+_log = logger(__name__)
 
 
 class Format(Protocol):
@@ -72,6 +78,9 @@ class CsrFormat:
     def tensors(self) -> tuple[Tensor, ...]:
         return self.indptr, self.chunks
 
+
+_own_memory: ByStorage[bool] = ByStorage()
+"""Indices that only programs of ours know, so that nobody writes to them."""
 
 _cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_bytes)
 
@@ -113,7 +122,8 @@ def column(
 def flat(index: Tensor, num: int, wrap: bool = False, wide: bool = False) -> Tensor:
     """`index` checked against `num` rows, contiguous, int32 (int64 if wide), wrapped values made non-negative.
 
-    The tensor itself where that changes nothing.
+    The tensor itself where that changes nothing and it is an index of our own making (`narrowed`): a kernel must not
+    read what others may write to after it was checked.
     """
     key = ("flat", place(index), num, wrap, wide)
     return cast(Tensor, cached(key, (index,), lambda: _build_flat(index, num, wrap, wide)))
@@ -127,9 +137,12 @@ def narrowed(index: Tensor) -> Tensor:
     if index.dtype != torch.int64 or index.dim() != 1 or index.device.type != "cpu":
         return index
     out = torch.empty(index.numel(), dtype=torch.int32)
-    threads = torch.get_num_threads()
+    threads = num_threads()
     bad = _native(toolchain()).gw_narrow(index.data_ptr(), index.stride(0), index.numel(), out.data_ptr(), threads)
-    return out if bad < 0 else index
+    if bad >= 0:
+        return index
+    _own_memory.put(out, True)
+    return out
 
 
 def by_degree(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> Tensor:
@@ -180,6 +193,7 @@ def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | T
     with ordinary(), torch.no_grad():
         value = build()
     bump("format_builds")
+    _log.info("%s of %d edges built", key[0], tensors[0].numel())
     if versions is not None:
         _cache.put(key, tensors, versions, value, _tensors(value))
     return value
@@ -215,7 +229,9 @@ def _check(index: Tensor, num: int, wide: bool) -> None:
     if index.dtype not in (torch.int32, torch.int64):
         raise DataError(f"expected an int32 or int64 index (got {index.dtype}). Convert it with .long().")
     if index.dim() != 1 or index.device.type not in ("cpu", "cuda"):
-        raise DataError(f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}).")
+        raise DataError(
+            f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}). Flatten it first."
+        )
     if not wide and max(num, index.numel()) > INT32_MAX:
         raise DataError(
             f"expected at most {INT32_MAX} rows and edges in a 32-bit format (got {num} and {index.numel()}). "
@@ -235,7 +251,7 @@ def _raw(index: Tensor, num: int, wrap: bool) -> tuple[int, bool, int, int, int,
 def _run_flat(index: Tensor, num: int, wrap: bool, out: Tensor | None, wide: bool) -> int:
     """Position of the first value out of range, or -1; out None only checks."""
     to = None if out is None else out.data_ptr()
-    return _native(toolchain()).gw_flat(*_raw(index, num, wrap), to, wide, torch.get_num_threads())
+    return _native(toolchain()).gw_flat(*_raw(index, num, wrap), to, wide, num_threads())
 
 
 def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
@@ -244,21 +260,19 @@ def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
         case -1:
             return
         case -2:
-            raise MemoryError(f"no memory to group {index.numel()} edges by {num} rows")
+            raise MemoryError(
+                f"no memory to group {index.numel()} edges by {num} rows. Free some, or take a smaller graph."
+            )
         case -3:
             raise DataError("expected an index that nobody writes to while it is read (its values changed). Clone it.")
-    low = f"-{num}" if wrap else "0"
-    raise IndexRangeError(
-        f"index {int(index[status])} at position {status} is out of range for {num} rows; "
-        f"expected {low} <= index < {num}"
-    )
+    raise range_error(index, num, first=-num if wrap else 0, at=status)
 
 
 def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
     _check(index, num, wide)
     if index.device.type != "cpu":
         return device_formats.flat(index, num, wrap, wide)
-    unchanged = index.dtype == _int_dtype(wide) and index.is_contiguous() and not index.is_inference()
+    unchanged = index.dtype == _int_dtype(wide) and index.is_contiguous() and _own_memory.get(index) is True
     if unchanged and _run_flat(index, num, False, None, wide) < 0:
         return index.detach()
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))
@@ -279,7 +293,7 @@ def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrForma
     degree = torch.empty(1, dtype=torch.int64)
     status = _native(toolchain()).gw_group(
         *_raw(index, num_rows, wrap), indptr.data_ptr(), in_order.data_ptr(), degree.data_ptr(),
-        chunks.data_ptr(), num_chunks, wide, torch.get_num_threads(),
+        chunks.data_ptr(), num_chunks, wide, num_threads(),
     )  # fmt: skip
     _refuse(status, index, num_rows, wrap)
     if num_rows > 0:
@@ -297,7 +311,7 @@ def _placed(index: Tensor, num_rows: int, wrap: bool, wide: bool, indptr: Tensor
     out = torch.empty(index.numel(), dtype=_int_dtype(wide))
     status = _native(toolchain()).gw_place(
         *_raw(index, num_rows, wrap), None, False, 0, 0, False,
-        indptr.data_ptr(), out.data_ptr(), wide, torch.get_num_threads(),
+        indptr.data_ptr(), out.data_ptr(), wide, num_threads(),
     )  # fmt: skip
     _refuse(status, index, num_rows, wrap)
     return out
@@ -310,6 +324,7 @@ def _build_column(
         raise DataError(
             f"expected two index tensors of equal length (got {list(index.shape)} and {list(other.shape)}): "
             "they name the ends of the same edges."
+            " Pass such a pair."
         )
     grouped = csr(index, num_rows, wrap, wide)
     if grouped.in_order:
@@ -323,7 +338,7 @@ def _build_column(
     address, is64, stride, _, _, _ = _raw(other, num_other, wrap_other)
     status = _native(toolchain()).gw_place(
         *_raw(index, num_rows, wrap), address, is64, stride, num_other, wrap_other,
-        grouped.indptr.data_ptr(), out.data_ptr(), wide, torch.get_num_threads(),
+        grouped.indptr.data_ptr(), out.data_ptr(), wide, num_threads(),
     )  # fmt: skip
     _refuse(status, other, num_other, wrap_other)
     return out

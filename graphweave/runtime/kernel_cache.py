@@ -13,7 +13,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-import threading
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -23,6 +23,7 @@ from pathlib import Path
 from filelock import FileLock
 from platformdirs import user_cache_path
 
+from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.errors import CacheError
 from graphweave.core.log import logger, warn_once
@@ -38,7 +39,7 @@ ABI_VERSION = 1
 
 _libraries: dict[str, ctypes.CDLL] = {}
 _kernels: dict[tuple[str, str], Kernel] = {}
-_lock = threading.RLock()
+_lock = locks.reentrant_lock()
 _private: Path | None = None
 
 
@@ -147,6 +148,7 @@ def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
 
 def _used(target: Path) -> Path:
     bump("kernel_cache_hits")
+    log.info("kernel %s: found in the cache", target.stem[:12])
     with suppress(OSError):  # a cache that may only be read is as good
         os.utime(target)
     return target
@@ -162,6 +164,7 @@ def _intact(target: Path) -> bool:
 
 def _build(text: str, tools: Toolchain, target: Path) -> None:
     """Compiles in a scratch folder beside the target, then moves the digest and the library into place."""
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         built, source = Path(scratch) / target.name, target.with_suffix(".cpp")
         built.with_suffix(".cpp").write_text(text, encoding="utf-8")
@@ -174,6 +177,7 @@ def _build(text: str, tools: Toolchain, target: Path) -> None:
                 os.fsync(file.fileno())
             os.replace(path, target.with_suffix(path.suffix))
     bump("kernel_builds")
+    log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,10 @@ class Kernel:
         )
         bump("kernel_launches")
         if status:
-            raise MemoryError(f"kernel {self.symbol} could not allocate its scratch memory for sizes {list(sizes)}")
+            raise MemoryError(
+                f"kernel {self.symbol} could not allocate its scratch memory for sizes {list(sizes)}."
+                " Free some, or take a smaller graph."
+            )
 
 
 @lru_cache(maxsize=1024)

@@ -19,13 +19,14 @@ Results: TypeAlias = tuple[Tensor | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    results: Results  # never handed out, only aliases: whoever rebinds or flags a result does it to his own
+    results: Results  # users get aliases of them: whoever rebinds or flags a result does it to his own
     tensors: tuple[Tensor, ...]  # those of the results that are tensors
     versions: tuple[int, ...]
 
 
-def _aliases(results: Results) -> Results:
-    return tuple([r.detach() if isinstance(r, Tensor) else r for r in results])
+def alias(result: Tensor | int) -> Tensor | int:
+    """A tensor object of its own for the same memory and version counter; itself if a gradient flows through it."""
+    return result.detach() if isinstance(result, Tensor) and not result.requires_grad else result
 
 
 class Memo:
@@ -42,27 +43,31 @@ class Memo:
 
     def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
         """`fn(*inputs)`, a tuple of tensors and integers, possibly from an earlier call."""
+        return tuple(map(alias, self.kept(fn, *inputs)))
+
+    def kept(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
+        """The same, but the very tensors that are kept: nobody may be given one who might rebind or flag it."""
         tensors = tuple(x for x in inputs if isinstance(x, Tensor))
         key = (fn, *[place(x) if isinstance(x, Tensor) else (type(x), x) for x in inputs])
         found = self._cache.get(key, tensors)
         if found is not None and tuple([t._version for t in found.tensors]) == found.versions:
             bump("hoist_hits")
             capturing.read(found.tensors)
-            return _aliases(found.results)
+            return found.results
         capturing.refuse("graph-only values")
         bump("hoist_builds")
         versions = versions_of(tensors)
         if versions is None or any(t.requires_grad for t in tensors):
             return fn(*inputs)
         with ordinary(), torch.no_grad():
-            results = fn(*inputs)
+            # No views: PyTorch gives a backward other tensors in place of the views that are saved for it.
+            results = tuple(map(alias, fn(*inputs)))
             made = tuple(r for r in results if isinstance(r, Tensor))
-        made_versions = versions_of(made)
-        if made_versions is None:  # made under an inference mode of its own: edits could not be noticed
+        if versions_of(made) is None:  # made under an inference mode of its own: edits could not be noticed
             return results
-        value = _Remembered(results, made, made_versions)
+        value = _Remembered(results, made, tuple([t._version for t in made]))
         self._cache.put(key, tensors, versions, value, made)
-        return _aliases(results)
+        return results
 
     def clear(self) -> None:
         self._cache.clear()

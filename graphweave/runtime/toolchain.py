@@ -25,7 +25,7 @@ _REQUIRED = ("-std=c++17", "-fPIC", "-O3")
 # No -ffast-math: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
 # No contraction either: the backward computes messages again and compares them with the maximum that the forward kept,
 # so an expression must have the same bits in every kernel. Kernels write out the fused multiply-adds that pay.
-_WANTED = ("-ffp-contract=off", "-march=native", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
+_WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
 _OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
 _COMPILE_SECONDS = 600
 
@@ -124,6 +124,19 @@ def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
     return ("-Xclang", "-fopenmp") if clang and platform.system() == "Darwin" else ("-fopenmp",)
 
 
+def _arch_flags(command: tuple[str, ...], arch: str) -> tuple[str, ...]:
+    """-march. A compiler that does not know `native` makes code for its default; any other name it has to know."""
+    flag = f"-march={arch}"
+    if _accepts(command, (flag,)):
+        return (flag,)
+    if arch == "native":
+        return ()
+    raise ToolchainError(
+        f"GRAPHWEAVE_ARCH must be a processor that {shlex.join(command)} knows as {flag} (got {arch!r}). "
+        "Use native, x86-64-v3 or x86-64."
+    )
+
+
 def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
     if not names:
         return ()
@@ -131,7 +144,7 @@ def _sanitizer_flags(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=8)
-def _find(cxx: str | None, sanitize: tuple[str, ...]) -> Toolchain:
+def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
     tried: list[str] = []
     for command in _candidates(cxx):
         shown = shlex.join(command)
@@ -144,7 +157,8 @@ def _find(cxx: str | None, sanitize: tuple[str, ...]) -> Toolchain:
             continue
         version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
         openmp_flags = _openmp_flags(version, _torch_openmp())
-        flags = (*_REQUIRED, *_supported(command, _WANTED), *openmp_flags, *_sanitizer_flags(sanitize))
+        usual = (*_REQUIRED, *_supported(command, _WANTED), *_arch_flags(command, arch))
+        flags = (*usual, *openmp_flags, *_sanitizer_flags(sanitize))
         return Toolchain(command, version, flags, _torch_openmp() if openmp_flags else None, _cpu())
     raise ToolchainError(
         f"expected a C++17 compiler (got {'; '.join(tried)}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
@@ -154,7 +168,7 @@ def _find(cxx: str | None, sanitize: tuple[str, ...]) -> Toolchain:
 def toolchain() -> Toolchain:
     """The compiler in force, probed once per process and setting. ToolchainError when there is none."""
     current = settings()
-    return _find(current.cxx, current.sanitize)
+    return _find(current.cxx, current.arch, current.sanitize)
 
 
 def available() -> str | None:

@@ -1,30 +1,40 @@
 """A cache of values computed from tensors, valid exactly as long as those tensors hold what they held.
 
 A tensor is recognised by its storage, place and layout, so a fresh view of the same memory is the same key. The entry
-keeps an alias of the tensor, so the storage cannot die and its address cannot be given to another; and it remembers
-the tensor's version counter, which every in-place edit raises, through whichever view it is made. Inference tensors
-have no version counter and are never cached. What torch itself cannot see stays unseen here: writes through `.data`,
-NumPy or a foreign pointer.
+keeps an alias of the tensor, so neither storage nor version counter can die and give its address to another; and it
+remembers which version counter the tensor has and where it stood, which every in-place edit raises, through whichever
+view it is made. A tensor with a counter of its own (`.data`, or made anew over the same memory) is another tensor.
+Inference tensors have no version counter and are never cached. What torch itself cannot see (writes through NumPy or a
+foreign pointer) `unseen_edits.py` looks for, and tells here (`forget`).
 """
 
 from __future__ import annotations
 
-import threading
+import weakref
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
 
+from graphweave.core import locks
+from graphweave.runtime.version_counter import counter_of
+
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
+Versions: TypeAlias = tuple[tuple[int, int], ...]
+"""Of each tensor which version counter it has, and where that stands."""
 
 
 def place(t: Tensor) -> Key:
     """What makes two tensor objects the same data while a reference is held; everything but the contents."""
     return (t.data_ptr(), t.untyped_storage()._cdata, t.shape, t.stride(), t.dtype)
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage()._cdata
 
 
 def nbytes(t: Tensor) -> int:
@@ -37,6 +47,10 @@ def _references(t: Tensor) -> int:
 
 
 _COUNT_OF_ONE = _references(torch.empty(1))
+_caches: weakref.WeakSet[TrackedCache[Any]] = weakref.WeakSet()
+_edits = 0
+"""Edits that PyTorch has not seen, of any tensor, so far."""
+
 SWEEP_BYTES = 64 << 20
 """Bytes from which a cache looks for entries of dead tensors; then again whenever it has doubled."""
 
@@ -44,7 +58,8 @@ SWEEP_BYTES = 64 << 20
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     value: T
-    versions: tuple[int, ...]
+    versions: Versions
+    seen: tuple[weakref.ref[Tensor], ...]  # the tensors themselves, which need not be asked for their counters
     aliases: tuple[Tensor, ...]
     made: tuple[Tensor, ...]
     nbytes: int
@@ -63,15 +78,16 @@ class TrackedCache(Generic[T]):
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
         self._bytes = 0
         self._sweep_at = SWEEP_BYTES
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
+        _caches.add(self)
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
         """The value stored under `key`, if no tensor was edited since. `key` holds the `place` of each tensor."""
         entry = self._entries.get(key)
         if entry is None:
             return None
-        for t, version in zip(tensors, entry.versions):  # noqa: B905 - equal lengths; strict= costs 0.1 us a lookup
-            if t._version != version:
+        for t, seen, (counter, version) in zip(tensors, entry.seen, entry.versions):  # noqa: B905 - costs 0.1 us
+            if t._version != version or (t is not seen() and counter_of(t) != counter):
                 return None
         if self._lock.acquire(blocking=False):  # another thread may be walking the entries; then order can wait
             try:
@@ -82,7 +98,7 @@ class TrackedCache(Generic[T]):
         return entry.value
 
     def put(
-        self, key: Key, tensors: tuple[Tensor, ...], versions: tuple[int, ...], value: T, made: tuple[Tensor, ...]
+        self, key: Key, tensors: tuple[Tensor, ...], versions: Versions, value: T, made: tuple[Tensor, ...]
     ) -> None:
         """Stores a value that owns the tensors `made`. `versions` were read before it was computed from `tensors`.
 
@@ -91,7 +107,9 @@ class TrackedCache(Generic[T]):
         size = sum(nbytes(t) for t in (*tensors, *made))
         bound = self._bound()
         # detach() shares storage and version counter, yet stays put when the caller rebinds his tensor with set_().
-        entry = _Entry(value, versions, tuple(t.detach() for t in tensors), made, size)
+        entry = _Entry(
+            value, versions, tuple(map(weakref.ref, tensors)), tuple(t.detach() for t in tensors), made, size
+        )
         dropped: list[_Entry[T] | None] = []  # freed after the lock is released
         with self._lock:
             dropped.append(self._pop(key))
@@ -109,24 +127,29 @@ class TrackedCache(Generic[T]):
         """Keys of entries with an input whose storage nobody else refers to."""
         ours: Counter[int] = Counter()
         for entry in self._entries.values():
-            ours.update(t.untyped_storage()._cdata for t in (*entry.aliases, *entry.made))
+            ours.update(_storage(t) for t in (*entry.aliases, *entry.made))
         others = {
-            t.untyped_storage()._cdata: _references(t) - _COUNT_OF_ONE + 1
-            for entry in self._entries.values()
-            for t in entry.aliases
+            _storage(t): _references(t) - _COUNT_OF_ONE + 1 for entry in self._entries.values() for t in entry.aliases
         }
         dead = {storage for storage, references in others.items() if references <= ours[storage]}
-        return [
-            key
-            for key, entry in self._entries.items()
-            if any(t.untyped_storage()._cdata in dead for t in entry.aliases)
-        ]
+        return [key for key, entry in self._entries.items() if any(_storage(t) in dead for t in entry.aliases)]
 
     def _pop(self, key: Key) -> _Entry[T] | None:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._bytes -= entry.nbytes
         return entry
+
+    def forget(self, storage: int) -> None:
+        """Drops every entry that was computed from memory of this storage, or owns it."""
+        with self._lock:
+            found = [
+                key
+                for key, entry in self._entries.items()
+                if any(_storage(t) == storage for t in (*entry.aliases, *entry.made))
+            ]
+            dropped = [self._pop(key) for key in found]
+        del dropped
 
     def clear(self) -> None:
         with self._lock:
@@ -140,11 +163,47 @@ class TrackedCache(Generic[T]):
             return {"entries": len(self._entries), "bytes": self._bytes}
 
 
-def versions_of(tensors: tuple[Tensor, ...]) -> tuple[int, ...] | None:
-    """Version counters, or None if one of the tensors has none (an inference tensor)."""
+def versions_of(tensors: tuple[Tensor, ...]) -> Versions | None:
+    """What `TrackedCache.put` wants to know, or None if one of the tensors has no version (an inference tensor)."""
     if any(t.is_inference() for t in tensors):
         return None
-    return tuple(t._version for t in tensors)
+    return tuple((counter_of(t), t._version) for t in tensors)
+
+
+class Mark:
+    """A tensor as it was when something was computed from it, for whoever remembers one computation alone."""
+
+    __slots__ = ("_alias", "_counter", "_edits", "_layout", "_storage", "_tensor", "_version")
+
+    def __init__(self, t: Tensor) -> None:
+        """`t` is no inference tensor: edits of such a one cannot be noticed."""
+        self._alias = t.detach()  # keeps storage and counter, whatever the caller rebinds his tensor to
+        self._tensor = t
+        self._layout = t.data_ptr(), t.shape, t.stride(), t.dtype
+        self._version, self._counter, self._storage = t._version, counter_of(t), _storage(t)
+        self._edits = _edits
+
+    def holds(self, t: Tensor) -> bool:
+        """Whether `t` is this tensor, through whichever alias, unedited."""
+        if t is not self._tensor and (
+            t.is_inference() or counter_of(t) != self._counter or _storage(t) != self._storage
+        ):
+            return False
+        layout = t.data_ptr(), t.shape, t.stride(), t.dtype
+        return t._version == self._version and layout == self._layout and _edits == self._edits
+
+
+def unseen_edits() -> int:
+    """How many edits that PyTorch has not seen were told so far."""
+    return _edits
+
+
+def forget(t: Tensor) -> None:
+    """What every cache holds that was computed from memory of `t`: it has been edited, and PyTorch has not seen it."""
+    global _edits
+    _edits += 1
+    for cache in list(_caches):
+        cache.forget(_storage(t))
 
 
 def ordinary() -> torch.inference_mode:

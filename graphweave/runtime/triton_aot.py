@@ -103,6 +103,7 @@ def _resources(made: Any, log: str, what: str) -> Resources:
     if len(used) != 1 or not spills:
         raise ToolchainError(
             f"{what}: expected ptxas to say what one kernel uses (Triton {triton_version()} printed {log!r})."
+            " Report it with the version of Triton."
         )
     stack, stores, loads = (sum(int(numbers[i]) for numbers in spills) for i in range(3))
     shared, warps = made.metadata.shared, made.metadata.num_warps

@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import os
 import tempfile
-import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -26,12 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.errors import ToolchainError
 from graphweave.core.settings import settings
 from graphweave.runtime import kernel_cache
 
-_lock = threading.Lock()
+_lock = locks.lock()
 _modules: dict[str, ModuleType] = {}
 
 
@@ -128,7 +128,9 @@ def triton_version() -> str | None:
 
 def require_triton() -> None:
     if triton_version() is None:
-        raise ToolchainError("expected Triton for tensors on a GPU (it is not installed). pip install graphweave[gpu]")
+        raise ToolchainError(
+            "expected Triton for tensors on a GPU (it is not installed). pip install graphweave[gpu]. Install it so."
+        )
 
 
 def directory() -> Path:

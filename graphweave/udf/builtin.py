@@ -13,11 +13,13 @@ from typing import Any
 
 from torch import Tensor
 
+from graphweave.core.errors import DataError
 from graphweave.udf.batch import EdgeBatch, Fields, NodeBatch
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    return (x * y).sum(-1, keepdim=True)
+    """[edges, ..., F] twice -> [edges, ..., 1]; of one number a row, [edges] twice -> [edges], their product."""
+    return x * y if x.dim() == 1 else (x * y).sum(-1, keepdim=True)
 
 
 _OPS: dict[str, Callable[[Any, Any], Any]] = {
@@ -41,7 +43,11 @@ class CopyMessage:
 
 @dataclass(frozen=True)
 class BinaryMessage:
-    """out[e] = op(lhs field, rhs field) at the ends of edge e; `dot` sums the last dim and keeps it with size 1."""
+    """out[e] = op(lhs field, rhs field) at the ends of edge e; `dot` sums the last dim and keeps it with size 1.
+
+    Fields of one number a row, [rows], give messages [edges], of `dot` too. DataError where the last dims of `dot`
+    differ in size: it does not broadcast them.
+    """
 
     lhs: str
     op: str
@@ -56,6 +62,12 @@ class BinaryMessage:
             x = x.unsqueeze(1)
         for _ in range(x.dim() - y.dim()):
             y = y.unsqueeze(1)
+        if self.op == "dot" and x.shape[1:][-1:] != y.shape[1:][-1:]:
+            raise DataError(
+                f"{self.lhs}_dot_{self.rhs}: the fields must have the same size in their last dim (got "
+                f"{self.lhs_field!r} of {list(x.shape[1:])} and {self.rhs_field!r} of {list(y.shape[1:])} a row). "
+                f"Use {self.lhs}_mul_{self.rhs} to multiply by one number a row."
+            )
         return {self.out: _OPS[self.op](x, y)}
 
 

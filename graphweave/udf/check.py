@@ -14,7 +14,7 @@ from graphweave.udf.mailbox import Mailbox
 def check_fields(out: Any, rows: int, who: str, of: str) -> dict[str, Tensor]:
     """`out` as a dict of tensors with `rows` rows; DataError says which field is not."""
     if not isinstance(out, Mapping):
-        raise DataError(f"{who} must return a dict of tensors (got {type(out).__name__}).")
+        raise DataError(f"{who} must return a dict of tensors (got {type(out).__name__}). Return one.")
     for name, x in out.items():
         if isinstance(x, Mailbox):
             raise DataError(
@@ -22,7 +22,9 @@ def check_fields(out: Any, rows: int, who: str, of: str) -> dict[str, Tensor]:
                 "Reduce it along dim 1, with .sum(1) for instance."
             )
         if not isinstance(x, Tensor):
-            raise DataError(f"{who} must return tensors (got {type(x).__name__} for {name!r}).")
+            raise DataError(f"{who} must return tensors (got {type(x).__name__} for {name!r}). Return tensors.")
         if x.dim() == 0 or x.shape[0] != rows:
-            raise DataError(f"{who} returned {name!r} of shape {tuple(x.shape)}, but there are {rows} {of}.")
+            raise DataError(
+                f"{who} returned {name!r} of shape {tuple(x.shape)}, but there are {rows} {of}. Return a row for each."
+            )
     return dict(out)

@@ -95,11 +95,16 @@ class PairBox:
         if not isinstance(x, Tensor) or x.dim() <= self.ndim - 3:
             return x
         if x.dim() > self.ndim or (x.dim() == self.ndim - 2 and x.shape[0] != 1):
-            raise Misaligned(f"a tensor of shape {tuple(x.shape)} meets pairs of messages, of {self.ndim} dims.")
+            raise Misaligned(
+                f"a tensor of shape {tuple(x.shape)} meets pairs of messages, of {self.ndim} dims. Give it as many."
+            )
         for _ in range(self.ndim - x.dim()):
             x = x.unsqueeze(0)
         if x.shape[1] != 1 or x.shape[2] != 1:
-            raise Misaligned(f"a tensor of shape {tuple(x.shape)} has a value for each place of a mailbox: expected 1.")
+            raise Misaligned(
+                f"a tensor of shape {tuple(x.shape)} has a value for each place of a mailbox: expected 1."
+                " Give it a dim of size 1 there."
+            )
         x = x.squeeze(2).squeeze(1)
         return x if x.shape[0] == 1 else self._of_rows(x)
 

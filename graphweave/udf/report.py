@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphweave.compiler.report import record_eager
+from graphweave.core.lines import shown_path
 from graphweave.frontends.dynamo.backend import warn_once
 from graphweave.udf.batch import Ends, Frames, NodeBatch
 from graphweave.udf.bucket import one_row
@@ -58,9 +59,8 @@ def report_bucketing(reduce: Reduce, why: BaseException | None) -> None:
     reason = f"{why} ({_line(why)})" if why is not None else "an operation that it met in a trace"
     record_eager(f"the reduce function {name} runs in buckets of nodes with equally many messages: {reason}")
     warn_once(
-        f"graphweave cannot reduce all mailboxes at once in {name}: {reason}. It is called for each number of "
-        "messages, which is exact and slow; reductions along dim 1 (sum, mean, max, softmax, matmul, ...) would be "
-        "compiled."
+        f"graphweave: {name} cannot reduce all mailboxes at once: {reason}. It is called for each number of messages, "
+        "which is exact and slow. Write it as reductions along dim 1 (sum, mean, max, softmax, matmul, ...)."
     )
 
 
@@ -69,5 +69,5 @@ def _line(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(_NOT_THEIRS):
             text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-            return f"{frame.filename}:{frame.lineno}: {text}"
+            return f"{shown_path(frame.filename)}:{frame.lineno}: {text}"
     return "no line of the function"

@@ -8,7 +8,7 @@ from graphweave.codegen.arrays import Array, flatten
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.names import Names
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
 from graphweave.ir.loop.types import dtype_of
 
@@ -110,6 +110,8 @@ def _cast(x: Expr, dtype: DType, scope: Scope) -> str:
         return text
     if dtype is DType.bool:
         return f"({text} != 0)"
+    if dtype in HALF:
+        scope.helpers.add(f"gw_{dtype.value}")
     if source.is_float and dtype in (DType.u8, DType.i8, DType.i16):
         return f"({ctype(dtype)})(int64_t){_atom(text)}"  # wraps, where the direct conversion is undefined
     return f"({ctype(dtype)}){_atom(text)}"

@@ -10,27 +10,43 @@ from typing import Any
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
 from torch._dynamo.backends.common import aot_autograd
+from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 
-from graphweave.analysis.statistics import statistics_of
+from graphweave.analysis.cost import cost
+from graphweave.analysis.statistics import statistics_of, with_unions
 from graphweave.compiler.build import build_inference, build_training
+from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.pipeline import Facts, optimise
-from graphweave.compiler.report import record_eager, record_rewrites
+from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
+from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
+from graphweave.core.types import Space
+from graphweave.frontends.dynamo.argument_names import argument_names, sources
+from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
 from graphweave.frontends.dynamo.capture_settings import PlainDoor
 from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
+from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
+from graphweave.frontends.dynamo.eager_work import eager_work
+from graphweave.frontends.dynamo.exposed import exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
+from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.dynamo.reasons import graph_place
+from graphweave.frontends.dynamo.reference import Reference, checked_inference
+from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import options_of
+from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
+from graphweave.passes.rewritten import Rewritten
 from graphweave.schedule.options import Options
 
-_log = logger("frontends")
+_log, _analysis_log = logger(__name__), logger("graphweave.analysis")
 _warned: set[str] = set()
 
 MODES = (None, "default", "reduce-overhead")
@@ -39,12 +55,14 @@ MODES = (None, "default", "reduce-overhead")
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """`verify`: run the interpreter beside every region at every call and raise VerifyError where they differ.
+    """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
+    where they differ (`reference.py`, `compiler/check.py`).
 
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
     (None). `reorder`: the same for weights multiplied by weights before rows. `cuda_graphs`: calls on a CUDA device are
-    replayed as CUDA graphs (`compiler/cuda_graph.py`); it does nothing on the CPU.
+    replayed as CUDA graphs (`compiler/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
+    each call looks for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
     """
 
     verify: bool = False
@@ -52,74 +70,118 @@ class CompileOptions:
     compact: bool | None = None
     reorder: bool | None = None
     cuda_graphs: bool = False
+    unseen_edits: bool = True
+
+
+_SWITCH = (True, False)
+_ALLOWED: dict[str, tuple[Any, ...]] = {
+    "verify": _SWITCH,
+    "recompute": POLICIES,
+    "compact": (None, *_SWITCH),
+    "reorder": (None, *_SWITCH),
+    "cuda_graphs": _SWITCH,
+    "unseen_edits": _SWITCH,
+}
+"""The values that each option may have."""
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
-    """SettingsError names an option that does not exist, or a policy."""
-    unknown = set(options or {}) - {f for f in CompileOptions.__slots__}
-    if unknown:
-        known = ", ".join(CompileOptions.__slots__)
-        raise SettingsError(f"unknown option {sorted(unknown)[0]!r} of graphweave.compile; there are {known}")
-    parsed = CompileOptions(**(options or {}))
-    if parsed.recompute not in POLICIES:
-        raise SettingsError(f"recompute must be one of {', '.join(POLICIES)} (got {parsed.recompute!r})")
-    for name, value in (("compact", parsed.compact), ("reorder", parsed.reorder)):
-        if value not in (None, True, False):
-            raise SettingsError(f"{name} must be None (by cost), True or False (got {value!r})")
-    if not isinstance(parsed.cuda_graphs, bool):
-        raise SettingsError(f"cuda_graphs must be True or False (got {parsed.cuda_graphs!r})")
-    return parsed
+    """SettingsError names an option that does not exist, or whose value it cannot have."""
+    given = dict(options or {})
+    known = ", ".join(_ALLOWED)
+    for name, value in given.items():
+        if name not in _ALLOWED:
+            raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
+        if not any(value is allowed or (isinstance(allowed, str) and value == allowed) for allowed in _ALLOWED[name]):
+            *most, last = map(repr, _ALLOWED[name])
+            one_of = f"{', '.join(most)} or {last}"
+            raise SettingsError(f"option {name!r} must be {one_of} (got {value!r}). Pass one of these.")
+    return CompileOptions(**given)
 
 
 def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options that torch.compile's word `mode` stands for, with `options`. SettingsError where it says nothing."""
+    if options is not None and not isinstance(options, Mapping):
+        raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r})")
     if mode not in MODES:
         known = ", ".join(repr(m) for m in MODES)
-        raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options.")
+        raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options. Pass those.")
     if mode != "reduce-overhead":
         return dict(options or {})
     asked = {"cuda_graphs": True, **(options or {})}
     if asked["cuda_graphs"] is False:
-        raise SettingsError("mode='reduce-overhead' asks for CUDA graphs, options={'cuda_graphs': False} for none")
+        raise SettingsError(
+            "mode='reduce-overhead' asks for CUDA graphs, options={'cuda_graphs': False} for none."
+            " Leave out one of them."
+        )
     return asked
 
 
 def graphweave(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
-    mode: str | None = None, **_: Any,
+    mode: str | None = None, parameters: Sequence[str] = (), **_: Any,
 ) -> Callable[..., Any]:  # fmt: skip
-    """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`."""
-    parsed = parse_options(with_mode(mode, options))
+    """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`.
+
+    `parameters` names the positional parameters of the compiled function where Dynamo has seen `*args` instead.
+    """
+    side = _Side(parse_options(with_mode(mode, options)), example_inputs, sources(module), parameters)
+    writes_apart(module)
     try:
-        return _compiled(parsed, module, example_inputs)
+        return _compiled(side, module)
+    except _Interrupted:
+        raise
     except Exception as error:
         _log.info("a trace with data-dependent shapes failed: %s", error)
         _plain_door.trace_again_without()
         raise
 
 
-_plain_door = PlainDoor(graphweave)
+_plain_door = PlainDoor(graphweave, lambda: tell_of_sparse_tensors(warn_once))
 
 
-def _compiled(options: CompileOptions, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-    side = _Side(options, example_inputs)
-    compiled: Callable[..., Any] = aot_autograd(
+def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:
+    compiler = aot_autograd(
         fw_compiler=side.finish,
         bw_compiler=side.finish,
         inference_compiler=side.inference,
         partition_fn=side.partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=False,
-    )(module, example_inputs)
+    )
+    try:
+        with equipped(lambda: side.gradients):
+            compiled: Callable[..., Any] = compiler(module, side.examples)
+    except Exception as error:
+        interrupt = interrupt_in(error)
+        if interrupt is None:
+            raise
+        raise _Interrupted(interrupt) from error
     return compiled
+
+
+class _Interrupted(ShortenTraceback):
+    """What a signal's handler raised while a graph was compiled, in the only form that Dynamo does not wrap."""
+
+    def __init__(self, interrupt: BaseException) -> None:
+        super().__init__(f"{type(interrupt).__name__}: {interrupt}", first_useful_frame=None)
+        self.inner_exception = interrupt
+
+    def remove_dynamo_frames(self) -> Any:
+        """Dynamo asks for what to raise in place of an error of a backend."""
+        return self.inner_exception
 
 
 class _Side:
     """One graph's compilation."""
 
-    def __init__(self, options: CompileOptions, examples: Sequence[Any]) -> None:
+    def __init__(
+        self, options: CompileOptions, examples: Sequence[Any], sources: Sequence[str], parameters: Sequence[str]
+    ) -> None:
         self.options = options
         self.examples: Sequence[Any] = examples  # of the first call, let go of after it has been compiled
+        self.sources, self.parameters = sources, parameters  # of Dynamo's placeholders; of the user's function
+        self.gradients: Gradients | None = None  # of the joint graph, once it is cut
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = _options(module)
@@ -127,17 +189,22 @@ class _Side:
             return make_boxed_func(module.forward)
         bump("compilations")
         try:
-            imported = self._optimised(module, frozenset())
+            imported, glossary, reference = self._optimised(module, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
-                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs,
+                verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
+                promises=imported.promises, glossary=glossary,
             )  # fmt: skip
         except Exception as error:
-            _fall_back(error)
+            if interrupt_in(error) is not None:
+                raise
+            _fall_back(error, module)
             return make_boxed_func(module.forward)
 
+        checked = made if reference is None else checked_inference(reference, made, _names(module))
+
         def run(args: list[Any]) -> list[Any]:
-            return made(args)
+            return checked(args)
 
         run._boxed_call = True  # type: ignore[attr-defined]
         return run
@@ -149,41 +216,84 @@ class _Side:
         if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         bump("compilations")
+        graph = JointGraph(joint, num_fwd_outputs)
+        without_unreached(joint, num_fwd_outputs, graph.reached)
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
-            imported = self._optimised(joint, frozenset(late))
+            found = exposed(joint, num_fwd_outputs, self.examples)
+            imported, glossary, reference = self._optimised(joint, frozenset(late), num_fwd_outputs)
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
-                cuda_graphs=self.options.cuda_graphs,
+                cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
+                exposed=exposed_values(found, imported), promises=imported.promises, glossary=glossary,
             )  # fmt: skip
-            return split_modules(joint, imported, training, num_fwd_outputs)
+            forward, backward, drawn = split_modules(joint, imported, training, num_fwd_outputs, reference)
         except Exception as error:
-            _fall_back(error)
-            return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+            if interrupt_in(error) is not None:
+                raise
+            _fall_back(error, joint)
+            forward, backward = default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+            drawn = {}
+        self.gradients = Gradients(graph, backward, drawn)
+        return forward, backward
 
-    def _optimised(self, module: fx.GraphModule, tangents: frozenset[str]) -> Imported:
-        imported = import_graph(module)
+    def _optimised(
+        self, module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None = None
+    ) -> tuple[Imported, Glossary, Reference | None]:
+        """The program, rewritten, what its values are called, and what its results are compared with, if anything."""
+        imported = import_graph(module, num_forward)
+        reference = Reference(module, imported, num_forward) if self.options.verify else None
+        what, nodes = graph_place(module), imported.program.nodes
+        left = sum(isinstance(n, Aten) for n in nodes)
+        calls = sum(n.op == "call_function" for n in module.graph.nodes)
+        _log.info("%s: %d calls captured, imported as %d nodes, %d of them PyTorch's", what, calls, len(nodes), left)
         placeholders = module.graph.find_nodes(op="placeholder")
         names, fakes = [n.name for n in placeholders], [n.meta.get("val") for n in placeholders]
         at_hand = GraphAtHand(example_values(names, fakes, self.examples))
         self.examples = ()
         rows = known_rows(imported.program, imported.space_rows, at_hand)
         relational = Relational(self.options.compact, self.options.reorder)
-        return _rewritten(imported, Facts(statistics_of(rows), tangents, relational, at_hand))
+        statistics = statistics_of(rows)
+        known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
+        _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
+        done = optimise(imported.program, Facts(statistics, tangents, relational, at_hand), imported.effects)
+        record_rewrites(imported.program, done)
+        statistics = with_unions(statistics, done.unions)
+        glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
+        if collecting():
+            record_capture(_capture_note(module, imported, done, rows, glossary, tangents))
+        return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
         _donate_nothing()
-        return boxed(module) or make_boxed_func(module.forward)
+        run = boxed(module) or make_boxed_func(module.forward)
+        backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
+        return self.gradients.finish(run) if backward and self.gradients is not None else run
 
 
-def _rewritten(imported: Imported, facts: Facts) -> Imported:
+def _capture_note(
+    module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
+    tangents: frozenset[str],
+) -> CaptureNote:  # fmt: skip
+    """The graph and its work for the call at hand, beside what eager mode would do for it."""
+    program, eager = done.program, eager_work(module, imported.space_rows, rows)
+    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents]
+    keep = [done.where[r] for r in imported.effects]
+    moved, _, _ = cost(program, late, keep).total(glossary.statistics)
+    ends = {s for t in program.types if isinstance(t, MapType) for s in (t.dom, t.cod)}
+    spaces: dict[str, int] = {}
+    for space, words in glossary.spaces.items():
+        if space in ends:
+            spaces[words] = max(spaces.get(words, 0), glossary.statistics.rows(space))
+    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(tangents))
+
+
+def _rewritten(imported: Imported, done: Rewritten) -> Imported:
     """The import with its program rewritten, for graphs about as large as the one at hand."""
-    done = optimise(imported.program, facts, imported.effects)
-    record_rewrites(imported.program, done)
     rows = row_counts(done.program, imported, done.unions)
     guard_choices(done.steps, rows)
     where = done.where
@@ -196,7 +306,12 @@ def _rewritten(imported: Imported, facts: Facts) -> Imported:
         refused={where[r]: why for r, why in imported.refused.items() if r in where},
         effects=tuple(where[r] for r in imported.effects),
         attributes={where[r]: v for r, v in imported.attributes.items() if r in where},
+        drawn={name: where[r] for name, r in imported.drawn.items() if r in where},
     )
+
+
+def _names(module: fx.GraphModule) -> list[str]:
+    return [n.name for n in module.graph.find_nodes(op="placeholder")]
 
 
 def _donate_nothing() -> None:
@@ -212,8 +327,8 @@ def _options(module: fx.GraphModule) -> Options | None:
     if isinstance(options, Options):
         return options
     bump("eager_fallbacks")
-    record_eager(options)
-    warn_once(options)
+    record_eager(f"{graph_place(module)}: {options}")
+    warn_once(f"graphweave: {graph_place(module)} runs eagerly: {options}")
     return None
 
 
@@ -223,10 +338,14 @@ def warn_once(why: str) -> None:
         warnings.warn(why, stacklevel=2)
 
 
-def _fall_back(error: Exception) -> None:
+def _fall_back(error: Exception, module: fx.GraphModule) -> None:
     """A graph that could not be compiled runs as ATen calls: never wrong, said aloud, counted."""
     bump("eager_fallbacks")
-    why = f"a graph could not be compiled and runs eagerly: {type(error).__name__}: {error}"
-    record_eager(why)
-    _log.error(why, exc_info=error)
-    warnings.warn(f"graphweave: {why}", stacklevel=3)
+    why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
+    record_eager(f"{place} could not be compiled: {why}")
+    _log.debug("%s could not be compiled", place, exc_info=error)
+    warnings.warn(
+        f"graphweave: {place} runs eagerly, since its graph could not be compiled: {why}. The results are right; "
+        "please report it, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
+        stacklevel=3,
+    )

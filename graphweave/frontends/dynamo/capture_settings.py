@@ -17,6 +17,10 @@ CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": T
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
 
+ONE_APART = {"use_duck_shape": False}
+"""The same, but 0 and 1 are compiled apart, as PyTorch does. Under `SHAPES` a size of 1 that is a symbol does not
+broadcast: widths have to be compiled in, which only `graphweave.compile` can ask for, and only of arguments."""
+
 MOST_COMPILATIONS = 64
 """Compilations of one function before PyTorch leaves it to Python. Feature widths are compiled in, and a function that
 is called with nine of them (PyTorch's own limit is eight) has nine good reasons."""
@@ -27,21 +31,22 @@ class PlainDoor:
 
     PyTorch tells of the start and the end of each compilation. In between the settings are in force if `backend` is
     what compiles; with dynamic=False none are. PyTorch does not say which backend that is, so the start looks for it in
-    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay.
+    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay. `after` is
+    called after each compilation for `backend`.
     """
 
-    def __init__(self, backend: Callable[..., Any]) -> None:
-        self._backend = backend
+    def __init__(self, backend: Callable[..., Any], after: Callable[[], None]) -> None:
+        self._backend, self._after = backend, after
         self._held = ExitStack()
         self._in_force = False
-        handler = callback_handler
-        handler.start_callbacks = _Kept([*handler.start_callbacks, self._start])
-        handler.end_callbacks = _Kept([*handler.end_callbacks, self._end])
+        callback_handler.start_callbacks = _Kept([*callback_handler.start_callbacks, self._start])
+        callback_handler.end_callbacks = _Kept([*callback_handler.end_callbacks, self._end])
 
     def trace_again_without(self) -> None:
         """After a failure under these settings: ends the trace, and PyTorch makes another one under its own."""
         if self._in_force:
             self._end()
+            _forget_where_it_broke()
             raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
 
     def _start(self, *_: object) -> None:
@@ -50,12 +55,14 @@ class PlainDoor:
         if not static and _backend_of_this_compilation() is self._backend:
             dynamic = {"assume_static_by_default": False, "specialize_float": True}
             self._held.enter_context(config.patch({**CAPTURE, **dynamic}))
-            self._held.enter_context(shape_config.patch(SHAPES))  # type: ignore[attr-defined]
+            self._held.enter_context(shape_config.patch(ONE_APART))  # type: ignore[attr-defined]
             self._in_force = True
 
     def _end(self, *_: object) -> None:
         self._held.close()
-        self._in_force = False
+        if self._in_force:
+            self._in_force = False
+            self._after()
 
 
 class _Kept(list[Any]):
@@ -66,12 +73,24 @@ class _Kept(list[Any]):
 
 
 def _backend_of_this_compilation() -> Any:
+    found = _of_this_compilation("compiler_fn")
+    while hasattr(found, "_torchdynamo_orig_backend"):
+        found = found._torchdynamo_orig_backend
+    return getattr(found, "compiler_fn", found)
+
+
+def _forget_where_it_broke() -> None:
+    """A trace that is made again must meet the same graph breaks, and under other settings it meets others."""
+    log = _of_this_compilation("speculation_log")
+    if log is not None:
+        log.clear()
+
+
+def _of_this_compilation(name: str) -> Any:
+    """The variable of that name in the frame of PyTorch's that compiles; None where there is none."""
     frame = sys._getframe(1)
     while frame is not None:
-        if frame.f_code.co_filename == convert_frame.__file__ and "compiler_fn" in frame.f_locals:
-            found = frame.f_locals["compiler_fn"]
-            while hasattr(found, "_torchdynamo_orig_backend"):
-                found = found._torchdynamo_orig_backend
-            return getattr(found, "compiler_fn", found)
+        if frame.f_code.co_filename == convert_frame.__file__ and name in frame.f_locals:
+            return frame.f_locals[name]
         frame = frame.f_back  # type: ignore[assignment]
     return None

@@ -15,20 +15,31 @@ import torch
 import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
+from torch._dynamo.utils import graph_break_reasons
 from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
+from graphweave.core.errors import SettingsError
+from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
+from graphweave.core.settings import settings
+from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
-from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, SHAPES
+from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, ONE_APART, SHAPES
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
+from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, is_sparse, places_in, places_of, swapped
+from graphweave.frontends.dynamo.sparse_matrix import in_use, stand_in
 from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
+from graphweave.frontends.dynamo.turns import Turns
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform, method, transformed, what_is_meant
 
-_log = logger("frontends")
+_log = logger(__name__)
 T = TypeVar("T", bound=Callable[..., Any])
 
 _LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 1024}
@@ -54,18 +65,28 @@ def compile(
     becomes a graph break, what cannot be compiled runs as PyTorch calls; `graphweave.counters()` tells, and
     `graphweave.explain` says why.
 
-    `options`: `verify=True` runs every region beside the interpreter and raises VerifyError where they differ.
+    `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
+    VerifyError where results, gradients, or strides and memory that a result promises differ.
     `recompute` says what the backward computes again instead of keeping it from the forward: "auto" what costs O(1)
     operations an element on edges, so that nothing of edges x features is kept; "never" nothing, as eager; "always" all
     but matrix products and calls left to PyTorch, on nodes and along edges too (least memory, most time).
     `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
     call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
     (`compiler/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
-    Raises SettingsError for an unknown option or mode, TypeError for what is not callable. Calls raise IndexRangeError
-    (an IndexError) where an index is out of range.
+    `unseen_edits=False` leaves out what each call does to notice edits of an index tensor that PyTorch does not see, as
+    those through NumPy are (`runtime/unseen_edits.py`).
+    Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for what is not
+    callable. Calls raise IndexRangeError (an IndexError) where an index is out of range.
     """
     if not callable(model):
-        raise TypeError(f"graphweave.compile takes a module or a function (got {type(model).__name__})")
+        raise TypeError(
+            f"graphweave.compile: {model!r} cannot be called; expected a module or a function (got a "
+            f"{type(model).__name__}). Pass the model itself."
+        )
+    settings()  # a variable that cannot be used is refused here, by name, and not in the middle of a compilation
+    if dynamic not in (None, True, False):
+        raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r}). Pass one of these.")
+    model = cast(T, what_is_meant(model))
     options = with_mode(mode, options)
     parse_options(options)
     if isinstance(model, torch.nn.Module):
@@ -85,51 +106,91 @@ class _Captured:
     """A callable under torch.compile, traced whole; where that fails, as far as each of its frames can be."""
 
     def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
-        backend = functools.partial(graphweave, options=dict(options or {}))
+        backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
             # where this frame is left to Python, guards would be frames of their own, compiled for nothing
             if torch.compiler.is_dynamo_compiling():
-                features = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-                features = [t for t in features if t.is_floating_point() and t.dim() > 1]
-                for i, t in enumerate(features):
+                tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+                dense = [t for t in tensors if t.layout is torch.strided]
+                for i, t in enumerate(t for t in dense if t.is_floating_point() and t.dim() > 1):
                     _guard_sizes(t, of_nodes=i == 0)
             return target(*args, **kwargs)
 
         # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
-        traced.__code__ = traced.__code__.replace(co_name=f"traced_{_name(target)}")
+        traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
-        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (full_capture, frame_by_frame)
+        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
+            full_capture, capture_with_one_apart, frame_by_frame,
+        )  # fmt: skip
         self._traced = False
+        self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
+        self._sparse_places: list[Place] | None = None
+        self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        args = tuple(map(_usual_strides, args))
-        kwargs = {name: _usual_strides(arg) for name, arg in kwargs.items()}
+        if torch.compiler.is_dynamo_compiling():  # part of something larger that is compiled
+            return self._target(*args, **kwargs)
+        if inside_a_transform():
+            transformed(name_of(self._target))
+            return self._target(*args, **kwargs)
+        return self._turns.take(self._with_stand_ins, args, kwargs)
+
+    def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
+        """Sparse tensors are captured as what stands for them, and given back as sparse tensors."""
+        if self._sparse_places is None:
+            self._sparse_places = places_of(self._target)
+        places = self._sparse_places + places_in((*args, *kwargs.values()))
+        if not places:
+            return given_back(self._call(args, kwargs))
+        with swapped(places):
+            return given_back(self._call(args, kwargs))
+
+    def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
+        args = tuple(map(_as_traced, given))
+        kwargs = {name: _as_traced(arg) for name, arg in given_by_name.items()}
         if not self._traced and isinstance(self._target, torch.nn.Module):
             make_parameters(self._target, args, kwargs)
-        while self._modes:
+        while self._modes and not self._hooked_everywhere():
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                with self._modes[0](), _floats(fixed=not self._traced), polyfilled(), pages_in_a_line():
+                equals = polyfilled(sparse=in_use() or not self._whole)
+                capture, floats = self._modes[0](), _floats(fixed=not self._traced)
+                with capture, floats, _hooks_noticed(), equals, pages_in_a_line():
                     out = self._compiled(*args, **kwargs)
-                self._traced = True
+                self._traced = self._whole = True
                 return out
             except Exception as error:
+                if (interrupt := interrupt_in(error)) is not None:
+                    raise interrupt from None
                 if not _arose_in_tracing(error):
                     raise
                 failed = error
             finally:
-                bump("graph_breaks", max(now - then for now, then in zip(_graph_breaks(), breaks, strict=True)))
+                broken = _breaks_since(breaks)
+                bump("graph_breaks", broken)
+                if broken:  # maybe by a sparse tensor that was not there before
+                    self._sparse_places, self._whole = None, False
             if before is not None:
                 before.restore()
             if isinstance(failed, TorchRuntimeError):
-                self._raise_what_eager_raises(args, kwargs)
+                self._raise_what_eager_raises(given, given_by_name)
             self._retreat(failed)
         bump("eager_fallbacks")
-        return self._target(*args, **kwargs)
+        return self._target(*given, **given_by_name)
+
+    def _hooked_everywhere(self) -> bool:
+        """Hooks on all modules of the process (a profiler's, a tracker's) run where modules are called one by one."""
+        if not _has_any_global_hook():
+            return False
+        warn_once(
+            f"graphweave: {name_of(self._target)} runs eagerly while there are hooks on all modules (made by "
+            "`register_module_forward_hook` or a like function); remove them, or use hooks of single modules."
+        )
+        return True
 
     def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
@@ -140,28 +201,37 @@ class _Captured:
 
     def _retreat(self, error: Exception) -> None:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
-        name = _name(self._target)
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        name = name_of(self._target)
+        why, where = reason_of(error)
         self._modes = self._modes[1:]
         if self._modes:
-            _log.info("%s: tracing with data-dependent shapes failed (%s); tracing without", name, why)
+            _log.info("%s: tracing failed (%s); tracing with other settings", name, why)
             return
-        record_eager(f"{name} could not be traced: {why}")
-        warn_once(f"graphweave could not trace {name}; it runs eagerly. The trace failed with: {why}")
+        record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
+        warn_once(not_traced(name, where or line_of(self._target), why))
 
 
-def _usual_strides(arg: Any) -> Any:
-    """An index of no edges, `[2, 0]`, with the strides of one with edges, for which the compiled code has a guard.
+def _as_traced(arg: Any) -> Any:
+    """What is traced in place of an argument: for a sparse tensor a SparseMatrix; an index of no edges, `[2, 0]`, with
+    the strides of one with edges, for which the compiled code has a guard.
 
     In lists and dicts too, as models of several types of edges take them, which are copied where something changes.
     """
     if type(arg) in (list, tuple):
-        items = [_usual_strides(x) for x in arg]
+        items = [_as_traced(x) for x in arg]
         return arg if all(map(operator.is_, items, arg)) else type(arg)(items)
     if type(arg) is dict:
-        values = {key: _usual_strides(x) for key, x in arg.items()}
+        values = {key: _as_traced(x) for key, x in arg.items()}
         return arg if all(map(operator.is_, values.values(), arg.values())) else values
-    if not isinstance(arg, torch.Tensor) or arg.numel() or arg.is_floating_point() or not arg.is_contiguous():
+    if is_sparse(arg):
+        return stand_in(arg)
+    if (
+        not isinstance(arg, torch.Tensor)
+        or arg.layout is not torch.strided
+        or arg.numel()
+        or arg.is_floating_point()
+        or not arg.is_contiguous()
+    ):
         return arg
     strides = tuple(math.prod(arg.shape[d + 1 :]) for d in range(arg.dim()))
     return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
@@ -197,9 +267,23 @@ def _floats(*, fixed: bool) -> Iterator[None]:
 
 
 @contextmanager
+def _hooks_noticed() -> Iterator[None]:
+    """A hook that a module is given after the first call counts. PyTorch leaves out the guards for it by default."""
+    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
+        yield
+
+
+@contextmanager
 def full_capture() -> Iterator[None]:
     """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
     with torch._dynamo.config.patch({**CAPTURE, **_RNN, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+        yield
+
+
+@contextmanager
+def capture_with_one_apart() -> Iterator[None]:
+    """As `full_capture`, for functions in which a size of 1 that is not compiled in meets a larger one."""
+    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(ONE_APART):  # type: ignore[attr-defined]
         yield
 
 
@@ -224,10 +308,15 @@ def _tell(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     if record.levelno != logging.WARNING or error is None:
         return True
-    why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    if (interrupt := interrupt_in(error)) is not None:
+        raise interrupt
+    why, where = reason_of(error)
+    name, begins = unconverted(record.getMessage())
+    if begins.startswith("graphweave/frontends/"):  # of ours: the user's functions inside are traced on their own
+        return False
     bump("eager_fallbacks")
-    record_eager(f"a function could not be traced: {why}")
-    warn_once(f"graphweave could not trace a function; it runs eagerly. The trace failed with: {why}")
+    record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
+    warn_once(not_traced(name, where or begins, why))
     return False
 
 
@@ -247,7 +336,8 @@ class _State:
     """What a call may have changed when a function behind a graph break cannot be traced: random state and buffers."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        buffers = target.buffers() if isinstance(target, torch.nn.Module) else ()
+        owner = getattr(target, "__self__", target)  # of a method
+        buffers = owner.buffers() if isinstance(owner, torch.nn.Module) else ()
         with torch.no_grad():
             self._buffers = [(b, b.clone()) for b in buffers]
         self._random = torch.get_rng_state()
@@ -260,18 +350,31 @@ class _State:
                     buffer.copy_(value)
 
 
-def _name(target: Callable[..., Any]) -> str:
+def name_of(target: Callable[..., Any]) -> str:
     return str(getattr(target, "__name__", type(target).__name__))
 
 
-def _graph_breaks() -> tuple[int, int]:
-    """What PyTorch could not do, and where it broke a graph: branches and loops are only in the first."""
+def _graph_breaks() -> tuple[int, int, int]:
+    """What PyTorch could not do, where it broke a graph, and how many reasons it has told.
+
+    Branches and loops are only in the first, what depends on data only in the last, where one break may be told twice.
+    """
     counts = torch._dynamo.utils.counters
-    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values())
+    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)
+
+
+def _breaks_since(before: tuple[int, int, int]) -> int:
+    now = _graph_breaks()
+    counted = max(now[0] - before[0], now[1] - before[1], 0)
+    lines = {str(r.user_stack[-1]) for r in graph_break_reasons[before[2] :] if r.user_stack}
+    return max(counted, len(lines))
 
 
 class CompiledModule(torch.nn.Module):
-    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled."""
+    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled.
+
+    `isinstance` takes it for one of the original's class, since code that asks wants what such a module has.
+    """
 
     def __init__(self, original: torch.nn.Module, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
         super().__init__()
@@ -286,6 +389,11 @@ class CompiledModule(torch.nn.Module):
             _gw_call=_Captured(original, dynamic, options),
         )
 
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[torch.nn.Module]:  # type: ignore[override]
+        original = self.__dict__.get("_gw_original")
+        return CompiledModule if original is None else original.__class__
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._gw_call(*args, **kwargs)
 
@@ -298,13 +406,18 @@ class CompiledModule(torch.nn.Module):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            return getattr(self.__dict__["_gw_original"], name)
+            original = self.__dict__["_gw_original"]
+            return method(original, name, getattr(original, name))
 
     def __setattr__(self, name: str, value: Any) -> None:
         if "_gw_original" in self.__dict__:
             setattr(self._gw_original, name, value)
         else:
             super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """For copies and pickles, which would make an object of the class that `__class__` tells."""
+        return _blank, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k != "_gw_call"}
@@ -313,5 +426,12 @@ class CompiledModule(torch.nn.Module):
         super().__setstate__(state)
         self.__dict__["_gw_call"] = _Captured(self._gw_original, *self._gw_arguments)
 
+    def _get_name(self) -> str:
+        return type(self).__name__
+
     def extra_repr(self) -> str:
         return f"compiled {type(self.__dict__['_gw_original']).__name__}"
+
+
+def _blank() -> CompiledModule:
+    return CompiledModule.__new__(CompiledModule)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -47,7 +46,8 @@ Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
 class Context:
     """The program as it grows: `refs[node]` translates an FX node, `loc` is the user's line of the present one.
 
-    `attributes` are inputs whose value is part of the program, `effects` calls that must run though nothing reads them.
+    `attributes` are inputs whose value is part of the program, `effects` calls that must run though nothing reads them,
+    `seeded` names calls whose random numbers became functions of a seed.
     """
 
     def __init__(self, spaces: Spaces) -> None:
@@ -57,6 +57,7 @@ class Context:
         self.sizes: dict[Any, Ref] = {}
         self.attributes: dict[Ref, Any] = {}
         self.effects: list[Ref] = []
+        self.seeded: set[str] = set()
         self.loc = ""
         self.serial = 0
         """Of the last call that draws or writes: equal ones are told apart."""
@@ -175,30 +176,31 @@ class Context:
 
     def size(self, size: torch.SymInt) -> Ref | None:
         """A symbolic size computed from those at hand, so that no tensor must exist only to be measured."""
-        return self._sum(size.node.expr)
+        return self._computed(size.node.expr)
 
     def size_of(self, node: fx.Node, dim: int) -> Ref:
         ref = self.refs[self.spaces.rep(node)]
         described = AnyType(f"Sym({text(shape(node)[dim])})")
         return self.emit(Aten("aten.sym_size.int", (Operand(ref), dim), (), described))
 
-    def _sum(self, expr: Any) -> Ref | None:
+    def _computed(self, expr: Any) -> Ref | None:
         if expr in self.sizes:
             return self.sizes[expr]
-        name = {"Add": operator.add, "Mul": operator.mul}.get(type(expr).__name__)
+        name = _OF_SIZES.get(type(expr).__name__)
         if name is None:
             return None
         terms: list[Arg] = []
         for term in expr.args:
-            ref = None if term.is_Integer else self._sum(term)
+            ref = None if term.is_Integer else self._computed(term)
             if ref is None and not term.is_Integer:
                 return None
             terms.append(int(term) if ref is None else Operand(ref))
-        terms.sort(key=lambda t: isinstance(t, int))
+        if name not in _ORDERED:
+            terms.sort(key=lambda t: isinstance(t, int))
         total = terms[0]
         described = AnyType(f"Sym({expr})")
         for term in terms[1:]:
-            total = Operand(self.emit(Aten(f"builtin.{name.__name__}", (total, term), (), described)))
+            total = Operand(self.emit(Aten(f"builtin.{name}", (total, term), (), described)))
         assert isinstance(total, Operand)
         self.sizes[expr] = total.ref
         return total.ref
@@ -309,6 +311,15 @@ class Context:
 
     def push(self, x: Ref, map_: Ref, fold: Fold, empty: float = 0.0) -> Ref:
         return self.emit(Push(x, map_, fold, empty))
+
+
+_OF_SIZES = {
+    "Add": "add", "Mul": "mul", "Max": "sym_max", "Min": "sym_min", "FloorDiv": "floordiv", "CleanDiv": "floordiv",
+    "Mod": "mod", "PythonMod": "mod", "PowByNatural": "pow",
+}  # fmt: skip
+"""Functions in the expressions of sizes and strides -> what programs call them."""
+
+_ORDERED = frozenset({"floordiv", "mod", "pow"})
 
 
 def lowest(dtype: DType) -> float:

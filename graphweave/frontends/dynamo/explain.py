@@ -2,89 +2,109 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 import torch._dynamo
 
-from graphweave.compiler.report import GraphNote, RewriteNote, collect
+from graphweave.compiler.report import CaptureNote, GraphNote, RewriteNote, collect
 from graphweave.core.counters import counters
-from graphweave.frontends.dynamo.compile import compile
-from graphweave.passes.rewritten import Step
+from graphweave.core.errors import SettingsError
+from graphweave.frontends.dynamo.breaks import (
+    Break,
+    Recompilation,
+    breaks_seen,
+    breaks_since,
+    recompilations,
+)
+from graphweave.frontends.dynamo.compile import compile, name_of
+from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text
+from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
+from graphweave.frontends.dynamo.reasons import line_of
+
+Detail = Literal["short", "kernels", "costs", "ir", "all"]
+"""How much `explain` prints: what a user asks first; with each kernel's code; with the choices made by cost; with the
+message IR; everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`rewrites` has one entry a captured graph, `graphs` one a compiled one (forward, backward, inference).
+    """`captures` and `rewrites` have one entry a captured graph, `graphs` one a compiled one (forward, backward,
+    inference). `eager` says what runs eagerly and why, `breaks` are the graph breaks whose lines PyTorch tells, out of
+    `graph_breaks`, `recompiled` what was compiled again, before and now.
 
-    Printing it gives the whole story."""
+    Printing it gives the short form, as a table on a terminal, and what `detail` asks for; `text` gives either.
+    """
 
+    what: str
+    where: str
+    captures: tuple[CaptureNote, ...]
     rewrites: tuple[RewriteNote, ...]
     graphs: tuple[GraphNote, ...]
     eager: tuple[str, ...]
     graph_breaks: int
+    breaks: tuple[Break, ...]
+    recompiled: tuple[Recompilation, ...]
+    detail: Detail = "short"
+
+    def rows(self) -> list[Row]:
+        """The short form, a line each."""
+        return summary(self)
+
+    def text(self, detail: Detail = "short") -> str:
+        """The short form as text, and behind it what `detail` asks for. SettingsError for an unknown detail."""
+        return "\n".join([as_text(self.rows()), *self._details(checked(detail))])
 
     def __str__(self) -> str:
-        parts = [f"{len(self.graphs)} compiled graphs, {self.graph_breaks} graph breaks"]
-        parts += [f"runs eagerly: {why}" for why in self.eager]
-        parts += [_rewrites_text(r) for r in self.rewrites]
-        parts += [_graph_text(g) for g in self.graphs]
-        return "\n\n".join(parts) + "\n"
+        if sys.stdout is not None and sys.stdout.isatty():
+            return "\n".join([as_table(self.rows()), *self._details(self.detail)])
+        return self.text(self.detail)
+
+    def _details(self, detail: Detail) -> list[str]:
+        parts = []
+        if detail in ("costs", "all"):
+            parts += [costs_text(r) for r in self.rewrites]
+        if detail in ("ir", "all"):
+            parts += [ir_text(self)]
+        if detail in ("kernels", "all"):
+            parts += [kernels_text(g, wrapper=detail == "all") for g in self.graphs]
+        return parts
 
 
-def explain(fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Explanation:
-    """Compile `fn` afresh for `args`, run it once, and tell what came out: IR, kernels, fallbacks with their lines.
+def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwargs: Any) -> Explanation:
+    """Compile `fn` afresh for `args`, run it once, and tell what came out: what was captured, kernels, launches and
+    bytes against eager's, what was left to PyTorch and why, graph breaks and recompilations, with the user's lines.
 
     `fn` is a module or function, compiled already (its options are kept) or not. Where its result requires a gradient,
-    a backward is compiled too. The compiled code of other functions is forgotten with it and built again at their next
-    call.
+    a backward is compiled too, but not run. The compiled code of other functions is forgotten with it and built again
+    at their next call. `detail` is how much is printed: "short"; "kernels" with the code of each kernel; "costs" with
+    what the rewriting chose and refused, and what that costs; "ir" with the message IR; "all".
     """
-    target = getattr(fn, "_gw_original", fn)
+    checked(detail)
+    target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
     dynamic, options = getattr(fn, "_gw_arguments", (True, None))
+    name = f"traced_{name_of(target)}"
+    before = recompilations(target, name, of_others=False)
     torch._dynamo.reset()
-    before = counters()["graph_breaks"]
+    count, seen = counters()["graph_breaks"], breaks_seen()
     with collect() as report:
         compile(target, dynamic=dynamic, options=options)(*args, **kwargs)
-    breaks = counters()["graph_breaks"] - before
+    told = Explanation(
+        name_of(target), line_of(target), tuple(report.captures), tuple(report.rewrites), tuple(report.graphs),
+        tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - count, breaks_since(seen),
+        before + recompilations(target, name, of_others=True), detail,
+    )  # fmt: skip
     torch._dynamo.reset()
-    return Explanation(tuple(report.rewrites), tuple(report.graphs), tuple(report.eager), breaks)
+    return told
 
 
-def _rewrites_text(note: RewriteNote) -> str:
-    taken = [s for s in note.steps if s.taken]
-    refused = [s for s in note.steps if not s.taken]
-    lines = [f"== rewriting: {len(taken)} choices taken, {len(refused)} refused for their cost"]
-    for word, steps in (("taken", taken), ("refused", refused)):
-        lines += [f"-- {word}: {_step_text(s)}" for s in steps]
-    return "\n".join([*lines, "-- message IR before", note.before, "-- message IR after", note.after])
-
-
-def _step_text(step: Step) -> str:
-    rules = " ".join(f"{rule} x{n}" if n > 1 else rule for rule, n in Counter(step.rules).items())
-    units = ("MB moved", 1e6), ("Mflop on vectors", 1e6), ("Mflop in products", 1e6)
-    costs = ", ".join(
-        f"{b / scale:.4g} -> {a / scale:.4g} {unit}"
-        for (unit, scale), b, a in zip(units, step.before, step.after, strict=True)
-        if b != a
-    )
-    return f"{rules}: {costs}; {'gains' if step.taken else 'would lose'} {1e3 * abs(step.seconds):.3g} ms [{step.loc}]"
-
-
-def _graph_text(graph: GraphNote) -> str:
-    lines = [f"== {graph.name}: {len(graph.kernels)} kernels, {len(graph.fallbacks)} calls left to PyTorch"]
-    if graph.hoisted:
-        lines.append(f"   {graph.hoisted} values computed once per graph")
-    if graph.saved:
-        lines.append(f"   saved for backward (recompute={graph.recompute}): {', '.join(graph.saved)}")
-    for k in graph.kernels:
-        along = f", edges along {k.along}" if k.along else ""
-        lines.append(f"-- kernel {k.name}: rows of {k.rows}{along}")
-        lines += [f"   {c}" for c in k.computes]
-    for f in graph.fallbacks:
-        lines.append(f"-- left to PyTorch: {f.what}: {f.why} [{f.where or 'generated'}]")
-    lines.append("-- message IR")
-    lines.append(graph.ir)
-    return "\n".join(lines)
+def checked(detail: str) -> Detail:
+    if detail not in get_args(Detail):
+        known = ", ".join(map(repr, get_args(Detail)))
+        raise SettingsError(
+            f"explain: unknown detail {detail!r}; expected one of {known}. Leave it out for the short form."
+        )
+    return detail  # type: ignore[return-value]

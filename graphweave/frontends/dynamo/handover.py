@@ -19,6 +19,7 @@ from graphweave.compiler.build import Training
 from graphweave.compiler.executable import Executable
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.importer import Imported
+from graphweave.frontends.dynamo.reference import Reference, checked_backward, checked_forward
 from graphweave.frontends.dynamo.sizes import text
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.builder import operands
@@ -26,13 +27,19 @@ from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
 
 Boxed = Callable[[list[Any]], list[Any]]
 
+
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def split_modules(
-    joint: fx.GraphModule, imported: Imported, training: Training, num_fwd_outputs: int
-) -> tuple[fx.GraphModule, fx.GraphModule]:
-    """Forward and backward modules of one opaque call each, for AOTAutograd."""
+    joint: fx.GraphModule, imported: Imported, training: Training, num_fwd_outputs: int,
+    reference: Reference | None = None,
+) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:  # fmt: skip
+    """Forward and backward modules of one opaque call each, for AOTAutograd.
+
+    And the placeholders of the latter that hold what random calls drew, by the calls' names. With a `reference`, to
+    which the results are compared, the forward's arguments are saved as well.
+    """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     for node in joint.graph.find_nodes(op="placeholder"):
@@ -43,23 +50,48 @@ def split_modules(
     cut = training.cut
 
     primals = [place[r] for r in _input_refs(training.forward, cut.forward.where)]
-    forward = _call(graph, training.forward, primals)
+    names = [n.name for n in primals]
+    run = training.forward if reference is None else checked_forward(reference, training.forward, names)
+    forward = _call(graph, run, training.forward.plan.name, primals)
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
     saved: dict[Ref, fx.Node] = {}
     for i, ref in enumerate(cut.saved):
-        known = place.get(ref)
-        saved[ref] = known if known is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
+        given = None if ref in cut.copied else place.get(ref)
+        saved[ref] = given if given is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
     tangents = {r: place[r] for r in cut.tangents}
     takes = [(saved | tangents)[r] for r in _input_refs(training.backward, cut.backward.where)]
-    backward = _call(graph, training.backward, takes)
+    known = list(saved.values())
+    run_back: Boxed = training.backward
+    if reference is not None:
+        own = [n.name if n in tangents.values() else None for n in takes]
+        run_back = checked_backward(reference, training.backward, own, names)
+        more = _kept(graph, forward, primals, num_fwd_outputs + len(cut.saved))
+        takes += more
+        known += [n for n in more if n not in known]
+    backward = _call(graph, run_back, training.backward.plan.name, takes)
     results += [_item(graph, backward, i, _val(n)) for i, n in enumerate(flat[num_fwd_outputs:])]
     graph.output([None if n is None else r for n, r in zip(flat, results, strict=True)]).meta.update(outputs.meta)
-    symbols = [n for n in saved.values() if isinstance(n.meta.get("val"), _SYMBOLIC)]
-    values = [n for n in saved.values() if n not in symbols]
+    symbols = [n for n in known if isinstance(n.meta.get("val"), _SYMBOLIC)]
+    values = [n for n in known if n not in symbols]
     skeleton = fx.GraphModule(joint, graph)
-    return _extract_fwd_bwd_modules(
+    halves = _extract_fwd_bwd_modules(
         skeleton, values, symbols, num_fwd_outputs=num_fwd_outputs, static_lifetime_input_nodes=None
     )
+    return *halves, {call: saved[ref].name for call, ref in imported.drawn.items() if ref in saved}
+
+
+def _kept(graph: fx.Graph, forward: fx.Node, primals: Sequence[fx.Node], at: int) -> list[fx.Node]:
+    """What a check of the backward needs besides: copies of the forward's tensors, its sizes, its random state."""
+    out: list[fx.Node] = []
+    for node in primals:
+        if isinstance(val := _val(node), torch.Tensor):
+            out.append(_item(graph, forward, at, val))
+            at += 1
+        else:
+            out.append(node)
+    example = next(v for n in primals if isinstance(v := _val(n), torch.Tensor))
+    state = example.new_empty(torch.get_rng_state().shape, dtype=torch.uint8, device="cpu")
+    return [*out, _item(graph, forward, at, state)]
 
 
 def boxed(module: fx.GraphModule) -> Boxed | None:
@@ -149,11 +181,11 @@ def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
     return [back[i] for i, n in named if n.name not in plan.constants]
 
 
-def _call(graph: fx.Graph, executable: Executable, args: Sequence[fx.Node]) -> fx.Node:
+def _call(graph: fx.Graph, executable: Boxed, name: str, args: Sequence[fx.Node]) -> fx.Node:
     def opaque(*values: Any) -> list[Any]:
         return executable(list(values))
 
-    opaque.__name__ = opaque.__qualname__ = executable.plan.name
+    opaque.__name__ = opaque.__qualname__ = name
     opaque.executable = executable  # type: ignore[attr-defined]
     return graph.call_function(opaque, tuple(args))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,20 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
+from graphweave.core.lines import CALLED_FROM, is_generated, is_library
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.blocks import blocks_apart
 from graphweave.frontends.dynamo.context import Context, Table
+from graphweave.frontends.dynamo.layout import (
+    BY_STRIDES,
+    EMPTY,
+    QUESTIONS,
+    aliased,
+    depends_on_layout,
+    order_of,
+    root_of,
+    views_from,
+)
 from graphweave.frontends.dynamo.masks import masks_to_indices
 from graphweave.frontends.dynamo.numbering import number, row_of
 from graphweave.frontends.dynamo.ops_columns import COLUMNS
@@ -24,12 +36,26 @@ from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
+from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
 from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.nodes import AnyType, Arg, Aten, Input, MapType, Operand, Program, Ref, Type
+from graphweave.ir.message.layouts import LAID_OUT, OWN, Promise
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Arg,
+    Aten,
+    Cast,
+    Input,
+    MapType,
+    Operand,
+    Program,
+    Random,
+    Ref,
+    Type,
+)
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
 
@@ -40,11 +66,11 @@ _RESHAPES: dict[Any, Any] = dict.fromkeys(
     aten.reshape.default,
 )
 """Views need strides, and a program does not keep them: copies that only changed strides are gone from it."""
-_BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 
-_TORCH = os.path.dirname(torch.__file__) + os.sep
-_PACKAGE = str(Path(__file__).parents[2]) + os.sep
-_LAYERS = os.path.join(_PACKAGE, "nn") + os.sep
+TORCH = os.path.dirname(torch.__file__) + os.sep
+PACKAGE = str(Path(__file__).parents[2]) + os.sep
+_FRONTENDS = os.path.join(PACKAGE, "frontends") + os.sep
+_LAYERS = os.path.join(PACKAGE, "nn") + os.sep
 
 
 @dataclass(frozen=True)
@@ -53,6 +79,9 @@ class Imported:
 
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
+    `promises[i]` says how result i lies in memory (None: nothing is promised, or the program itself sees to it).
+    `origins` gives the value of each FX node by name, `seeded` names those whose random numbers are functions of a
+    seed, and `drawn` has that seed, or what any other random call drew, by the call's name.
     `attributes` are further inputs whose value is part of the graph (constants), `effects` nodes that must run though
     no result needs them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
     """
@@ -64,26 +93,38 @@ class Imported:
     refused: dict[Ref, str]
     effects: tuple[Ref, ...]
     attributes: dict[Ref, Any]
+    drawn: dict[str, Ref]
+    promises: tuple[Promise | None, ...] = ()
+    origins: Mapping[str, Ref] = field(default_factory=dict)
+    seeded: frozenset[str] = frozenset()
 
 
-def import_graph(gm: fx.GraphModule) -> Imported:
+def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported:
     """The program of a joint or inference graph of ATen calls whose nodes carry fake values in `meta["val"]`.
+
+    The first `num_forward` results (all if None) are the user's, the others gradients.
 
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
     cannot say at all (submodules, operators of higher order).
     """
-    return _Importer(without_stacks(blocks_apart(masks_to_indices(gm)))).run()
+    plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(gm))))
+    return _Importer(plain, num_forward).run()
 
 
 class _Importer:
-    def __init__(self, gm: fx.GraphModule) -> None:
+    def __init__(self, gm: fx.GraphModule, num_forward: int | None) -> None:
         self.gm = gm
+        self.num_forward = num_forward
         self.same_as = number(gm.graph)
         self.spaces = Spaces(self.same_as)
         self.cx = Context(self.spaces)
         self.inputs: list[Ref] = []
         self.vals: dict[Ref, Any] = {}
         self.refused: dict[Ref, str] = {}
+        self.drawn: dict[str, Ref] = {}
+        self.promises: list[Promise | None] = []
+        self.bases: dict[fx.Node, Ref] = {}
+        self.origins: dict[str, Ref] = {}
 
     def run(self) -> Imported:
         outputs: list[Ref | None] = []
@@ -98,11 +139,21 @@ class _Importer:
 
     def _keep(self, node: fx.Node, ref: Ref) -> None:
         self.cx.refs[node] = ref
+        self.origins[node.name] = ref
         value = val(node)
         if value is not None:
             self.vals.setdefault(ref, value)
+        if node.op == "call_function" and _impure(node):
+            self.drawn[node.name] = self._seed(ref)
         if isinstance(value, torch.SymInt):
             self.cx.sizes.setdefault(value.node.expr, ref)
+
+    def _seed(self, ref: Ref) -> Ref:
+        """The seed of random numbers made row by row; any other draw itself."""
+        made = self.cx.builder.nodes[ref]
+        while isinstance(made, Cast):
+            made = self.cx.builder.nodes[made.x]
+        return made.seed if isinstance(made, Random) else ref
 
     # ------------------------------------------------------------ nodes
 
@@ -128,7 +179,7 @@ class _Importer:
             found = self.cx.size(value)
             if found is not None:
                 return found
-        handler, why = HANDLERS.get(node.target), "no rule for it"
+        handler, why = HANDLERS.get(node.target), "no kernel computes it"
         if handler is not None:
             try:
                 ref = handler(self.cx, node)
@@ -148,25 +199,66 @@ class _Importer:
             x, dim, index = row
             row_args: tuple[Arg, ...] = (Operand(self._operand(x)), dim, index)
             return self.cx.emit(Aten("aten.select.int", row_args, (), self.cx.wanted(node)))
-        if node.target in _BY_STRIDES and not isinstance(self.cx.builder.nodes[self._operand(node.args[0])], Input):  # type: ignore[arg-type]
-            raise IRError(
-                f"{node.target} reads memory by strides, and only inputs have the strides they had in eager mode"
-            )
+        target: Any = _RESHAPES.get(node.target, node.target)
+        given: int | None = None
+        if node.target in EMPTY:
+            target, given = EMPTY[node.target]
+        if node.target is aten._reshape_alias.default:
+            given = 2  # sizes, without strides
+        rest = self._laid_out if depends_on_layout(node) and node.target not in BY_STRIDES else self._operand
+        first = self._as_captured if node.target in QUESTIONS or node.target in BY_STRIDES else rest
         impure = _impure(node)
         self.cx.serial += impure
-        kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in node.kwargs.items())
-        args = tuple(to_arg(_plain(a), self._operand) for a in node.args)
-        if node.target is aten._reshape_alias.default:
-            args = args[:2]  # sizes, without strides
+        kwargs = tuple((k, to_arg(_plain(v), rest)) for k, v in node.kwargs.items())
+        args = tuple(to_arg(_plain(a), rest if i else first) for i, a in enumerate(node.args[:given]))
         serial = self.cx.serial if impure else 0
-        name = target_name(_RESHAPES.get(node.target, node.target))
-        ref = self.cx.emit(Aten(name, args, kwargs, self.cx.wanted(node), serial))
+        ref = self.cx.emit(Aten(target_name(target), args, kwargs, self.cx.wanted(node), serial))
         if node.is_impure() and ref not in self.cx.effects:
             self.cx.effects.append(ref)
         return ref
 
     def _operand(self, node: fx.Node) -> Ref:
         return self.cx.refs[self.same_as[node]]
+
+    def _laid_out(self, node: fx.Node) -> Ref:
+        """`node` in the order of dims that it was captured with; without gaps, where it had some."""
+        ref = self._operand(node)
+        order = order_of(val(node))
+        return ref if order is None or isinstance(self.cx.builder.nodes[ref], Input) else self._in_order(node, order)
+
+    def _as_captured(self, node: fx.Node) -> Ref:
+        """`node` with the strides that it was captured with, in memory that starts where it started."""
+        if not is_tensor(node):
+            return self._operand(node)
+        root = root_of(node)
+        ref = self._operand(root)
+        if root.op == "call_function":
+            order = order_of(val(root))
+            if order is None:
+                raise IRError(f"{root.target} gives memory with gaps, whose strides a program does not keep")
+            ref = self._in_order(root, order, whole=True)
+        return self._viewed(ref, views_from(root, node))
+
+    def _in_order(self, node: fx.Node, order: tuple[int, ...], *, whole: bool = False) -> Ref:
+        return self._beside(
+            node, Aten(LAID_OUT, (Operand(self._operand(node)), order, whole), (), self.cx.wanted(node))
+        )
+
+    def _beside(self, node: fx.Node, value: Aten) -> Ref:
+        """Another value that stands for `node`: the same numbers, in memory of its own or in another order."""
+        ref = self.cx.emit(value)
+        self.vals.setdefault(ref, val(node))
+        return ref
+
+    def _viewed(self, ref: Ref, views: Iterable[fx.Node]) -> Ref:
+        """The views of `ref`, one after the other, that PyTorch makes as they were captured."""
+        for view in views:
+            rest = tuple(to_arg(_plain(a), self._operand) for a in view.args[1:])
+            kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in view.kwargs.items())
+            ref = self._beside(
+                view, Aten(target_name(view.target), (Operand(ref), *rest), kwargs, self.cx.wanted(view))
+            )
+        return ref
 
     def _amid_maps(self, node: fx.Node) -> bool:
         """Does the call compute with numbers whose rows some map starts or ends in?"""
@@ -177,22 +269,67 @@ class _Importer:
     # ------------------------------------------------------------ the end
 
     def _outputs(self, node: fx.Node) -> list[Ref | None]:
-        """Each result its own value: no input handed back for a copy of it, no two results sharing one for two."""
+        """Each result its own value: no input handed back for a copy of it, no two results sharing one for two.
+
+        Results of the forward that are views of an input or of another result are made as views of it, as captured.
+        """
+        results = list(_flat(node.args[0]))
+        user = [r for r in results[: self.num_forward] if is_tensor(r)]
+        roots = Counter(root_of(r) for r in dict.fromkeys(user))
         given: dict[Ref, fx.Node] = {}
         out: list[Ref | None] = []
-        for result in _flat(node.args[0]):
+        for i, result in enumerate(results):
+            self.promises.append(None)
             if not isinstance(result, fx.Node):
                 out.append(None if result is None else self._number(result))
                 continue
             ref = self._operand(result)
-            copied = isinstance(self.cx.builder.nodes[ref], Input) and result.op == "call_function"
-            if is_tensor(result) and (copied or given.setdefault(ref, result) is not result):
-                self.cx.serial += 1
-                t = self.cx.wanted(result)
-                ref = self.cx.emit(Aten("aten.clone.default", (Operand(ref),), (), t, self.cx.serial))
-                self.vals[ref] = val(result)
+            if is_tensor(result):
+                forward = self.num_forward is None or i < self.num_forward
+                seen = self._seen(result, roots) if forward else None
+                if seen is not None:
+                    out.append(seen)
+                    continue
+                self.promises[-1] = self._promise(result, forward)
+                copied = isinstance(self.cx.builder.nodes[ref], Input) and result.op == "call_function"
+                if copied or given.setdefault(ref, result) is not result:
+                    ref = self._clone(ref, result)
             out.append(ref)
         return out
+
+    def _seen(self, result: fx.Node, roots: Mapping[fx.Node, int]) -> Ref | None:
+        """A result whose memory is an input's or another result's, or has gaps, as a view of the whole."""
+        root = root_of(result)
+        if root.op != "call_function":
+            return self._viewed(self._operand(root), views_from(root, result)) if root is not result else None
+        order = order_of(val(root))
+        alone = roots[root] < 2 and order_of(val(result)) is not None
+        if alone or order is None:
+            return None
+        if root not in self.bases:
+            ref = self._operand(root)
+            if self._merged(root):
+                ref = self._clone(ref, root)
+            self.bases[root] = self._beside(root, Aten(OWN, (Operand(ref), order), (), self.cx.wanted(root)))
+        return self._viewed(self.bases[root], views_from(root, result))
+
+    def _promise(self, result: fx.Node, forward: bool) -> Promise | None:
+        if not forward:
+            return Promise(order_of(val(result)), own=False, loose=True)
+        return (
+            Promise(order_of(val(result)), fresh=self._merged(root_of(result))) if result.op != "placeholder" else None
+        )
+
+    def _merged(self, node: fx.Node) -> bool:
+        """Does another call, with memory of its own in the captured graph, have the same value and so the same ref?"""
+        same = self.same_as[node]
+        return any(n is not node and s is same and aliased(n) is None for n, s in self.same_as.items())
+
+    def _clone(self, ref: Ref, result: fx.Node) -> Ref:
+        self.cx.serial += 1
+        return self._beside(
+            result, Aten("aten.clone.default", (Operand(ref),), (), self.cx.wanted(result), self.cx.serial)
+        )
 
     def _number(self, value: Any) -> Ref:
         """A result that is a plain number."""
@@ -222,28 +359,40 @@ class _Importer:
             {new[r]: why for r, why in self.refused.items() if r in new},
             tuple(new[r] for r in effects),
             {new[r]: v for r, v in self.cx.attributes.items() if r in new},
+            {name: new[r] for name, r in self.drawn.items() if r in new},
+            tuple(self.promises),
+            {name: new[r] for name, r in self.origins.items() if r in new},
+            frozenset(self.cx.seeded),
         )
 
 
 def location(node: fx.Node) -> str:
-    """ "file:line code" of the innermost line that made `node` and is the user's: outside torch and, if there is such a
-    line, outside this package, whose layers count as the user's; "" where nothing is known."""
+    """ "file:line code" of the innermost line that made `node` outside torch and, if there is such a line, outside this
+    package, whose layers count as libraries; " <- file:line" behind it is the user's own line, if that is another. ""
+    where nothing is known."""
     trace = (node.meta.get("stack_trace") or "").splitlines()
-    ours = ""
+    found, ours = "", ""
     for i in range(len(trace) - 1, -1, -1):
         head = trace[i].strip()
         if not head.startswith('File "'):
             continue
         path, _, rest = head.removeprefix('File "').partition('", line ')
-        if path.startswith(_TORCH):
+        if path.startswith(TORCH) or is_generated(path):
             continue
         line = rest.split(",")[0].strip()
+        if found:
+            if not is_library(path):
+                return f"{found}{CALLED_FROM}{path}:{line}"
+            continue
         code = trace[i + 1].strip() if i + 1 < len(trace) and not trace[i + 1].strip().startswith('File "') else ""
-        found = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
-        if not path.startswith(_PACKAGE) or path.startswith(_LAYERS):
-            return found
-        ours = ours or found
-    return ours
+        here = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
+        if path.startswith(PACKAGE) and not path.startswith(_LAYERS):
+            ours = ours or ("" if path.startswith(_FRONTENDS) else here)
+        elif is_library(path):
+            found = here
+        else:
+            return here
+    return found or ours
 
 
 def attribute(gm: fx.GraphModule, name: str) -> Any:

@@ -17,11 +17,11 @@ from graphweave.analysis.hoist import graph_only
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.types import Space
-from graphweave.frontends.dynamo.sizes import Size, hint, unbacked
+from graphweave.frontends.dynamo.sizes import Size, hint
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref, Type
 
-_log = logger("frontends")
+_log = logger(__name__)
 
 
 class GraphAtHand:
@@ -47,7 +47,7 @@ class GraphAtHand:
             with unset_fake_temporarily(), torch.no_grad():
                 (value,) = interp(part, {name: self._values[name] for name in names})
         except (GraphweaveError, RuntimeError) as reason:  # an index out of range is refused when the program runs
-            _log.info("rows of %%%d are not measured: %s", ref, reason)
+            _log.info("the rows of a value that data decides are not counted: %s", reason)
             return None
         return int(value.shape[0])
 
@@ -57,7 +57,8 @@ def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequenc
     out: dict[str, Any] = {}
     for name, fake, real in zip(names, fakes, examples, strict=False):
         if isinstance(fake, torch.SymInt) and isinstance(real, int | torch.SymInt):
-            out[name] = int(fake.node.hint) if fake.node.has_hint() else int(real)
+            known = hint(fake)
+            out[name] = int(real) if known is None else known
             continue
         plain = isinstance(fake, torch.Tensor) and type(real) in (torch.Tensor, torch.nn.Parameter)
         if plain and fake.dtype == real.dtype and fake.dim() == real.dim():
@@ -69,7 +70,7 @@ def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHa
     """Row counts for the call at hand: what its shapes say, and measured where data decides."""
     rows: dict[Space, int] = {}
     for space, size in sizes.items():
-        known = None if unbacked(size) else hint(size)
+        known = hint(size)
         if known is None:
             on = (r for r, t in enumerate(program.types) if isinstance(t, Type) and t.space == space)
             known = next((n for r in on if (n := measure(program, r)) is not None), None)

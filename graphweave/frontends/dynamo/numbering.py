@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.dynamo.layout import depends_on_layout
 from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, rank, same, shape, text, unbacked, val
 
 aten = torch.ops.aten
@@ -110,7 +111,14 @@ def _key(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> Any:
     row = row_of(node)
     if row is not None:
         return ("select", same_as[row[0]], *row[1:])
-    return (node.target, _frozen(node.args, same_as), _frozen(node.kwargs, same_as))
+    lies = tuple(map(_layout, node.all_input_nodes)) if depends_on_layout(node) else ()
+    return (node.target, _frozen(node.args, same_as), _frozen(node.kwargs, same_as), lies)
+
+
+def _layout(node: fx.Node) -> Any:
+    value = val(node)
+    plain = isinstance(value, torch.Tensor) and value.layout is torch.strided
+    return (tuple(map(text, value.stride())), text(value.storage_offset())) if plain else None
 
 
 def row_of(node: fx.Node) -> tuple[fx.Node, int, int] | None:

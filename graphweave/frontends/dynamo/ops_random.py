@@ -28,6 +28,7 @@ def _rand_like(cx: Context, node: fx.Node) -> Ref:
         raise IRError("random numbers of shared data, or no floats")
     drawn = t.dtype if t.dtype is DType.f64 else DType.f32
     cx.serial += 1
+    cx.seeded.add(node.name)
     kwargs = (("dtype", Atom("torch.int64")), ("device", Atom(f"device({val(node).device})")))
     seed = cx.emit(Aten("aten.randint.default", (_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
     return cx.cast(cx.emit(Random(seed, replace(t, dtype=drawn))), t.dtype)

@@ -7,8 +7,7 @@ is imported already. They are equals: another thread that meets one meanwhile co
 from __future__ import annotations
 
 import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import CodeType
 from typing import Any
@@ -16,6 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import has_static_value
+
+from graphweave.core import locks
+from graphweave.frontends.dynamo import sparse_polyfills
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
@@ -177,35 +179,55 @@ _EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] 
 )
 """Module, attribute, and what takes its place."""
 
-_lock = threading.Lock()
-_calls = 0
-_originals: list[tuple[Any, str, Any]] = []
+_lock = locks.lock()
+
+
+class _Group:
+    """Equals that are in place as long as some call needs them."""
+
+    def __init__(self, equals: Sequence[tuple[str, tuple[str, ...], Any]]) -> None:
+        self._equals = equals
+        self._originals: list[tuple[Any, str, Any]] = []
+        self.calls = 0
+
+    def enter(self) -> None:
+        self.calls += 1
+        if self.calls > 1:
+            return
+        for module, path, equal in self._equals:
+            owner: Any = sys.modules.get(module)
+            for name in path[:-1]:
+                owner = getattr(owner, name, None)
+            if owner is not None and hasattr(owner, path[-1]):
+                self._originals.append((owner, path[-1], getattr(owner, path[-1])))
+                setattr(owner, path[-1], equal)
+
+    def leave(self) -> None:
+        self.calls -= 1
+        while self.calls == 0 and self._originals:
+            owner, name, original = self._originals.pop()
+            setattr(owner, name, original)
+
+
+_always, _for_sparse = _Group(_EQUALS), _Group(sparse_polyfills.EQUALS)
 
 
 @contextmanager
-def polyfilled() -> Iterator[None]:
-    """Inside, equals are in place. May be nested, and entered by several threads."""
-    global _calls
+def polyfilled(*, sparse: bool = True) -> Iterator[None]:
+    """Inside, equals are in place, those of functions of sparse tensors only with `sparse`: they are many, and take
+    longer than all else that a small call does in Python. May be nested, and entered by several threads."""
+    groups = (_always, _for_sparse) if sparse else (_always,)
     with _lock:
-        _calls += 1
-        if _calls == 1:
-            _put_in_place()
+        for group in groups:
+            group.enter()
     try:
         yield
     finally:
         with _lock:
-            _calls -= 1
-            if _calls == 0:
-                while _originals:
-                    owner, name, original = _originals.pop()
-                    setattr(owner, name, original)
+            for group in groups:
+                group.leave()
 
 
-def _put_in_place() -> None:
-    for module, path, equal in _EQUALS:
-        owner: Any = sys.modules.get(module)
-        for name in path[:-1]:
-            owner = getattr(owner, name, None)
-        if owner is not None and hasattr(owner, path[-1]):
-            _originals.append((owner, path[-1], getattr(owner, path[-1])))
-            setattr(owner, path[-1], equal)
+def in_place() -> bool:
+    """Is some compiled function being called?"""
+    return _always.calls > 0

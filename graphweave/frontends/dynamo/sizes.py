@@ -18,8 +18,8 @@ def fixed(size: Any) -> int | None:
         if expr.is_number:
             return int(expr)
         # Of a symbol that a guard fixes to 0 or 1, torch makes no number under `backed_size_oblivious`.
-        few = size.node.has_hint() and size.node.hint in (0, 1)
-        return size.node.hint if few and statically_known_true(size == size.node.hint) else None
+        now = hint(size)
+        return now if now in (0, 1) and statically_known_true(size == now) else None
     return int(size)
 
 
@@ -43,8 +43,17 @@ def same_by_guard(a: Size, b: Size) -> bool:
 
 
 def hint(size: Size) -> int | None:
-    """The size in the call that is being captured."""
-    return int(size.node.hint) if isinstance(size, torch.SymInt) else size
+    """The size in the call that is being captured; None where data decides it.
+
+    By its expression: a size that data decided when it was made may since have been found equal to one that is known
+    before the call (`bincount(i, minlength=n)` times n rows), and torch keeps no hint with it.
+    """
+    if not isinstance(size, torch.SymInt):
+        return size
+    env = size.node.shape_env
+    known = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val  # the name before torch 2.11
+    number = size.node.expr.xreplace(known)
+    return int(number) if number.is_number else None
 
 
 def unbacked(value: Any) -> frozenset[Any]:

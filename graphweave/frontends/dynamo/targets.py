@@ -22,14 +22,14 @@ def options_of(module: fx.GraphModule) -> Options | str:
     devices = {v.device for v in tensors if v.dim() or v.device.type != "cpu"}
     if len(devices) > 1:
         names = ", ".join(sorted(map(str, devices)))
-        return f"graphweave compiles graphs of tensors on one device (got {names}); the model runs eagerly."
+        return f"its tensors lie on {names}, and graphs of one device are compiled. Move them to one device."
     device = next(iter(devices), torch.device("cpu"))
     if device.type == "cpu":
         return _on_cpu()
     if device.type != "cuda":
-        return f"graphweave compiles tensors on CPU and CUDA devices (got {device}); the model runs eagerly."
+        return f"its tensors lie on {device}, and kernels run on CPU and CUDA devices. Move it to one."
     if triton_version() is None:
-        return "graphweave found no Triton (pip install graphweave[gpu]); the model runs eagerly."
+        return "there is no Triton, which compiles for a GPU. Install it: pip install graphweave[gpu]."
     return options_for("triton", str(device))
 
 
@@ -38,10 +38,10 @@ def _on_cpu() -> Options | str:
         if triton_version() is not None and interpreted():
             return options_for("triton")
         return (
-            "graphweave compiles CPU tensors to Triton for its interpreter alone, as GRAPHWEAVE_TARGET=triton asks: "
-            "install triton and set TRITON_INTERPRET=1; the model runs eagerly."
+            "GRAPHWEAVE_TARGET=triton compiles CPU tensors for Triton's interpreter, which is not there. Install "
+            "triton and set TRITON_INTERPRET=1, or unset GRAPHWEAVE_TARGET."
         )
     if toolchain.available() is None:
         sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++"
-        return f"graphweave found no C++ compiler (looked for {sought}); the model runs eagerly."
+        return f"there is no C++ compiler (looked for {sought}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
     return options_for("cpp")

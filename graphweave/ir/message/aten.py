@@ -11,8 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from graphweave.core.errors import IndexRangeError, IRError
+from graphweave.core.errors import IRError
+from graphweave.core.lines import shown_location
+from graphweave.core.ranges import range_error
 from graphweave.core.types import DType
+from graphweave.ir.message.layouts import laid_out, own
 from graphweave.ir.message.nodes import Arg, Atom, Operand, Ref
 from graphweave.ir.message.pairs import unique_pairs
 from graphweave.ir.message.unions import join_indices, numbers_of_segments, rows_of_segments
@@ -42,11 +45,10 @@ def _assert_index(index: Tensor, size: int, where: str) -> None:
         return
     low, high = (int(n) for n in index.aminmax())
     if low < 0 or high >= size:
-        wrong = low if low < 0 else high
-        raise IndexRangeError(
-            f"index {wrong} is out of bounds: expected 0 to {size - 1}, one of {size} columns (the classes, where the "
-            f"index is the target of a loss). It is used at {where or 'an unknown line'}."
-        )
+        raise range_error(
+            index, size, of="columns", where=shown_location(where),
+            do="Correct it, or the number of columns (the classes, where the index is the target of a loss).",
+        )  # fmt: skip
 
 
 def _after(value: Any, *_: Any) -> Any:
@@ -61,6 +63,8 @@ _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     "_assert_index": _assert_index,
     "_after": _after,
+    "_laid_out": laid_out,
+    "_own": own,
     "_join_indices": join_indices,
     "_unique_pairs": unique_pairs,
     "_rows_of_segments": rows_of_segments,

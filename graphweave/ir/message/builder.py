@@ -74,8 +74,9 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
         case Join(xs, space):
             return Join(tuple(map(rename, xs)), space)
         case Aten(_, args, kwargs):
-            new_kwargs = tuple((k, _rename_arg(a, rename)) for k, a in kwargs)
-            return replace(node, args=tuple(_rename_arg(a, rename) for a in args), kwargs=new_kwargs)
+            # in the order of `operands`, which a caller's `rename` may count on
+            new_args = tuple(_rename_arg(a, rename) for a in args)
+            return replace(node, args=new_args, kwargs=tuple((k, _rename_arg(a, rename)) for k, a in kwargs))
         case _:
             names = _REF_FIELDS.get(type(node).__name__, ())
             changes: dict[str, Any] = {f: rename(getattr(node, f)) for f in names}

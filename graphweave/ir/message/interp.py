@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 
 import torch
 
-from graphweave.core.errors import DataError, IndexRangeError, IRError
+from graphweave.core.errors import DataError, IRError
+from graphweave.core.ranges import position, range_error
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.nodes import (
@@ -415,11 +416,9 @@ def _given(node: Input, inputs: Mapping[str, Any]) -> Any:
 
 def _check_range(ref: Ref, node: MapOf, index: torch.Tensor, rows: int) -> None:
     first = -rows if node.wrap else 0
-    bad = index[(index < first) | (index >= rows)]
-    if bad.numel():
-        raise IndexRangeError(
-            f"map %{ref}: index {int(bad.flatten()[0])} is out of range {first}..{rows - 1} of {node.cod}"
-        )
+    at = position(index, rows, first)
+    if at is not None:
+        raise range_error(index, rows, first=first, at=at, what=f"map %{ref} to {node.cod}")
 
 
 def _check_type(ref: Ref, node: Node, value: Any, sizes: list[int], dtype: DType) -> None:

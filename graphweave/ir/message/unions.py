@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import IndexRangeError
+from graphweave.core.lines import shown_location
+from graphweave.core.ranges import range_error
 
 
 def join_indices(indices: list[Tensor], sizes: list[int], at: list[int], wraps: list[bool], where: str) -> Tensor:
@@ -18,7 +19,7 @@ def join_indices(indices: list[Tensor], sizes: list[int], at: list[int], wraps: 
     joined = []
     for k, (index, segment, wrap) in enumerate(zip(indices, at, wraps, strict=True)):
         rows = sizes[segment]
-        _check(index, rows, wrap, f"relation {k} of {len(indices)}, used at {where or 'an unknown line'}")
+        _check(index, rows, wrap, f"relation {k} of {len(indices)}", shown_location(where))
         index = index.long()
         if wrap:
             index = torch.where(index < 0, index + rows, index)
@@ -44,11 +45,10 @@ def _starts(sizes: list[int]) -> list[int]:
     return starts
 
 
-def _check(index: Tensor, rows: int, wrap: bool, what: str) -> None:
+def _check(index: Tensor, rows: int, wrap: bool, what: str, where: str) -> None:
     if not index.numel():
         return
     first = -rows if wrap else 0
     low, high = (int(n) for n in index.aminmax())
     if low < first or high >= rows:
-        wrong = low if low < first else high
-        raise IndexRangeError(f"index {wrong} is out of bounds: expected {first} to {rows - 1} ({what}).")
+        raise range_error(index, rows, first=first, what=what, where=where)

@@ -1,0 +1,146 @@
+"""Spaces, indices and values of a program in the words of the user: `rows of x`, `edges of edge_index`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from graphweave.analysis.flow import ancestors, is_integral, is_view
+from graphweave.analysis.statistics import Statistics
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Aten, Input, Join, MapOf, MapType, Operand, Program, Ref, Type
+
+_SHOWN = 2
+_SAME_NUMBERS = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.contiguous.default"})
+
+
+@dataclass(frozen=True)
+class Glossary:
+    """What is known about one captured graph beside its programs.
+
+    `names` are the user's names of inputs, `statistics` the rows of each space in the first call.
+    """
+
+    names: Mapping[str, str] = field(default_factory=dict)
+    spaces: Mapping[Space, str] = field(default_factory=dict)
+    statistics: Statistics = field(default_factory=Statistics)
+
+    @staticmethod
+    def of(program: Program, names: Mapping[str, str], statistics: Statistics) -> Glossary:
+        return Glossary(names, dict(_name_spaces(program, names)), statistics)
+
+    def space(self, space: Space) -> str:
+        return "shared data" if space == UNIT else self.spaces.get(space, "rows that the function makes")
+
+    def bytes_of(self, t: Type) -> int:
+        return self.statistics.rows(t.space) * numel(t.shape) * t.dtype.itemsize
+
+    def in_words(self, program: Program, reason: str) -> str:
+        """A reason of the importer's or of a stage's without the names that only the IR has."""
+        for space, _ in program.spaces:
+            reason = re.sub(rf"\b{re.escape(space.name)}\b", self.space(space), reason)
+        return re.sub(r"%\d+", "a value", reason)
+
+
+def index_words(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
+    """Where the numbers of an index come from: "edge_index[1]", "an index made from edge_index", or "an index"."""
+    direct = _direct(program, ref, names)
+    if direct:
+        return direct
+    found = _integers(program, ref, names)
+    return f"an index made from {_listed(found)}" if found else "an index"
+
+
+def _direct(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
+    node = program.nodes[ref]
+    match node:
+        case Input(name):
+            return names.get(name, "")
+        case MapOf(index):
+            return _direct(program, index, names)
+        case Aten("aten.select.int", (Operand(x), 0, int(i))):
+            inner = _direct(program, x, names)
+            return f"{inner}[{i}]" if inner else ""
+        case Aten(target, (Operand(x), *_)) if target in _SAME_NUMBERS or (
+            target in ("aten.reshape.default", "aten.view.default", "aten.squeeze.dim") and is_view(node)
+        ):
+            return _direct(program, x, names)
+        case _:
+            return ""
+
+
+def _integers(program: Program, ref: Ref, names: Mapping[str, str]) -> list[str]:
+    """The user's names of integer tensors that `ref` is made from."""
+    needed = sorted(ancestors(program, (ref,)))
+    inputs = ((r, n.name) for r in needed if isinstance(n := program.nodes[r], Input))
+    return list(dict.fromkeys(names[name] for r, name in inputs if name in names and is_integral(program, r)))
+
+
+def _listed(words: Iterable[str]) -> str:
+    words = list(words)
+    more = len(words) - _SHOWN
+    if more > 0:
+        return f"{', '.join(words[:_SHOWN])} and {more} more"
+    return " and ".join(words)
+
+
+def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[Space, str]]:
+    """Each space by an argument that lies on it, those of edges by the index tensors that lead from there."""
+    maps = [(n, t) for n, t in zip(program.nodes, program.types, strict=True) if isinstance(t, MapType)]
+    ends = {t.cod for _, t in maps}
+    known: dict[Space, str] = {}
+    for space, _ in program.spaces:
+        if space == UNIT:
+            continue
+        indices = [n.index for n, t in maps if isinstance(n, MapOf) and t.dom == space]
+        is_edges = bool(indices) and space not in ends
+        on = _arguments_on(program, space, names)
+        if is_edges:
+            made = list(dict.fromkeys(w for r in indices for w in _integers(program, r, names)))
+            # An argument on the space says more than an index that it was computed from.
+            words = _without_ends(made) or on
+        else:
+            words = on or [w for w in _members(program, space, known)] or _from_values(program, space, names)
+        if words:
+            known[space] = f"{'edges' if is_edges else 'rows'} of {_listed(words)}"
+            yield space, known[space]
+
+
+def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
+    """Inputs on `space` by name, those of floating point first; one is enough."""
+    on = [
+        (is_integral(program, r), names[n.name])
+        for r, (n, t) in enumerate(zip(program.nodes, program.types, strict=True))
+        if isinstance(n, Input) and isinstance(t, Type) and t.space == space and n.name in names
+    ]
+    return [min(on, key=lambda pair: pair[0])[1]] if on else []
+
+
+def _members(program: Program, space: Space, known: Mapping[Space, str]) -> list[str]:
+    """The words of the spaces of which `space` is the disjoint union."""
+    joins = (n for n in program.nodes if isinstance(n, Join) and n.space == space)
+    join = next(joins, None)
+    if join is None:
+        return []
+    parts = [known.get(t.space, "") for r in join.xs if isinstance(t := program.types[r], Type)]
+    return list(dict.fromkeys(p.partition(" of ")[2] for p in parts if p))
+
+
+def _from_values(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
+    """The arguments that the first value on `space` is made from."""
+    for ref, t in enumerate(program.types):
+        if isinstance(t, Type) and t.space == space:
+            found = _integers(program, ref, names) or [
+                names[n.name]
+                for r in sorted(ancestors(program, (ref,)))
+                if isinstance(n := program.nodes[r], Input) and n.name in names
+            ]
+            return _without_ends(found)
+    return []
+
+
+def _without_ends(words: Iterable[str]) -> list[str]:
+    """ "g.edges()[0]" and "g.edges()[1]" are the edges of one "g"."""
+    return list(dict.fromkeys(w.split(".edges(")[0] for w in words))

@@ -1,0 +1,137 @@
+"""An index out of range, in the words of the user: which of their tensors it is, and the line that uses it.
+
+A step knows its maps and the tensors of their indices; the executable knows what the user calls its inputs. PyTorch's
+own calls say at most a value: where one fails, its indices are looked through for what was out of range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from graphweave.analysis.cones import map_type
+from graphweave.compiler.glossary import index_words
+from graphweave.core.errors import IndexRangeError
+from graphweave.core.lines import shown_location
+from graphweave.core.ranges import position, range_error
+from graphweave.core.types import Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import (
+    Aten,
+    MapOf,
+    Operand,
+    Program,
+    Pull,
+    Push,
+    Ref,
+    TypedGram,
+    TypedMatMul,
+    TypedPush,
+)
+
+_CHECK = "builtin._assert_index"
+_AT = 1  # of these calls, the argument that says along which dim the index counts
+_INDEXED: dict[str, tuple[int, int | None]] = {
+    "aten.index_select.default": (2, _AT),
+    "aten.gather.default": (2, _AT),
+    "aten.index_add.default": (2, _AT),
+    "aten.index_copy.default": (2, _AT),
+    "aten.index_fill.int_Scalar": (2, _AT),
+    "aten.index_reduce.default": (2, _AT),
+    "aten.scatter.src": (2, _AT),
+    "aten.scatter.value": (2, _AT),
+    "aten.scatter_add.default": (2, _AT),
+    "aten.scatter_reduce.two": (2, _AT),
+    "aten.embedding.default": (1, None),
+}
+"""Call -> positions of its index, and of the dim that it counts along (None: the first). Operand 0 is indexed."""
+
+
+class MapError(IndexRangeError):
+    """An index out of range, before it has the user's words: `ref` of `program` is the index, or the map of it."""
+
+    def __init__(self, error: IndexRangeError, program: Program, ref: Ref, user: Ref) -> None:
+        super().__init__(
+            error.said, index=error.index, what=error.what, do=error.do,
+            where=error.where or shown_location(program.locs[user]),
+        )  # fmt: skip
+        self.program, self.ref = program, ref
+
+
+def in_words(error: MapError, names: Mapping[str, str]) -> IndexRangeError:
+    """The error with the name that the user gave the index."""
+    return error.told(what=index_words(error.program, error.ref, names))
+
+
+def of_map(error: IndexRangeError, program: Program, index: Mapping[Ref, torch.Tensor]) -> IndexRangeError:
+    """The error with the map whose index, out of `index`, it is about."""
+    found = next((m for m, tensor in index.items() if tensor is error.index), None)
+    return error if found is None else MapError(error, program, found, _used_at(program, found))
+
+
+def with_named_indices(
+    program: Program, ref: Ref, names: Sequence[Ref], call: Callable[..., Any]
+) -> Callable[..., Any]:
+    """`call(rows, *values of names)` of node `ref`, whose errors about indices name their tensors."""
+    if not _has_index(program, ref):
+        return call
+
+    def named(rows: Mapping[Space, int], *values: Any) -> Any:
+        try:
+            return call(rows, *values)
+        except MapError:
+            raise
+        except IndexRangeError as error:
+            found = next((r for r, v in zip(names, values, strict=True) if v is error.index), None)
+            if found is None:
+                raise
+            raise MapError(error, program, found, ref) from None
+        except (IndexError, RuntimeError):
+            refused = _out_of_range(program, ref, dict(zip(names, values, strict=True)), rows)
+            if refused is None:
+                raise
+            raise refused from None
+
+    return named
+
+
+def _has_index(program: Program, ref: Ref) -> bool:
+    node = program.nodes[ref]
+    if isinstance(node, Aten):
+        return node.target in _INDEXED or node.target == _CHECK
+    return isinstance(node, Pull | Push | TypedMatMul | TypedGram | TypedPush)
+
+
+def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Mapping[Space, int]) -> MapError | None:
+    """What was out of range in a call of PyTorch's that failed; None where that is not why."""
+    node = program.nodes[ref]
+    if isinstance(node, Aten):
+        return _of_call(program, ref, node, given) if node.target in _INDEXED else None
+    for r in operands(node):
+        found = program.nodes[r]
+        if isinstance(found, MapOf):
+            index = given.get(r, given.get(found.index))
+            num = rows[map_type(program, r).cod]
+            if index is not None and position(index, num) is not None:
+                return MapError(range_error(index, num), program, r, ref)
+    return None
+
+
+def _of_call(program: Program, ref: Ref, node: Aten, given: Mapping[Ref, Any]) -> MapError | None:
+    at, along = _INDEXED[node.target]
+    base, index = node.args[0], node.args[at]
+    dim = 0 if along is None else node.args[along]
+    if not (isinstance(base, Operand) and isinstance(index, Operand) and isinstance(dim, int)):
+        return None
+    num = given[base.ref].shape[dim]
+    if position(given[index.ref], num) is None:
+        return None
+    return MapError(range_error(given[index.ref], num), program, index.ref, ref)
+
+
+def _used_at(program: Program, m: Ref) -> Ref:
+    """The first node that moves values along a map, whose line says more than that of the index."""
+    users = (r for r, n in enumerate(program.nodes) if isinstance(n, Pull | Push) and n.map == m)
+    return next(users, m)

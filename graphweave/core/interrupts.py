@@ -1,0 +1,48 @@
+"""Exceptions that a signal's handler raised: a time limit, an interrupt. They say nothing about what was running."""
+
+from __future__ import annotations
+
+import functools
+import signal
+from types import CodeType
+from typing import Any
+
+
+def interrupt_in(error: BaseException) -> BaseException | None:
+    """The exception raised by a handler of a signal that `error` is, or was made of; None for any other error.
+
+    Python runs a handler between two instructions of whatever runs, so the handler stands in the traceback.
+    """
+    codes = _handlers()
+    return _find(error, codes, set()) if codes else None
+
+
+def _find(error: Any, codes: set[CodeType], seen: set[int]) -> BaseException | None:
+    """What was raised first: PyTorch's wrappers take over the traceback of what they wrap."""
+    if not isinstance(error, BaseException) or id(error) in seen:
+        return None
+    seen.add(id(error))
+    for behind in (getattr(error, "inner_exception", None), error.__cause__, error.__context__):
+        found = _find(behind, codes, seen)
+        if found is not None:
+            return found
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return error
+        trace = trace.tb_next
+    return None
+
+
+def _handlers() -> set[CodeType]:
+    found = set()
+    for number in signal.valid_signals():
+        handler: Any = signal.getsignal(number)
+        while isinstance(handler, functools.partial):
+            handler = handler.func
+        if callable(handler) and not hasattr(handler, "__code__"):  # an object with a method __call__
+            handler = type(handler).__call__
+        code = getattr(handler, "__code__", None)  # a method has its function's
+        if isinstance(code, CodeType):
+            found.add(code)
+    return found

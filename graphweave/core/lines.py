@@ -1,0 +1,75 @@
+"""Lines of source code as a reader names them: the user's relative to where they stand, libraries' by package path.
+
+A location is the text `file:line code`, of the innermost line that made a value, and ` <- file:line` behind it, where
+that line is a library's: the innermost line of the user's own code.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import tempfile
+from pathlib import Path
+
+CALLED_FROM = " <- "
+"""Between the line of a library and the user's own line that called it."""
+
+_PARENT = str(Path(__file__).parents[2]) + os.sep
+_PACKAGE = os.path.join(_PARENT, "graphweave") + os.sep
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
+_LINE = re.compile(r"(.*?):(\d+)(?: |$)")
+
+
+def is_library(path: str) -> bool:
+    """Whether a file belongs to an installed package, to Python or to this package, and so not to the user."""
+    return path.startswith((_PACKAGE, _STDLIB)) or _INSTALLED.match(path) is not None
+
+
+def is_generated(path: str) -> bool:
+    """Whether PyG wrote the file, into the directory of temporary files: nobody can look the line up."""
+    return os.path.basename(path).startswith("torch_geometric.") and path.startswith(tempfile.gettempdir())
+
+
+def shown_path(path: str) -> str:
+    """`path` for a reader: by package path, or relative to the current directory. "<string>" and its like stay."""
+    installed = _INSTALLED.match(path)
+    if installed:
+        return path[installed.end() :]
+    for prefix, kept in ((_PACKAGE, _PARENT), (_STDLIB, _STDLIB)):
+        if path.startswith(prefix):
+            return path[len(kept) :]
+    if not os.path.isabs(path):
+        return path
+    try:
+        return os.path.relpath(path)
+    except ValueError:  # another drive, or a current directory that is gone
+        return os.path.basename(path)
+
+
+def split_location(location: str) -> tuple[str, str]:
+    """(the innermost line, the user's own): "file:line" as shown. They are equal if the innermost line is the user's,
+    and the second is "" where no line of the user's is known."""
+    inner, _, caller = location.rpartition(CALLED_FROM)
+    if not re.fullmatch(r".*:\d+", caller) or not inner:
+        inner, caller = location, ""
+    found = _LINE.match(inner)
+    if found is None:
+        return "", ""
+    line = f"{shown_path(found[1])}:{found[2]}"
+    if caller:
+        path, _, number = caller.rpartition(":")
+        return line, f"{shown_path(path)}:{number}"
+    return line, "" if is_library(found[1]) else line
+
+
+def shown_location(location: str) -> str:
+    """ "train.py:8" or "train.py:8 (torch_geometric/nn/conv/gat_conv.py:330)"; "" where nothing is known."""
+    line, own = split_location(location)
+    return f"{own} ({line})" if own and own != line else line
+
+
+def shown_text(text: str) -> str:
+    """`text` in one line, with the files that it speaks of as a reader names them."""
+    return re.sub(r"(?<![\w.~-])/[^\s:'\"()]+\.py\b", lambda m: shown_path(m[0]), " ".join(text.split()))

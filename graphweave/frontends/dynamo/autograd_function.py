@@ -1,0 +1,189 @@
+"""What AOTAutograd's autograd function leaves out: gradients that nothing reaches, and gradients of gradients.
+
+AOTAutograd turns a compiled graph into an autograd function of its own, a class for each graph. Where a loss does not
+use all results, that function gets zeros for the tangents that are missing and returns zeros for the parameters that
+only they reach, where eager mode has None and an optimiser skips them. Asked for a graph of the gradients it raises.
+Both are put right on the class, which is made for this one graph. A version of PyTorch that makes it otherwise keeps
+its own behaviour.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch._aot_autograd import runtime_wrappers
+
+from graphweave.frontends.dynamo.derivatives import JointGraph, Refused, Twice
+
+_FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
+_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward")
+
+
+class Gradients:
+    """What is known of the gradients of one compiled graph, whose backward is `module`.
+
+    `saved` names the placeholders of `module` that hold what random calls drew, by the call's name.
+    """
+
+    def __init__(self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str]) -> None:
+        names = [n.name for n in module.graph.find_nodes(op="placeholder")]
+        late = [i for i, name in enumerate(names) if "tangents" in name]
+        self.joint = joint
+        self.tangents = slice(late[0], late[-1] + 1) if late else slice(0, 0)
+        self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
+        self.keeps: bool | None = None
+        """Do calls keep their inputs for gradients of gradients? Not known until the first backward has run."""
+        self._missing = threading.local()
+
+    @contextmanager
+    def without(self, zeros: list[Tensor]) -> Iterator[None]:
+        """A call of the backward in which `zeros` stand for missing tangents."""
+        self._missing.zeros = zeros
+        try:
+            yield
+        finally:
+            self._missing.zeros = []
+
+    def finish(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+        """`run`, the compiled backward, with None for gradients that only missing tangents reach."""
+
+        def backward(args: list[Any]) -> list[Any]:
+            zeros = getattr(self._missing, "zeros", None)
+            if not zeros:
+                return run(args)
+            given = {i for i, t in enumerate(args[self.tangents]) if not any(t is z for z in zeros)}
+            results = run(args)
+            return [None if given.isdisjoint(by) else r for r, by in zip(results, self.joint.reached, strict=True)]
+
+        backward._boxed_call = True  # type: ignore[attr-defined]
+        return backward
+
+
+@contextmanager
+def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
+    """Autograd functions made in the block are those of the compilation of which `gradients()` tells then."""
+    if _FACTORY is None:
+        yield
+        return
+    build = _FACTORY.build
+
+    def built(self: Any) -> Any:
+        made, known = build(self), gradients()
+        if known is not None and all(hasattr(made, part) for part in _PARTS):
+            _equip(made, known)
+        return made
+
+    _FACTORY.build = built  # PyTorch compiles one graph at a time, under a lock
+    try:
+        yield
+    finally:
+        _FACTORY.build = build
+
+
+def _equip(function: Any, known: Gradients) -> None:
+    forward, backward = function._fwd_fn, function._bwd_fn
+
+    def fwd(ctx: Any, args: Sequence[Any], *rest: Any) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx._gw_inputs = _remembered(args) if known.keeps is False else [_kept(t) for t in args]
+        return forward(ctx, args, *rest)
+
+    def bwd(boxed: Any, ctx: Any, *rest: Any) -> Any:
+        grads = boxed[0]
+        if known.keeps is None:
+            known.keeps = torch.is_grad_enabled()
+        if any(g is None for g in grads):
+            with known.without(_filled(grads, ctx._input_metadata)):
+                results = backward(boxed, ctx, *rest)
+        else:
+            results = backward(boxed, ctx, *rest)
+        if not torch._C._autograd._get_current_graph_task_keep_graph():
+            ctx._gw_inputs = []
+        return results
+
+    def double(ctx: Any, impl: Callable[..., Any], args: list[Any]) -> Any:
+        known.keeps = True
+        inputs, why = _revived(ctx._gw_inputs)
+        joint, tangents = known.joint, args[known.tangents]
+        drawn = {name: args[i] for name, i in known.drawn.items()}
+        if not why and not drawn.keys() >= set(joint.draws):
+            why = "it draws random numbers, which were not kept"
+        if why:
+            return Refused.apply(impl, joint.about, why, torch.empty(0, requires_grad=True), *args)
+        tensors = [t for t in (*inputs, *tangents) if isinstance(t, Tensor)]
+
+        def again(given: Sequence[Any]) -> list[Any]:
+            values = iter(given)
+            filled = [next(values) if isinstance(t, Tensor) else t for t in (*inputs, *tangents)]
+            return joint(filled[: len(inputs)], filled[len(inputs) :], drawn)
+
+        return Twice.apply(impl, again, joint.about, *tensors)
+
+    function._fwd_fn, function._bwd_fn, function._double_backward = fwd, bwd, double
+
+
+class _Edge(torch.autograd.Function):
+    """The same numbers at the same place in the graph of gradients, and no view: it holds nothing but the numbers."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.detach()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
+
+
+def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
+    """Zeros, put into `grads` where there is none; for what has no gradient at all, a number that nobody reads."""
+    zeros = []
+    for i, grad in enumerate(grads):
+        if grad is None:
+            grads[i] = torch.zeros(tuple(about[i].shape), dtype=about[i].dtype, device=about[i].device)
+            zeros.append(grads[i])
+    return zeros
+
+
+def _remembered(args: Sequence[Any]) -> list[Any]:
+    """The inputs of a call, as far as others hold them: (how to get at it, its version), a number itself."""
+    try:
+        return [(weakref.ref(t), t._version) if isinstance(t, Tensor) else t for t in args]
+    except RuntimeError:  # an inference tensor has no version
+        return []
+
+
+def _kept(value: Any) -> Any:
+    """An input of a call, held; not itself where it could become a result (`h += conv(h)`) that holds itself alive."""
+    if not isinstance(value, Tensor):
+        return value
+    if not value.requires_grad:
+        kept = value.detach()
+    elif value.is_leaf:
+        kept = value
+    else:
+        with torch.enable_grad():
+            kept = _Edge.apply(value)
+    return lambda: kept, None if value.is_inference() else value._version
+
+
+def _revived(remembered: Sequence[Any]) -> tuple[list[Any], str]:
+    """The inputs of a call, and why they are not what they were."""
+    found = []
+    for entry in remembered:
+        if not isinstance(entry, tuple):
+            found.append(entry)
+            continue
+        get, version = entry
+        value = get()
+        if value is None:
+            return [], "an input is gone, since none was kept before; from now on they are, so repeat the step"
+        if version is not None and value._version != version:
+            return [], "an input was overwritten after the call"
+        found.append(value)
+    return found, "" if remembered else "its inputs were not kept: a backward ran before without retain_graph=True"

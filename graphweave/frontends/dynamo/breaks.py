@@ -1,0 +1,80 @@
+"""What Dynamo could not trace and what it traced again, with reasons and lines, while something is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch._dynamo.utils import graph_break_reasons, guard_failures
+
+from graphweave.core.lines import is_library, shown_path
+from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
+from graphweave.frontends.dynamo.reasons import function_name, line_of, one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Break:
+    """A graph break: `why` in one line, `where` as "file:line", `reason` as Dynamo has it, hints and all.
+
+    `times` is how often it was met: in each call of the line, and in each way to trace that was tried.
+    """
+
+    why: str
+    where: str
+    reason: str
+    times: int
+
+
+@dataclass(frozen=True, slots=True)
+class Recompilation:
+    """A function that was compiled again, the guard that had failed, and the function's line."""
+
+    what: str
+    why: str
+    where: str
+
+
+def breaks_since(seen: int) -> tuple[Break, ...]:
+    """Graph breaks after the first `seen` that Dynamo has listed, each line once."""
+    found: dict[str, list[str]] = {}
+    for reason in graph_break_reasons[seen:]:
+        found.setdefault(_where(reason.user_stack), []).append(str(reason.reason).strip())
+    # A branch is told twice, once in words.
+    longest = {where: max(texts, key=len) for where, texts in found.items()}
+    return tuple(Break(one_line(text), where, text, len(found[where])) for where, text in longest.items())
+
+
+def breaks_seen() -> int:
+    return len(graph_break_reasons)
+
+
+def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) -> tuple[Recompilation, ...]:
+    """What Dynamo compiled again since it was reset, with the guard that failed first at each compiled version.
+
+    Those of `target`, whose traced wrapper is called `name`, and with `of_others` those of any other function.
+    """
+    out: dict[Recompilation, None] = {}
+    parameters = parameters_of(target)
+    for code, reasons in guard_failures.items():
+        mine = code.co_name == name
+        if not mine and not of_others:
+            continue
+        first: dict[str, str] = {}
+        for reason in reasons:  # one for each compiled version that did not fit
+            version, _, why = str(reason).partition(": ")
+            first.setdefault(version, why.partition("\n")[0])
+        where = line_of(target) if mine else f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
+        what = function_name(code.co_name)
+        out.update((Recompilation(what, in_user_names(why, parameters), where), None) for why in first.values())
+    return tuple(out)
+
+
+def _where(stack: Sequence[Any]) -> str:
+    """The innermost line, and the user's own that led there, if that is another."""
+    if not stack:
+        return ""
+    own = next((f for f in reversed(stack) if not is_library(f.filename)), None)
+    inner = stack[-1]
+    lines = [f"{shown_path(f.filename)}:{f.lineno}" for f in (own, inner) if f is not None]
+    return lines[0] if lines[0] == lines[-1] else f"{lines[0]} ({lines[-1]})"

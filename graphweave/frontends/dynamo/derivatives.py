@@ -1,0 +1,196 @@
+"""Gradients of gradients of a compiled graph, by PyTorch: its joint graph run again, this time recorded.
+
+AOTAutograd's graph of the backward is made of the operators of eager mode's, so what autograd makes of it are the
+second derivatives that eager mode gives. Nothing of the call is kept for it beside its inputs. Random masks are made
+again from the seeds that the compiled forward drew.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_leaves
+
+from graphweave.compiler.report import record_eager
+from graphweave.core.counters import bump
+from graphweave.core.errors import DerivativeError
+from graphweave.frontends.dynamo.importer import PACKAGE, TORCH
+from graphweave.ir.philox import uniform
+
+aten = torch.ops.aten
+
+_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
+
+WAY_OUT = (
+    "Take gradients of gradients through the function as it was before graphweave compiled it, or call it under "
+    '`torch.compiler.set_stance("force_eager")`.'
+)
+
+
+class JointGraph:
+    """The gradients of a compiled function as a differentiable function of its inputs and tangents.
+
+    `reached[i]` are the tangents, by number, on which the gradient of input i depends; `draws` names the random calls.
+    """
+
+    def __init__(self, joint: fx.GraphModule, num_forward: int) -> None:
+        results = tree_leaves(joint.graph.output_node().args[0])
+        forward = _ancestors(n for n in results[:num_forward] if isinstance(n, fx.Node))
+        self.about = _described(joint)
+        self.reached = _reached(joint.graph, results[num_forward:])
+        graph = fx.Graph()
+        env: dict[fx.Node, fx.Node] = {}
+        for node in joint.graph.nodes:
+            if node.op == "output":
+                break
+            # a detach that the user wrote cuts derivatives; those with which autograd keeps its own results do not
+            if node.target is aten.detach.default and node not in forward:
+                env[node] = env[node.args[0]]
+                continue
+            env[node] = graph.node_copy(node, env.__getitem__)
+            value = node.meta.get("val")
+            env[node].meta = {"dtype": value.dtype} if isinstance(value, Tensor) else {}
+        graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])
+        for made in reversed(graph.nodes):
+            if made.op == "call_function" and not made.users:
+                graph.erase_node(made)
+        self._module = fx.GraphModule(joint, graph)
+        self.draws = tuple(n.name for n in graph.nodes if _draws(n))
+
+    def __call__(self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any]) -> list[Any]:
+        """The gradients of all inputs; `drawn` has the seed, or what was drawn, of each random call."""
+        results: list[Any] = _Replay(self._module, drawn).run(*primals, *tangents)
+        return results
+
+
+def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable[frozenset[int]]) -> None:
+    """The joint graph with None for gradients that depend on no tangent: eager mode computes none."""
+    output = joint.graph.output_node()
+    results = tree_leaves(output.args[0])
+    ends = [n if by else None for n, by in zip(results[num_forward:], reached, strict=True)]
+    output.args = ([*results[:num_forward], *ends],)
+
+
+class _Replay(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule, drawn: Mapping[str, Any]) -> None:
+        super().__init__(module)
+        self._drawn = drawn
+
+    def run_node(self, n: fx.Node) -> Any:
+        if n.name not in self._drawn:
+            return super().run_node(n)
+        given = self._drawn[n.name]
+        if n.target is not aten.rand_like.default:
+            return given
+        like = self.env[n.args[0]]  # type: ignore[index]
+        wide = torch.float64 if n.meta["dtype"] is torch.float64 else torch.float32
+        position = torch.arange(math.prod(like.shape), device=given.device)
+        return uniform(given, position, wide).view(like.shape).to(n.meta["dtype"])
+
+
+class Twice(torch.autograd.Function):
+    """A compiled backward whose results can be differentiated again. All arguments but the first three are tensors."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, backward: Callable[[], Any], again: Callable[[Sequence[Any]], list[Any]], about: str, *tensors: Any
+    ) -> Any:
+        ctx.set_materialize_grads(False)
+        ctx.again, ctx.about = again, about
+        ctx.save_for_backward(*tensors)
+        return backward()
+
+    @staticmethod
+    def backward(ctx: Any, *wanted: Any) -> Any:
+        told = (
+            f"graphweave: gradients of gradients of {ctx.about} are not compiled: PyTorch computes them in eager mode, "
+            "at each call. The function and its first gradients stay compiled."
+        )
+        _tell(told)
+        deeper = torch.is_grad_enabled()
+        with torch.enable_grad():
+            given = [t if deeper else _leaf(t) for t in ctx.saved_tensors]
+            by = [t for t in given if t.requires_grad]
+            results = ctx.again(given)
+            pairs = [
+                (r, w) for r, w in zip(results, wanted, strict=True)
+                if w is not None and isinstance(r, Tensor) and r.requires_grad
+            ]  # fmt: skip
+            found: Sequence[Any] = [None] * len(by)
+            if pairs:
+                made, weights = zip(*pairs, strict=True)
+                found = torch.autograd.grad(made, by, weights, create_graph=deeper, allow_unused=True)
+        of = iter(found)
+        return (None, None, None, *(next(of) if t.requires_grad else None for t in given))
+
+
+class Refused(torch.autograd.Function):
+    """A compiled backward whose results cannot be differentiated again, for a reason."""
+
+    @staticmethod
+    def forward(ctx: Any, backward: Callable[[], Any], about: str, why: str, *tensors: Any) -> Any:
+        ctx.about, ctx.why = about, why
+        return backward()
+
+    @staticmethod
+    def backward(ctx: Any, *wanted: Any) -> Any:
+        raise DerivativeError(f"gradients of gradients of {ctx.about} cannot be computed: {ctx.why}. {WAY_OUT}")
+
+
+_told: set[str] = set()
+
+
+def _tell(why: str) -> None:
+    bump("eager_fallbacks")
+    record_eager(why)
+    if why not in _told:
+        _told.add(why)
+        warnings.warn(why, stacklevel=2)
+
+
+def _leaf(t: Tensor) -> Tensor:
+    return t.detach().requires_grad_(t.requires_grad)
+
+
+def _described(joint: fx.GraphModule) -> str:
+    """The user's function and the line it was called from, or its own first line."""
+    for node in joint.graph.nodes:
+        for path, line, name in _FRAME.findall(node.meta.get("stack_trace") or ""):
+            if not path.startswith((TORCH, PACKAGE)):
+                return f"{name} ({path}:{line})"
+    return "a compiled function"
+
+
+def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], ...]:
+    placeholders = graph.find_nodes(op="placeholder")
+    tangents = [n for n in placeholders if "tangents" in str(n.target)]
+    masks: dict[fx.Node, int] = {n: 1 << i for i, n in enumerate(tangents)}
+    for node in graph.nodes:
+        if node not in masks:
+            masks[node] = functools.reduce(operator.or_, (masks[n] for n in node.all_input_nodes), 0)
+    found = [masks[n] if isinstance(n, fx.Node) else 0 for n in results]
+    return tuple(frozenset(i for i in range(len(tangents)) if mask >> i & 1) for mask in found)
+
+
+def _draws(node: fx.Node) -> bool:
+    op = node.target
+    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def _ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
+    seen: set[fx.Node] = set()
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo.extend(node.all_input_nodes)
+    return seen

@@ -1,0 +1,67 @@
+"""What `explain` prints beside its short form: choices by cost, message IR, the code of kernels."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Protocol
+
+from graphweave.compiler.report import GraphNote, RewriteNote
+from graphweave.core.lines import shown_location
+from graphweave.passes.rewritten import Step
+
+
+class Compiled(Protocol):
+    """The parts of an Explanation that have an IR."""
+
+    @property
+    def rewrites(self) -> Sequence[RewriteNote]: ...
+    @property
+    def graphs(self) -> Sequence[GraphNote]: ...
+
+
+def costs_text(note: RewriteNote) -> str:
+    """The choices that rewriting made by cost, taken and refused, each with both costs."""
+    taken = [s for s in note.steps if s.taken]
+    refused = [s for s in note.steps if not s.taken]
+    lines = [f"== rewriting: {len(taken)} choices taken, {len(refused)} refused for their cost"]
+    for word, steps in (("taken", taken), ("refused", refused)):
+        lines += [f"-- {word}: {_step_text(s)}" for s in steps]
+    return "\n".join(lines) + "\n"
+
+
+def ir_text(told: Compiled) -> str:
+    """The message IR of each captured graph before and after rewriting, and of each compiled one."""
+    lines = []
+    for note in told.rewrites:
+        lines += ["== message IR before rewriting", note.before, "== message IR after rewriting", note.after]
+    for graph in told.graphs:
+        lines += [f"== message IR of {graph.name}", graph.ir]
+    return "\n".join(lines)
+
+
+def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
+    """Each kernel with what it computes and its code; with `wrapper` the Python that calls them."""
+    lines = []
+    for k in graph.kernels:
+        along = f", edges along {k.along}" if k.along else ""
+        lines += [
+            f"== {graph.name}, kernel {k.name}: rows of {k.rows}{along}",
+            *(f"   {c}" for c in k.computes),
+            k.text,
+        ]
+    if wrapper:
+        lines += [f"== {graph.name}, the calls in order", graph.wrapper]
+    return "\n".join(lines)
+
+
+def _step_text(step: Step) -> str:
+    rules = " ".join(f"{rule} x{n}" if n > 1 else rule for rule, n in Counter(step.rules).items())
+    units = ("MB moved", 1e6), ("Mflop on vectors", 1e6), ("Mflop in products", 1e6)
+    costs = ", ".join(
+        f"{b / scale:.4g} -> {a / scale:.4g} {unit}"
+        for (unit, scale), b, a in zip(units, step.before, step.after, strict=True)
+        if b != a
+    )
+    gain = f"{'gains' if step.taken else 'would lose'} {1e3 * abs(step.seconds):.3g} ms"
+    return f"{rules}: {costs}; {gain} [{shown_location(step.loc) or 'generated'}]"

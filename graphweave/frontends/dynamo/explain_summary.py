@@ -1,0 +1,213 @@
+"""The short form of `explain`: a line for each thing that a user asks about, as text or as a table."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from graphweave.compiler.report import CaptureNote, GraphNote, SavedNote
+from graphweave.core.lines import shown_text, split_location
+from graphweave.frontends.dynamo.breaks import Break, Recompilation
+
+_LINES_SHOWN = 2
+_TABLE_EDGES = 8
+_SHAPES_SHOWN = 4
+_HALVES = ("inference", "forward", "backward")  # the last part of a compiled graph's name
+_WIDEST = 76  # of the middle column: what is longer pushes its own line's last column, and nobody else's
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`about` is the heading of the row's group, `where` a line of source code or ""."""
+
+    about: str
+    text: str
+    where: str = ""
+
+
+class Told(Protocol):
+    """The parts of an Explanation that the short form speaks of."""
+
+    @property
+    def what(self) -> str: ...
+    @property
+    def where(self) -> str: ...
+    @property
+    def captures(self) -> Sequence[CaptureNote]: ...
+    @property
+    def graphs(self) -> Sequence[GraphNote]: ...
+    @property
+    def eager(self) -> Sequence[str]: ...
+    @property
+    def graph_breaks(self) -> int: ...
+    @property
+    def breaks(self) -> Sequence[Break]: ...
+    @property
+    def recompiled(self) -> Sequence[Recompilation]: ...
+
+
+def summary(told: Told) -> list[Row]:
+    """The rows of the short form; groups with nothing to say have none."""
+    rows = [Row("captured", _captured(told), told.where)]
+    sizes: dict[str, int] = {}
+    for capture in told.captures:
+        sizes |= dict(capture.spaces)
+    rows += [Row("captured", f"{words}: {count:,}") for words, count in sizes.items()]
+    if told.graphs:
+        rows += _work(told)
+    rows += _kernels(told.graphs)
+    rows += _left(told.graphs)
+    rows += [Row("runs eagerly", shown_text(why)) for why in told.eager]
+    rows += _kept(told.graphs)
+    rows += [Row("graph break", b.why, b.where) for b in told.breaks]
+    unnamed = told.graph_breaks - sum(b.times for b in told.breaks)
+    if unnamed > 0:
+        rows.append(Row("graph break", f"{unnamed} more without a line; TORCH_LOGS=graph_breaks shows them"))
+    rows += [Row("compiled again", f"{r.what}: {r.why}", r.where) for r in told.recompiled]
+    return rows
+
+
+def as_text(rows: Iterable[Row]) -> str:
+    """Three columns, one line a row; a group's heading stands at its first row."""
+    rows = list(rows)
+    left = max(len(r.about) for r in rows)
+    middle = min(_WIDEST, max(len(r.text) for r in rows if r.where))
+    lines, last = [], ""
+    for r in rows:
+        about = r.about if r.about != last else ""
+        lines.append(f"{about:<{left}}  {r.text:<{middle if r.where else 0}}  {r.where}".rstrip())
+        last = r.about
+    return "\n".join(lines) + "\n"
+
+
+def as_table(rows: Iterable[Row]) -> str:
+    """The same as a table as wide as the terminal, without the lines of libraries where those would not fit beside."""
+    rows = list(rows)
+    columns = shutil.get_terminal_size().columns
+    needed = sum(max(len(getattr(r, part)) for r in rows) for part in ("about", "text", "where")) + _TABLE_EDGES
+    if needed > columns:
+        rows = [replace(r, where=r.where.partition(" (")[0]) for r in rows]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("", no_wrap=True, style="bold")
+    table.add_column("what became of it", overflow="fold")
+    table.add_column("line", overflow="fold")
+    last = ""
+    for r in rows:
+        table.add_row(Text(r.about if r.about != last else ""), Text(r.text), Text(r.where))
+        last = r.about
+    out = io.StringIO()
+    Console(file=out, width=columns, force_terminal=True).print(table)
+    return out.getvalue()
+
+
+def _captured(told: Told) -> str:
+    if not told.captures:
+        return f"nothing of {told.what} was captured as message passing that can be compiled"
+    trained = sum(c.trains for c in told.captures)
+    kind = "forward and backward" if trained == len(told.captures) else "forward" if not trained else "partly trained"
+    return f"{told.what}, as {_many(len(told.captures), 'graph')}, {kind}"
+
+
+def _work(told: Told) -> list[Row]:
+    """Launches and bytes of one call, forward and backward, against eager's."""
+    call = "a step" if any(c.trains for c in told.captures) else "a call"
+    kernels = sum(len(g.kernels) for g in told.graphs)
+    halves = Counter(_half(g) for g in told.graphs for _ in g.kernels)
+    of = f" ({', '.join(f'{n} {half}' for half, n in halves.items())})" if len(halves) > 1 else ""
+    products = sum(g.products for g in told.graphs)
+    left = sum(len(g.fallbacks) for g in told.graphs)
+    beside = [_many(products, "matrix product")] * bool(products) + [f"{left} calls of PyTorch's"] * bool(left)
+    launches = ", ".join([f"{_many(kernels, 'kernel')}{of}", *beside])
+    rows = [Row("launches", f"{call}: {launches}; eager makes {sum(c.eager_calls for c in told.captures):,} calls")]
+    moved = sum(c.moved for c in told.captures)
+    known = [c.eager_moved for c in told.captures if c.eager_moved is not None]
+    words = f"{call}: {size(moved)} by the cost model"
+    if len(known) == len(told.captures) and moved:
+        words += f"; eager's calls read and write {size(sum(known))}, {sum(known) / moved:.1f} times that"
+    rows.append(Row("bytes moved", words))
+    once = max((g.hoisted for g in told.graphs), default=0)
+    if once:
+        rows.append(Row("once a graph", f"{_many(once, 'value')} from index tensors alone, kept until they change"))
+    return rows
+
+
+def _kernels(graphs: Iterable[GraphNote]) -> list[Row]:
+    found: Counter[tuple[str, str, str]] = Counter()
+    for g in graphs:
+        found.update((f"{_half(g)} kernels", k.does, _lines(k.lines)) for k in g.kernels)
+    in_order = sorted(found.items(), key=lambda item: _HALVES.index(item[0][0].partition(" ")[0]))
+    return [Row(half, does + _times(n), where) for (half, does, where), n in in_order]
+
+
+def _left(graphs: Iterable[GraphNote]) -> list[Row]:
+    found: Counter[tuple[str, str]] = Counter()
+    for g in graphs:
+        found.update(
+            (f"{f.what}: {f.why.removeprefix(f'{f.what}: ')}", _lines(f.where.split("; "))) for f in g.fallbacks
+        )
+    return [Row("left to PyTorch", " ".join(what.split()) + _times(n), where) for (what, where), n in found.items()]
+
+
+def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
+    """What the forward keeps for the backward beside the arguments: a row for each space and line of the user's."""
+    policies = dict.fromkeys(g.recompute for g in graphs if g.recompute)
+    if not policies:
+        return []
+    found: dict[tuple[str, str], list[SavedNote]] = {}
+    for s in (s for g in graphs for s in g.keeps):
+        _, own = split_location(s.where)
+        found.setdefault((s.space, own), []).append(s)
+    held = sum(s.bytes for notes in found.values() for s in notes)
+    total = f"{size(held)} beside the arguments" if found else "nothing beside the arguments"
+    rows = [Row("saved for backward", f"{total} (recompute={', '.join(policies)})")]
+    for (space, _), notes in sorted(found.items(), key=lambda item: -sum(s.bytes for s in item[1])):
+        shapes = Counter(s.shape for s in notes)
+        words = _few([f"{n} x {shape}" if n > 1 else shape for shape, n in shapes.items()], _SHAPES_SHOWN)
+        lines = _lines(s.where for s in notes)
+        rows.append(Row("saved for backward", f"{space}: {words}, {size(sum(s.bytes for s in notes))}", lines))
+    return rows
+
+
+def _half(graph: GraphNote) -> str:
+    return graph.name.rpartition("_")[2]
+
+
+def _lines(locations: Iterable[str]) -> str:
+    """The user's own lines, and in parentheses those of libraries: a few, and how many more."""
+    pairs = [split_location(loc) for loc in locations if loc]
+    own = list(dict.fromkeys(mine for _, mine in pairs if mine))
+    inner = list(dict.fromkeys(line for line, mine in pairs if line and line != mine))
+    if not own:
+        return _few(inner, _LINES_SHOWN)
+    return f"{_few(own, _LINES_SHOWN)} ({_few(inner, 1)})" if inner else _few(own, _LINES_SHOWN)
+
+
+def _few(lines: Sequence[str], shown: int) -> str:
+    more = len(lines) - shown
+    return ", ".join(lines[:shown]) + (f" +{more}" if more > 0 else "")
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'s' * (n != 1)}"
+
+
+def _times(n: int) -> str:
+    return f" (x{n})" if n > 1 else ""
+
+
+def size(count: float) -> str:
+    """Bytes in a unit that leaves at most four digits."""
+    units = ["GB", "MB", "kB", "B"]
+    while count >= 1000 and len(units) > 1:
+        count /= 1000
+        units.pop()
+    return f"{count:.3g} {units[-1]}"

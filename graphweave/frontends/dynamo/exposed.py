@@ -1,0 +1,122 @@
+"""Which values saved for the backward a user may overwrite before it runs, though eager mode lets him.
+
+PyTorch refuses a backward of which a saved tensor was edited in place. A compiled backward computes again what eager
+mode keeps, so it reads other tensors: an input in place of what was made of it, a result in place of what it was made
+of. In eager mode an edit of those harms nothing (a memory that is updated, `conv(x).relu_()`, `h += conv(h)`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
+from torch.utils._pytree import tree_leaves
+
+from graphweave.analysis.flow import edge_spaces, is_view, spaces_in
+from graphweave.frontends.dynamo.importer import Imported
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
+
+
+@dataclass(frozen=True, slots=True)
+class Exposed:
+    """Positions among the placeholders (of those the graph itself writes to, `written`) and the forward's results."""
+
+    inputs: frozenset[int]
+    written: frozenset[int]
+    outputs: frozenset[int]
+
+
+def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) -> Exposed:
+    """What a user may overwrite of a joint graph whose inputs are `examples`.
+
+    An input that the graph itself writes to always counts. Leaves that require a gradient do not: PyTorch itself keeps
+    them from being edited where gradients are on.
+    """
+    output = joint.graph.output_node()
+    results = tree_leaves(output.args[0])[:num_forward]
+    about = tree_leaves(output.meta.get("desc"))[:num_forward] or [None] * num_forward
+    written = [getattr(d, "mutated_input", None) for d in about]
+    kept = _kept_by_eager(joint, results)
+    inputs, rewritten = set(), set()
+    for i, node in enumerate(joint.graph.find_nodes(op="placeholder")):
+        said = node.meta.get("desc")
+        example = examples[said.idx] if isinstance(said, PlainAOTInput) and said.idx < len(examples) else None
+        leaf = isinstance(example, torch.Tensor) and example.requires_grad and example.is_leaf
+        if isinstance(said, TangentAOTInput) or not isinstance(node.meta.get("val"), torch.Tensor):
+            continue
+        if said in written:
+            rewritten.add(i)
+        elif not leaf and node not in kept:
+            inputs.add(i)
+    given = [i for i, n in enumerate(results) if isinstance(n, fx.Node) and written[i] is None]
+    outputs = {i for i in given if _memory_of(results[i]) not in kept}
+    return Exposed(frozenset(inputs), frozenset(rewritten), frozenset(outputs))
+
+
+def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
+    """The values of a program that lie in the memory of what is exposed.
+
+    Features of edges are left out unless the graph writes to them: copies of them are what compiled programs are there
+    to avoid. PyTorch refuses the backward where a user has overwritten them.
+    """
+    program, edges = imported.program, edge_spaces(imported.program)
+    given = {r for i in found.inputs if edges.isdisjoint(spaces_in(program.types[r := imported.inputs[i]]))}
+    given |= {imported.inputs[i] for i in found.written}
+    results = (end for i in found.outputs if (end := program.outputs[i]) is not None)
+    roots = {_base(program, r) for r in (*given, *results)}
+    return frozenset(r for r in range(len(program.nodes)) if _base(program, r) in roots)
+
+
+def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node]:
+    """Forward values, by the node that made their memory, which the backward of eager mode reads."""
+    forward = _needed(n for n in results if isinstance(n, fx.Node))
+    forward |= {n for n in joint.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"}
+    forward |= set(joint.graph.find_nodes(op="placeholder"))
+    kept = set()
+    for node in joint.graph.nodes:
+        reads_numbers = isinstance(node.meta.get("val"), torch.Tensor | list | tuple)
+        if node not in forward and node.op == "call_function" and reads_numbers:
+            kept |= {_memory_of(n) for n in node.all_input_nodes if n in forward}
+    return kept
+
+
+def _needed(roots: Iterable[fx.Node]) -> set[fx.Node]:
+    seen: set[fx.Node] = set()
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo.extend(node.all_input_nodes)
+    return seen
+
+
+def _memory_of(node: fx.Node) -> fx.Node:
+    """The node that made the memory of a value: behind views and items of several views."""
+    while True:
+        source: Any = node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
+        if not isinstance(source, fx.Node) or not _is_view(source.target):
+            return node
+        viewed: Any = source.args[0]
+        node = viewed
+
+
+def _is_view(target: Any) -> bool:
+    if not isinstance(target, torch._ops.OpOverload):
+        return False
+    returns = target._schema.returns
+    return bool(returns) and returns[0].alias_info is not None and not returns[0].alias_info.is_write
+
+
+def _base(program: Program, ref: Ref) -> Ref:
+    """The value whose memory `ref` is a view of."""
+    node = program.nodes[ref]
+    while isinstance(node, Reshape | Permute | Broadcast | Slice | Part) or is_view(node):
+        ref = operands(node)[0]
+        node = program.nodes[ref]
+    return ref

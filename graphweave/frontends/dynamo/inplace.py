@@ -1,0 +1,53 @@
+"""Writes to a transposed view, in a form that AOTAutograd can take: `v.masked_fill_(m, 0)` on a permuted v, say.
+
+AOTAutograd makes `v = v.masked_fill(m, 0)` of that and then finds the tensor that v is a view of by undoing the views.
+But the result of `masked_fill` is in row-major order where v was not, and a `view` cannot be undone in other strides:
+it raises "Cannot view a tensor with shape ...", under any backend. `copy_` keeps the strides of what it writes to.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import fx
+
+from graphweave.frontends.dynamo.layout import order_of
+
+_ROW_MAJOR = frozenset({
+    "masked_fill_", "masked_scatter_", "index_add_", "index_copy_", "index_reduce_", "scatter_", "scatter_add_",
+    "scatter_reduce_", "cumsum_", "cumprod_", "tril_", "triu_", "renorm_", "bernoulli_", "normal_", "addmm_",
+    "addbmm_", "baddbmm_", "addmv_", "addr_",
+})  # fmt: skip
+"""In-place calls whose other form gives a result in row-major order, whatever the strides of their operand are."""
+
+
+def writes_apart(gm: fx.GraphModule) -> None:
+    """`v.f_(a)` -> `v.copy_(v.clone().f_(a))` in Dynamo's graph, where f is such a call and v a transposed view."""
+    changed = False
+    for node in list(gm.graph.nodes):
+        name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+        if node.op in ("call_method", "call_function") and name in _ROW_MAJOR and _is_transposed_view(node.args[0]):
+            _rewrite(gm.graph, node)
+            changed = True
+    if changed:
+        gm.recompile()
+
+
+def _is_transposed_view(x: object) -> bool:
+    value = x.meta.get("example_value") if isinstance(x, fx.Node) else None
+    if not isinstance(value, torch.Tensor) or not value._is_view():
+        return False
+    order = order_of(value)
+    return order is not None and order != tuple(range(value.dim()))
+
+
+def _rewrite(graph: fx.Graph, node: fx.Node) -> None:
+    x = node.args[0]
+    assert isinstance(x, fx.Node)
+    with graph.inserting_before(node):
+        own = graph.call_method("clone", (x,))
+        written = graph.create_node(node.op, node.target, (own, *node.args[1:]), dict(node.kwargs))
+        copied = graph.call_method("copy_", (x, written))
+    for new in (own, written, copied):
+        new.meta.update(node.meta)
+    node.replace_all_uses_with(copied)
+    graph.erase_node(node)

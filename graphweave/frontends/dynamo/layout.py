@@ -1,0 +1,145 @@
+"""How a captured tensor lies in memory: the order of its dims, whose memory it shares, and which calls depend on it.
+
+A message program knows values, not layouts: copies that only changed strides are gone from it. Questions about a
+layout are therefore answered from the fake tensors of the captured graph, and where a call or a result depends on it,
+the layout that the capture promised is made again (`builtin._laid_out`).
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.frontends.dynamo.sizes import fixed, same
+
+aten = torch.ops.aten
+
+QUESTIONS = frozenset({aten.sym_stride.int, aten.sym_storage_offset.default})
+"""Calls whose result is a number that says how a tensor lies in memory."""
+
+BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
+"""Calls that read memory by strides, whatever the strides of their operand are."""
+
+EMPTY = {
+    aten.new_empty_strided.default: (aten.new_empty.default, 2),
+    aten.empty_strided.default: (aten.empty.memory_format, 1),
+    aten.empty_permuted.default: (aten.empty.memory_format, 1),
+}
+"""Calls that make room in a given layout -> the call that makes it in the usual one, and how many of the arguments it
+takes."""
+
+
+def order_of(value: Any) -> tuple[int, ...] | None:
+    """The dims of a fake tensor as they lie in memory, outermost first; None where there may be gaps or overlaps.
+
+    Says only what holds at every call, and adds no guard.
+    """
+    if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+        return None
+    sizes, strides = tuple(value.shape), tuple(value.stride())
+    left = [d for d in range(value.dim()) if fixed(sizes[d]) != 1]
+    inner: list[int] = []
+    expected: Any = 1
+    while left:
+        found = next((d for d in reversed(left) if same(strides[d], expected)), None)
+        if found is None:
+            return None
+        left.remove(found)
+        inner.insert(0, found)
+        expected = expected * _at_least_one(sizes[found])
+    order = tuple(inner)
+    ones = tuple(d for d in range(value.dim()) if d not in order)
+    if order == tuple(sorted(order)):
+        return tuple(range(value.dim()))
+    return (*ones, *order)
+
+
+def _at_least_one(size: Any) -> Any:
+    """Strides are counted as if a dim without elements had one."""
+    return size if fixed(size) is not None and fixed(size) else torch.sym_max(1, size)
+
+
+def aliased(node: Any) -> fx.Node | None:
+    """The operand whose memory the result of `node` shares, because the call is a view."""
+    if not isinstance(node, fx.Node) or node.op != "call_function" or not node.args:
+        return None
+    x = node.args[0]
+    if node.target is operator.getitem:
+        views = isinstance(x, fx.Node) and _is_view(x.target)
+        return x if views else None  # type: ignore[return-value]
+    return x if isinstance(x, fx.Node) and _is_view(node.target) else None
+
+
+def _is_view(op: Any) -> bool:
+    if not isinstance(op, torch._ops.OpOverload):
+        return False
+    marks = [r.alias_info for r in op._schema.returns]
+    return bool(marks) and all(m is not None and not m.is_write for m in marks)
+
+
+def root_of(node: fx.Node) -> fx.Node:
+    """The node whose memory `node` shares: itself where it is no view."""
+    while (x := aliased(node)) is not None:
+        node = x
+    return node
+
+
+def views_from(root: fx.Node, node: fx.Node) -> list[fx.Node]:
+    """The views that lead from `root` to `node`, in order."""
+    chain: list[fx.Node] = []
+    while node is not root:
+        chain.append(node)
+        x = aliased(node)
+        assert x is not None
+        node = x
+    return chain[::-1]
+
+
+def depends_on_layout(node: fx.Node) -> bool:
+    """May the result, or whether the call is allowed, depend on the strides of an operand? Yes where it is not known.
+
+    Random numbers are drawn in the order of memory; attention, recurrent layers and normalisation check strides;
+    an operator that is not PyTorch's own may do anything. What writes to its operand takes it as it is.
+    """
+    op = node.target
+    if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable:
+        return False
+    if torch.Tag.nondeterministic_seeded in op.tags:
+        return True
+    if torch.Tag.pointwise in op.tags:
+        return False
+    namespace, _, name = op._schema.name.partition("::")
+    if namespace not in ("aten", "prims") or op in _REINTERPRETS:
+        return True
+    return name not in _FREE
+
+
+_REINTERPRETS = frozenset({aten.view.dtype})
+
+_FREE = frozenset({
+    "sum", "mean", "amax", "amin", "prod", "max", "min", "argmax", "argmin", "any", "all", "var", "std",
+    "var_mean", "std_mean", "cumsum", "cumprod", "cummax", "cummin", "logcumsumexp", "logsumexp",
+    "linalg_vector_norm", "norm", "count_nonzero", "aminmax", "median", "mm", "bmm", "addmm", "baddbmm", "addbmm",
+    "mv", "addmv", "dot", "vdot", "matmul", "addr", "outer", "linear", "linalg_cross", "_softmax", "_log_softmax",
+    "_softmax_backward_data", "_log_softmax_backward_data", "index", "_unsafe_index", "index_select", "gather",
+    "take", "scatter", "scatter_add", "scatter_reduce", "index_add", "index_put", "_unsafe_index_put",
+    "index_reduce", "index_copy", "index_fill", "masked_fill", "masked_select", "masked_scatter", "embedding",
+    "embedding_dense_backward", "nonzero", "bincount", "searchsorted", "bucketize", "sort", "argsort", "topk",
+    "kthvalue", "unique_dim", "_unique2", "unique_consecutive", "isin", "repeat_interleave",
+    "_convert_indices_from_coo_to_csr", "cat", "stack", "slice", "select", "expand", "permute", "t", "transpose",
+    "squeeze", "unsqueeze", "repeat", "flip", "roll", "constant_pad_nd", "split", "split_with_sizes",
+    "unsafe_split", "unsafe_split_with_sizes", "unbind", "chunk", "unsafe_chunk", "diagonal", "unfold", "view",
+    "_unsafe_view", "reshape", "_reshape_alias", "view_copy", "permute_copy", "expand_copy", "detach", "alias",
+    "lift_fresh", "lift_fresh_copy", "clone", "copy", "_to_copy", "convert_element_type", "slice_scatter",
+    "select_scatter", "diagonal_scatter", "slice_backward", "select_backward", "diagonal_backward",
+    "unfold_backward", "tril", "triu", "full", "zeros", "ones", "empty", "arange", "scalar_tensor", "new_zeros",
+    "new_full", "new_ones", "new_empty", "new_empty_strided", "empty_strided", "empty_permuted", "zeros_like",
+    "ones_like", "full_like", "empty_like", "fill", "zero", "sym_size", "sym_stride", "sym_storage_offset",
+    "sym_numel", "_local_scalar_dense", "item", "_assert_scalar", "_assert_async", "native_layer_norm",
+    "native_layer_norm_backward", "_native_batch_norm_legit_functional", "native_batch_norm_backward", "mse_loss",
+    "binary_cross_entropy", "nll_loss_forward", "nll_loss_backward",
+})  # fmt: skip
+"""PyTorch's own operators whose results are the same numbers whatever the strides of their operands are."""

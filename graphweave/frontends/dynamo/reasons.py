@@ -1,0 +1,101 @@
+"""Why PyTorch could not trace or compile something, in one line that keeps the whole reason, and at which line."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.core.lines import is_library, shown_path
+
+_USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTALL)
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_NOT_THEIRS = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parent) + os.sep)
+_NAMED_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
+_ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
+_UNCONVERTED = re.compile(r"WON'T CONVERT (\S+) (\S+) line (\d+)")
+_WRAPPED = re.compile(r"\Abackend=.*? raised:\n", re.DOTALL)
+
+
+def one_line(text: str) -> str:
+    """A report of Dynamo's, title and explanation, as one line; its hints and developers' context are left out.
+
+    Any other text is given whole, without line breaks.
+    """
+    title, _, rest = text.strip().partition("\n")
+    found = re.search(r"Explanation: (.*?)(?=\n\s*\n|\n\s*Hint:|\n\s*Developer debug context:|\Z)", rest, re.DOTALL)
+    if found is None:
+        return " ".join(text.split())
+    return " ".join(f"{title.strip().rstrip('.')}. {found[1].strip()}".split()).rstrip(".")
+
+
+def reason_of(error: BaseException) -> tuple[str, str]:
+    """(why in one line, the innermost line of the user's: "file:line" or "") of a failure to trace or to compile.
+
+    Of an exception that PyTorch has wrapped, the one inside is the reason.
+    """
+    text = _ADVICE.sub("", str(error))
+    where = _own_line(text)
+    text = _WRAPPED.sub("", _USER_CODE.sub("", text))
+    return one_line(text) or type(error).__name__, where
+
+
+def line_of(target: Callable[..., Any]) -> str:
+    """Where a function, or the forward of a module, begins: "file:line", "" of what has no source."""
+    called = getattr(target, "forward", target) if isinstance(target, torch.nn.Module) else target
+    code = getattr(inspect.unwrap(called), "__code__", None)
+    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+
+
+def at(where: str) -> str:
+    """ " (train.py:3)", or nothing where no line is known."""
+    return f" ({where})" if where else ""
+
+
+def not_traced(name: str, where: str, why: str) -> str:
+    """The warning about a function that PyTorch could not trace."""
+    return (
+        f"graphweave: {name}{at(where)} runs eagerly, since PyTorch could not trace it: {why}. Change that line, or "
+        "call it outside of what is compiled; graphweave.explain lists what is compiled."
+    )
+
+
+def unconverted(message: str) -> tuple[str, str]:
+    """(name, "file:line") of the function of which Dynamo says that it will not convert it."""
+    found = _UNCONVERTED.search(message)
+    if found is None:
+        return "a function", ""
+    name, path, line = found.groups()
+    return function_name(name), f"{shown_path(path)}:{line}"
+
+
+def function_name(name: str) -> str:
+    """What the user calls a function that Dynamo traces: ours around it, and the rest of one behind a graph break, have
+    names of their own."""
+    rest = re.fullmatch(r"torch_dynamo_resume_in_(.*)_at_(\d+)", name)
+    return f"{rest[1]}, behind line {rest[2]}" if rest else name.removeprefix("traced_")
+
+
+def graph_place(module: fx.GraphModule) -> str:
+    """The user's function that a graph was captured from, with the first of its lines: "forward (train.py:8)"."""
+    for node in module.graph.nodes:
+        frames = [
+            f for f in _NAMED_FRAME.findall(node.meta.get("stack_trace") or "") if not f[0].startswith(_NOT_THEIRS)
+        ]
+        if frames:
+            path, line, name = next((f for f in frames if not is_library(f[0])), frames[0])
+            return f"{name} ({shown_path(path)}:{line})"
+    return "a function"
+
+
+def _own_line(text: str) -> str:
+    found = _USER_CODE.search(text)
+    frames = _FRAME.findall(found[1]) if found else []
+    own = [f"{shown_path(path)}:{line}" for path, line in frames if not is_library(path)]
+    return own[-1] if own else ""

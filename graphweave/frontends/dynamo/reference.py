@@ -1,0 +1,278 @@
+"""`options={"verify": True}`: what a compiled program gives beside the captured graph, run as it stands by PyTorch.
+
+The check of each region (`compiler/check.py`) compares kernels with the program that they were made from. This one
+compares results and gradients with the graph that the program was made from, so it covers the importer, the rewriting
+and the calls left to PyTorch: their values, and how results lie in memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils._pytree import tree_flatten
+
+from graphweave.core.errors import GraphweaveError, VerifyError
+from graphweave.frontends.dynamo.importer import Imported, attribute, location
+from graphweave.frontends.dynamo.masks import copy_of
+from graphweave.ir.message.interp import interp
+from graphweave.ir.message.layouts import Promise, lies, memory_of
+from graphweave.ir.message.nodes import Input
+from graphweave.ir.philox import uniform
+
+aten = torch.ops.aten
+
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
+"""Of the largest number of a result: the whole graph sums in another order, one call after the other."""
+
+_TRIALS = 6
+"""Runs on inputs changed by their rounding, before a difference is reported."""
+
+_EMPTY = frozenset({
+    aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
+    aten.new_empty_strided.default, aten.empty_permuted.default,
+})  # fmt: skip
+"""Calls whose numbers are nobody's business: 0, here and in the program."""
+
+
+class Reference:
+    """A captured graph and what was imported of it. `gradients`: results from this position on are the backward's."""
+
+    def __init__(self, module: fx.GraphModule, imported: Imported, gradients: int | None = None) -> None:
+        self._module = copy_of(module)
+        self._imported = imported
+        self._results = tree_flatten(self._module.graph.output_node().args[0])[0]
+        self._gradients = len(self._results) if gradients is None else gradients
+
+    def forward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
+        """VerifyError unless `results` are what the graph gives for the placeholders' values, from random `state`."""
+        self._check(given, state, results, range(self._gradients))
+
+    def backward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
+        self._check(given, state, results, range(self._gradients, len(self._results)))
+
+    def _check(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any], which: range) -> None:
+        with _random_state(state), torch.no_grad():
+            wanted = [self._results[i] for i in which]
+            env = self._run(given, wanted)
+            for i, node, got in zip(which, wanted, results, strict=False):
+                want = env.get(node) if isinstance(node, fx.Node) else node
+                if _differs(got, want, 0.0) and _differs(got, want, self._spread(given, state, node, want)):
+                    raise VerifyError(self._said(given, state, i, got, want))
+                self._check_memory(i, got, want)
+            if which.start == 0:
+                self._check_aliases(given, results, [env.get(n) if isinstance(n, fx.Node) else n for n in wanted])
+
+    # -------------------------------------------------------- the graph by PyTorch
+
+    def _run(self, given: Mapping[str, Any], wanted: Sequence[Any]) -> dict[fx.Node, Any]:
+        """The values of every node that `wanted` need, as eager mode computes them."""
+        needed = _ancestors(n for n in wanted if isinstance(n, fx.Node))
+        env: dict[fx.Node, Any] = {}
+        for node in self._module.graph.nodes:
+            # what draws must run in any case: the numbers after it depend on it
+            if node not in needed and not _draws(node):
+                continue
+            if node.op == "placeholder":
+                env[node] = given[node.name]
+            elif node.op == "get_attr":
+                env[node] = attribute(self._module, str(node.target))
+            elif node.op == "call_function":
+                args, kwargs = fx.map_arg((node.args, node.kwargs), env.__getitem__)
+                env[node] = self._call(node, args, kwargs)
+        return env
+
+    def _call(self, node: fx.Node, args: Any, kwargs: Any) -> Any:
+        if node.name in self._imported.seeded:
+            seed = torch.randint(2**63 - 1, (), dtype=torch.int64, device=args[0].device)
+            position = torch.arange(args[0].numel(), device=args[0].device).reshape(args[0].shape)
+            dtype = kwargs.get("dtype") or args[0].dtype
+            drawn = dtype if dtype == torch.float64 else torch.float32
+            return uniform(seed, position, drawn).to(dtype)
+        assert callable(node.target)
+        out = node.target(*args, **kwargs)
+        return out.zero_() if node.target in _EMPTY else out
+
+    def _spread(self, given: Mapping[str, Any], state: Tensor, node: Any, want: Any) -> Any:
+        """How far each number of a result moves with the rounding of the inputs: a comparison that is nearly a tie
+        may be decided in another way, and a gradient then goes elsewhere."""
+        if not isinstance(want, Tensor) or not want.is_floating_point():
+            return 0.0
+        noise = torch.Generator().manual_seed(0)
+        spread = torch.zeros_like(want)
+        for _ in range(_TRIALS):
+            torch.set_rng_state(state)
+            moved = {name: _rounded(v, noise) for name, v in given.items()}
+            spread = torch.maximum(spread, (self._run(moved, [node])[node] - want).abs())
+        return 4 * spread
+
+    # -------------------------------------------------------- what is wrong, and where
+
+    def _said(self, given: Mapping[str, Any], state: Tensor, i: int, got: Any, want: Any) -> str:
+        line = self._first_wrong(given, state) or self._line(i)
+        return f"{self._name(i)} differs from eager mode's: {_difference(got, want)}. It comes from {line}."
+
+    def _line(self, i: int) -> str:
+        return location(self._results[i]) or "an unknown line"
+
+    def _name(self, i: int) -> str:
+        return f"result {i}" if i < self._gradients else f"the gradient of input {i - self._gradients}"
+
+    def _first_wrong(self, given: Mapping[str, Any], state: Tensor) -> str:
+        """The user's line of the first call that the imported program gives another value; "" where all agree."""
+        program, origins = self._imported.program, self._imported.origins
+        nodes = [n for n in self._module.graph.nodes if n.name in origins]
+        constants = {
+            n.name: v for r, v in self._imported.attributes.items() if isinstance(n := program.nodes[r], Input)
+        }
+        outputs = tuple(origins[n.name] for n in nodes)
+        try:
+            torch.set_rng_state(state)
+            values = interp(dataclasses.replace(program, outputs=outputs), {**given, **constants})
+        except (GraphweaveError, RuntimeError):
+            return ""
+        torch.set_rng_state(state)
+        env = self._run(given, nodes)
+        for node, value in zip(nodes, values, strict=True):
+            if _comparable(node, env[node]) and _differs(value, env[node], 0.0):
+                return location(node)
+        return ""
+
+    def _check_memory(self, i: int, got: Any, want: Any) -> None:
+        promise = self._imported.promises[i] if i < len(self._imported.promises) else None
+        if not isinstance(got, Tensor) or promise is None or promise.order is None or not got.numel():
+            return
+        loose = promise.loose and got.is_contiguous()
+        if not loose and lies(want, promise.order) and not lies(got, promise.order):
+            raise VerifyError(
+                f"{self._name(i)} lies in memory in other strides than eager mode's: expected {want.stride()} for "
+                f"sizes {tuple(want.shape)}, got {got.stride()}. It comes from {self._line(i)}."
+            )
+
+    def _check_aliases(self, given: Mapping[str, Any], got: Sequence[Any], want: Sequence[Any]) -> None:
+        """No result may lie in memory of an input, or of another result, where eager mode's does not."""
+        inputs = list(given.values())
+        for i, (mine, theirs) in enumerate(zip(got, want, strict=False)):
+            if not isinstance(mine, Tensor) or not isinstance(self._promise(i), Promise):
+                continue
+            others = zip([*inputs, *got[:i]], [*inputs, *want[:i]], strict=False)
+            for other, should in others:
+                if memory_of([mine]) & memory_of([other]) and not memory_of([theirs]) & memory_of([should]):
+                    raise VerifyError(
+                        f"{self._name(i)} shares its memory with an input or another result, and eager mode's does "
+                        f"not. It comes from {self._line(i)}."
+                    )
+
+    def _promise(self, i: int) -> Promise | None:
+        return self._imported.promises[i] if i < len(self._imported.promises) else None
+
+
+def checked_inference(
+    reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
+) -> Callable[[list[Any]], list[Any]]:
+    """`run`, whose results are compared at each call; its arguments are the values of the placeholders `names`."""
+
+    def checked(args: list[Any]) -> list[Any]:
+        given, state = dict(zip(names, args, strict=True)), torch.get_rng_state()
+        results = run(list(args))
+        args.clear()
+        reference.forward(given, state, results)
+        return results
+
+    return checked
+
+
+def checked_forward(
+    reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
+) -> Callable[[list[Any]], list[Any]]:
+    """As `checked_inference`; behind the results come copies of arguments that are tensors, and the random state."""
+    plain = checked_inference(reference, run, names)
+
+    def checked(args: list[Any]) -> list[Any]:
+        state = torch.get_rng_state()
+        copies = [a.detach().clone() for a in args if isinstance(a, Tensor)]
+        return [*plain(args), *copies, state]
+
+    return checked
+
+
+def checked_backward(
+    reference: Reference, run: Callable[[list[Any]], list[Any]], own: Sequence[str | None], names: Sequence[str]
+) -> Callable[[list[Any]], list[Any]]:
+    """`run` takes the first arguments, `own`, named where they are tangents; then come the forward's, and its state."""
+
+    def checked(args: list[Any]) -> list[Any]:
+        *values, state = args
+        args.clear()
+        given = {name: v for name, v in zip([*own, *names], values, strict=True) if name is not None}
+        results = run(values[: len(own)])
+        reference.backward(given, state, results)
+        return results
+
+    return checked
+
+
+@contextmanager
+def _random_state(state: Tensor) -> Iterator[None]:
+    now = torch.get_rng_state()
+    torch.set_rng_state(state)
+    try:
+        yield
+    finally:
+        torch.set_rng_state(now)
+
+
+def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    todo = list(nodes)
+    while todo:
+        node = todo.pop()
+        if node not in found:
+            found.add(node)
+            todo.extend(node.all_input_nodes)
+    return found
+
+
+def _draws(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def _rounded(value: Any, noise: torch.Generator) -> Any:
+    """`value` with every number off by a few of its last bits."""
+    if not isinstance(value, Tensor) or not value.is_floating_point():
+        return value
+    bits = torch.randn(value.shape, generator=noise, dtype=value.dtype).to(value.device)
+    return value * (1 + 4 * torch.finfo(value.dtype).eps * bits)
+
+
+def _differs(got: Any, want: Any, spread: Any) -> bool:
+    if not isinstance(want, Tensor):
+        return bool(got != want)
+    if not isinstance(got, Tensor) or got.shape != want.shape or got.dtype != want.dtype:
+        return True
+    if not want.is_floating_point():
+        return not torch.equal(got, want)
+    known = want.isfinite()  # where an overflow has made inf or NaN, rules of algebra may have moved it
+    off = torch.where(known, (got - want).abs(), 0)
+    scale = float(torch.where(known, want, 0).abs().max()) if want.numel() else 0.0
+    allowed = _TOLERANCE.get(want.dtype, 0.0) * max(scale, 1.0) + torch.as_tensor(spread).nan_to_num()
+    return not bool((off <= allowed).all())
+
+
+def _difference(got: Any, want: Any) -> str:
+    if not isinstance(got, Tensor) or not isinstance(want, Tensor):
+        return f"expected {want}, got {got}"
+    if got.shape != want.shape or got.dtype != want.dtype:
+        return f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
+    if not want.is_floating_point():
+        return f"{int((got != want).sum())} of {want.numel()} numbers are others"
+    worst = int((got - want).abs().nan_to_num(posinf=torch.inf, nan=torch.inf).argmax())
+    return f"expected {want.flatten()[worst]:.6g}, got {got.flatten()[worst]:.6g}, where they differ most"
+
+
+def _comparable(node: fx.Node, value: Any) -> bool:
+    return isinstance(value, Tensor | int) and node.target not in _EMPTY

@@ -1,0 +1,59 @@
+"""An index that was gathered from the numbers of the rows it names is that index: `arange(n)[i]` is `i`.
+
+PyG expands compressed indices by repeating the number of each row, which is a gather of numbers. Read through it, the
+index would be another one than the index it was gathered along, and the two would be two maps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+
+from graphweave.frontends.dynamo.numbering import IDENTITY, RESHAPES
+from graphweave.frontends.dynamo.row_rules import index_vector, pulled, pushed
+from graphweave.frontends.dynamo.sizes import rank, same, shape, val
+
+aten = torch.ops.aten
+
+
+def without_gathered_numbers(gm: fx.GraphModule) -> fx.GraphModule:
+    """`gm`, or a copy without such gathers where only calls read them that check the index against as many rows."""
+    gathers = [n for n in gm.graph.find_nodes(op="call_function", target=aten.index_select.default) if _needless(n)]
+    if not gathers:
+        return gm
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, copies)).meta.update(gm.graph.output_node().meta)
+    for old, new in copies.items():
+        new.name = old.name
+    for node in gathers:
+        copies[node].replace_all_uses_with(copies[node].args[2])  # type: ignore[arg-type]
+        graph.erase_node(copies[node])
+    return fx.GraphModule(gm, graph)
+
+
+def _needless(node: fx.Node) -> bool:
+    numbers, dim, index = node.args[:3]
+    if dim != 0 or not _counts(numbers) or rank(index) != 1 or val(index).dtype != val(node).dtype:  # type: ignore[arg-type]
+        return False
+    return all(_is_index(node, user, shape(numbers)[0]) for user in node.users)  # type: ignore[arg-type]
+
+
+def _counts(node: Any) -> bool:
+    """Is it arange(n)?"""
+    if node.target is aten.arange.default:
+        return True
+    starts_at_0 = node.target in (aten.arange.start, aten.arange.start_step) and node.args[0] == 0
+    return starts_at_0 and (len(node.args) < 3 or node.args[2] == 1)
+
+
+def _is_index(node: fx.Node, user: fx.Node, rows: Any) -> bool:
+    """Does `user`, or do those who read its reshape, take `node` for an index of so many rows, and as nothing else?"""
+    if user.target in IDENTITY or user.target in RESHAPES:
+        return index_vector(user) is node and all(_is_index(node, after, rows) for after in user.users)
+    found = pulled(user) or pushed(user)
+    if found is None or found[2] or found[0] is not node or not same(shape(found[1])[0], rows):
+        return False
+    return node not in (user.args[0], *user.args[3:])

@@ -1,0 +1,140 @@
+"""The door for torch.sparse tensors: a SparseMatrix goes in for each, and sparse tensors come out again."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from graphweave.frontends.dynamo.sparse_indices import Indices
+from graphweave.frontends.dynamo.sparse_matrix import LAYOUTS, SparseMatrix, as_sparse, stand_in
+
+Place = tuple[Any, Any]
+"""A dict, list or cell, and the key there of a value that holds sparse tensors."""
+
+_DEPTH = 6
+"""How far down an object is searched: PyG's HeteroData has a dict of stores, objects that each have a dict."""
+
+_NO_OBJECTS = (Tensor, nn.Module, type, types.FunctionType, types.MethodType, types.ModuleType)
+
+
+class _Cell:
+    """A variable of a closure, as if it were the only key of a dict."""
+
+    def __init__(self, cell: types.CellType) -> None:
+        self._cell = cell
+
+    def __getitem__(self, key: str) -> Any:
+        return self._cell.cell_contents
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._cell.cell_contents = value
+
+
+def is_sparse(x: Any) -> bool:
+    return isinstance(x, Tensor) and type(x) is not SparseMatrix and x.layout in LAYOUTS
+
+
+def taken_apart(x: Any) -> Any:
+    """`x`, a tensor, list, tuple or dict, with a SparseMatrix for each sparse tensor; copied where that changes it."""
+    if is_sparse(x):
+        return stand_in(x)
+    if isinstance(x, list | tuple):
+        items = [taken_apart(item) for item in x]
+        if all(new is old for new, old in zip(items, x, strict=True)):
+            return x
+        return type(x)(*items) if hasattr(x, "_fields") else type(x)(items)
+    if type(x) is dict:
+        values = {key: taken_apart(item) for key, item in x.items()}
+        return x if all(values[key] is x[key] for key in x) else values
+    return x
+
+
+def given_back(out: Any) -> Any:
+    """Results of a compiled function: plain tensors and sparse ones."""
+    if type(out) is SparseMatrix:
+        return as_sparse(out)
+    if type(out) is Indices:
+        return out.gw_plain
+    if type(out) in (list, tuple):
+        items = [given_back(item) for item in out]
+        return out if all(new is old for new, old in zip(items, out, strict=True)) else type(out)(items)
+    if type(out) is dict:
+        values = {key: given_back(item) for key, item in out.items()}
+        return out if all(values[key] is out[key] for key in out) else values
+    return out
+
+
+def places_in(objects: Iterator[Any] | tuple[Any, ...]) -> list[Place]:
+    """Where objects among arguments (a dataclass, PyG's Data) hold sparse tensors."""
+    found: list[Place] = []
+    for x in objects:
+        _search(x, found, _DEPTH)
+    return found
+
+
+def places_of(target: Callable[..., Any]) -> list[Place]:
+    """Where a function or module holds sparse tensors: buffers, attributes, variables of its closure, named globals."""
+    found: list[Place] = []
+    while isinstance(target, functools.partial):
+        _search(target.args, found, 1)
+        target = target.func
+    owner = getattr(target, "__self__", target)
+    if isinstance(owner, nn.Module):
+        for module in owner.modules():
+            _look(module._buffers, found)
+            _look(module.__dict__, found)
+    elif owner is not target:
+        _search(owner, found, _DEPTH)
+    function = getattr(target, "__func__", target)
+    if isinstance(function, types.FunctionType):
+        _look(
+            {name: function.__globals__.get(name) for name in function.__code__.co_names}, found, function.__globals__
+        )
+        for cell in function.__closure__ or ():
+            try:
+                _look({"": cell.cell_contents}, found, _Cell(cell))
+            except ValueError:  # a variable that has no value yet
+                continue
+    return found
+
+
+def _look(values: dict[str, Any], found: list[Place], container: Any = None) -> None:
+    for key, value in values.items():
+        if isinstance(value, Tensor | list | tuple | dict) and key[:1] != "__" and taken_apart(value) is not value:
+            found.append((values if container is None else container, key))
+
+
+def _search(x: Any, found: list[Place], depth: int) -> None:
+    if depth < 0 or isinstance(x, _NO_OBJECTS):
+        return
+    if isinstance(x, dict):
+        for key, value in x.items():
+            if is_sparse(value):
+                found.append((x, key))
+            else:
+                _search(value, found, depth - 1)
+    elif isinstance(x, list | tuple):
+        for item in x:
+            _search(item, found, depth - 1)
+    elif hasattr(x, "__dict__"):
+        _search(x.__dict__, found, depth - 1)
+
+
+@contextmanager
+def swapped(places: list[Place]) -> Iterator[None]:
+    """Inside, what is at the places is taken apart. Put back at the end, unless the function set something else."""
+    originals = [(container, key, container[key]) for container, key in places]
+    inside = [taken_apart(value) for _, _, value in originals]
+    for (container, key, _), value in zip(originals, inside, strict=True):
+        container[key] = value
+    try:
+        yield
+    finally:
+        for (container, key, original), value in zip(originals, inside, strict=True):
+            if container[key] is value:
+                container[key] = original

@@ -1,0 +1,105 @@
+"""Compressed indices (crow, ccol) that know the index they stand for, so that what is made of them leads there.
+
+PyG's `ptr2index`, and who does the same by hand, repeats the number of each row as often as the row has entries. How
+many that makes is in no size that a trace could see, and it would be another index than the one along which the matrix
+multiplies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+class Indices(Tensor):
+    """The plain tensor `gw_plain`, what it is (`gw_kind`), and the row of each entry, `gw_row`.
+
+    "pointer" [rows + 1]: crow or ccol indices. "starts" and "ends" [rows]: a pointer without its last or first element.
+    "counts" [rows]: their difference.
+    """
+
+    gw_plain: Tensor
+    gw_kind: str
+    gw_row: Tensor
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if func.__name__ in _FUNCTIONS:
+            out = _FUNCTIONS[func.__name__](*args, **given)
+            if out is not None:
+                return out
+        return func(*[as_plain(a) for a in args], **{name: as_plain(a) for name, a in given.items()})
+
+
+def indices(plain: Tensor, kind: str, row: Tensor) -> Tensor:
+    out = plain.as_subclass(Indices)
+    out.gw_plain, out.gw_kind, out.gw_row = plain, kind, row
+    return out
+
+
+def as_plain(x: Any) -> Any:
+    """The plain tensor, also in a list or tuple of arguments."""
+    if isinstance(x, Indices):
+        return x.gw_plain
+    if type(x) is list:
+        return [as_plain(item) for item in x]
+    if type(x) is tuple:
+        return tuple([as_plain(item) for item in x])
+    return x
+
+
+def of_kind(x: Any, kind: str) -> bool:
+    return isinstance(x, Indices) and x.gw_kind == kind
+
+
+def _alike(x: Any, *_: Any, **__: Any) -> Tensor:
+    return indices(x.gw_plain.detach(), x.gw_kind, x.gw_row)
+
+
+def _view(x: Any, *sizes: Any) -> Tensor | None:
+    return _alike(x) if list(sizes) in ([-1], [[-1]]) and x.gw_kind == "pointer" else None
+
+
+def _long(x: Any) -> Tensor | None:
+    return _alike(x) if x.gw_plain.dtype == torch.int64 else None
+
+
+def _diff(x: Any, *args: Any, **kwargs: Any) -> Tensor | None:
+    if args or kwargs or not of_kind(x, "pointer"):
+        return None
+    return indices(x.gw_plain.diff(), "counts", x.gw_row)
+
+
+def _item(x: Any, which: Any) -> Tensor | None:
+    if of_kind(x, "pointer") and isinstance(which, slice):
+        if (which.start, which.stop, which.step) == (1, None, None):
+            return indices(x.gw_plain[1:], "ends", x.gw_row)
+        if (which.start, which.stop, which.step) in ((None, -1, None), (0, -1, None)):
+            return indices(x.gw_plain[:-1], "starts", x.gw_row)
+    return None
+
+
+def _sub(ends: Any, starts: Any, **kwargs: Any) -> Tensor | None:
+    if kwargs or not of_kind(ends, "ends") or not of_kind(starts, "starts") or ends.gw_row is not starts.gw_row:
+        return None
+    return indices(ends.gw_plain - starts.gw_plain, "counts", ends.gw_row)
+
+
+def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: Any) -> Tensor | None:
+    """For each entry the value of its row: a gather. Of the counts alone: the rows themselves."""
+    if repeats is None and dim is None and of_kind(x, "counts"):
+        return x.gw_row
+    if of_kind(repeats, "counts") and not isinstance(x, Indices) and (dim == 0 or (dim is None and x.dim() == 1)):
+        return x.index_select(0, repeats.gw_row)
+    return None
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "detach": _alike, "clone": _alike, "contiguous": _alike, "long": _long, "view": _view, "reshape": _view,
+    "diff": _diff, "__getitem__": _item,
+    "getitem": _item, "sub": _sub, "__sub__": _sub, "repeat_interleave": _repeat_interleave,
+}  # fmt: skip

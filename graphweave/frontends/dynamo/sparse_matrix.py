@@ -1,0 +1,274 @@
+"""A torch.sparse matrix as the graph that it is: index tensors are maps, values are values of edges.
+
+Dynamo takes no sparse tensors. A `SparseMatrix` is handed over in place of each (`sparse_arguments.py`). While it is
+traced, it answers what PyTorch's functions and PyG's helpers ask of a sparse tensor by gathers and scatters of plain
+tensors (`sparse_functions.py`). Outside of a trace, behind a graph break or where a model has kept one from an earlier
+call, it acts as the sparse tensor that it stands for.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import Tensor
+from torch._dynamo.eval_frame import skip_code
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {}
+"""Name of a PyTorch function, as PyTorch hands it over -> what stands in for it where a SparseMatrix is an argument.
+After NotImplemented the graph breaks, and eager mode does it or says why it cannot."""
+
+_used = False
+
+
+def in_use() -> bool:
+    """Has a function been traced that takes sparse tensors, or makes one or something of the kind? The guards of its
+    compiled code ask for the equals of `sparse_polyfills.py` at every call from then on."""
+    return _used
+
+
+def use(*_: Any) -> None:
+    global _used
+    _used = True
+
+
+LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
+_tracing = torch.compiler.is_dynamo_compiling
+_COMPILER = ("torch._dynamo", "torch._subclasses", "torch._functorch", "torch._guards", "torch._logging", "torch.fx")
+
+
+def _asked_by_compiler() -> bool:
+    """Does PyTorch's compiler ask what tensor a SparseMatrix is made of, rather than what it stands for?"""
+    return not _tracing() and str(sys._getframe(2).f_globals.get("__name__", "")).startswith(_COMPILER)
+
+
+def _own(name: str, of: Tensor) -> Any:
+    """Attribute `name` of the tensor that a SparseMatrix is made of."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return getattr(Tensor, name).__get__(of)
+
+
+class SparseMatrix(Tensor):
+    """A matrix [rows, cols] with `gw_values` [entries, ...] at (row[k], col[k]).
+
+    `gw_row` and `gw_col` are indices [entries]. What is None of them is in `gw_given`: crow or ccol indices of a
+    compressed layout, indices [2, entries] of COO. `gw_rows` [rows, 0] and `gw_cols` [cols, 0] carry the sizes, since
+    sizes of tensors become symbols and plain numbers would be compiled in. `gw_coalesced`: entries are known to be
+    sorted and distinct. `gw_entered`: it was made at the door. `gw_real` is the sparse tensor it stands for, if there
+    is one. The SparseMatrix itself is a tensor of one number, of the values' dtype and device: it has no size that
+    compiled code could ask for.
+    """
+
+    gw_values: Tensor
+    gw_row: Tensor | None
+    gw_col: Tensor | None
+    gw_given: Tensor | None
+    gw_rows: Tensor
+    gw_cols: Tensor
+    gw_layout: torch.layout
+    gw_coalesced: bool
+    gw_entered: bool
+    gw_real: Tensor | None
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if _asked_by_compiler():
+            return super().__torch_function__(func, types, args, given)
+        if not _tracing():
+            return eagerly(func, args, given)
+        name = func.__name__  # by name: under Dynamo one function has several objects
+        if name == "__get__":  # dtype, device and the like, which are those of the number
+            return func(*args, **given)
+        out = FUNCTIONS[name](*args, **given) if name in FUNCTIONS else NotImplemented
+        return eagerly(func, args, given) if out is NotImplemented else out
+
+    @property
+    def layout(self) -> torch.layout:  # type: ignore[override]
+        return _own("layout", self) if _asked_by_compiler() else self.gw_layout
+
+    @property
+    def shape(self) -> torch.Size:  # type: ignore[override]
+        return _own("shape", self) if _asked_by_compiler() else size(self)
+
+    @property
+    def ndim(self) -> int:  # type: ignore[override]
+        return _own("ndim", self) if _asked_by_compiler() else self.gw_values.dim() + 1
+
+    @property
+    def requires_grad(self) -> bool:  # type: ignore[override]
+        return _own("requires_grad", self) if _asked_by_compiler() else self.gw_values.requires_grad
+
+    @property
+    def is_sparse(self) -> bool:  # type: ignore[override]
+        return False if _asked_by_compiler() else self.gw_layout is torch.sparse_coo
+
+    @property
+    def is_sparse_csr(self) -> bool:  # type: ignore[override]
+        return False if _asked_by_compiler() else self.gw_layout is torch.sparse_csr
+
+    @property
+    def T(self) -> Tensor:  # type: ignore[override]
+        return self.t()
+
+    @property
+    def mT(self) -> Tensor:  # type: ignore[override]
+        return self.t()
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return as_sparse(self).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return as_sparse(self).__deepcopy__(memo)
+
+    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+        return repr(as_sparse(self))
+
+
+def never_alone(cls: type[Tensor]) -> None:
+    """Dynamo inlines the methods of `cls` and compiles none on its own, as it would where they are called behind a
+    graph break: compiled, they would answer as if they were traced."""
+    for member in vars(cls).values():
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        if isinstance(function, FunctionType):
+            skip_code(function.__code__)
+
+
+never_alone(SparseMatrix)
+
+
+@torch._dynamo.disable(reason="graphweave has no gathers and scatters for this function of a sparse tensor")
+def eagerly(func: Any, args: Any, kwargs: Any) -> Any:
+    """`func` of the sparse tensors themselves, behind a graph break."""
+    return func(*as_sparse(args), **as_sparse(kwargs))
+
+
+def matrix(
+    values: Tensor, row: Tensor | None, col: Tensor | None, rows: Tensor, cols: Tensor, layout: torch.layout,
+    *, given: Tensor | None = None, coalesced: bool = True, real: Tensor | None = None,
+) -> SparseMatrix:  # fmt: skip
+    """The fields of SparseMatrix, made one; traced, or from plain tensors at the door."""
+    out = values.detach().new_empty(()).as_subclass(SparseMatrix)
+    out.gw_values, out.gw_row, out.gw_col, out.gw_given = values, row, col, given
+    out.gw_rows, out.gw_cols, out.gw_layout, out.gw_coalesced = rows, cols, layout, coalesced
+    out.gw_entered, out.gw_real = real is not None, real
+    return out
+
+
+def size(a: SparseMatrix, dim: int | None = None) -> Any:
+    """a.size() and a.size(dim), without looking at an entry."""
+    if a.gw_entered:
+        for ends in (a.gw_rows, a.gw_cols):
+            # A guard: with rows known not to be 0, a layer that asks whether entries and self loops are none may go on.
+            if ends.shape[0] < 2 and ends.shape[0] == 1:
+                pass
+    sizes = (a.gw_rows.shape[0], a.gw_cols.shape[0], *a.gw_values.shape[1:])
+    return torch.Size(sizes) if dim is None else sizes[dim]
+
+
+def expanded(pointer: Tensor, entries: Any) -> Tensor:
+    """Compressed indices [rows + 1] -> the row of each of so many entries."""
+    return torch.repeat_interleave(pointer[1:] - pointer[:-1], output_size=entries)
+
+
+def row_of(a: SparseMatrix) -> Tensor:
+    return _end_of(a, a.gw_row, 0)
+
+
+def col_of(a: SparseMatrix) -> Tensor:
+    return _end_of(a, a.gw_col, 1)
+
+
+def _end_of(a: SparseMatrix, known: Tensor | None, which: int) -> Tensor:
+    if known is not None:
+        return known
+    assert a.gw_given is not None
+    return a.gw_given[which] if a.gw_layout is torch.sparse_coo else expanded(a.gw_given, a.gw_values.shape[0])
+
+
+def stand_in(real: Tensor) -> Tensor:
+    """A SparseMatrix for a sparse tensor; the tensor itself where it is of another layout (blocks) or has batches.
+
+    Gradients of values become gradients of `real`. A COO tensor that is not coalesced gives its values a gradient only
+    once it is, so then it is the coalesced one that is taken apart.
+    """
+    use()
+    row = col = None
+    if real.layout is torch.sparse_coo:
+        if real.sparse_dim() != 2:
+            return real
+        if not real.is_coalesced() and real.requires_grad:
+            real = real.coalesce()
+        given = real._indices()
+    elif real.layout is torch.sparse_csr:
+        given, col = real.crow_indices(), real.col_indices()
+    else:
+        given, row = real.ccol_indices(), real.row_indices()
+    if real.layout is not torch.sparse_coo and given.dim() != 1:
+        return real
+    rows, cols = (given.new_empty((n, 0)) for n in real.shape[:2])
+    values = _Values.apply(real) if real.requires_grad else _values(real)
+    coalesced = real.layout is not torch.sparse_coo or real.is_coalesced()
+    return matrix(values, row, col, rows, cols, real.layout, given=given, coalesced=coalesced, real=real)
+
+
+def _values(real: Tensor) -> Tensor:
+    """An alias of the values that is no view of the matrix: Dynamo guards a view by what it is a view of."""
+    return (real._values() if real.layout is torch.sparse_coo else real.values()).detach()
+
+
+class _Values(torch.autograd.Function):
+    """The values of a matrix; their gradient is a matrix of the same entries."""
+
+    @staticmethod
+    def forward(ctx: Any, real: Tensor) -> Tensor:
+        ctx.matrix = real.detach()
+        return _values(real)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return like(ctx.matrix, gradient)
+
+
+def like(real: Tensor, values: Tensor) -> Tensor:
+    """`real` with other values."""
+    size = (*real.shape[:2], *values.shape[1:])
+    if real.layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(real._indices(), values, size, is_coalesced=real.is_coalesced() or None)
+    if real.layout is torch.sparse_csr:
+        return torch.sparse_csr_tensor(real.crow_indices(), real.col_indices(), values, size)
+    return torch.sparse_csc_tensor(real.ccol_indices(), real.row_indices(), values, size)
+
+
+def as_sparse(x: Any) -> Any:
+    """The sparse tensors that SparseMatrices stand for, in the arguments or results of a function."""
+    if isinstance(x, SparseMatrix):
+        if x.gw_real is None:
+            x.gw_real = _built(x)
+        return x.gw_real
+    if type(x) in (list, tuple):
+        return type(x)([as_sparse(item) for item in x])
+    if type(x) is dict:
+        return {key: as_sparse(item) for key, item in x.items()}
+    return x
+
+
+def _built(a: SparseMatrix) -> Tensor:
+    shape, row, col = size(a), row_of(a), col_of(a)
+    if a.gw_layout is torch.sparse_coo:
+        return torch.sparse_coo_tensor(torch.stack([row, col]), a.gw_values, shape, is_coalesced=a.gw_coalesced or None)
+    if a.gw_layout is torch.sparse_csr:
+        return torch.sparse_csr_tensor(compressed(row, shape[0]), col, a.gw_values, shape)
+    return torch.sparse_csc_tensor(compressed(col, shape[1]), row, a.gw_values, shape)
+
+
+def compressed(index: Tensor, rows: Any) -> Tensor:
+    """A sorted index -> compressed indices [rows + 1], of the same dtype."""
+    # PyTorch's own conversion takes a plain number of rows, which would be compiled in
+    numbers = torch.arange(rows + 1, dtype=index.dtype, device=index.device)
+    return torch.searchsorted(index, numbers, out_int32=index.dtype != torch.int64)

@@ -1,0 +1,61 @@
+"""What runs as plain PyTorch though it belongs to something compiled: said once, counted, and listed by `explain`."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from graphweave.compiler.report import record_eager
+from graphweave.core.counters import bump
+from graphweave.frontends.dynamo.backend import warn_once
+
+
+def inside_a_transform() -> bool:
+    """Is a transform of torch.func at work (grad, jacrev, vmap, jvp), whose tensors Dynamo leaves alone?"""
+    return torch._C._functorch.peek_interpreter_stack() is not None
+
+
+def runs_eagerly(why: str) -> None:
+    """Count a call that runs eagerly, and say why: a sentence that says what to do, without full stop."""
+    bump("eager_fallbacks")
+    record_eager(why)
+    warn_once(f"graphweave: {why}.")
+
+
+def transformed(name: str) -> None:
+    runs_eagerly(
+        f"{name} runs eagerly inside of a transform of torch.func (grad, jacrev, vmap, ...). Compile the transformed "
+        f"function instead: graphweave.compile(torch.func.grad(f)), with what is not compiled yet in f"
+    )
+
+
+def method(original: nn.Module, name: str, value: Any) -> Any:
+    """Attribute `name` of a compiled module's original; a method of its class says that it runs eagerly when it gets
+    tensors, as torch.compile has it: the module's forward is compiled and nothing else."""
+    if not isinstance(value, MethodType) or value.__self__ is not original or torch.compiler.is_dynamo_compiling():
+        return value
+
+    @functools.wraps(value)
+    def eager(*args: Any, **kwargs: Any) -> Any:
+        if any(isinstance(x, Tensor) for x in tree_leaves((args, kwargs))):
+            kind = type(original).__name__
+            runs_eagerly(
+                f"{name} of a compiled {kind} runs eagerly, since of a module its forward is compiled. Compile the "
+                f"method, too: {name} = graphweave.compile(model.{name})"
+            )
+        return value(*args, **kwargs)
+
+    eager._gw_method = value  # type: ignore[attr-defined]
+    return eager
+
+
+def what_is_meant(target: Callable[..., Any]) -> Callable[..., Any]:
+    """The method behind an attribute of a compiled module, which somebody wants compiled; else `target`."""
+    meant: Callable[..., Any] = getattr(target, "_gw_method", target)
+    return meant

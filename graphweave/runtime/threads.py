@@ -1,0 +1,35 @@
+"""How many threads kernels run on: as many as PyTorch's, but one in a forked process.
+
+A fork copies the state of an OpenMP pool and none of its threads, so that whoever gives the pool work waits for ever.
+Children of a process that has run kernels therefore have one thread, for PyTorch's own operations too, as PyTorch
+decides for the workers of a DataLoader. Locks are seen to in `core/locks.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+_pool_used = False
+_forked = False
+
+
+def num_threads() -> int:
+    """For a parallel region that is entered now."""
+    global _pool_used
+    if _forked:
+        return 1
+    _pool_used = True
+    return torch.get_num_threads()
+
+
+def _in_child() -> None:
+    global _forked
+    if _pool_used:
+        _forked = True
+        torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

@@ -1,0 +1,196 @@
+"""Edits of index tensors that PyTorch does not see: through `.data`, NumPy, dlpack, a storage, another process.
+
+They raise no version counter, so caches would take the tensor for what it was. Therefore the memory of each index that
+a program is given has a checksum, which is compared when the index is given again. Up to 32 KiB all of it is read; of a
+larger index each call reads one part in 4, 16 or 64 (`_PARTS`), made of pieces of 256 bytes all over it, and the next
+call another part. So
+
+- an edit of an index of at most 32 KiB, or of 16 KiB and more side by side, is noticed by the next call;
+- an edit of one number of a larger index is noticed by a call with a probability of 1 / parts, and by one of the next
+  `parts` calls for certain; of k numbers all over it by the next call with 1 - (1 - 1 / parts)^k.
+
+Two contents have the same checksum by chance once in 2^64. As long as an edit is not noticed, results are those of the
+graph as it was: kernels read only formats of their own, which were checked. GRAPHWEAVE_UNSEEN_EDITS=0 and the option
+`unseen_edits=False` turn this off. Only memory of the CPU is looked at: a GPU would have to be waited for.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.core.counters import bump
+from graphweave.core.errors import ToolchainError
+from graphweave.core.log import logger, warn_once
+from graphweave.core.settings import settings
+from graphweave.runtime import kernel_cache, tracked
+from graphweave.runtime.storages import ByStorage
+from graphweave.runtime.threads import num_threads
+from graphweave.runtime.toolchain import toolchain
+from graphweave.runtime.tracked import Key, Versions, place, versions_of
+
+_log = logger(__name__)
+
+_PARTS = ((32 << 10, 1), (256 << 10, 4), (8 << 20, 16))
+"""Bytes up to which an index has so many parts. A check then takes some microseconds, or thousandths of a kernel."""
+
+_MOST_PARTS = 64  # as in native code
+
+
+_TENSORS = 256
+"""Tensors of one storage, slices of a large index say, that are remembered; those longest known are forgotten."""
+
+_LATEST = 8
+"""Of these so many are looked at when another tensor of the storage is given."""
+
+
+class _Sums(ctypes.Structure):
+    """As in `native/checksum.cpp`: a rectangle of memory, strides in bytes, and the sum of each of its parts."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("data", "item", "rows", "row_stride", "cols", "col_stride")),
+        ("parts", ctypes.c_int64),
+        ("turn", ctypes.c_int64),
+        ("sums", ctypes.c_uint64 * _MOST_PARTS),
+    )
+
+    @property
+    def end(self) -> int:
+        """The address behind the rectangle."""
+        last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride
+        return int(self.data + last + self.item)
+
+
+@dataclass(slots=True, eq=False)
+class _Record:
+    """What the memory of a tensor held when it stood at `versions`."""
+
+    sums: _Sums
+    versions: Versions
+    next_is_same: Callable[[], int]  # keeps `sums`, and so may outlive the record
+
+
+_memories: ByStorage[dict[Key, _Record]] = ByStorage()
+"""The records of each storage, those known longest first."""
+
+
+def _checked(t: Tensor) -> _Record | None:
+    """The record of `t` as it is now; None for a tensor that is not looked at.
+
+    If its memory was edited unseen since it was given last, caches have forgotten what was computed from it.
+    """
+    native, sums, versions = _native(toolchain()), _sums_of(t), versions_of((t,))
+    if native is None or sums is None or versions is None:
+        return None
+    key, records = place(t), _memories.get(t)
+    if records is not None:
+        record = records.get(key)
+        if record is not None and record.versions == versions:
+            if record.next_is_same():
+                return record
+            same = False
+        else:  # given in this way for the first time, or edited in a way that PyTorch has seen
+            same = all(_still(r, t.untyped_storage(), versions) for r in list(records.values())[-_LATEST:])
+        if not same:
+            bump("unseen_edits")
+            _log.info("an index of shape %s was edited in a way that PyTorch does not see", list(t.shape))
+            tracked.forget(t)
+            records = None
+    if records is None:
+        records = {}
+        _memories.put(t, records)
+    native.gw_sum(ctypes.byref(sums), num_threads())
+    records[key] = made = _Record(sums, versions, partial(native.gw_next_is_same, ctypes.byref(sums)))
+    if len(records) > _TENSORS:
+        records.pop(next(iter(records)), None)
+    return made
+
+
+class Watch:
+    """Looks at one argument of a program at each call, remembering the tensor that it was last."""
+
+    __slots__ = ("_address", "_next_is_same", "_tensor", "_version")
+
+    def __init__(self) -> None:
+        self._tensor: Callable[[], Any] = lambda: self  # which is no tensor
+        self._version = self._address = 0
+        self._next_is_same: Callable[[], int] = lambda: 0
+
+    def __call__(self, t: Tensor) -> None:
+        """Lets caches forget what was computed from the memory of `t`, if that was edited unseen."""
+        if (
+            self._tensor() is t
+            and t._version == self._version
+            and t.data_ptr() == self._address
+            and self._next_is_same()
+        ):
+            return
+        record = _checked(t) if settings().unseen_edits else None
+        if record is None:
+            self._tensor = lambda: self
+        else:
+            self._tensor, self._next_is_same = weakref.ref(t), record.next_is_same
+            self._version, self._address = t._version, t.data_ptr()
+
+
+def watch(t: Tensor) -> None:
+    """As a `Watch` does that sees `t` for the first time."""
+    if settings().unseen_edits:
+        _checked(t)
+
+
+def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -> bool:
+    """Whether a part of `storage` is as it was recorded, as far as PyTorch has not seen an edit of it."""
+    (counter, version), (its_counter, its_version) = versions[0], record.versions[0]
+    if counter == its_counter and version != its_version:
+        return True
+    begin, sums = storage.data_ptr(), record.sums
+    return begin <= sums.data and sums.end <= begin + storage.nbytes() and bool(record.next_is_same())
+
+
+def _sums_of(t: Tensor) -> _Sums | None:
+    """The rectangle that `t` is in memory. None for no memory of the CPU, and for more than a rectangle."""
+    if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0:
+        return None
+    dims: list[tuple[int, int]] = []  # of more than one element: size and stride, the outer of two before the inner
+    for size, stride in sorted(zip(t.shape, t.stride(), strict=True), key=lambda d: -d[1]):
+        if size == 1 or stride == 0:
+            continue
+        if dims and dims[-1][1] == size * stride:
+            dims[-1] = (dims[-1][0] * size, stride)
+        else:
+            dims.append((size, stride))
+    if len(dims) > 2:
+        return None
+    (rows, row_stride), (cols, col_stride) = [(1, 0), (1, 1), *dims][-2:] if len(dims) != 1 else ((1, 0), dims[0])
+    item = t.element_size()
+    nbytes = rows * cols * item
+    parts = next((parts for most, parts in _PARTS if nbytes <= most), _MOST_PARTS)
+    start = random.getrandbits(16)
+    made = _Sums(t.data_ptr(), item, rows, row_stride * item, cols, col_stride * item, parts, start)
+    storage = t.untyped_storage()
+    return made if made.end <= storage.data_ptr() + storage.nbytes() else None
+
+
+@lru_cache(maxsize=8)
+def _native(tools: object) -> ctypes.CDLL | None:
+    """The native library; `tools` is only the key, so that a change of compiler settings is honoured."""
+    try:
+        library = kernel_cache.library((Path(__file__).parent / "native" / "checksum.cpp").read_text(encoding="utf-8"))
+    except ToolchainError as error:
+        warn_once(_log, f"edits that PyTorch does not see are not noticed: {error}")
+        return None
+    library.gw_sum.argtypes = (ctypes.c_void_p, ctypes.c_int32)
+    library.gw_sum.restype = None
+    library.gw_next_is_same.argtypes = (ctypes.c_void_p,)
+    library.gw_next_is_same.restype = ctypes.c_int32
+    return library

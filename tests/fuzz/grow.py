@@ -1,0 +1,149 @@
+"""A random case by its number: a function of a few statements, a door, a mode, and calls of several sizes."""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+
+from tests.fuzz import dense, rows, views  # noqa: F401  (they register their moves)
+from tests.fuzz.case import Argument, Call, Case, Door, Mode
+from tests.fuzz.growing import ARGUMENTS, FAMILIES, MOVES, Growing, Rejected
+
+STATEMENTS = (6, 14)
+
+DOORS: tuple[Door, ...] = ("graphweave", "graphweave", "plain", "plain dynamic", "plain dynamic", "plain static")
+MODES: tuple[Mode, ...] = ("train",) * 8 + ("no_grad", "inference")
+
+USUAL = {"N": (2, 14), "M": (2, 9), "E": (2, 40), "B": (2, 20), "G": (2, 5)}
+AWKWARD = (
+    {"E": 0, "B": 0},
+    {"E": 1, "B": 1},
+    {"N": 1, "M": 1, "E": 1, "B": 1, "G": 1},
+    {"N": 1, "E": 3, "G": 1},
+    {"N": 4, "M": 4, "E": 4, "B": 4, "G": 4},
+    {"N": 6, "M": 6, "E": 6, "B": 6},
+    {"N": 0, "M": 0, "E": 0, "B": 0, "G": 0},
+    {"G": 1},
+    {"N": 90, "E": 700, "M": 40, "B": 300, "G": 9},
+)
+
+
+LAYOUTS = (
+    "{a} = {a}.unsqueeze(-1).transpose(0, -1).contiguous().transpose(0, -1).squeeze(-1)",
+    "{a} = torch.stack([{a}, {a}], -1)[..., 0]",
+    "{a} = torch.cat([{a}, {a}])[: {a}.shape[0]] if {a}.dim() else {a}",
+    "{a} = torch.cat([{a}, {a}])[::2] if {a}.dim() else {a}",
+    "{a} = {a}[:1].expand_as({a}) if {a}.dim() else {a}",
+    "{a} = {a}.flip(0) if {a}.dim() else {a}",
+)
+"""Other strides or offsets of an argument in memory, of the same shape."""
+
+EDITS = ("{a}[-1:] = {a}.max() + 40", "{a}[:1] = -1", "{a} = {b}", "{a} = {a}.clone().fill_(0)", "{a} = {a}.sort()[0]")
+"""An index out of range, from the end, given twice, all the same, sorted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grown:
+    """A case, and the constructs in it as "family:spelling"."""
+
+    case: Case
+    constructs: tuple[str, ...]
+
+
+def constructs() -> set[str]:
+    """Every construct that a case may hold."""
+    return {f"{family}:{key}" for family, spellings in FAMILIES.items() for key in spellings}
+
+
+def grow(seed: int, doors: tuple[Door, ...] = DOORS) -> Grown:
+    rng = random.Random(seed)
+    with torch.random.fork_rng(devices=()), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what PyTorch says once a process must not decide what is kept
+        g = _grown(rng)
+    source = _source(g)
+    case = Case(source, _arguments(source, rng), (), rng.choice(doors), rng.choice(MODES))
+    return Grown(replace(case, calls=_calls(case, rng)), tuple(g.used))
+
+
+def _grown(rng: random.Random) -> Growing:
+    g = Growing(rng)
+    wanted = rng.randint(*STATEMENTS)
+    names, weights = list(MOVES), [weight for _, weight in MOVES.values()]
+    for _ in range(80):
+        if len(g.statements) >= wanted:
+            break
+        g.pending = []
+        (name,) = rng.choices(names, weights)
+        try:
+            MOVES[name][0](g)
+        except Rejected:
+            continue
+    return g
+
+
+def _source(g: Growing) -> str:
+    made = [v.name for v in g.values if v.kind == "real" and v.name.startswith("v")]
+    if not made:
+        g.statements.append("v0 = x * 2")
+        made = ["v0"]
+    outputs = [name for name in made if not _read_later(g, name)]
+    for name in g.rng.sample(made, min(len(made), 1)):
+        outputs += [name] * (name not in outputs)
+    lines = [line for s in g.statements for line in s.splitlines()]
+    lines.append(f"return {', '.join(outputs)}{',' if len(outputs) == 1 else ''}")
+    return with_parameters("\n".join(["def f():", *(f"    {line}" for line in lines)]) + "\n")
+
+
+def _read_later(g: Growing, name: str) -> bool:
+    """Does another statement read the variable, so that what it holds is judged by way of another output?"""
+    named = re.compile(rf"\b{name}\b")
+    return any(named.search(s) and not re.match(rf"{name}\b", s) for s in g.statements)
+
+
+def with_parameters(source: str) -> str:
+    """The function with the arguments that its text names, in the order of `ARGUMENTS`."""
+    tree = ast.parse(source)
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    named = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    parameters = [a.name for a in ARGUMENTS if a.name in named]
+    body = source.split("\n", 1)[1]
+    return f"def f({', '.join(parameters)}):\n{body}"
+
+
+def arguments_of(source: str) -> tuple[Argument, ...]:
+    named = source.split("\n", 1)[0][len("def f(") : -2].split(", ")
+    return tuple(a for a in ARGUMENTS if a.name in named)
+
+
+def _arguments(source: str, rng: random.Random) -> tuple[Argument, ...]:
+    """Of one program in four, some of the arguments ask for no gradient."""
+    arguments = arguments_of(source)
+    if rng.random() < 0.75:
+        return arguments
+    return tuple(replace(a, differentiable=a.differentiable and rng.random() < 0.5) for a in arguments)
+
+
+def _calls(case: Case, rng: random.Random) -> tuple[Call, ...]:
+    def usual() -> dict[str, int]:
+        return {letter: rng.randint(*between) for letter, between in USUAL.items()} | {"D": 4}
+
+    first, second, third = usual(), usual(), usual() | rng.choice(AWKWARD)
+    if rng.random() < 0.1:
+        second["D"] = 6
+    order = [first, second, third] if rng.random() < 0.8 else [third, first, second]
+    calls = [Call(tuple(sizes.items()), rng.randrange(1000)) for sizes in order]
+    maps = [a.name for a in case.arguments if "randint" in a.text and a.name not in ("count", "ei")]
+    names = [a.name for a in case.arguments if "torch." in a.text]
+    if names and rng.random() < 0.4:
+        layout = rng.choice(LAYOUTS).format(a=rng.choice(names))
+        calls[-1 if rng.random() < 0.5 else 0] = Call(tuple(first.items()), rng.randrange(1000), layout)
+    if maps and rng.random() < 0.3:
+        edit = rng.choice(EDITS).format(a=rng.choice(maps), b=rng.choice(maps))
+        calls.append(Call(tuple(first.items()), rng.randrange(1000), edit))
+    return tuple(calls)

@@ -1,0 +1,263 @@
+"""Is a compiled function right: what it gives and every gradient against eager mode, over a sequence of calls."""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import re
+import traceback
+import warnings
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import graphweave
+from graphweave.compiler.report import collect
+from tests.fuzz.case import Call, Case, draw, namespace
+
+TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
+"""Largest difference accepted, relative to the largest number of the tensor: faults are off by far more."""
+
+UNSTABLE = 1e-10
+"""Relative size of the noise that is added to arguments to see whether a program is a fair one."""
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`kind` in one word, `what` in a sentence, `where` the innermost place in graphweave if it raised something."""
+
+    kind: str
+    what: str
+    where: str = ""
+    fallbacks: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What one call gave."""
+
+    outputs: list[Any] = field(default_factory=list)
+    grads: list[Tensor | None] = field(default_factory=list)
+    again: list[Tensor | None] = field(default_factory=list)
+    arguments: list[Any] = field(default_factory=list)
+    error: Exception | None = None
+    stage: str = "forward"
+
+
+class Unfair(Exception):
+    """Eager mode itself does not say what is right: it raises at the first sizes, or rounding decides."""
+
+
+def load(source: str) -> Callable[..., Any]:
+    """The function of that text, with a file name of its own, so that errors can show its lines."""
+    name = f"/fuzzed/program_{next(_numbers)}.py"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    found = namespace()
+    exec(compile(source, name, "exec"), found)
+    return found["f"]
+
+
+def through_door(case: Case) -> Callable[..., Any]:
+    """The function compiled as the case says."""
+    function = load(case.source)
+    torch._dynamo.reset()
+    if case.door == "graphweave":
+        return graphweave.compile(function)
+    return torch.compile(function, backend="graphweave", dynamic=_dynamic(case))
+
+
+def judge(case: Case, compiled: Callable[[Case], Callable[..., Any]] = through_door) -> Finding | None:
+    """The first thing that is wrong with the case. Raises Unfair where eager mode gives nothing to compare with."""
+    found = _compare(case, compiled(case))
+    if found is not None and found.kind.startswith("wrong") and _unstable(case):
+        raise Unfair("results depend on rounding")
+    return found
+
+
+def is_of_pytorch(case: Case, found: Finding) -> bool:
+    """Does the same go wrong where PyTorch captures the function and nobody compiles it?"""
+    if found.kind in ("fallback", "refused", "untraced"):
+        return False
+    try:
+        other = _compare(case, _by_pytorch(case))
+    except Unfair:
+        return False
+    return other is not None and (other.kind, without_numbers(other.what)) == (found.kind, without_numbers(found.what))
+
+
+def without_numbers(text: str) -> str:
+    """The text as it is for all programs with one fault: no numbers, no names of variables."""
+    return re.sub(r"'[^']*'|[\d.]+(e-?\d+)?", "#", text)[:150]
+
+
+def _by_pytorch(case: Case) -> Callable[..., Any]:
+    """The same capture without this compiler: what goes wrong here too is PyTorch's."""
+    torch._dynamo.reset()
+    return torch.compile(load(case.source), backend="aot_eager", dynamic=_dynamic(case))
+
+
+def _dynamic(case: Case) -> bool | None:
+    return {"graphweave": True, "plain": None, "plain dynamic": True, "plain static": False}[case.door]
+
+
+def _compare(case: Case, compiled: Callable[..., Any]) -> Finding | None:
+    eager = load(case.source)
+    errors: list[Exception | None] = []
+    with collect() as report, warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        for position, call in enumerate(case.calls):
+            want = run(case, call, eager)
+            errors.append(want.error)
+            if want.error is not None and not call.edit:
+                continue
+            got = run(case, call, compiled)
+            if want.error is not None:
+                if got.error is None and re.search("out of (bounds|range)", str(want.error)):
+                    return Finding("no error", f"eager raises {_short(want.error)} at call {position}")
+                continue
+            found = _difference(want, got, _floor(case)) or (None if position else _repeated(case, call, compiled, got))
+            if found is not None:
+                return replace(found, what=f"call {position}: {found.what}", fallbacks=tuple(report.eager))
+    if all(errors):
+        raise Unfair(f"eager raises {errors[0]}")
+    return _fallback(report.eager)
+
+
+def _fallback(reasons: list[str]) -> Finding | None:
+    """What ran eagerly, though right: `refused` with a reason, which is not a fault, or because something failed."""
+    if not reasons:
+        return None
+    failed = [why for why in reasons if "could not be compiled" in why]
+    internal = [why for why in failed if "IRError" not in why]
+    if internal:
+        return Finding("fallback", internal[0])
+    return Finding("refused" if failed else "untraced", (failed or reasons)[0])
+
+
+def run(case: Case, call: Call, function: Callable[..., Any]) -> Outcome:
+    """Calls `function`; in training the gradients of all arguments too, twice, from one random linear functional."""
+    out = Outcome(arguments=draw(case, call))
+    leaves = [a for a in out.arguments if isinstance(a, Tensor) and a.requires_grad]
+    context = {"train": nullcontext, "no_grad": torch.no_grad, "inference": torch.inference_mode}[case.mode]
+    try:
+        with context():
+            result = function(*out.arguments)
+            out.outputs = list(result) if isinstance(result, (tuple, list)) else [result]
+        loss = _functional(out.outputs)
+        if loss is not None and leaves and case.mode == "train":
+            out.stage = "backward"
+            out.grads = list(torch.autograd.grad(loss, leaves, retain_graph=True, allow_unused=True))
+            out.stage = "second backward"
+            out.again = list(torch.autograd.grad(loss, leaves, allow_unused=True))
+    except Exception as error:
+        out.error = error
+    return out
+
+
+def _functional(outputs: list[Any]) -> Tensor | None:
+    total = None
+    for position, value in enumerate(outputs):
+        if not isinstance(value, Tensor) or not value.is_floating_point() or not value.requires_grad:
+            continue
+        generator = torch.Generator().manual_seed(position)
+        factor = torch.randn(value.shape, generator=generator, dtype=torch.float64)
+        term = (value.double() * factor).sum()
+        total = term if total is None else total + term
+    return total
+
+
+def _difference(want: Outcome, got: Outcome, floor: float) -> Finding | None:
+    if got.error is not None:
+        return Finding("crash", f"{got.stage} raises {_short(got.error)}", _place(got.error))
+    if len(want.outputs) != len(got.outputs):
+        return Finding("wrong outputs", f"{len(got.outputs)} outputs instead of {len(want.outputs)}")
+    for kind, expected, actual in (
+        ("wrong output", want.outputs, got.outputs),
+        ("wrong argument", want.arguments, got.arguments),
+        ("wrong gradient", want.grads, got.grads),
+        ("wrong second gradient", want.again, got.again),
+    ):
+        finite = all(not isinstance(v, Tensor) or v.isfinite().all() for v in want.outputs)
+        if "gradient" in kind and not finite:
+            continue
+        for position, (one, other) in enumerate(zip(expected, actual, strict=True)):
+            why = _unequal(one, other, floor)
+            if why is not None:
+                return Finding(kind, f"{kind} {position}: {why}")
+    return None
+
+
+def _floor(case: Case) -> float:
+    """The tolerance of the least exact dtype that the text names."""
+    named = {"float16": ("half", "float16"), "bfloat16": ("bfloat16",), "float32": ("float()", "float32")}
+    found = [TOLERANCE[getattr(torch, d)] for d, words in named.items() if any(w in case.source for w in words)]
+    return max(found, default=TOLERANCE[torch.float64])
+
+
+def _unequal(want: Any, got: Any, floor: float) -> str | None:
+    if want is None or got is None:  # an argument that the loss does not reach: None and zeros say the same
+        other = got if want is None else want
+        return None if other is None or not other.any() else f"expected {want}, got {got}"
+    if not isinstance(want, Tensor):
+        return None if want == got else f"expected {want!r}, got {got!r}"
+    if (want.dtype, want.shape) != (got.dtype, got.shape):
+        return f"expected {want.dtype} {tuple(want.shape)}, got {got.dtype} {tuple(got.shape)}"
+    want, got = want.detach().cpu(), got.detach().cpu()
+    if not want.is_floating_point():
+        return None if torch.equal(want, got) else f"expected {want.tolist()}, got {got.tolist()}"[:300]
+    sure = want.isfinite()
+    if not sure.any():
+        return None
+    scale = want[sure].abs().max().item() + 1e-3
+    error = (want[sure].double() - got[sure].double()).abs().max().item() / scale
+    allowed = max(TOLERANCE[want.dtype], floor)
+    return None if error <= allowed else f"relative error {error:.3g}, allowed {allowed:g}"
+
+
+def _repeated(case: Case, call: Call, compiled: Callable[..., Any], first: Outcome) -> Finding | None:
+    """Two equal calls give the same bits."""
+    second = run(case, call, compiled)
+    for one, other in zip([*first.outputs, *first.grads], [*second.outputs, *second.grads], strict=True):
+        if isinstance(one, Tensor) and not torch.equal(one.nan_to_num(), other.nan_to_num()):
+            return Finding("unequal calls", "two equal calls gave different numbers")
+    return None
+
+
+def _unstable(case: Case) -> bool:
+    """Does noise of the size of rounding change what eager mode gives?"""
+    eager = load(case.source)
+    for call in case.calls:
+        want = run(case, call, eager)
+        noisy = run(replace(case, arguments=case.arguments), call, _disturbed(eager))
+        if want.error is None and _difference(want, noisy, _floor(case)) is not None:
+            return True
+    return False
+
+
+def _disturbed(function: Callable[..., Any]) -> Callable[..., Any]:
+    def disturbed(*arguments: Any) -> Any:
+        moved = []
+        for value in arguments:
+            if isinstance(value, Tensor) and value.is_floating_point() and value.requires_grad:
+                value = value * (1 + UNSTABLE * torch.rand(value.shape, dtype=value.dtype))
+            moved.append(value)
+        return function(*moved)
+
+    return disturbed
+
+
+def _short(error: Exception) -> str:
+    lines = str(error).strip().splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0][:200]}"
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [f for f in frames if "/graphweave/" in f.filename]
+    return f"{ours[-1].filename.split('/graphweave/')[-1]}:{ours[-1].name}" if ours else ""

@@ -1,0 +1,100 @@
+"""One process of the fuzzer: case after case, each finding shrunk, written down once, and the search goes on."""
+
+from __future__ import annotations
+
+import json
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.fuzz.case import Case, Door
+from tests.fuzz.grow import grow
+from tests.fuzz.judge import Finding, Unfair, is_of_pytorch, judge, through_door, without_numbers
+from tests.fuzz.script import script
+from tests.fuzz.shrink import shrink
+
+MAX_RESIDENT = 6 << 30
+"""Bytes of memory from which a process ends, to be followed by a fresh one: loaded kernels are never unloaded."""
+
+
+Compiler = Callable[[Case], Callable[..., Any]]
+
+
+def tell(**event: Any) -> None:
+    """One line of JSON for the process that watches this one."""
+    print(json.dumps(event), file=sys.__stdout__, flush=True)
+
+
+def signature(finding: Finding, case: Case) -> str:
+    """Equal for findings that look like one fault: what was raised and where, or what is wrong with which calls."""
+    if finding.kind in ("crash", "fallback", "untraced"):
+        return f"{finding.kind} {finding.where} {without_numbers(finding.what.split(': ', 1)[-1])}"
+    calls = sorted(set(re.findall(r"(?:\.|\b)([a-z_]+)\(", case.source.split("\n", 1)[1])))
+    writes = "writes" if re.search(r"\] ?[-+*]?= |_\(", case.source) else ""
+    return f"{finding.kind} {' '.join(calls)} {writes}"
+
+
+def work(first: int, step: int, end: float, doors: tuple[Door, ...], out: Path, shrinking: float) -> None:
+    torch.set_num_threads(1)
+    seed = first
+    while time.time() < end:
+        tell(event="start", seed=seed)
+        try:
+            seconds = min(shrinking, max(end - time.time(), 10))
+            tell(event="done", seed=seed, result=search(seed, doors, out, seconds))
+        except Unfair as why:
+            tell(event="done", seed=seed, result=f"unfair: {str(why)[:80]}")
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 > MAX_RESIDENT:
+            return
+        seed += step
+
+
+def search(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float, compiled: Compiler = through_door) -> str:
+    """Judges one program; a finding that is new to the folder `out` is made small and written there."""
+    case = grow(seed, doors).case
+    finding = judge(case, compiled)
+    if finding is None:
+        return "right"
+    if finding.kind == "refused":
+        return f"refused: {finding.what[:120]}"
+    if is_of_pytorch(case, finding):
+        return f"pytorch: {finding.kind}"
+    seen = {line for file in out.glob("*.seen") for line in file.read_text().splitlines()}
+    early = signature(finding, case)
+    if finding.kind in ("crash", "fallback", "untraced") and early in seen:
+        return f"again: {early}"
+
+    def same(smaller: Case) -> bool:
+        try:
+            found = judge(smaller, compiled)
+        except Unfair:
+            return False
+        return found is not None and _alike(found, finding, case)
+
+    small = shrink(case, same, shrinking)
+    final = judge(small, compiled) or finding
+    if is_of_pytorch(small, final):
+        return f"pytorch: {final.kind}"
+    late = signature(final, small)
+    if late in seen:
+        return f"again: {late}"
+    name = re.sub(r"\W+", "_", final.kind) + f"_{seed}"
+    (out / f"{name}.py").write_text(script(small, final, f"Found by `python -m tests.fuzz`, program {seed}."))
+    (out / f"{name}.seen").write_text(f"{early}\n{late}\n")
+    (out / f"{name}.json").write_text(json.dumps(asdict(final)))
+    return f"found: {name}: {final.what[:200]}"
+
+
+def _alike(found: Finding, first: Finding, case: Case) -> bool:
+    if found.kind != first.kind:
+        return False
+    return first.kind.startswith("wrong") or found.kind in ("unequal calls", "no error") or (
+        signature(found, case) == signature(first, case)
+    )  # fmt: skip

@@ -1,0 +1,263 @@
+"""Errors and warnings for users say what happened and end with what to do: the catalogue, and those that can be met.
+
+The line comes with Python's traceback where a function is called outside of compiled code; what is raised or warned of
+inside names it itself.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from support import features, random_graph
+from torch import Tensor
+
+import graphweave
+from graphweave.core.errors import GraphweaveError, SettingsError
+from graphweave.core.settings import override
+from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo.reasons import one_line, reason_of
+
+PACKAGE = Path(graphweave.__file__).parent
+HERE = os.path.relpath(__file__)
+
+REASONS = {
+    "IRError", "ParseError", "NotExpressible", "CaptureError", "CompileError", "NeedsLocal", "NotImplementedError",
+    "AttributeError", "KeyError", "IndexError", "AssertionError", "StopIteration",
+}  # fmt: skip
+"""What the compiler raises for itself, as a reason that `explain` or a warning then tells, or for Python."""
+
+ADVICE = re.compile(
+    r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Convert|Correct|Delete|Flatten|Free|Gather|Give|Index|Inside|Install|Keep"
+    r"|Leave|Let|Loop|Lower|Make|Move|Name|Pass|Please|Put|Read|Reduce|Rename|Replace|Report|Reshape|Return|Run|Set|Swap"
+    r"|Take|Transpose|Unset|Use|With|Write|For the product number by number give|Its fields live on"
+    r"|inside a loop use|convert it|please report)\b"
+)
+
+Site = tuple[str, str]
+
+
+def _words(node: ast.expr) -> str | None:
+    """The text of a message, with its values in braces; None where it is made elsewhere."""
+    match node:
+        case ast.Constant(str(value)):
+            return value
+        case ast.JoinedStr(values):
+            return "".join(v.value if isinstance(v, ast.Constant) else "{}" for v in values)
+        case _:
+            return None
+
+
+def _calls(path: Path) -> Iterator[tuple[int, str, ast.expr]]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        call = node.exc if isinstance(node, ast.Raise) else node
+        if not isinstance(call, ast.Call) or not call.args:
+            continue
+        name = ast.unparse(call.func).rpartition(".")[2]
+        warns = name in ("warn", "warn_once") and not isinstance(node, ast.Raise)
+        if isinstance(node, ast.Raise) and name not in REASONS:
+            yield node.lineno, name, call.args[0]
+        elif warns:
+            yield node.lineno, name, call.args[-1] if name == "warn_once" else call.args[0]
+
+
+def _sites() -> list[Site]:
+    """(file and line, message) of every error that a user may see and of every warning."""
+    out = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        room = path.relative_to(PACKAGE).parts[0]
+        if room in ("ir", "passes", "lower", "codegen", "testing"):  # their errors are about programs, not about users'
+            continue
+        for line, _, message in _calls(path):
+            words = _words(message)
+            if words is not None:
+                out.append((f"{path.relative_to(PACKAGE)}:{line}", words))
+    return out
+
+
+def test_there_are_sites() -> None:
+    assert len(_sites()) > 200
+
+
+def test_every_message_ends_with_what_to_do() -> None:
+    """In a sentence or clause behind the first."""
+    made_elsewhere = {
+        "{} Unset it for the default.",
+        "{}\n  {}",
+        "must be {} (got {})",
+        "graphweave: {} runs eagerly: {}",
+    }
+    silent = [
+        f"{where}: {words}"
+        for where, words in _sites()
+        if words not in made_elsewhere
+        and not any(ADVICE.match(clause) for clause in re.split(r"[.:;] ", words.strip())[1:])
+    ]
+    assert not silent, "\n".join(silent)
+
+
+def test_warnings_begin_with_who_speaks() -> None:
+    other = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for line, name, message in _calls(path):
+            words = _words(message)
+            if name == "warn" and words is not None and not words.startswith("graphweave: "):
+                other.append(f"{path.relative_to(PACKAGE)}:{line}: {words}")
+    assert not other, "\n".join(other)
+
+
+# ---------------------------------------------------------------- what can be met
+
+
+def neighbours(x: Tensor, edge_index: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]])
+
+
+def _line_of(text: str) -> int:
+    return 1 + next(i for i, line in enumerate(Path(__file__).read_text().splitlines()) if text in line)
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch, fresh_compiler: None) -> Callable[[Callable[[], Any]], list[str]]:
+    """The warnings that a call gives, those included that were given before."""
+    monkeypatch.setattr(backend, "_warned", set())
+
+    def run(call: Callable[[], Any]) -> list[str]:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            call()
+        return [str(w.message) for w in caught if "graphweave" in str(w.message)]
+
+    return run
+
+
+def test_a_graph_that_cannot_be_compiled(
+    monkeypatch: pytest.MonkeyPatch, said: Callable[[Callable[[], Any]], list[str]]
+) -> None:
+    def broken(*_: Any, **__: Any) -> None:
+        raise RuntimeError("the first line\nand the second")
+
+    monkeypatch.setattr(backend, "build_inference", broken)
+    x, edge_index = features(6, 4), random_graph(6, 6, 12)
+    (text,) = said(lambda: graphweave.compile(neighbours)(x, edge_index))
+    assert text == (
+        f"graphweave: neighbours ({HERE}:{_line_of('.index_add(0, edge_index[1], x[edge')}) runs eagerly, since its "
+        "graph could not be compiled: RuntimeError: the first line and the second. The results are right; please "
+        "report it, with GRAPHWEAVE_LOGS=+frontends for the traceback."
+    )
+
+
+def test_no_compiler(said: Callable[[Callable[[], Any]], list[str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    x, edge_index = features(6, 4), random_graph(6, 6, 12)
+    with override(cxx="no-such-compiler"):
+        (text,) = said(lambda: graphweave.compile(neighbours)(x, edge_index))
+    assert text.startswith(f"graphweave: neighbours ({HERE}:")
+    assert text.endswith("there is no C++ compiler (looked for $GRAPHWEAVE_CXX, $CXX, g++, clang++). Install g++ or "
+                         "clang++, or set GRAPHWEAVE_CXX to one.")  # fmt: skip
+
+
+def test_a_function_that_cannot_be_traced(
+    monkeypatch: pytest.MonkeyPatch, said: Callable[[Callable[[], Any]], list[str]]
+) -> None:
+    """The reason is there to its last word, though PyTorch wraps it: "backend='...' raised:", and then a line break."""
+
+    def refuses(*_: Any, **__: Any) -> None:
+        raise RuntimeError("what the backend\nsays at length")
+
+    monkeypatch.setattr("graphweave.frontends.dynamo.compile.graphweave", refuses)
+    texts = said(lambda: graphweave.compile(neighbours)(features(6, 4), random_graph(6, 6, 12)))
+    assert texts
+    for text in texts:
+        assert text.startswith("graphweave: neighbours") and "RuntimeError: what the backend says at length. " in text
+        assert "functools.partial" not in text and text.endswith("graphweave.explain lists what is compiled.")
+    assert f"({HERE}:{_line_of('def neighbours')})" in texts[-1]
+
+
+def test_reasons_of_dynamo_are_kept_whole() -> None:
+    report = (
+        "Data-dependent branching\n  Explanation: Detected branching\n  on a tensor.\n  Hint: Use torch.cond.\n\n"
+        "  Developer debug context: none\n\n\nfrom user code:\n"
+        f'   File "{__file__}", line 7, in f\n    if x:\n\n'
+        'Set TORCHDYNAMO_VERBOSE=1 for the internal stack trace.\n'
+    )  # fmt: skip
+    why, where = reason_of(RuntimeError(report))
+    assert why == "Data-dependent branching. Detected branching on a tensor"
+    assert where == f"{HERE}:7"
+    assert one_line("several\nlines  of a reason") == "several lines of a reason"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: graphweave.compile(3), r"3 cannot be called.*Pass the model itself\."),  # type: ignore[type-var]
+        (lambda: graphweave.compile(neighbours, options={"fast": True}), r"unknown option 'fast'.*Name one of these\."),
+        (lambda: graphweave.compile(neighbours, mode="max"), "mode must be one of .*"),
+        (lambda: graphweave.graph(([0, 9], [1, 1]), num_nodes=2), r"src: index 9 at position 1 .* num_nodes\."),
+    ],
+)
+def test_mistakes_of_users(call: Callable[[], Any], words: str) -> None:
+    with pytest.raises((GraphweaveError, TypeError), match=words):
+        call()
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [("GRAPHWEAVE_CACHE_BYTES", "12x", "a number of bytes"), ("GRAPHWEAVE_LOGS", "pases", "out of all")],
+)
+def test_a_bad_variable_is_one_line(name: str, value: str, expected: str) -> None:
+    """The import succeeds, and the command line says it in one line; a program meets it where it compiles."""
+    program = (
+        "import sys, graphweave, graphweave.cli.main as cli\n"
+        "try: graphweave.compile(print)\n"
+        "except graphweave.core.errors.SettingsError as error: print(error)\n"
+        "sys.exit(cli.main(['doctor']))\n"
+    )
+    environ = {**os.environ, name: value}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stdout.splitlines()) == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert name in done.stdout and expected in done.stdout and done.stdout.endswith("Unset it for the default.\n")
+    assert done.stderr == f"graphweave doctor: error: {done.stdout}"
+
+
+def test_logs_tell_what_each_room_did() -> None:
+    program = (
+        "import torch, graphweave\n"
+        "x, i = torch.randn(5, 4, requires_grad=True), torch.randint(5, (2, 9))\n"
+        "f = lambda x, i: torch.zeros_like(x).index_add(0, i[1], x[i[0]])\n"
+        "graphweave.compile(f)(x, i).sum().backward()\n"
+    )
+    environ = {**os.environ, "GRAPHWEAVE_LOGS": "all"}
+    done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
+    rooms = {m[1] for m in re.finditer(r"^\[graphweave\.(\w+)", done.stderr, re.MULTILINE)}
+    assert rooms >= {"frontends", "analysis", "ir", "passes", "schedule", "lower", "codegen", "runtime", "compiler"}
+    assert "[graphweave.passes] rewrite: " in done.stderr and "[graphweave.lower] forward_" in done.stderr
+
+
+def test_rooms_are_those_that_there_are() -> None:
+    from graphweave.core.settings import ROOMS
+
+    assert set(ROOMS) == {p.parent.name for p in PACKAGE.glob("*/__init__.py")}
+
+
+def test_every_logger_is_below_graphweave() -> None:
+    """Others would never hear of GRAPHWEAVE_LOGS."""
+    for path in PACKAGE.rglob("*.py"):
+        for name in re.findall(r"\blogger\(([^)]*)\)", path.read_text()):
+            assert name in ("__name__", "name: str", "") or name.startswith('"graphweave.'), f"{path}: {name}"
+
+
+def test_a_setting_that_is_refused_is_refused_by_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphweave.core.settings._current", None)
+    monkeypatch.setenv("GRAPHWEAVE_ARENA_BYTES", "much")
+    with pytest.raises(SettingsError, match="GRAPHWEAVE_ARENA_BYTES must be a number of bytes"):
+        graphweave.compile(neighbours)

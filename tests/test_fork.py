@@ -1,0 +1,164 @@
+"""A forked process works: kernels, formats and PyTorch's own large operations, after its parent has used them all."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+import graphweave
+from graphweave.core import locks
+from tests.support import features, random_graph
+
+pytestmark = [
+    pytest.mark.usefixtures("fresh_compiler"),
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),  # newer Pythons say that a child may hang
+]
+
+NODES = 20_000
+EDGES = 120_000  # enough for every parallel region
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        h = self.linear(x).relu()
+        return torch.zeros_like(h).index_add_(0, index[1], h.index_select(0, index[0])).log_softmax(1)
+
+
+@pytest.fixture(autouse=True)
+def two_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    yield
+    torch.set_num_threads(before)
+
+
+def _succeeds_in_a_child(work: Callable[[], bool], seconds: float = 60.0) -> bool:
+    """Whether `work` is true in a forked process; False too if it has not ended after so many seconds."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if work() else 1)
+        except BaseException:
+            os._exit(2)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status) == 0
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    return False
+
+
+def _close(out: Tensor, wanted: Tensor) -> bool:
+    return torch.allclose(out, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_compiled_calls_in_a_child() -> None:
+    """On the graph of the parent, whose formats are cached, and on a new one."""
+    layer = Layer()
+    compiled = graphweave.compile(layer)
+    x, index = features(NODES, 8), random_graph(NODES, NODES, EDGES)
+    with torch.no_grad():
+        out, wanted = compiled(x, index), layer(x, index)
+        assert _close(out, wanted)
+
+        def again() -> bool:
+            other = random_graph(NODES, NODES, EDGES, seed=1)
+            return torch.equal(compiled(x, index), out) and _close(compiled(x, other), layer(x, other))
+
+        assert _succeeds_in_a_child(again)
+
+
+def test_a_child_runs_on_one_thread_whatever_it_asks_for() -> None:
+    """PyTorch's own operations too, unless the child sets their threads itself."""
+    compiled = graphweave.compile(Layer())
+    x, index = features(NODES, 8), random_graph(NODES, NODES, EDGES)
+    with torch.no_grad():
+        compiled(x, index)
+
+        def again() -> bool:
+            alone = torch.get_num_threads() == 1
+            torch.randn(2_000_000).exp().sum()
+            torch.set_num_threads(2)
+            compiled(x, index)
+            return alone
+
+        assert _succeeds_in_a_child(again)
+    assert torch.get_num_threads() == 2
+
+
+def test_a_child_compiles() -> None:
+    with torch.no_grad():
+        graphweave.compile(Layer())(features(NODES, 8), random_graph(NODES, NODES, EDGES))
+    layer = Layer().double()
+    x, index = features(300, 8, torch.float64), random_graph(300, 300, 2000)
+
+    def first() -> bool:
+        compiled = graphweave.compile(lambda x, index: layer(x, index) * 3.0)
+        with torch.no_grad():
+            return torch.allclose(compiled(x, index), layer(x, index) * 3.0)
+
+    assert _succeeds_in_a_child(first)
+
+
+def test_locks_that_another_thread_held_are_open_in_a_child() -> None:
+    lock, again = locks.lock(), locks.reentrant_lock()
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with lock, again:
+            held.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    held.wait()
+    try:
+        assert _succeeds_in_a_child(lambda: lock.acquire(timeout=5) and again.acquire(timeout=5))
+        assert not lock.acquire(blocking=False)
+    finally:
+        done.set()
+        holder.join()
+
+
+class _Embedded(Dataset):
+    """Items that a compiled model computes in the worker."""
+
+    def __init__(self, model: Callable[[Tensor, Tensor], Tensor], x: Tensor, index: Tensor) -> None:
+        self.model, self.x, self.index = model, x, index
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, i: int) -> Tensor:
+        with torch.no_grad():
+            return self.model(self.x * (i + 1), self.index)[:5]
+
+
+def test_a_dataset_that_calls_a_compiled_model() -> None:
+    layer = Layer()
+    compiled = graphweave.compile(layer)
+    x, index = features(NODES, 8), random_graph(NODES, NODES, EDGES)
+    with torch.no_grad():
+        compiled(x, index)
+        loader = DataLoader(
+            _Embedded(compiled, x, index), num_workers=2, batch_size=2, multiprocessing_context="fork", timeout=60
+        )
+        batches = torch.cat(list(loader))
+        wanted = torch.stack([layer(x * (i + 1), index)[:5] for i in range(4)])
+    assert _close(batches, wanted)

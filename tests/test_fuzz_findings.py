@@ -1,0 +1,58 @@
+"""Programs of the fuzzer that went wrong once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import graphweave
+from tests.support import by_default
+
+pytestmark = pytest.mark.usefixtures("fresh_compiler")
+
+DOORS: dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]] = {
+    "graphweave": graphweave.compile,
+    "plain": lambda f: torch.compile(f, backend="graphweave"),
+    "plain dynamic": lambda f: torch.compile(f, backend="graphweave", dynamic=True),
+}
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+
+def times(x: Tensor, other: Tensor, index: Tensor) -> Tensor:
+    return torch.zeros_like(x).index_add(0, index, x[index] * other)
+
+
+def times_after_a_break(x: Tensor, other: Tensor, index: Tensor) -> Tensor:
+    other = other * 2
+    torch._dynamo.graph_break()
+    return x[index] * other
+
+
+ONES: dict[str, tuple[Callable[..., Tensor], Callable[[int, int], tuple[Tensor, Tensor]]]] = {
+    "edge weights": (times, lambda n, e: (random(n, 4), random(e, 1))),
+    "heads": (times, lambda n, e: (random(n, 2, 4), random(e, 1, 4))),
+    "channels of heads": (times, lambda n, e: (random(n, 2, 4), random(e, 2, 1))),
+    "one number": (times, lambda n, e: (random(n, 4), random(1))),
+    "mask": (times, lambda n, e: (random(n, 4), torch.rand(e, 1) > 0.5)),
+    "after a break": (times_after_a_break, lambda n, e: (random(n, 4), random(e, 1))),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("case", by_default(ONES, "edge weights", "after a break"))
+def test_a_size_of_one_meets_a_larger_one(case: str, door: str) -> None:
+    """Sizes of 1 that are symbols do not broadcast in PyTorch's trace."""
+    function, draw = ONES[case]
+    compiled = DOORS[door](function)
+    for nodes, edges in ((9, 20), (6, 11)):
+        x, other = draw(nodes, edges)
+        index = torch.randint(nodes, (edges,))
+        torch.testing.assert_close(compiled(x, other, index), function(x, other, index))
+    assert graphweave.counters()["eager_fallbacks"] == 0

@@ -1,0 +1,110 @@
+"""`options={"verify": True}` reports what differs from eager mode, wherever it came about, with the user's line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from layout_support import DOORS, compare, compiled
+from torch import Tensor, fx
+
+import graphweave
+from graphweave.core.errors import VerifyError
+from graphweave.frontends.dynamo import importer
+from graphweave.frontends.dynamo.context import Context
+from graphweave.ir.message import layouts
+
+INDEX = torch.tensor([0, 1, 2, 0, 3, 1, 2, 0, 5])
+
+
+def transposed(x: Tensor, i: Tensor) -> Tensor:
+    v = x[1:].t().contiguous() * 2
+    v[0] = 0.0  # the line at fault
+    return v
+
+
+def summed(x: Tensor, i: Tensor) -> Tensor:
+    y = x.tanh()
+    return torch.zeros_like(x).index_add(0, i, y[i] * x)
+
+
+def test_gradients_by_wrong_strides_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strides asked of a tensor that lies otherwise than the captured one made gradients wrong, and results right."""
+    monkeypatch.setattr(Context, "size", lambda self, size: None)
+    monkeypatch.setattr(importer._Importer, "_as_captured", importer._Importer._operand)
+    monkeypatch.setattr(importer, "EMPTY", {})
+    x = _values().requires_grad_()
+    out = compiled(transposed, "graphweave.compile", verify=True)(x, INDEX)
+    with pytest.raises(VerifyError, match=r"gradient of input .* differs.*test_verify.py:\d+ v"):
+        out.sum().backward()
+
+
+def _wrong(cx: Context, node: fx.Node) -> Any:
+    return cx.value(node.args[0])
+
+
+@pytest.mark.parametrize("door", DOORS)
+def test_a_call_read_wrongly_is_reported(monkeypatch: pytest.MonkeyPatch, door: str) -> None:
+    monkeypatch.setitem(importer.HANDLERS, torch.ops.aten.tanh.default, _wrong)  # type: ignore[arg-type]
+    with pytest.raises(VerifyError, match=r"result 0 differs from eager mode's: expected .*y = x.tanh\(\)"):
+        compiled(summed, door, verify=True)(_values(), INDEX)
+
+
+def test_a_wrong_gradient_of_a_call_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(importer.HANDLERS, torch.ops.aten.tanh_backward.default, _wrong)  # type: ignore[arg-type]
+    out = compiled(summed, "graphweave.compile", verify=True)(_values().requires_grad_(), INDEX)
+    with pytest.raises(VerifyError, match=r"gradient of input .*y = x.tanh\(\)"):
+        out.sum().backward()
+
+
+def test_wrong_strides_and_shared_memory_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layouts, "settled", None)
+    monkeypatch.setattr("graphweave.compiler.wrapper.settled", lambda value, *_: value)
+    with pytest.raises(VerifyError, match=r"other strides than eager mode's: expected \(9, 1\)"):
+        compiled(lambda x: x.t().contiguous(), "graphweave.compile", verify=True)(_values())
+    with pytest.raises(VerifyError, match="shares its memory with an input"):
+        compiled(lambda x: x.view(-1, 2).clone(), "graphweave.compile", verify=True)(_values())
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("fn", [transposed, summed], ids=lambda f: f.__name__)
+def test_what_is_right_passes(fn: Callable[..., Any], door: str) -> None:
+    compare(fn, [(_values(n), INDEX[:n].remainder(n)) for n in (9, 5)], door, verify=True)
+
+
+def test_random_masks_are_those_that_were_drawn() -> None:
+    def dropped(x: Tensor, i: Tensor) -> Tensor:
+        return torch.nn.functional.dropout(x, 0.5)[i] * torch.rand(4, dtype=x.dtype)
+
+    made = compiled(dropped, "graphweave.compile", verify=True)
+    for _ in range(2):
+        x = _values().requires_grad_()
+        made(x, INDEX).sum().backward()
+
+
+def test_the_backward_may_run_twice_and_the_buffers_may_change() -> None:
+    norm = torch.nn.BatchNorm1d(4).double()
+    made = graphweave.compile(norm, options={"verify": True})
+    x = _values().requires_grad_()
+    out = made(x)
+    norm.running_mean.add_(1)  # type: ignore[operator, union-attr]
+    out.square().sum().backward(retain_graph=True)
+    out.square().sum().backward()
+
+
+def test_a_tie_decided_by_rounding_is_no_mistake() -> None:
+    """Of sums in two orders either may be the larger one, and the gradient goes there."""
+
+    def larger(x: Tensor, i: Tensor) -> Tensor:
+        a = torch.zeros_like(x).index_add(0, i, x[i] * 0.1)
+        b = torch.zeros_like(x).index_add(0, i, x[i]) * 0.1
+        return torch.maximum(a, b).relu() * x
+
+    x = torch.randn(9, 4, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    compiled(larger, "graphweave.compile", verify=True)(x, INDEX).sum().backward()
+
+
+def _values(rows: int = 9) -> Tensor:
+    return torch.randn(rows, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(rows))
