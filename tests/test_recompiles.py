@@ -21,7 +21,8 @@ from graphweave.frontends.dynamo.backend import _warned
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-MOST = 3
+MOST = {"compile": 3, "backend": 4}
+"""For sizes of two rows and more, other strides, and few rows; the plain door compiles 0 and 1 apart."""
 BY_BACKEND = [
     name for name in CASES if name not in ("JumpingKnowledge lstm", "GraphUNet", "SortAggregation", "lazy SAGE")
 ]
@@ -32,7 +33,7 @@ def _counts(name: str, through: str) -> None:
     found = count(name, doors(through))
     assert not found.wrong
     assert (found.breaks, found.eager) == (0, 0)
-    assert 1 <= found.compilations <= MOST, found.reasons
+    assert 1 <= found.compilations <= MOST[through], found.reasons
 
 
 @pytest.mark.parametrize("name", by_default(CASES, "f differences", "SortAggregation"))
@@ -106,16 +107,16 @@ def test_a_trace_that_fails_with_the_settings_is_made_without(monkeypatch: pytes
     assert traces == [True, False]
 
 
-@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
 @pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("kind", by_default([nn.LSTM, nn.GRU], nn.LSTM))
 def test_recurrent_layers_over_a_few_steps(kind: type[nn.Module], grad: bool) -> None:
     torch.manual_seed(0)
-    layer = kind(4, 3, num_layers=2, bidirectional=True, batch_first=True).double()  # type: ignore[call-arg]
+    layer = kind(4, 3, bidirectional=True, batch_first=True).double()  # type: ignore[call-arg]
 
     def over_layers(*xs: Tensor) -> Tensor:
         return layer(torch.stack(xs, dim=1))[0]  # type: ignore[no-any-return]
 
-    xs = [features(7, 4, torch.float64, seed=i) for i in range(3)]
+    xs = [features(7, 4, torch.float64, seed=i) for i in range(2)]
     with torch.set_grad_enabled(grad):
         assert_matches(graphweave.compile(over_layers), over_layers, *xs, module=layer, backward=grad)
     counts = graphweave.counters()
@@ -146,7 +147,7 @@ class Broken(nn.Module):
 
 def test_many_widths_of_a_layer_behind_a_break(monkeypatch: pytest.MonkeyPatch) -> None:
     """PyTorch counts compilations by code, which all layers of a class share: each compiled layer counts on its own."""
-    monkeypatch.setattr(door, "_LIMITS", {"recompile_limit": 2})
+    monkeypatch.setattr(door, "_EACH_APART", {**door._EACH_APART, "recompile_limit": 2})
     with warnings.catch_warnings(record=True) as said, torch.no_grad():
         compilations = []
         for width in (2, 3, 4, 5):
@@ -165,7 +166,7 @@ def test_more_widths_than_pytorchs_limit_of_one_function() -> None:
 
 
 def test_a_limit_is_told_in_one_line(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(door, "_LIMITS", {"recompile_limit": 2})
+    monkeypatch.setattr(door, "_EACH_APART", {**door._EACH_APART, "recompile_limit": 2})
     monkeypatch.setattr(logging.getLogger("torch._dynamo"), "propagate", True)
     _warned.clear()
 

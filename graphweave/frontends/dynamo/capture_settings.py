@@ -11,6 +11,7 @@ from typing import Any
 
 import torch._dynamo
 from torch._dynamo import convert_frame
+from torch._dynamo.callback import callback_handler
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch.fx.experimental import _config as shape_config
 
@@ -56,9 +57,8 @@ class DuringCompilation:
         self._backend, self._after = backend, after
         self._held = ExitStack()
         self._plain = False
-        handler = torch._dynamo.callback_handler  # type: ignore[attr-defined]
-        handler.start_callbacks = _Kept([*handler.start_callbacks, self._start])
-        handler.end_callbacks = _Kept([*handler.end_callbacks, self._end])
+        callback_handler.start_callbacks = _Kept([*callback_handler.start_callbacks, self._start])
+        callback_handler.end_callbacks = _Kept([*callback_handler.end_callbacks, self._end])
 
     def trace_again_without(self) -> None:
         """After a failure behind the plain door: ends the trace, and PyTorch makes another one under its settings."""

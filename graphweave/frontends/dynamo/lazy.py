@@ -21,7 +21,7 @@ def make_parameters(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str,
     Arguments are left as they are, and buffers as they are before a first call. Numbers for the parameters are drawn
     from PyTorch's generator in the order in which eager mode would draw them.
     """
-    waiting = [m for m in module.modules() if any(map(is_lazy, (*m._parameters.values(), *m._buffers.values())))]
+    waiting = [m for m in module.modules() if any(is_lazy(t) for t in _own_tensors(m))]
     if not waiting:
         return
     kept = {id(b): (b, b.clone()) for b in module.buffers() if not is_lazy(b)}
@@ -39,6 +39,10 @@ def make_parameters(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str,
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [*module.parameters(recurse=False), *module.buffers(recurse=False)]
 
 
 def _copied(value: Any) -> Any:

@@ -47,7 +47,7 @@ def _sorted_index(self: Any, index: Tensor | None) -> None:
     """Aggregation: the same check while the program runs, a RuntimeError where the original raises ValueError."""
     if index is not None:
         message = "Can not perform aggregation since the 'index' tensor is not sorted."
-        torch._assert_async(torch.all(index[:-1] <= index[1:]), message)  # type: ignore[call-arg]
+        torch._assert_async(torch.all(index[:-1] <= index[1:]), message)
 
 
 def _sorted_rows(
@@ -133,14 +133,16 @@ _lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
 def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
     """LSTM over as many steps as the code says (JumpingKnowledge's are layers): gates written out step by step.
 
-    PyTorch's own, traced, fails in training and gives other numbers in inference (2.13, by its kernel of oneDNN). Any other LSTM breaks the graph and runs eagerly.
+    PyTorch's own, traced, fails in training and gives other numbers in inference (2.13, by its kernel of oneDNN). Any
+    other LSTM breaks the graph and runs eagerly.
     """
     plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
     steps = input.size(1 if self.batch_first else 0) if plain else 0
     if not plain or (self.dropout and self.training) or not has_static_value(steps):
         return _lstm_of_pytorch(self, input, hx)
     sequence = list(input.unbind(1 if self.batch_first else 0))
-    hidden, cells = [], []
+    hidden: list[Tensor] = []
+    cells: list[Tensor] = []
     for layer in range(self.num_layers):
         ways = []
         for suffix in ("", "_reverse") if self.bidirectional else ("",):
