@@ -11,6 +11,7 @@ eager; exit code 1 where one is wrong.
 from __future__ import annotations
 
 import argparse
+import copy
 import logging
 import re
 import time
@@ -101,17 +102,18 @@ def count(name: str, door: Callable[[Any], Callable[..., Any]]) -> Count:
     case = CASES[name]
     torch.manual_seed(0)
     target = case.make()
+    eager = copy.deepcopy(target)  # a lazy module is still to make its parameters
     compiled = door(target)
     graphweave.reset_counters()
     wrong, start = "", time.perf_counter()
-    module = target if isinstance(target, nn.Module) else None
+    module, reference = (f if isinstance(f, nn.Module) else None for f in (target, eager))
     with recompile_reasons() as said, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for i, sizes in enumerate(SIZES):
             torch.manual_seed(i)
             args = case.arguments(sizes)
             try:
-                want = step(target, args, module=module, counter_based=True)
+                want = step(eager, args, module=reference, counter_based=True)
             except Exception:  # what eager mode refuses at these sizes is nothing to compile
                 continue
             try:

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import has_static_value
 
 from graphweave.core import locks
 from graphweave.frontends.dynamo import sparse_polyfills
@@ -49,6 +50,19 @@ def _sorted_index(self: Any, index: Tensor | None) -> None:
         torch._assert_async(torch.all(index[:-1] <= index[1:]), message)  # type: ignore[call-arg]
 
 
+def _sorted_rows(
+    self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
+    dim: int = -2, max_num_elements: int | None = None,
+) -> Tensor:  # fmt: skip
+    """SortAggregation: pads every segment by k rows and keeps the first k, where the original asks which is longer."""
+    fill = x.detach().min() - 1
+    rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
+    order = rows[:, :, -1].sort(dim=-1, descending=True).indices
+    rows = rows.gather(1, order.unsqueeze(-1).expand(-1, -1, rows.size(2)))
+    rows = torch.cat([rows, fill.expand(rows.size(0), self.k, rows.size(2))], dim=1).narrow(1, 0, self.k)
+    return rows.masked_fill(rows == fill, 0.0).flatten(1)
+
+
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
     """GraphUNet: the edges of A A, with loops in A and none in the result, where the original takes sparse tensors.
 
@@ -70,6 +84,15 @@ def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int
     keys, pair = torch.unique(start[apart] * num_nodes + end[apart], return_inverse=True)
     total = product.new_zeros(keys.size(0)).index_add(0, pair, product[apart])
     return torch.stack([keys // num_nodes, keys % num_nodes]), total
+
+
+def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
+    """scatter without a size, on an index whose length data decides: the original first asks whether it has one."""
+    from torch_geometric.utils import scatter  # optional, and there if this is called
+
+    if dim_size is None:
+        dim_size = int(torch.cat([index.reshape(-1), index.new_full((1,), -1)]).max()) + 1
+    return scatter(src, index, dim, dim_size, reduce)
 
 
 def _dense_batch(
@@ -104,12 +127,52 @@ def _dense_batch(
     return out.view([batch_size, max_num_nodes, *x.shape[1:]]), mask.view(batch_size, max_num_nodes)
 
 
+_lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
+
+
+def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
+    """LSTM over as many steps as the code says (JumpingKnowledge's are layers): gates written out step by step.
+
+    PyTorch's own, traced, fails in training and gives other numbers in inference (2.13, by its kernel of oneDNN). Any other LSTM breaks the graph and runs eagerly.
+    """
+    plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
+    steps = input.size(1 if self.batch_first else 0) if plain else 0
+    if not plain or (self.dropout and self.training) or not has_static_value(steps):
+        return _lstm_of_pytorch(self, input, hx)
+    sequence = list(input.unbind(1 if self.batch_first else 0))
+    hidden, cells = [], []
+    for layer in range(self.num_layers):
+        ways = []
+        for suffix in ("", "_reverse") if self.bidirectional else ("",):
+            k, place = f"_l{layer}{suffix}", len(hidden)
+            w, u = getattr(self, "weight_ih" + k), getattr(self, "weight_hh" + k)
+            b = getattr(self, "bias_ih" + k) + getattr(self, "bias_hh" + k) if self.bias else None
+            h = sequence[0].new_zeros(sequence[0].size(0), self.hidden_size) if hx is None else hx[0][place]
+            c = torch.zeros_like(h) if hx is None else hx[1][place]
+            outputs = []
+            for x in reversed(sequence) if suffix else sequence:
+                gates = torch.nn.functional.linear(x, w, b) + torch.nn.functional.linear(h, u)
+                i, f, g, o = gates.chunk(4, dim=1)
+                c = f.sigmoid() * c + i.sigmoid() * g.tanh()
+                h = o.sigmoid() * c.tanh()
+                outputs.append(h)
+            hidden.append(h)
+            cells.append(c)
+            ways.append(outputs[::-1] if suffix else outputs)
+        sequence = [torch.cat(pair, dim=1) if len(pair) > 1 else pair[0] for pair in zip(*ways, strict=True)]
+    return torch.stack(sequence, 1 if self.batch_first else 0), (torch.stack(hidden), torch.stack(cells))
+
+
 _EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
+    ("torch.nn.modules.rnn", ("LSTM", "forward"), _lstm),
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
     ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
     ("torch_geometric.nn.dense.linear", ("HeteroLinear", "forward"), _typed_linear),
+    ("torch_geometric.nn.pool.select.topk", ("scatter",), _scatter),
+    ("torch_geometric.nn.pool.glob", ("scatter",), _scatter),
     ("torch_geometric.utils._to_dense_batch", ("to_dense_batch", "__wrapped__", "__code__"), _dense_batch.__code__),
     ("torch_geometric.nn.aggr.base", ("Aggregation", "assert_sorted_index"), _sorted_index),
+    ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
 )
 """Module, attribute, and what takes its place."""

@@ -1,0 +1,52 @@
+"""What PyTorch logs by the page while a compiled function of ours is called, said in a line of ours or not at all."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from torch._dynamo import convert_frame
+from torch._dynamo.variables import tensor
+
+from graphweave.compiler.report import record_eager
+from graphweave.core.log import logger
+from graphweave.frontends.dynamo.backend import warn_once
+
+_log = logger("frontends")
+_called: ContextVar[bool] = ContextVar("_called", default=False)
+
+
+@contextmanager
+def pages_in_a_line() -> Iterator[None]:
+    """Inside, the reports below are ours. Those of other compiled functions stay as PyTorch makes them."""
+    token = _called.set(True)
+    try:
+        yield
+    finally:
+        _called.reset(token)
+
+
+def _shortened(record: logging.LogRecord) -> bool:
+    if not _called.get() or record.levelno != logging.WARNING:
+        return True
+    said = record.getMessage()
+    limit = re.search(r"hit config\.\w*recompile_limit \((\d+)\)\s+function: '([^']*)' \((.*)\)", said)
+    if limit is not None:
+        number, name, where = limit.groups()
+        last = re.search(r"last reason: (?:\d+/\d+: )?([^\n#]*)", said)
+        why = f" The last was made because this did not hold: {last[1].strip()}." if last else ""
+        text = f"{name} ({where}) was compiled {number} times, for arguments of as many kinds; others run eagerly."
+        record_eager(f"{text}{why}")
+        warn_once(f"graphweave: {text}{why} Compile the kinds apart, each by a graphweave.compile of its own.")
+        return False
+    if said.startswith("Graph break from `Tensor.item()`"):  # counted as a break; its advice is about other settings
+        _log.info("%s", said.splitlines()[0])
+        return False
+    return True
+
+
+for _module in (convert_frame, tensor):
+    logging.getLogger(_module.__name__).addFilter(_shortened)
