@@ -21,7 +21,8 @@ from graphweave.frontends.dynamo.backend import _warned
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
-MOST = 3
+MOST = {"compile": 3, "backend": 4}
+"""Through the plain door none and one edge or node are compiled apart, as PyTorch does (`capture_settings.ONE_APART`)."""
 BY_BACKEND = [
     name for name in CASES if name not in ("JumpingKnowledge lstm", "GraphUNet", "SortAggregation", "lazy SAGE")
 ]
@@ -32,7 +33,7 @@ def _counts(name: str, through: str) -> None:
     found = count(name, doors(through))
     assert not found.wrong
     assert (found.breaks, found.eager) == (0, 0)
-    assert 1 <= found.compilations <= MOST, found.reasons
+    assert 1 <= found.compilations <= MOST[through], found.reasons
 
 
 @pytest.mark.parametrize("name", by_default(CASES, "f differences", "SortAggregation"))

@@ -29,7 +29,12 @@ from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
 from graphweave.frontends.dynamo.capture_settings import (
-    CAPTURE, MOST_COMPILATIONS, ONE_APART, SHAPES, CaptureSettings, asked,
+    CAPTURE,
+    MOST_COMPILATIONS,
+    ONE_APART,
+    SHAPES,
+    CaptureSettings,
+    asked,
 )  # fmt: skip
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
