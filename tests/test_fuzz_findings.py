@@ -25,6 +25,28 @@ def random(*shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
 
+def reshaped_copy(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    out = torch.zeros_like(x).index_add(0, index, x[index])
+    return out, out.view(-1, 2, 2).clone()
+
+
+def reshaped_product(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    out = torch.zeros_like(x).index_add(0, index, x[index])
+    return out.reshape(-1, 2, 2) * 1.0, out
+
+
+@pytest.mark.parametrize("door", by_default(DOORS, "graphweave"))
+@pytest.mark.parametrize("function", [reshaped_copy, reshaped_product])
+def test_results_share_no_memory_that_eager_modes_do_not(function: Callable[..., Any], door: str) -> None:
+    """Who writes to one result changes no other, though a copy of a view is the same numbers."""
+    x, index = random(6, 4), torch.randint(6, (9,))
+    with torch.no_grad():
+        first, second = DOORS[door](function)(x, index)
+        kept = second.clone()
+        first.zero_()
+    assert second.equal(kept)
+
+
 def times(x: Tensor, other: Tensor, index: Tensor) -> Tensor:
     return torch.zeros_like(x).index_add(0, index, x[index] * other)
 

@@ -22,7 +22,7 @@ from graphweave.frontends.dynamo.backend import _warned
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 MOST = {"compile": 3, "backend": 4}
-"""For sizes of two rows and more, other strides, and few rows; the plain door compiles 0 and 1 apart."""
+"""Through the plain door none and one edge are compiled apart, as PyTorch does (`capture_settings.ONE_APART`)."""
 BY_BACKEND = [
     name for name in CASES if name not in ("JumpingKnowledge lstm", "GraphUNet", "SortAggregation", "lazy SAGE")
 ]

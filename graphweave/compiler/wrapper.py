@@ -230,6 +230,10 @@ class Wrapper:
         }  # results of the memo, for others too
         if held & {self._outputs[i] for i in promised}:
             self._line(f"taken |= memory_of(({''.join(f'{self._ready[r]}, ' for r in sorted(held))}))", held)
+        results = self._outputs[: len(self._promises)]
+        as_they_are = [r for i, r in enumerate(results) if r in self._written and i not in promised]
+        if promised and as_they_are:  # the others may be views of these
+            self._line(f"taken |= memory_of(({''.join(f'{self._ready[r]}, ' for r in as_they_are)}))", as_they_are)
         kept = ""
         if any(p.fresh for i in promised if (p := self._promises[i]) is not None):
             kept = ", kept"

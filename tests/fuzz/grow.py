@@ -96,13 +96,28 @@ def _source(g: Growing) -> str:
         outputs += [name] * (name not in outputs)
     lines = [line for s in g.statements for line in s.splitlines()]
     lines.append(f"return {', '.join(outputs)}{',' if len(outputs) == 1 else ''}")
-    return with_parameters("\n".join(["def f():", *(f"    {line}" for line in lines)]) + "\n")
+    return with_parameters(without_unread("\n".join(["def f():", *(f"    {line}" for line in lines)]) + "\n"))
 
 
 def _read_later(g: Growing, name: str) -> bool:
     """Does another statement read the variable, so that what it holds is judged by way of another output?"""
     named = re.compile(rf"\b{name}\b")
     return any(named.search(s) and not re.match(rf"{name}\b", s) for s in g.statements)
+
+
+def without_unread(source: str) -> str:
+    """Without variables that nobody reads: what is never needed need not raise what eager mode raises."""
+    tree = ast.parse(source)
+    function = tree.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    body = function.body
+    for statement in reversed(list(body)):
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            name = statement.targets[0].id
+            reads = sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(tree))
+            if reads == 1:
+                body.remove(statement)
+    return ast.unparse(ast.fix_missing_locations(tree)) + "\n"
 
 
 def with_parameters(source: str) -> str:

@@ -82,12 +82,14 @@ def judge(case: Case, compiled: Callable[[Case], Callable[..., Any]] = through_d
 
 def is_of_pytorch(case: Case, found: Finding) -> bool:
     """Does the same go wrong where PyTorch captures the function and nobody compiles it?"""
-    if found.kind in ("fallback", "refused", "untraced"):
+    if found.kind in ("fallback", "refused"):
         return False
     try:
         other = _compare(case, _by_pytorch(case))
     except Unfair:
         return False
+    if found.kind == "untraced":
+        return other is not None and other.kind == "crash"
     return other is not None and (other.kind, without_numbers(other.what)) == (found.kind, without_numbers(found.what))
 
 

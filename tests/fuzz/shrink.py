@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from tests.fuzz.case import Call, Case
-from tests.fuzz.grow import with_parameters
+from tests.fuzz.grow import with_parameters, without_unread
 
 MAX_OPERANDS = 6
 """Operands of an expression that are tried in its place."""
@@ -89,10 +89,10 @@ def _without_outputs(source: str) -> Iterator[str]:
         every = last.value.elts
         for position in range(len(every)):
             last.value.elts = [every[position]]
-            yield _cleaned(_text(tree))
+            yield without_unread(_text(tree))
         for position in range(len(every)):
             last.value.elts = every[:position] + every[position + 1 :]
-            yield _cleaned(_text(tree))
+            yield without_unread(_text(tree))
 
 
 def _without_statements(source: str) -> Iterator[str]:
@@ -102,21 +102,8 @@ def _without_statements(source: str) -> Iterator[str]:
         statement = body.pop(position)
         yield _text(tree)
         if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            yield _cleaned(_with_name_for(_text(tree), statement.targets[0].id, statement.value))
+            yield without_unread(_with_name_for(_text(tree), statement.targets[0].id, statement.value))
         body.insert(position, statement)
-
-
-def _cleaned(source: str) -> str:
-    """Without variables that nobody reads."""
-    tree = ast.parse(source)
-    body = _body(tree)
-    for statement in reversed(list(body)):
-        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
-            name = statement.targets[0].id
-            reads = sum(isinstance(n, ast.Name) and n.id == name for n in ast.walk(tree))
-            if reads == 1:
-                body.remove(statement)
-    return _text(tree)
 
 
 def _with_name_for(source: str, name: str, value: ast.expr) -> str:
@@ -155,7 +142,7 @@ def _replaced(source: str, position: int, part: int) -> str | None:
         def visit(self, node: ast.AST) -> ast.AST:
             return chosen if node is target else super().visit(node)
 
-    return _cleaned(_text(Replace().visit(tree)))
+    return without_unread(_text(Replace().visit(tree)))
 
 
 def _operands(node: ast.expr) -> list[ast.expr]:
