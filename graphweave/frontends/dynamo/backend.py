@@ -26,7 +26,7 @@ from graphweave.core.log import logger
 from graphweave.core.types import Space
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
-from graphweave.frontends.dynamo.capture_settings import PlainDoor
+from graphweave.frontends.dynamo.capture_settings import DuringCompilation
 from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
@@ -133,11 +133,11 @@ def graphweave(
         raise
     except Exception as error:
         _log.info("a trace with data-dependent shapes failed: %s", error)
-        _plain_door.trace_again_without()
+        _compilations.trace_again_without()
         raise
 
 
-_plain_door = PlainDoor(graphweave, lambda: tell_of_sparse_tensors(warn_once))
+_compilations = DuringCompilation(graphweave, lambda: tell_of_sparse_tensors(warn_once))
 
 
 def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:

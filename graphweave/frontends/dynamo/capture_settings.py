@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch._dynamo
@@ -25,42 +27,64 @@ MOST_COMPILATIONS = 64
 is called with nine of them (PyTorch's own limit is eight) has nine good reasons."""
 
 
-class PlainDoor:
-    """The settings for `torch.compile(f, backend="graphweave")`, where nothing of ours is called before the trace.
+@dataclass(frozen=True, slots=True)
+class CaptureSettings:
+    """PyTorch's settings for one compilation: those of `torch._dynamo.config`, and those of symbolic shapes."""
 
-    PyTorch tells of the start and the end of each compilation. In between the settings are in force if `backend` is
-    what compiles; with dynamic=False none are. PyTorch does not say which backend that is, so the start looks for it in
-    the frame that compiles; where another version of PyTorch has no such frame, its own settings stay. `after` is
-    called after each compilation for `backend`.
+    dynamo: Mapping[str, Any]
+    shapes: Mapping[str, Any]
+
+
+PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "specialize_float": True}, ONE_APART)
+"""For `torch.compile(f, backend="graphweave")`, where nothing of ours is called before the trace."""
+
+asked: ContextVar[CaptureSettings | None] = ContextVar("asked", default=None)
+"""What a call of a function behind `graphweave.compile` wants, should it have to be compiled."""
+
+
+class DuringCompilation:
+    """Settings in force while PyTorch compiles for `backend`, and at no other time.
+
+    A call that compiles nothing does not pay for them: to set and reset ten of them takes 70 us. PyTorch tells of the
+    start and the end of each compilation, but not for which backend it is, so the start looks for that in the frame
+    that compiles; where another version of PyTorch has no such frame, PyTorch's own settings stay. Compilations for
+    other backends, which a call may lead to, are left alone. `after` is called after each compilation through the plain
+    door.
     """
 
     def __init__(self, backend: Callable[..., Any], after: Callable[[], None]) -> None:
         self._backend, self._after = backend, after
         self._held = ExitStack()
-        self._in_force = False
-        handler = torch._dynamo.callback_handler
+        self._plain = False
+        handler = torch._dynamo.callback_handler  # type: ignore[attr-defined]
         handler.start_callbacks = _Kept([*handler.start_callbacks, self._start])
         handler.end_callbacks = _Kept([*handler.end_callbacks, self._end])
 
     def trace_again_without(self) -> None:
-        """After a failure under these settings: ends the trace, and PyTorch makes another one under its own."""
-        if self._in_force:
+        """After a failure behind the plain door: ends the trace, and PyTorch makes another one under its settings."""
+        if self._plain:
             self._end()
             _forget_where_it_broke()
             raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
 
     def _start(self, *_: object) -> None:
-        config = torch._dynamo.config
-        static = config.assume_static_by_default and not config.automatic_dynamic_shapes
-        if not static and _backend_of_this_compilation() is self._backend:
-            self._held.enter_context(config.patch(assume_static_by_default=False, specialize_float=True, **CAPTURE))
-            self._held.enter_context(shape_config.patch(ONE_APART))  # type: ignore[attr-defined]
-            self._in_force = True
+        found = _backend_of_this_compilation()
+        wanted = None
+        if found is self._backend:
+            config = torch._dynamo.config
+            static = config.assume_static_by_default and not config.automatic_dynamic_shapes  # dynamic=False
+            self._plain = not static
+            wanted = PLAIN if self._plain else None
+        elif getattr(found, "func", None) is self._backend:
+            wanted = asked.get()
+        if wanted is not None:
+            self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
+            self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 
     def _end(self, *_: object) -> None:
         self._held.close()
-        if self._in_force:
-            self._in_force = False
+        if self._plain:
+            self._plain = False
             self._after()
 
 

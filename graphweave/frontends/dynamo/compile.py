@@ -7,7 +7,7 @@ import logging
 import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from inspect import signature
 from typing import Any, TypeVar, cast
 
@@ -16,7 +16,6 @@ import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
 from torch._dynamo.utils import graph_break_reasons
-from torch.fx.experimental import _config as shape_config
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
@@ -29,7 +28,9 @@ from graphweave.core.log import logger
 from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.backend import graphweave, parse_options, warn_once, with_mode
-from graphweave.frontends.dynamo.capture_settings import CAPTURE, MOST_COMPILATIONS, ONE_APART, SHAPES
+from graphweave.frontends.dynamo.capture_settings import (
+    CAPTURE, MOST_COMPILATIONS, ONE_APART, SHAPES, CaptureSettings, asked,
+)  # fmt: skip
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
 from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
@@ -42,11 +43,22 @@ from graphweave.frontends.dynamo.uncompiled import inside_a_transform, method, t
 _log = logger(__name__)
 T = TypeVar("T", bound=Callable[..., Any])
 
-_LIMITS = {"recompile_limit": MOST_COMPILATIONS, "accumulated_recompile_limit": 1024}
-_RNN = {"allow_rnn": True}
-"""Recurrent layers are traced; of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)."""
+_ALWAYS = {
+    "allow_rnn": True,  # of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)
+    "skip_nnmodule_hook_guards": False,  # a hook that a module is given after the first call counts
+}
+_TRIED = (
+    CaptureSettings({**CAPTURE, **_ALWAYS}, SHAPES),
+    CaptureSettings({**CAPTURE, **_ALWAYS}, ONE_APART),  # where a size of 1 that is not compiled in meets a larger one
+    CaptureSettings(_ALWAYS, SHAPES),
+)
+"""Settings in the order in which they are tried. Under the last of them frames that cannot be traced run as Python."""
 
-_ISOLATED = {"isolate_recompiles": True} if "isolate_recompiles" in signature(torch.compile).parameters else {}
+_EACH_APART: dict[str, Any] = {
+    name: value
+    for name, value in (("isolate_recompiles", True), ("recompile_limit", MOST_COMPILATIONS))
+    if name in signature(torch.compile).parameters
+}
 """Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
 of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
 
@@ -118,10 +130,8 @@ class _Captured:
         # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
-        self._compiled = torch.compile(traced, backend=backend, dynamic=dynamic, **_ISOLATED)
-        self._modes: tuple[Callable[[], AbstractContextManager[Any]], ...] = (
-            full_capture, capture_with_one_apart, frame_by_frame,
-        )  # fmt: skip
+        self._compiled: Any = torch.compile(traced, backend=backend, dynamic=dynamic, **_EACH_APART)
+        self._settings = tuple(_with_floats(s) for s in _TRIED)
         self._traced = False
         self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
         self._sparse_places: list[Place] | None = None
@@ -150,15 +160,13 @@ class _Captured:
         kwargs = {name: _as_traced(arg) for name, arg in given_by_name.items()}
         if not self._traced and isinstance(self._target, torch.nn.Module):
             make_parameters(self._target, args, kwargs)
-        while self._modes and not self._hooked_everywhere():
+        while self._settings and not self._hooked_everywhere():
             breaks = _graph_breaks()
             before = None if self._traced else _State(self._target)
             failed: Exception
             try:
-                equals = polyfilled(sparse=in_use() or not self._whole)
-                capture, floats = self._modes[0](), _floats(fixed=not self._traced)
-                with capture, floats, _hooks_noticed(), equals, pages_in_a_line():
-                    out = self._compiled(*args, **kwargs)
+                with polyfilled(sparse=in_use() or not self._whole), pages_in_a_line():
+                    out = self._run(args, kwargs)
                 self._traced = self._whole = True
                 return out
             except Exception as error:
@@ -179,6 +187,16 @@ class _Captured:
             self._retreat(failed)
         bump("eager_fallbacks")
         return self._target(*given, **given_by_name)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        token = asked.set(self._settings[0][self._traced])
+        try:
+            if len(self._settings) > 1:
+                return self._compiled(*args, **kwargs)
+            with frame_by_frame():
+                return self._compiled(*args, **kwargs)
+        finally:
+            asked.reset(token)
 
     def _hooked_everywhere(self) -> bool:
         """Hooks on all modules of the process (a profiler's, a tracker's) run where modules are called one by one."""
@@ -201,8 +219,8 @@ class _Captured:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
         name = name_of(self._target)
         why, where = reason_of(error)
-        self._modes = self._modes[1:]
-        if self._modes:
+        self._settings = self._settings[1:]
+        if self._settings:
             _log.info("%s: tracing failed (%s); tracing with other settings", name, why)
             return
         record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
@@ -255,46 +273,24 @@ def _guard_sizes(features: torch.Tensor, *, of_nodes: bool) -> None:
             break
 
 
-@contextmanager
-def _floats(*, fixed: bool) -> Iterator[None]:
-    """Whether Python floats (a slope, a rate) are compiled in. At first they are: as symbols most cannot stay, which
-    PyTorch finds out late and then traces all over again. A function called with another value is traced with symbols.
+def _with_floats(settings: CaptureSettings) -> tuple[CaptureSettings, CaptureSettings]:
+    """`settings` for the first compilation and for later ones, which differ in whether Python floats (a slope, a rate)
+    are compiled in. At first they are: as symbols most cannot stay, which PyTorch finds out late and then traces all
+    over again. A function called with another value is traced with symbols.
     """
-    with torch._dynamo.config.patch(specialize_float=fixed):
-        yield
-
-
-@contextmanager
-def _hooks_noticed() -> Iterator[None]:
-    """A hook that a module is given after the first call counts. PyTorch leaves out the guards for it by default."""
-    with torch._dynamo.config.patch(skip_nnmodule_hook_guards=False):
-        yield
-
-
-@contextmanager
-def full_capture() -> Iterator[None]:
-    """Settings of one call under which data-dependent shapes are captured instead of breaking the graph."""
-    with torch._dynamo.config.patch({**CAPTURE, **_RNN, **_LIMITS}), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
-        yield
-
-
-@contextmanager
-def capture_with_one_apart() -> Iterator[None]:
-    """As `full_capture`, for functions in which a size of 1 that is not compiled in meets a larger one."""
-    with torch._dynamo.config.patch({**CAPTURE, **_LIMITS}), shape_config.patch(ONE_APART):  # type: ignore[attr-defined]
-        yield
+    fixed, symbols = ({**settings.dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
+    return CaptureSettings(fixed, settings.shapes), CaptureSettings(symbols, settings.shapes)
 
 
 @contextmanager
 def frame_by_frame() -> Iterator[None]:
-    """Settings of one call under which only the frames that cannot be traced run as Python, said aloud."""
+    """Inside, frames that cannot be traced run as Python, said aloud."""
     log = logging.getLogger(convert_frame.__name__)
     level = log.level
     log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
     log.addFilter(_tell)
     try:
-        settings = {"suppress_errors": True, **_RNN, **_LIMITS}
-        with torch._dynamo.config.patch(settings), shape_config.patch(SHAPES):  # type: ignore[attr-defined]
+        with torch._dynamo.config.patch(suppress_errors=True):
             yield
     finally:
         log.removeFilter(_tell)
