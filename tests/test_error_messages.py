@@ -38,7 +38,7 @@ REASONS = {
 
 ADVICE = re.compile(
     r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Convert|Correct|Delete|Flatten|Free|Gather|Give|Index|Inside|Install|Keep"
-    r"|Leave|Let|Loop|Lower|Make|Move|Name|Pass|Please|Put|Read|Reduce|Rename|Replace|Report|Reshape|Return|Run|Set|Swap"
+    r"|Leave|Let|Loop|Lower|Make|Move|Name|Pass|Please|Put|Read|Reduce|Remove|Rename|Replace|Report|Reshape|Return|Run|Set|Swap"
     r"|Take|Transpose|Unset|Use|With|Write|For the product number by number give|Its fields live on"
     r"|inside a loop use|convert it|please report)\b"
 )
@@ -90,11 +90,15 @@ def test_there_are_sites() -> None:
 
 def test_every_message_ends_with_what_to_do() -> None:
     """In a sentence or clause behind the first."""
-    made_elsewhere = {
+    made_elsewhere = {  # the last value is the advice, or an error that ends with one
         "{} Unset it for the default.",
         "{}\n  {}",
         "must be {} (got {})",
         "graphweave: {} runs eagerly: {}",
+        "gradients of gradients of {} cannot be computed: {}. {}",
+        "graphweave: {}.",
+        "graphweave: {}{} Compile the kinds apart, each by a graphweave.compile of its own.",
+        "edits that PyTorch does not see are not noticed: {}",
     }
     silent = [
         f"{where}: {words}"

@@ -27,7 +27,7 @@ COMMANDS = [
 ]
 """Lines of blocks without a language, of which what is indented far goes on with the line before, and in the text."""
 
-MADE = sorted(set(re.findall(r"\bmake ([a-z][a-z-]*)", re.sub(r"g\+\+", "", README))) - {"and", "of", "sense"})
+MADE = sorted(set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", README, re.MULTILINE)))
 """Targets of make, in blocks and in the text."""
 
 

@@ -29,7 +29,7 @@ def check_fits(nbytes: int, what: str) -> None:
     if there is not None and nbytes > there:
         raise DataError(
             f"{what} would take {in_words(nbytes)} at least, and this machine has {in_words(there)} of memory. "
-            "Is the number meant?"
+            "Correct the number, or use a larger machine."
         )
 
 

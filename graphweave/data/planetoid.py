@@ -34,7 +34,7 @@ def planetoid(name: str, root: str | Path | None = None) -> NodeData:
         with contextlib.redirect_stderr(io.StringIO()):
             graph = Planetoid(str(folder), name.lower())[0]
     except (OSError, asyncio.TimeoutError, ClientError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise DataError(
             f"planetoid: could not download {name} to {folder}: {reason}. Check the connection, or name a FILE.npz."
         ) from error

@@ -95,12 +95,9 @@ class Graph:
             return found[0]
         known = ", ".join(map(str, self._relations))
         if etype is None:
-            raise DataError(f"the graph has {len(found)} relations; name one of {known}. Name it as an argument.")
+            raise DataError(f"the graph has {len(found)} relations. Name one of {known}.")
         if found:
-            raise DataError(
-                f"relation {etype!r} is ambiguous; name it in full: one of {', '.join(map(str, found))}."
-                " Name it by three strings."
-            )
+            raise DataError(f"relation {etype!r} is ambiguous. Name one of {', '.join(map(str, found))}.")
         raise DataError(f"the graph has no relation {etype!r}; it has {known}. Name one of these.")
 
     def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
@@ -108,9 +105,7 @@ class Graph:
         if ntype is None and len(types) == 1:
             return types[0]
         if ntype is None:
-            raise DataError(
-                f"the graph has {len(types)} node types; name one of {', '.join(types)}. Name it as an argument."
-            )
+            raise DataError(f"the graph has {len(types)} node types. Name one of {', '.join(types)}.")
         if not isinstance(ntype, str) or ntype not in types:
             raise DataError(f"the graph has no node type {ntype!r}; it has {', '.join(types)}. Name one of these.")
         return ntype

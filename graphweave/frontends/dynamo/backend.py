@@ -102,7 +102,7 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
 def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
     """The options that torch.compile's word `mode` stands for, with `options`. SettingsError where it says nothing."""
     if options is not None and not isinstance(options, Mapping):
-        raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r})")
+        raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r}). Pass one.")
     if mode not in MODES:
         known = ", ".join(repr(m) for m in MODES)
         raise SettingsError(f"mode must be one of {known} (got {mode!r}). Other choices are options. Pass those.")

@@ -209,7 +209,7 @@ class _Captured:
             return False
         warn_once(
             f"graphweave: {name_of(self._target)} runs eagerly while there are hooks on all modules (made by "
-            "`register_module_forward_hook` or a like function); remove them, or use hooks of single modules."
+            "`register_module_forward_hook` or a like function). Remove them, or use hooks of single modules."
         )
         return True
 

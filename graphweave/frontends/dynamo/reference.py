@@ -152,7 +152,7 @@ class Reference:
         if not loose and lies(want, promise.order) and not lies(got, promise.order):
             raise VerifyError(
                 f"{self._name(i)} lies in memory in other strides than eager mode's: expected {want.stride()} for "
-                f"sizes {tuple(want.shape)}, got {got.stride()}. It comes from {self._line(i)}."
+                f"sizes {tuple(want.shape)}, got {got.stride()}. It comes from {self._line(i)}. Please report it."
             )
 
     def _check_aliases(self, given: Mapping[str, Any], got: Sequence[Any], want: Sequence[Any]) -> None:
@@ -166,7 +166,7 @@ class Reference:
                 if memory_of([mine]) & memory_of([other]) and not memory_of([theirs]) & memory_of([should]):
                     raise VerifyError(
                         f"{self._name(i)} shares its memory with an input or another result, and eager mode's does "
-                        f"not. It comes from {self._line(i)}."
+                        f"not. It comes from {self._line(i)}. Please report it."
                     )
 
     def _promise(self, i: int) -> Promise | None:

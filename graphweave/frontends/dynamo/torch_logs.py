@@ -15,7 +15,7 @@ from graphweave.compiler.report import record_eager
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.backend import warn_once
 
-_log = logger("frontends")
+_log = logger(__name__)
 _called: ContextVar[bool] = ContextVar("_called", default=False)
 
 
