@@ -188,3 +188,11 @@ class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
 
 def _listed(names: Mapping[str, Any]) -> str:
     return f"it has {', '.join(map(repr, names))}" if names else "it has no fields"
+
+
+def described_fields(frame: Frame) -> str:
+    """Name, dtype and shape of each field, for people to read."""
+    named = [
+        f"{name}: {str(dtype).removeprefix('torch.')}{list(shape)}" for name, (shape, dtype) in frame.schemes().items()
+    ]
+    return "{" + ", ".join(named) + "}"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import convert_to, hetero, messaging, query, transform
-from graphweave.graph.frame import Frame, TypedFrames
+from graphweave.graph.frame import Frame, TypedFrames, described_fields
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.views import EdgeView, NodeView
 
@@ -443,7 +443,7 @@ class Graph:
         if self.is_homogeneous:
             return (
                 f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()}, "
-                f"ndata={_fields(self._node_frame())}, edata={_fields(self._edge_frame())})"
+                f"ndata={described_fields(self._node_frame())}, edata={described_fields(self._edge_frame())})"
             )
         nodes = {ntype: frame.num_rows for ntype, frame in self._node_frames.items()}
         edges = {key: relation.num_edges for key, relation in self._relations.items()}
@@ -488,10 +488,3 @@ def _formed(relation: Relation, eids: Tensor, form: str) -> Any:
 
 def _no_form(form: str) -> Any:
     raise DataError(f"expected form 'uv', 'eid' or 'all' (got {form!r}). Pass one of these.")
-
-
-def _fields(frame: Frame) -> str:
-    named = [
-        f"{name}: {str(dtype).removeprefix('torch.')}{list(shape)}" for name, (shape, dtype) in frame.schemes().items()
-    ]
-    return "{" + ", ".join(named) + "}"
