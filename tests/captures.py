@@ -48,7 +48,7 @@ def capture(f: Callable[..., Any], *args: Any, dynamic: bool = True, whole: bool
     captures: list[Capture] = []
 
     def partition(gm: fx.GraphModule, joint_inputs: Any, **kwargs: Any) -> Any:
-        captures.append(Capture(_copied(gm), import_graph(gm)))
+        captures.append(Capture(_copied(gm), import_graph(gm, kwargs["num_fwd_outputs"])))
         halves = default_partition(gm, joint_inputs, **kwargs)
         for half in halves:
             half.meta["capture"] = len(captures) - 1

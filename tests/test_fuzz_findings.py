@@ -78,3 +78,36 @@ def test_a_size_of_one_meets_a_larger_one(case: str, door: str) -> None:
         index = torch.randint(nodes, (edges,))
         torch.testing.assert_close(compiled(x, other, index), function(x, other, index))
     assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+def slices(x: Tensor, attr: Tensor, index: Tensor) -> tuple[Tensor, ...]:
+    x = x.clone()
+    x[1:] += 1
+    src, dst = index
+    sums = torch.zeros_like(x).index_add(0, dst[1:], attr[1:] * 2 + x[src[1:]])
+    return sums, attr[:-1].sum(), attr[2:5], torch.cat([attr[3:], x])
+
+
+@pytest.mark.parametrize("first", by_default((6, 0, 1), 6))
+def test_slices_that_leave_out_more_rows_than_there_are(first: int) -> None:
+    """A compilation for many rows would give them fewer than none."""
+    compiled = graphweave.compile(slices)
+    for edges in (first, 0, 6, 1, 2, 4):
+        x, attr = random(5, 4), random(edges, 4)
+        index = torch.randint(5, (2, edges))
+        got, want = compiled(x, attr, index), slices(x, attr, index)
+        torch.testing.assert_close(got, want)
+        grads = [torch.autograd.grad(sum(o.sin().sum() for o in out), (x, attr)) for out in (got, want)]
+        torch.testing.assert_close(*grads)
+    assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+@pytest.mark.parametrize("door", by_default(DOORS, "plain"))
+def test_numbers_have_a_last_dim(door: str) -> None:
+    def f(e: Tensor) -> Tensor:
+        total = e.sum()
+        return torch.nn.functional.cosine_similarity(total, total * 2, dim=-1) + total.amax(-1)
+
+    e = random(3, 4)
+    torch.testing.assert_close(DOORS[door](f)(e), f(e))
+    assert graphweave.counters()["eager_fallbacks"] == 0

@@ -166,7 +166,7 @@ def test_an_index_out_of_range_is_of_its_relation() -> None:
         key = next(k for k in edges if k[1] == "r2")
         bad[key] = edges[key].clone()
         bad[key][0, 3] = SIZES[key[0]]
-        with pytest.raises(IndexRangeError, match=r"index 4 .*relation 2 of 4"):
+        with pytest.raises(IndexRangeError, match=r"relation 2 of 4: index 4 "):
             compiled(x, bad)
         compiled(x, edges)
 

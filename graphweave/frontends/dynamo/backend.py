@@ -31,6 +31,7 @@ from graphweave.frontends.dynamo.choices import guard_choices
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
 from graphweave.frontends.dynamo.eager_work import eager_work
+from graphweave.frontends.dynamo.enough_rows import guard_sizes
 from graphweave.frontends.dynamo.exposed import exposed, exposed_values
 from graphweave.frontends.dynamo.handover import boxed, row_counts, split_modules
 from graphweave.frontends.dynamo.importer import Imported, import_graph
@@ -187,6 +188,7 @@ class _Side:
         options = _options(module)
         if options is None:
             return make_boxed_func(module.forward)
+        guard_sizes(module)
         bump("compilations")
         try:
             imported, glossary, reference = self._optimised(module, frozenset())
@@ -215,6 +217,7 @@ class _Side:
         options = _options(joint)
         if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
+        guard_sizes(joint)
         bump("compilations")
         graph = JointGraph(joint, num_fwd_outputs)
         without_unreached(joint, num_fwd_outputs, graph.reached)

@@ -132,7 +132,7 @@ def _dims(node: fx.Node) -> list[int]:
     assert isinstance(x, fx.Node)
     dims = argument(node, "dim", None)
     n = rank(x)
-    if dims is None or dims == []:
+    if dims is None or dims == [] or n == 0:  # of a number, PyTorch takes dims 0 and -1
         return list(range(n))
     return sorted(dim_of(d, n) for d in (dims if isinstance(dims, list | tuple) else [dims]))
 

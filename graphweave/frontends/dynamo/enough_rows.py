@@ -1,0 +1,44 @@
+"""Guards on sizes that a capture takes for granted: `x[1:]` has one row less than x, which is wrong if x has none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import fx
+from torch.fx.experimental import _config as shape_config
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.utils._pytree import tree_leaves
+from torch.utils._sympy.value_ranges import bound_sympy
+
+from graphweave.frontends.dynamo.sizes import hint, unbacked
+
+
+class TooFewRows(Exception):
+    """The call at hand has fewer rows than a slice in it leaves out; it has to be captured for such sizes."""
+
+
+def guard_sizes(module: fx.GraphModule) -> None:
+    """Adds a guard for every size in a captured graph that smaller arguments would make negative.
+
+    Under `backed_size_oblivious` PyTorch takes a slice to lie within its tensor, whatever the tensor's size is. A call
+    with fewer rows then compiles anew; TooFewRows is raised where the call at hand is one, since its capture is wrong.
+    """
+    seen: set[Any] = set()
+    # With the setting every size counts as 2 or more, and nothing is left to guard.
+    with shape_config.patch(backed_size_oblivious=False):  # type: ignore[attr-defined]
+        for value in (v for node in module.graph.nodes for v in tree_leaves(node.meta.get("val"))):
+            for size in value.shape if isinstance(value, torch.Tensor) else ():
+                if isinstance(size, torch.SymInt) and size.node.expr not in seen and not unbacked(size):
+                    seen.add(size.node.expr)
+                    _guard(size)
+
+
+def _guard(size: torch.SymInt) -> None:
+    now, env = hint(size), size.node.shape_env
+    if now is None or bound_sympy(size.node.expr, env.var_to_range).lower >= 0:
+        return
+    if now < 0:
+        raise TooFewRows(f"a slice of a captured tensor has {size} = {now} rows")
+    # To sympy the symbol of a size is positive, so "s - 1 >= 0" would be no guard; one row has code of its own anyway.
+    bool(size >= (1 if now and statically_known_true(size >= 0) else 0))
