@@ -11,7 +11,7 @@ import torch
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.layouts import LAID_OUT, OWN
+from graphweave.ir.message.layouts import KEPT, LAID_OUT, OWN
 from graphweave.ir.message.nodes import (
     AnyType,
     Aten,
@@ -114,12 +114,14 @@ SIZE_FUNCTIONS = {"Max": "max", "Min": "min"}
 
 
 _NO_WORK = frozenset({
-    "builtin.getitem", "builtin._after", LAID_OUT, OWN, "aten._assert_scalar.default", "aten.scalar_tensor.default",
+    "builtin.getitem", "builtin._after", LAID_OUT, OWN, KEPT, "aten._assert_scalar.default",
+    "aten.scalar_tensor.default",
 })  # fmt: skip
 
 
 def is_work(program: Program, ref: Ref) -> bool:
-    """A call that PyTorch computes something with: no view, number, seed, item of several results, strides or check."""
+    """A call that PyTorch computes something with: no view, number, seed, item of several results or check, and no copy
+    that is made for its strides or to be kept."""
     node = program.nodes[ref]
     if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
         return False

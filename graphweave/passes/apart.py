@@ -13,6 +13,7 @@ from graphweave.analysis.flow import Extract, ancestors, depending, is_structure
 from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
+from graphweave.ir.message.layouts import KEPT
 from graphweave.ir.message.nodes import Aten, MapType, Operand, Program, Ref, Type
 
 
@@ -43,7 +44,7 @@ def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: froze
             here = part.where[ref]
             t = program.types[here]
             assert not isinstance(t, MapType)
-            outputs[i] = build.add(Aten("aten.clone.default", (Operand(here),), (), t))
+            outputs[i] = build.add(Aten(KEPT, (Operand(here),), (), t))
     return Extract(build.program(outputs, program.spaces), part.where)
 
 

@@ -65,6 +65,7 @@ _BUILTIN: dict[str, Callable[..., Any]] = {
     "_after": _after,
     "_laid_out": laid_out,
     "_own": own,
+    "_kept": torch.clone,
     "_join_indices": join_indices,
     "_unique_pairs": unique_pairs,
     "_rows_of_segments": rows_of_segments,

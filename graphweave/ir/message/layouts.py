@@ -19,6 +19,9 @@ LAID_OUT = "builtin._laid_out"
 OWN = "builtin._own"
 """`_own(x, order)`, a call of programs: x in memory that no argument of the program lies in, from its start."""
 
+KEPT = "builtin._kept"
+"""`_kept(x)`, a call of programs: a copy for the backward of what a user may overwrite before it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:
