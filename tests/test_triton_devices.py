@@ -49,7 +49,7 @@ def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkey
     monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
     for room in (formats, row_pieces):
         monkeypatch.setattr(room, "place", lambda t: ())  # which fake tensors do not have
-    monkeypatch.setattr(wrapper, "memo", lambda fn, *args: fn(*args))
+    monkeypatch.setattr(wrapper.memo, "kept", lambda fn, *args: fn(*args))
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True), torch.device("cuda"):
         x, weight = torch.randn(nodes, 8), torch.randn(8, 8)
         src, dst = torch.zeros(50_000, dtype=torch.int64), torch.zeros(50_000, dtype=torch.int64)

@@ -15,6 +15,10 @@ from torch._dynamo.callback import callback_handler
 from torch._dynamo.exc import TensorifyScalarRestartAnalysis
 from torch.fx.experimental import _config as shape_config
 
+from graphweave.core.log import logger
+
+_log = logger(__name__)
+
 CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
@@ -85,7 +89,10 @@ class DuringCompilation:
         self._held.close()
         if self._plain:
             self._plain = False
-            self._after()
+            try:
+                self._after()
+            except Warning as error:  # a filter makes errors of warnings, but PyTorch's count of compilations needs us
+                _log.warning("%s", error)
 
 
 class _Kept(list[Any]):

@@ -12,10 +12,17 @@ _SPARSE = "Attempted to wrap sparse Tensor"
 """How Dynamo begins the reason of such a break."""
 
 
+_told = 0
+"""How many of these breaks have been looked at; PyTorch counts those of a whole process."""
+
+
 def tell_of_sparse_tensors(say: Callable[[str], None]) -> None:
-    """`say`, where sparse tensors have broken graphs outside of graphweave.compile, what takes them."""
-    reasons = (*counters["graph_break"], *counters["unimplemented"])
-    if in_place() or not any(str(reason).startswith(_SPARSE) for reason in reasons):
+    """`say`, where sparse tensors have broken graphs anew outside of graphweave.compile, what takes them."""
+    global _told
+    counts = (counters["graph_break"], counters["unimplemented"])
+    found = sum(n for count in counts for reason, n in count.items() if str(reason).startswith(_SPARSE))
+    new, _told = found > _told, found
+    if in_place() or not new:
         return
     say(
         f"graphweave: a torch.sparse tensor breaks graphs{_where()} and what takes it runs eagerly, since "
