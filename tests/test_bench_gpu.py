@@ -113,6 +113,7 @@ def test_a_rehearsal_records_everything_and_a_failure_ends_one_system(
     assert "sage cora" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_typed_layers_of_pyg_are_checked_against_the_reference(tmp_path: Path) -> None:
     cases = chosen(ORDER, ["rgat"], ["aifb"], ["eager"])
     case = run_with(lambda: Here(tmp_path), cases)["cases"]["rgat aifb"]
@@ -122,6 +123,7 @@ def test_typed_layers_of_pyg_are_checked_against_the_reference(tmp_path: Path) -
         assert systems["pyg-hetero"]["other_function"] and systems["pyg-rgat"]["error"] < 1e-4
 
 
+@pytest.mark.slow
 def test_without_a_reference_eager_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_inductor: None) -> None:
     def short_of_memory(self: Plain, *, within: bool) -> Any:
         raise torch.OutOfMemoryError("no room for float64")
@@ -137,6 +139,7 @@ def test_without_a_reference_eager_is_one(tmp_path: Path, monkeypatch: pytest.Mo
     assert systems["graphweave"]["error"] == pytest.approx(0.5, abs=0.51)  # twice what it should be
 
 
+@pytest.mark.slow
 def test_a_wrong_system_is_timed_and_called_wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(workloads.COMPILERS, "inductor", lambda model: lambda *given: 1.01 * model(*given))
     case = run_with(lambda: Here(tmp_path), [(GCN, ("eager", "inductor"))])["cases"][GCN.name]
@@ -145,6 +148,7 @@ def test_a_wrong_system_is_timed_and_called_wrong(tmp_path: Path, monkeypatch: p
     assert against(case, "infer", "inductor").value is None
 
 
+@pytest.mark.slow
 def test_the_worker_is_a_process(tmp_path: Path) -> None:
     worker = Process(["--device", "cpu", "--dtype", "float32", "--small", "--folder", str(tmp_path)])
     try:

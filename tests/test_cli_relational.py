@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from support import by_default
 from torch import Tensor
 
 from bench.graphs import data_dir
@@ -84,7 +85,10 @@ def test_every_model_tells_clubs_apart(model: str) -> None:
     assert runner.history.val[-1] == 1.0 and runner.test() == {"test accuracy": 1.0}
 
 
-@pytest.mark.parametrize("changes", [{"decoder": "rotate"}, {"negatives": 30}, {"decoder": "rotate", "negatives": 30}])
+CHANGES = ({"decoder": "rotate"}, {"negatives": 30}, {"decoder": "rotate", "negatives": 30})
+
+
+@pytest.mark.parametrize("changes", by_default(CHANGES, CHANGES[-1]))
 def test_decoders_and_negatives(changes: dict[str, Any]) -> None:
     kg = families(count=2, seed=1)
     runner = LinkRunner("eager", job(lr=0.02, batch=150, **changes), kg)
@@ -93,6 +97,7 @@ def test_decoders_and_negatives(changes: dict[str, Any]) -> None:
     assert runner.test()["test MRR"] > 2 * by_frequency(kg, kg.test)
 
 
+@pytest.mark.slow
 def test_compiled_links_follow_eager() -> None:
     """The same weights, batches and dropped edges: losses agree to float32 rounding, which some Adam steps amplify."""
     kg = families(count=3, seed=2)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg
 from layout_support import DOORS, compare, compiled, results_of
+from support import by_default
 from torch import Tensor
 
 import graphweave
@@ -215,7 +216,7 @@ def test_writes_to_transposed_views_of_reshapes(door: str) -> None:
     compare(written, [(_values(n), INDEX[:n].remainder(n)) for n in (9, 5)], door)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", by_default(DOORS, "torch.compile"))
 def test_gps_conv_with_a_performer(door: str) -> None:
     torch.manual_seed(0)
     model = pyg.GPSConv(8, pyg.GCNConv(8, 8), heads=2, attn_type="performer", attn_kwargs={"head_channels": 4})

@@ -41,7 +41,7 @@ def test_five_sets_of_sizes_take_at_most_three_compilations(name: str) -> None:
     _counts(name, "compile")
 
 
-@pytest.mark.parametrize("name", ["JumpingKnowledge lstm", "GraphUNet"])
+@pytest.mark.parametrize("name", by_default(["JumpingKnowledge lstm", "GraphUNet"], "JumpingKnowledge lstm"))
 def test_what_pytorch_leaves_to_python_is_one_graph(name: str) -> None:
     torch.manual_seed(0)
     model, args = CASES[name].make(), CASES[name].arguments(SIZES[0])

@@ -32,6 +32,7 @@ def scaled(nodes: Any, scale: Any, shift: float = 0.0) -> dict[str, Tensor]:
     return {"o": (nodes.mailbox["m"] * scale + shift).sum(1)}
 
 
+@pytest.mark.slow
 def test_partial(case: Case) -> None:
     for scale in (2.0, torch.randn(3, dtype=torch.float64, requires_grad=True)):
         check(case, functools.partial(scaled, scale=scale), (scale,) if isinstance(scale, Tensor) else ())
@@ -114,6 +115,7 @@ def test_numbers_that_change(case: Case) -> None:
     assert graphweave.counters()["bucketed_reductions"] == 0
 
 
+@pytest.mark.slow
 def test_functions_of_one_name(case: Case) -> None:
     def build(sign: int) -> Any:
         if sign > 0:
@@ -163,6 +165,7 @@ def dropped(nodes: Any) -> dict[str, Tensor]:
     return {"o": torch.nn.functional.dropout(nodes.mailbox["m"], 0.5).sum(1)}
 
 
+@pytest.mark.slow
 def test_random_numbers(case: Case) -> None:
     frames = case.frames
 
