@@ -40,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker hands what it noted to the process that reports."""
+    gc.unfreeze()  # else extensions tell of leaks at the end of the process
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["margins"] = session.config.stash.get(_shares, {})
 
