@@ -177,7 +177,7 @@ def test_a_function_that_cannot_be_traced(
     def refuses(*_: Any, **__: Any) -> None:
         raise RuntimeError("what the backend\nsays at length")
 
-    monkeypatch.setattr("graphweave.frontends.dynamo.compile.graphweave", refuses)
+    monkeypatch.setattr("graphweave.frontends.dynamo.captured.graphweave", refuses)
     texts = said(lambda: graphweave.compile(neighbours)(features(6, 4), random_graph(6, 6, 12)))
     assert texts
     for text in texts:

@@ -20,7 +20,8 @@ from graphweave.frontends.dynamo.breaks import (
     breaks_since,
     recompilations,
 )
-from graphweave.frontends.dynamo.compile import compile, name_of
+from graphweave.frontends.dynamo.captured import name_of
+from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
 from graphweave.frontends.dynamo.reasons import line_of

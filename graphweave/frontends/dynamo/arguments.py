@@ -1,0 +1,59 @@
+"""Arguments of a compiled function as they are traced, and guards on their sizes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import torch
+import torch._dynamo
+
+from graphweave.frontends.dynamo.sparse_arguments import is_sparse
+from graphweave.frontends.dynamo.sparse_matrix import stand_in
+
+
+def as_traced(arg: Any) -> Any:
+    """What is traced in place of an argument: for a sparse tensor a SparseMatrix; an index of no edges, `[2, 0]`, with
+    the strides of one with edges, for which the compiled code has a guard.
+
+    In lists and dicts too, as models of several types of edges take them, which are copied where something changes.
+    """
+    if type(arg) in (list, tuple):
+        items = [as_traced(x) for x in arg]
+        return arg if all(map(operator.is_, items, arg)) else type(arg)(items)
+    if type(arg) is dict:
+        values = {key: as_traced(x) for key, x in arg.items()}
+        return arg if all(map(operator.is_, values.values(), arg.values())) else values
+    if is_sparse(arg):
+        return stand_in(arg)
+    if (
+        not isinstance(arg, torch.Tensor)
+        or arg.layout is not torch.strided
+        or arg.numel()
+        or arg.is_floating_point()
+        or not arg.is_contiguous()
+    ):
+        return arg
+    strides = tuple(math.prod(arg.shape[d + 1 :]) for d in range(arg.dim()))
+    return arg if arg.stride() == strides else arg.as_strided(arg.shape, strides)
+
+
+def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool) -> None:
+    """Traced, not run: comparisons of sizes become guards of the compiled code.
+
+    `of_nodes`: the first features of a call, which are those of nodes; others may be those of edges.
+    """
+    # One row has code of its own: squeeze() takes the dim of rows for one of features.
+    if not of_nodes:
+        if features.size(0) == 1:
+            pass
+    # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
+    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops. "Fewer than 2" is what
+    # PyTorch remembers as a range; of "not 0 and not 1" it would know nothing about the sum.
+    elif features.size(0) < 2 and features.size(0) == 1:
+        pass
+    # Feature sizes are compiled in: a range of symbolic length is what Dynamo makes a number of.
+    if features.dim() == 2:
+        for _ in range(features.size(1)):
+            break

@@ -1,0 +1,255 @@
+"""A callable under torch.compile, traced whole, and what becomes of it where that fails."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo import convert_frame
+from torch._dynamo.exc import TorchDynamoException, TorchRuntimeError
+from torch._dynamo.utils import graph_break_reasons
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules.module import _has_any_global_hook
+from torch.utils._pytree import tree_leaves
+
+from graphweave.compiler.report import record_eager
+from graphweave.core.counters import bump
+from graphweave.core.interrupts import interrupt_in
+from graphweave.core.log import logger
+from graphweave.frontends.dynamo.argument_names import parameters_of
+from graphweave.frontends.dynamo.arguments import as_traced, guard_sizes_of
+from graphweave.frontends.dynamo.backend import graphweave, warn_once
+from graphweave.frontends.dynamo.call_state import State
+from graphweave.frontends.dynamo.capture_settings import (
+    CAPTURE,
+    MOST_COMPILATIONS,
+    ONE_APART,
+    SHAPES,
+    CaptureSettings,
+    asked,
+)  # fmt: skip
+from graphweave.frontends.dynamo.lazy import make_parameters
+from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
+from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, places_in, places_of, swapped
+from graphweave.frontends.dynamo.sparse_matrix import in_use
+from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
+from graphweave.frontends.dynamo.turns import Turns
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform, transformed
+
+_log = logger(__name__)
+
+_ALWAYS = {
+    "allow_rnn": True,  # of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)
+    "skip_nnmodule_hook_guards": False,  # a hook that a module is given after the first call counts
+}
+_TRIED = (
+    CaptureSettings({**CAPTURE, **_ALWAYS}, SHAPES),
+    CaptureSettings({**CAPTURE, **_ALWAYS}, ONE_APART),  # where a size of 1 that is not compiled in meets a larger one
+    CaptureSettings(_ALWAYS, SHAPES),
+)
+"""Settings in the order in which they are tried. Under the last of them frames that cannot be traced run as Python."""
+
+_EACH_APART: dict[str, Any] = {
+    name: value
+    for name, value in (("isolate_recompiles", True), ("recompile_limit", MOST_COMPILATIONS))
+    if name in signature(torch.compile).parameters
+}
+"""Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
+of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
+
+_TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
+
+
+class Captured:
+    """A callable under torch.compile, traced whole; where that fails, as far as each of its frames can be."""
+
+    def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
+        backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
+
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            # where this frame is left to Python, guards would be frames of their own, compiled for nothing
+            if torch.compiler.is_dynamo_compiling():
+                tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+                dense = [t for t in tensors if t.layout is torch.strided]
+                for i, t in enumerate(t for t in dense if t.is_floating_point() and t.dim() > 1):
+                    guard_sizes_of(t, of_nodes=i == 0)
+            return target(*args, **kwargs)
+
+        # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
+        traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
+        self._target = target
+        self._compiled: Any = torch.compile(traced, backend=backend, dynamic=dynamic, **_EACH_APART)
+        self._settings = tuple(_with_floats(s) for s in _TRIED)
+        self._traced = False
+        self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
+        self._sparse_places: list[Place] | None = None
+        self._turns = Turns()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if torch.compiler.is_dynamo_compiling():  # part of something larger that is compiled
+            return self._target(*args, **kwargs)
+        if inside_a_transform():
+            transformed(name_of(self._target))
+            return self._target(*args, **kwargs)
+        return self._turns.take(self._with_stand_ins, args, kwargs)
+
+    def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
+        """Sparse tensors are captured as what stands for them, and given back as sparse tensors."""
+        if self._sparse_places is None:
+            self._sparse_places = places_of(self._target)
+        places = self._sparse_places + places_in((*args, *kwargs.values()))
+        if not places:
+            return given_back(self._call(args, kwargs))
+        with swapped(places):
+            return given_back(self._call(args, kwargs))
+
+    def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
+        args = tuple(map(as_traced, given))
+        kwargs = {name: as_traced(arg) for name, arg in given_by_name.items()}
+        if not self._traced and isinstance(self._target, torch.nn.Module):
+            make_parameters(self._target, args, kwargs)
+        while self._settings and not self._hooked_everywhere():
+            breaks = _graph_breaks()
+            before = None if self._traced else State(self._target)
+            failed: Exception
+            try:
+                with polyfilled(sparse=in_use() or not self._whole), pages_in_a_line():
+                    out = self._run(args, kwargs)
+                self._traced = self._whole = True
+                return out
+            except Exception as error:
+                if (interrupt := interrupt_in(error)) is not None:
+                    raise interrupt from None
+                if not _arose_in_tracing(error):
+                    raise
+                failed = error
+            finally:
+                broken = _breaks_since(breaks)
+                bump("graph_breaks", broken)
+                if broken:  # maybe by a sparse tensor that was not there before
+                    self._sparse_places, self._whole = None, False
+            if before is not None:
+                before.restore()
+            if isinstance(failed, TorchRuntimeError):
+                self._raise_what_eager_raises(given, given_by_name)
+            self._retreat(failed)
+        bump("eager_fallbacks")
+        return self._target(*given, **given_by_name)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        token = asked.set(self._settings[0][self._traced])
+        try:
+            if len(self._settings) > 1:
+                return self._compiled(*args, **kwargs)
+            with frame_by_frame():
+                return self._compiled(*args, **kwargs)
+        finally:
+            asked.reset(token)
+
+    def _hooked_everywhere(self) -> bool:
+        """Hooks on all modules of the process (a profiler's, a tracker's) run where modules are called one by one."""
+        if not _has_any_global_hook():
+            return False
+        warn_once(
+            f"graphweave: {name_of(self._target)} runs eagerly while there are hooks on all modules (made by "
+            "`register_module_forward_hook` or a like function). Remove them, or use hooks of single modules."
+        )
+        return True
+
+    def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
+        before = State(self._target)
+        with torch.no_grad():
+            self._target(*args, **kwargs)
+        before.restore()
+
+    def _retreat(self, error: Exception) -> None:
+        """Trace with the next settings from now on, or run eagerly where there are none left."""
+        name = name_of(self._target)
+        why, where = reason_of(error)
+        self._settings = self._settings[1:]
+        if self._settings:
+            _log.info("%s: tracing failed (%s); tracing with other settings", name, why)
+            return
+        record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
+        warn_once(not_traced(name, where or line_of(self._target), why))
+
+
+def _with_floats(settings: CaptureSettings) -> tuple[CaptureSettings, CaptureSettings]:
+    """`settings` for the first compilation and for later ones, which differ in whether Python floats (a slope, a rate)
+    are compiled in. At first they are: as symbols most cannot stay, which PyTorch finds out late and then traces all
+    over again. A function called with another value is traced with symbols.
+    """
+    fixed, symbols = ({**settings.dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
+    return CaptureSettings(fixed, settings.shapes), CaptureSettings(symbols, settings.shapes)
+
+
+@contextmanager
+def frame_by_frame() -> Iterator[None]:
+    """Inside, frames that cannot be traced run as Python, said aloud."""
+    log = logging.getLogger(convert_frame.__name__)
+    level = log.level
+    log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
+    log.addFilter(_tell)
+    try:
+        with torch._dynamo.config.patch(suppress_errors=True):
+            yield
+    finally:
+        log.removeFilter(_tell)
+        log.setLevel(level)
+
+
+def _tell(record: logging.LogRecord) -> bool:
+    """Take over the report of a frame left to Python, whose text is a page of PyTorch's own frames."""
+    error = record.exc_info[1] if record.exc_info else None
+    if record.levelno != logging.WARNING or error is None:
+        return True
+    if (interrupt := interrupt_in(error)) is not None:
+        raise interrupt
+    why, where = reason_of(error)
+    name, begins = unconverted(record.getMessage())
+    if begins.startswith("graphweave/frontends/"):  # of ours: the user's functions inside are traced on their own
+        return False
+    bump("eager_fallbacks")
+    record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
+    warn_once(not_traced(name, where or begins, why))
+    return False
+
+
+def _arose_in_tracing(error: Exception) -> bool:
+    """Did `error` come up while code was traced, rather than while it ran?"""
+    if isinstance(error, _TRACE_ERRORS):  # which come without the frames of the tracer
+        return True
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == convert_frame.__file__:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def name_of(target: Callable[..., Any]) -> str:
+    return str(getattr(target, "__name__", type(target).__name__))
+
+
+def _graph_breaks() -> tuple[int, int, int]:
+    """What PyTorch could not do, where it broke a graph, and how many reasons it has told.
+
+    Branches and loops are only in the first, what depends on data only in the last, where one break may be told twice.
+    """
+    counts = torch._dynamo.utils.counters
+    return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)
+
+
+def _breaks_since(before: tuple[int, int, int]) -> int:
+    now = _graph_breaks()
+    counted = max(now[0] - before[0], now[1] - before[1], 0)
+    lines = {str(r.user_stack[-1]) for r in graph_break_reasons[before[2] :] if r.user_stack}
+    return max(counted, len(lines))

@@ -1,0 +1,79 @@
+"""What `graphweave.compile` makes of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch._dynamo
+
+from graphweave.frontends.dynamo.captured import Captured
+from graphweave.frontends.dynamo.uncompiled import method
+
+
+class CompiledModule(torch.nn.Module):
+    """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled.
+
+    `isinstance` takes it for one of the original's class, since code that asks wants what such a module has.
+    """
+
+    def __init__(self, original: torch.nn.Module, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
+        super().__init__()
+        self.__dict__.update(
+            _parameters=original._parameters,
+            _buffers=original._buffers,
+            _modules=original._modules,
+            _non_persistent_buffers_set=original._non_persistent_buffers_set,
+            training=original.training,
+            _gw_original=original,
+            _gw_arguments=(dynamic, options),
+            _gw_call=Captured(original, dynamic, options),
+        )
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type[torch.nn.Module]:  # type: ignore[override]
+        original = self.__dict__.get("_gw_original")
+        return CompiledModule if original is None else original.__class__
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self._gw_call(*args, **kwargs)
+
+    def train(self, mode: bool = True) -> CompiledModule:
+        self._gw_original.train(mode)
+        self.__dict__["training"] = mode
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            original = self.__dict__["_gw_original"]
+            return method(original, name, getattr(original, name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if "_gw_original" in self.__dict__:
+            setattr(self._gw_original, name, value)
+        else:
+            super().__setattr__(name, value)
+
+    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
+        """For copies and pickles, which would make an object of the class that `__class__` tells."""
+        return _blank, (), self.__getstate__()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {k: v for k, v in self.__dict__.items() if k != "_gw_call"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.__dict__["_gw_call"] = Captured(self._gw_original, *self._gw_arguments)
+
+    def _get_name(self) -> str:
+        return type(self).__name__
+
+    def extra_repr(self) -> str:
+        return f"compiled {type(self.__dict__['_gw_original']).__name__}"
+
+
+def _blank() -> CompiledModule:
+    return CompiledModule.__new__(CompiledModule)
