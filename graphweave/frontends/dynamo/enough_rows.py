@@ -40,8 +40,8 @@ def _guard(size: torch.SymInt) -> None:
         return
     if now < 0:
         raise TooFewRows(
-            f"a slice of a captured tensor has {size} = {now} rows. Report this: a trace with rows of 0 and 1 apart, which "
-            "follows, must not come to it."
+            f"a slice of a captured tensor has {size} = {now} rows. Report this: the trace that follows, with "
+            "0 and 1 rows apart, must not come to it."
         )
     # To sympy the symbol of a size is positive, so "s - 1 >= 0" would be no guard; one row has code of its own anyway.
     bool(size >= (1 if now and statically_known_true(size >= 0) else 0))
