@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 import graphweave
+from graphweave.runtime.triton_kernel import interpreted
 from tests import margins
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -32,6 +34,9 @@ _shares = pytest.StashKey[dict[str, float]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if interpreted():
+        interpreter_products = importlib.import_module("tests.interpreter_products")
+        interpreter_products.install()
     if config.getoption("--margins"):
         watching = margins.watched()
         config.stash[_shares] = watching.__enter__()
