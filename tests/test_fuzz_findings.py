@@ -111,3 +111,20 @@ def test_numbers_have_a_last_dim(door: str) -> None:
     e = random(3, 4)
     torch.testing.assert_close(DOORS[door](f)(e), f(e))
     assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+@pytest.mark.filterwarnings(r"ignore:var\(\). degrees of freedom:UserWarning")  # eager mode's
+@pytest.mark.parametrize("door", by_default(DOORS, "plain"))
+def test_a_variance_of_no_rows(door: str) -> None:
+    """Its gradient divides by their number, which data decides."""
+
+    def f(x: Tensor, mask: Tensor) -> Tensor:
+        return x[mask].var(0, unbiased=False)
+
+    compiled = DOORS[door](f)
+    for kept in (0, 3):
+        x = random(5, 2)
+        out = compiled(x, torch.arange(5) < kept)
+        torch.testing.assert_close(out, f(x, torch.arange(5) < kept), equal_nan=True)
+        out.sum().backward()
+        assert x.grad is not None and (kept > 0 or not x.grad.any())

@@ -56,11 +56,19 @@ def _after(value: Any, *_: Any) -> Any:
     return value
 
 
+def _truediv(a: Any, b: Any) -> Any:
+    """a / b as floating-point numbers are divided: by a size of 0 too, as the variance of no rows asks."""
+    if type(b) in (int, float) and not b:
+        return math.copysign(math.inf, a) if a and a == a else math.nan
+    return a / b
+
+
 _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(operator, name) for name in _OPERATORS},
     **{name: getattr(math, name) for name in ("floor", "ceil", "trunc", "sqrt", "log2")},
     **{name: getattr(builtins, name) for name in ("max", "min", "abs", "round", "int", "float", "bool", "len")},
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
+    "truediv": _truediv,
     "_assert_index": _assert_index,
     "_after": _after,
     "_laid_out": laid_out,
@@ -71,7 +79,7 @@ _BUILTIN: dict[str, Callable[..., Any]] = {
     "_rows_of_segments": rows_of_segments,
     "_numbers_of_segments": numbers_of_segments,
 }
-_BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()}
+_BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()} | {operator.truediv: "truediv"}
 _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)
 
 
