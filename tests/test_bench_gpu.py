@@ -179,7 +179,7 @@ def test_the_command_writes_its_record(
     assert gpu.main([*asked, "--repeats", "2", "--out", str(tmp_path)]) == 0
     record = json.loads((tmp_path / "gpu.json").read_text())
     assert record["status"] == "ok" and record["settings"]["small"] and record["seconds"] > 0
-    assert record["machine"]["versions"]["torch"] == torch.__version__
+    assert torch.__version__.startswith(record["machine"]["versions"]["torch"])  # a build may add its own part
     assert record["device"]["allow_tf32_matmul"] is False and record["device"]["versions"]["numpy"]
     assert list(record["cases"]) == ["gcn cora"]
     assert "gcn cora" in capsys.readouterr().out
