@@ -22,6 +22,7 @@ from torch.utils._pytree import tree_leaves
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import DerivativeError
+from graphweave.frontends.dynamo.captured_graph import ancestors, is_random
 from graphweave.frontends.dynamo.importer import PACKAGE, TORCH
 from graphweave.ir.philox import uniform
 
@@ -43,7 +44,7 @@ class JointGraph:
 
     def __init__(self, joint: fx.GraphModule, num_forward: int) -> None:
         results = tree_leaves(joint.graph.output_node().args[0])
-        forward = _ancestors(n for n in results[:num_forward] if isinstance(n, fx.Node))
+        forward = ancestors(n for n in results[:num_forward] if isinstance(n, fx.Node))
         self.about = _described(joint)
         self.reached = _reached(joint.graph, results[num_forward:])
         graph = fx.Graph()
@@ -63,7 +64,7 @@ class JointGraph:
             if made.op == "call_function" and not made.users:
                 graph.erase_node(made)
         self._module = fx.GraphModule(joint, graph)
-        self.draws = tuple(n.name for n in graph.nodes if _draws(n))
+        self.draws = tuple(n.name for n in graph.nodes if is_random(n))
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any]) -> list[Any]:
         """The gradients of all inputs; `drawn` has the seed, or what was drawn, of each random call."""
@@ -178,19 +179,3 @@ def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], .
             masks[node] = functools.reduce(operator.or_, (masks[n] for n in node.all_input_nodes), 0)
     found = [masks[n] if isinstance(n, fx.Node) else 0 for n in results]
     return tuple(frozenset(i for i in range(len(tangents)) if mask >> i & 1) for mask in found)
-
-
-def _draws(node: fx.Node) -> bool:
-    op = node.target
-    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
-
-
-def _ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
-    seen: set[fx.Node] = set()
-    todo = list(roots)
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo.extend(node.all_input_nodes)
-    return seen

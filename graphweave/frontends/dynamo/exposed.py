@@ -17,6 +17,7 @@ from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOT
 from torch.utils._pytree import tree_leaves
 
 from graphweave.analysis.flow import edge_spaces, is_view, spaces_in
+from graphweave.frontends.dynamo.captured_graph import ancestors
 from graphweave.frontends.dynamo.importer import Imported
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
@@ -74,7 +75,7 @@ def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
 
 def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node]:
     """Forward values, by the node that made their memory, which the backward of eager mode reads."""
-    forward = _needed(n for n in results if isinstance(n, fx.Node))
+    forward = ancestors(n for n in results if isinstance(n, fx.Node))
     forward |= {n for n in joint.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"}
     forward |= set(joint.graph.find_nodes(op="placeholder"))
     kept = set()
@@ -83,17 +84,6 @@ def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node
         if node not in forward and node.op == "call_function" and reads_numbers:
             kept |= {_memory_of(n) for n in node.all_input_nodes if n in forward}
     return kept
-
-
-def _needed(roots: Iterable[fx.Node]) -> set[fx.Node]:
-    seen: set[fx.Node] = set()
-    todo = list(roots)
-    while todo:
-        node = todo.pop()
-        if node not in seen:
-            seen.add(node)
-            todo.extend(node.all_input_nodes)
-    return seen
 
 
 def _memory_of(node: fx.Node) -> fx.Node:

@@ -8,7 +8,7 @@ and the calls left to PyTorch: their values, and how results lie in memory.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten
 
 from graphweave.core.errors import GraphweaveError, VerifyError
+from graphweave.frontends.dynamo.captured_graph import ancestors, is_random
 from graphweave.frontends.dynamo.importer import Imported, attribute, location
 from graphweave.frontends.dynamo.masks import copy_of
 from graphweave.ir.message.interp import interp
@@ -73,8 +74,8 @@ class Reference:
         """The values of every node that `wanted` need, as eager mode computes them."""
         # What draws runs in any case, since the numbers after it depend on it.
         late = [n for n in self._module.graph.find_nodes(op="placeholder") if n.name not in given]
-        draws = [n for n in self._module.graph.nodes if _draws(n) and _ancestors([n]).isdisjoint(late)]
-        needed = _ancestors([*(n for n in wanted if isinstance(n, fx.Node)), *draws])
+        draws = [n for n in self._module.graph.nodes if is_random(n) and ancestors([n]).isdisjoint(late)]
+        needed = ancestors([*(n for n in wanted if isinstance(n, fx.Node)), *draws])
         env: dict[fx.Node, Any] = {}
         for node in self._module.graph.nodes:
             if node not in needed:
@@ -226,21 +227,6 @@ def _random_state(state: Tensor) -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(now)
-
-
-def _ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    found: set[fx.Node] = set()
-    todo = list(nodes)
-    while todo:
-        node = todo.pop()
-        if node not in found:
-            found.add(node)
-            todo.extend(node.all_input_nodes)
-    return found
-
-
-def _draws(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
 def _rounded(value: Any, noise: torch.Generator) -> Any:

@@ -1,0 +1,26 @@
+"""Questions about captured graphs of ATen calls that several passes over them ask."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import fx
+
+
+def ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
+    """The nodes `roots` and all that they are computed from."""
+    seen: set[fx.Node] = set()
+    todo = list(roots)
+    while todo:
+        node = todo.pop()
+        if node not in seen:
+            seen.add(node)
+            todo.extend(node.all_input_nodes)
+    return seen
+
+
+def is_random(node: fx.Node) -> bool:
+    """Whether the call takes numbers from PyTorch's random generator."""
+    op = node.target
+    return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
