@@ -25,7 +25,7 @@ from graphweave.runtime.version_counter import counter_of
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
 Versions: TypeAlias = tuple[tuple[int, int], ...]
-"""Of each tensor which version counter it has, and where that stands."""
+"""The version counter of each tensor, and where it stands."""
 
 
 def place(t: Tensor) -> Key:

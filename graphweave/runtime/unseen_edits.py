@@ -50,7 +50,7 @@ _TENSORS = 256
 """Tensors of one storage, slices of a large index say, that are remembered; those longest known are forgotten."""
 
 _LATEST = 8
-"""Of these so many are looked at when another tensor of the storage is given."""
+"""The number of them, the latest ones, that are looked at when another tensor of the storage is given."""
 
 
 class _Sums(ctypes.Structure):
@@ -143,7 +143,7 @@ class Watch:
 
 
 def watch(t: Tensor) -> None:
-    """As a `Watch` does that sees `t` for the first time."""
+    """Looks at `t` as a `Watch` does that sees it for the first time."""
     if settings().unseen_edits:
         _checked(t)
 

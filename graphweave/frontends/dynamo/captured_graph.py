@@ -24,3 +24,13 @@ def is_random(node: fx.Node) -> bool:
     """Whether the call takes numbers from PyTorch's random generator."""
     op = node.target
     return isinstance(op, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+
+
+def copied(gm: fx.GraphModule) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
+    """A copy of the graph of `gm` whose nodes have the names of their originals, and the copy of each node."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    graph.output(graph.graph_copy(gm.graph, copies)).meta.update(gm.graph.output_node().meta)
+    for old, new in copies.items():
+        new.name = old.name
+    return graph, copies

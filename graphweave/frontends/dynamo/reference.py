@@ -28,7 +28,7 @@ from graphweave.ir.philox import uniform
 aten = torch.ops.aten
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Of the largest number of a result: the whole graph sums in another order, one call after the other."""
+"""Tolerance, as a share of the largest number of a result: the whole graph sums in another order, call after call."""
 
 _TRIALS = 6
 """Runs on inputs changed by their rounding, before a difference is reported."""

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.dynamo.captured_graph import copied
 from graphweave.frontends.dynamo.numbering import IDENTITY, RESHAPES
 from graphweave.frontends.dynamo.row_rules import index_vector, pulled, pushed
 from graphweave.frontends.dynamo.sizes import rank, same, shape, val
@@ -23,11 +24,7 @@ def without_gathered_numbers(gm: fx.GraphModule) -> fx.GraphModule:
     gathers = [n for n in gm.graph.find_nodes(op="call_function", target=aten.index_select.default) if _needless(n)]
     if not gathers:
         return gm
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(gm.graph, copies)).meta.update(gm.graph.output_node().meta)
-    for old, new in copies.items():
-        new.name = old.name
+    graph, copies = copied(gm)
     for node in gathers:
         copies[node].replace_all_uses_with(copies[node].args[2])  # type: ignore[arg-type]
         graph.erase_node(copies[node])

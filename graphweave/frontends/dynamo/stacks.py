@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.dynamo.captured_graph import copied
 from graphweave.frontends.dynamo.numbering import RESHAPES
 from graphweave.frontends.dynamo.sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
 
@@ -32,11 +33,7 @@ def without_stacks(gm: fx.GraphModule) -> fx.GraphModule:
     """
     if not _plan(gm.graph):
         return gm
-    graph = fx.Graph()
-    renamed: dict[fx.Node, fx.Node] = {}
-    graph.output(graph.graph_copy(gm.graph, renamed)).meta.update(gm.graph.output_node().meta)
-    for old, new in renamed.items():
-        new.name = old.name
+    graph, _ = copied(gm)
     return _Unstacker(fx.GraphModule(gm, graph)).run()
 
 
