@@ -107,6 +107,24 @@ def test_a_trace_that_fails_with_the_settings_is_made_without(monkeypatch: pytes
     assert traces == [True, False]
 
 
+def _first_of_some(x: Tensor, dst: Tensor) -> Tensor:
+    return x + dst[dst > 0][:1].expand(len(x), *dst.shape).sum(1, keepdim=True)
+
+
+def test_a_size_that_data_decides_and_that_must_be_1_is_left_to_python() -> None:
+    """With data-dependent shapes PyTorch refuses the `expand` while it traces, before a backend is asked."""
+    x, dst = features(4, 3), torch.arange(5)
+    compiled = torch.compile(_first_of_some, backend="graphweave", dynamic=True)
+    torch.testing.assert_close(compiled(x, dst), _first_of_some(x, dst))
+    assert graphweave.counters()["compilations"] >= 1
+
+
+def test_what_eager_refuses_keeps_its_own_error_through_the_plain_door() -> None:
+    compiled = torch.compile(lambda x, i: x[i > 0] @ x, backend="graphweave", dynamic=True)
+    with pytest.raises(Exception, match=r"shapes cannot be multiplied|size"):
+        compiled(features(4, 3), torch.arange(4))
+
+
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("kind", by_default([nn.LSTM, nn.GRU], nn.LSTM))
 def test_recurrent_layers_over_a_few_steps(kind: type[nn.Module], grad: bool) -> None:

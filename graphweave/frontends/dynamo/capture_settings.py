@@ -12,8 +12,9 @@ from typing import Any
 import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.callback import callback_handler
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis
+from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchRuntimeError, UserError
 from torch.fx.experimental import _config as shape_config
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 from graphweave.core.log import logger
 
@@ -79,11 +80,31 @@ class DuringCompilation:
             static = config.assume_static_by_default and not config.automatic_dynamic_shapes  # dynamic=False
             self._plain = not static
             wanted = PLAIN if self._plain else None
+            if self._plain:
+                self._watch_the_trace()
         elif getattr(found, "func", None) is self._backend:
             wanted = asked.get()
         if wanted is not None:
             self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
+
+    def _watch_the_trace(self) -> None:
+        """PyTorch may refuse an operation under our settings before any backend is asked. It then traces under its own,
+        which either break the graph there or end with what eager mode raises."""
+        trace = getattr(convert_frame, "trace_frame", None)  # not in every version
+        if trace is None:
+            return
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return trace(*args, **kwargs)
+            except (TorchRuntimeError, UserError, GuardOnDataDependentSymNode) as error:
+                _log.info("a trace with data-dependent shapes was refused: %s", error)
+                self.trace_again_without()
+                raise
+
+        convert_frame.trace_frame = watched
+        self._held.callback(setattr, convert_frame, "trace_frame", trace)
 
     def _end(self, *_: object) -> None:
         self._held.close()
