@@ -144,7 +144,7 @@ def test_inside_a_compiled_module(fresh_compiler: None) -> None:
 def test_explain_names_the_line(fresh_compiler: None) -> None:
     case = case_of(ZOO["hub_dst"], (3,))
     text = str(graphweave.explain(Sorted(), case, case.frames.src["x"]))
-    assert "Sorted.forward.<locals>.reduce runs in buckets" in text
+    assert "reduce runs in buckets" in text  # Python 3.10 has no qualified names of traced functions
     assert 'return {"o": box.sort(1)[0][:, 0]}' in text
     assert os.path.relpath(__file__) in text
 
