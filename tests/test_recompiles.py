@@ -119,6 +119,24 @@ def test_a_size_that_data_decides_and_that_must_be_1_is_left_to_python() -> None
     assert graphweave.counters()["compilations"] >= 1
 
 
+def test_what_pytorchs_tracer_fails_for_is_left_to_python_once_and_told() -> None:
+    """PyTorch 2.13 fails for a view of a sparse tensor, whose base has no strides, where sizes are symbols."""
+    values = torch.eye(3).to_sparse_csr().values()
+    with pytest.raises(IndexError):
+        torch.compile(_twice, backend="graphweave", dynamic=True, fullgraph=True)(values)
+    compiled = torch.compile(_twice, backend="graphweave", dynamic=True)
+    with pytest.warns(
+        UserWarning, match=r"_twice .*test_recompiles.py:\d+\) runs eagerly, since PyTorch could not trace"
+    ):
+        torch.testing.assert_close(compiled(values), values * 2)
+    torch.testing.assert_close(compiled(values), values * 2)
+    assert graphweave.counters()["eager_fallbacks"] == 1
+
+
+def _twice(values: Tensor) -> Tensor:
+    return values * 2
+
+
 def test_what_eager_refuses_keeps_its_own_error_through_the_plain_door() -> None:
     compiled = torch.compile(lambda x, i: x[i > 0] @ x, backend="graphweave", dynamic=True)
     with pytest.raises(Exception, match=r"shapes cannot be multiplied|size"):

@@ -22,6 +22,7 @@ from graphweave.compiler.report import CaptureNote, collecting, record_capture, 
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
+from graphweave.core.lines import shown_path
 from graphweave.core.log import logger
 from graphweave.core.types import Space
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
@@ -37,7 +38,7 @@ from graphweave.frontends.dynamo.handover import boxed, row_counts, split_module
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
-from graphweave.frontends.dynamo.reasons import graph_place
+from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import options_of
@@ -138,7 +139,21 @@ def graphweave(
         raise
 
 
-_compilations = DuringCompilation(graphweave, lambda: tell_of_sparse_tensors(warn_once))
+def leave_to_python(name: str, begins: str, error: BaseException) -> None:
+    """A function that PyTorch could not trace runs as Python: told and counted. It begins at "file:line" `begins`."""
+    why, where = reason_of(error)
+    bump("eager_fallbacks")
+    record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
+    warn_once(not_traced(name, where or begins, why))
+
+
+_compilations = DuringCompilation(
+    graphweave,
+    after=lambda: tell_of_sparse_tensors(warn_once),
+    left=lambda code, error: leave_to_python(
+        function_name(code.co_name), f"{shown_path(code.co_filename)}:{code.co_firstlineno}", error
+    ),
+)
 
 
 def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:

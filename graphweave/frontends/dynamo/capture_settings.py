@@ -7,15 +7,23 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import signature
+from types import CodeType
 from typing import Any
 
 import torch._dynamo
 from torch._dynamo import convert_frame
 from torch._dynamo.callback import callback_handler
-from torch._dynamo.exc import TensorifyScalarRestartAnalysis, TorchRuntimeError, UserError
+from torch._dynamo.exc import (
+    RestartAnalysis,
+    SkipFrame,
+    TensorifyScalarRestartAnalysis,
+    TorchDynamoException,
+    Unsupported,
+)
 from torch.fx.experimental import _config as shape_config
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 
 _log = logger(__name__)
@@ -55,20 +63,24 @@ class DuringCompilation:
     start and the end of each compilation, but not for which backend it is, so the start looks for that in the frame
     that compiles; where another version of PyTorch has no such frame, PyTorch's own settings stay. Compilations for
     other backends, which a call may lead to, are left alone. `after` is called after each compilation through the plain
-    door.
+    door, `left` with the code that is left to Python and the error for which it is.
     """
 
-    def __init__(self, backend: Callable[..., Any], after: Callable[[], None]) -> None:
-        self._backend, self._after = backend, after
+    def __init__(
+        self, backend: Callable[..., Any], after: Callable[[], None], left: Callable[[CodeType, Exception], None]
+    ) -> None:
+        self._backend, self._after, self._left = backend, after, left
         self._held = ExitStack()
-        self._plain = False
+        self._plain = self._again = False  # through the plain door; traced again under PyTorch's settings
         callback_handler.start_callbacks = _Kept([*callback_handler.start_callbacks, self._start])
         callback_handler.end_callbacks = _Kept([*callback_handler.end_callbacks, self._end])
 
     def trace_again_without(self) -> None:
         """After a failure behind the plain door: ends the trace, and PyTorch makes another one under its settings."""
-        if self._plain:
-            self._end()
+        if self._plain and not self._again:
+            self._held.close()
+            self._again = True
+            self._watch_the_trace(self._leave_to_python)
             _forget_where_it_broke()
             raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
 
@@ -78,19 +90,18 @@ class DuringCompilation:
         if found is self._backend:
             config = torch._dynamo.config
             static = config.assume_static_by_default and not config.automatic_dynamic_shapes  # dynamic=False
-            self._plain = not static
+            self._plain, self._again = not static, False
             wanted = PLAIN if self._plain else None
             if self._plain:
-                self._watch_the_trace()
+                self._watch_the_trace(self._trace_refused)
         elif getattr(found, "func", None) is self._backend:
             wanted = asked.get()
         if wanted is not None:
             self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 
-    def _watch_the_trace(self) -> None:
-        """PyTorch may refuse an operation under our settings before any backend is asked. It then traces under its own,
-        which either break the graph there or end with what eager mode raises."""
+    def _watch_the_trace(self, failed: Callable[[CodeType, bool, Exception], None]) -> None:
+        """Until the compilation ends, `failed` is asked about each error of a trace, with the code and `fullgraph`."""
         trace = getattr(convert_frame, "trace_frame", None)  # not in every version
         if trace is None:
             return
@@ -98,13 +109,30 @@ class DuringCompilation:
         def watched(*args: Any, **kwargs: Any) -> Any:
             try:
                 return trace(*args, **kwargs)
-            except (TorchRuntimeError, UserError, GuardOnDataDependentSymNode) as error:
-                _log.info("a trace with data-dependent shapes was refused: %s", error)
-                self.trace_again_without()
+            except (RestartAnalysis, SkipFrame, Unsupported):  # how PyTorch says what to do with a frame
+                raise
+            except Exception as error:
+                if interrupt_in(error) is None:
+                    given = signature(trace).bind(*args, **kwargs).arguments
+                    failed(given["code"], given["one_graph"], error)
                 raise
 
         convert_frame.trace_frame = watched
         self._held.callback(setattr, convert_frame, "trace_frame", trace)
+
+    def _trace_refused(self, code: CodeType, fullgraph: bool, error: Exception) -> None:
+        """PyTorch may refuse under our settings, before any backend is asked, what it takes under its own."""
+        _log.info("a trace of %s with data-dependent shapes was refused: %s", code.co_name, error)
+        self.trace_again_without()
+
+    def _leave_to_python(self, code: CodeType, fullgraph: bool, error: Exception) -> None:
+        """A frame for which PyTorch's tracer fails, where it might not have met it but for our settings."""
+        if fullgraph or isinstance(error, TorchDynamoException):  # what eager mode raises, or what the user asked for
+            return
+        self._left(code, error)
+        skip = SkipFrame(f"tracing failed: {error}")
+        skip._torch_dynamo_tracer_output = getattr(error, "_torch_dynamo_tracer_output", None)
+        raise skip from error
 
     def _end(self, *_: object) -> None:
         self._held.close()

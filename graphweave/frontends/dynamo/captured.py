@@ -24,7 +24,7 @@ from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import as_traced, guard_sizes_of
-from graphweave.frontends.dynamo.backend import graphweave, warn_once
+from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, warn_once
 from graphweave.frontends.dynamo.call_state import State
 from graphweave.frontends.dynamo.capture_settings import (
     CAPTURE,
@@ -213,13 +213,9 @@ def _tell(record: logging.LogRecord) -> bool:
         return True
     if (interrupt := interrupt_in(error)) is not None:
         raise interrupt
-    why, where = reason_of(error)
     name, begins = unconverted(record.getMessage())
-    if begins.startswith("graphweave/frontends/"):  # of ours: the user's functions inside are traced on their own
-        return False
-    bump("eager_fallbacks")
-    record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
-    warn_once(not_traced(name, where or begins, why))
+    if not begins.startswith("graphweave/frontends/"):  # of ours: the user's functions inside are traced on their own
+        leave_to_python(name, begins, error)
     return False
 
 
