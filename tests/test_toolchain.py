@@ -32,6 +32,8 @@ extern "C" int32_t threads(void* const* ptrs, const int64_t* sizes, const int64_
 }
 """
 
+NATIVE = Path(toolchain.__file__).parent / "native"
+
 
 def test_kernels_use_the_one_openmp_runtime_that_torch_loaded() -> None:
     torch.rand(100_000).exp()  # OpenMP at work in torch
@@ -111,6 +113,17 @@ def test_flags_the_compiler_refuses_are_left_out(tmp_path: Path) -> None:
         tools = toolchain.toolchain()
     assert "-march=native" not in tools.flags
     assert "-fno-math-errno" in tools.flags
+
+
+@pytest.mark.parametrize("source", sorted(NATIVE.glob("*.cpp")), ids=lambda path: path.stem)
+def test_native_sources_compile_where_there_is_no_openmp(source: Path, tmp_path: Path) -> None:
+    """As with clang and the OpenMP of PyTorch's wheels for Linux, which is GCC's: kernels run on one thread."""
+    (tmp_path / "omp.h").write_text('#error "the compiler has no OpenMP"\n')
+    tools = toolchain.toolchain()
+    flags = [flag for flag in tools.flags if flag not in ("-fopenmp", "-Xclang")]
+    command = (*tools.command, *flags, f"-I{tmp_path}", "-fsyntax-only", str(source))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_compilers_words_reach_the_error(tmp_path: Path) -> None:
