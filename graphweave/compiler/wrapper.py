@@ -40,7 +40,7 @@ from graphweave.ir.message.nodes import (
 )  # fmt: skip
 from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
-from graphweave.runtime.memo import GivenOut, alias, memo
+from graphweave.runtime.memo import GivenOut, lent, memo
 from graphweave.runtime.unseen_edits import Watch
 from graphweave.schedule.regions import Call, Region, Schedule
 
@@ -68,7 +68,7 @@ class Wrapper:
         self.asked: list[Space] = []
         self._kernels = kernels
         self._outputs = plan.program.outputs[:num_outputs]
-        self._scope: dict[str, Any] = {"alias": alias, "bump": bump, "narrowed": narrowed}
+        self._scope: dict[str, Any] = {"lent": lent, "bump": bump, "narrowed": narrowed}
         self._scope |= {"settled": settled, "memory_of": memory_of}
         self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
         self._ready: dict[Ref, str] = {}
@@ -246,7 +246,7 @@ class Wrapper:
             names[i] = f"r{i}"
         # The memo keeps its results, so a caller gets other tensor objects, unless only we will see them.
         kept_by_memo = set(self._plan.hoisted) - self._private
-        return [f"alias({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
+        return [f"lent({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
 
     def _spaces_around(self, ref: Ref) -> list[Space]:
         """Spaces whose rows PyTorch may have to know to run the node."""

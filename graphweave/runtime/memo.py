@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -9,6 +10,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing
@@ -20,7 +22,7 @@ Results: TypeAlias = tuple[Tensor | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    results: Results  # users get aliases of them: whoever rebinds or flags a result does it to his own
+    results: Results  # callers get aliases of them: whoever rebinds or flags a result does it to his own
     tensors: tuple[Tensor, ...]  # those of the results that are tensors
     versions: tuple[int, ...]
 
@@ -28,6 +30,26 @@ class _Remembered:
 def alias(result: Tensor | int) -> Tensor | int:
     """A tensor object of its own for the same memory and version counter; itself if a gradient flows through it."""
     return result.detach() if isinstance(result, Tensor) and not result.requires_grad else result
+
+
+_lending = locks.lock()
+
+
+def lent(result: Tensor | int) -> Tensor | int:
+    """An alias for a user, who may edit it, which the next call notices; a copy while somebody has an earlier alias.
+
+    So results of two calls share no memory, and an index that dies before the next call is the same index then, whose
+    formats are there.
+    """
+    if not isinstance(result, Tensor) or result.requires_grad:
+        return result
+    with _lending:
+        earlier = getattr(result, "_gw_lent", None)
+        if earlier is not None and earlier() is not None:
+            return result.clone()
+        given = result.detach()
+        result._gw_lent = weakref.ref(given)  # type: ignore[attr-defined]
+    return given
 
 
 class Memo:
