@@ -33,6 +33,7 @@ from graphweave.core.counters import bump
 from graphweave.core.log import logger
 from graphweave.runtime.capturing import capturing
 from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
+from graphweave.runtime.memo import lent
 from graphweave.runtime.tracked import Versions, ordinary, place, versions_of
 from graphweave.runtime.triton_kernel import precision
 from graphweave.schedule.options import Options
@@ -250,7 +251,7 @@ class CudaGraphs:
 
 
 def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[int]) -> list[Any]:
-    """What a call gives: for its own tensors the caller's, copies of what was `made`, aliases of what never changes."""
+    """What a call gives: for its own tensors the caller's, copies of what was `made`; what never changes is lent."""
     mine = {id(a): args[i] for i, a in enumerate(own) if isinstance(a, Tensor)}
     copies: dict[int, Tensor] = {}
     new = {id(t): t for t in results if isinstance(t, Tensor) and id(t) in made}
@@ -268,7 +269,7 @@ def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[
                     copies[id(t)] = _in_copy(t, whole) if together[_place(t)] > 1 else t.clone()
                 out.append(copies[id(t)])
             else:
-                out.append(t.detach())
+                out.append(lent(t))
     return out
 
 

@@ -38,6 +38,11 @@ def capturing(*, refuses: bool = True) -> Iterator[list[Tensor]]:
         _state.read, _state.refuses = None, False
 
 
+def active() -> bool:
+    """Is this thread's work captured, or rehearsed for that?"""
+    return _state.read is not None
+
+
 def read(tensors: tuple[Tensor, ...]) -> None:
     """A cache says what it gives."""
     if _state.read is not None:

@@ -39,10 +39,10 @@ def lent(result: Tensor | int) -> Tensor | int:
     """An alias for a user, who may edit it, which the next call notices; a copy while somebody has an earlier alias.
 
     So results of two calls share no memory, and an index that dies before the next call is the same index then, whose
-    formats are there.
+    formats are there. A CUDA graph is given the alias, and lends it itself.
     """
-    if not isinstance(result, Tensor) or result.requires_grad:
-        return result
+    if not isinstance(result, Tensor) or result.requires_grad or capturing.active():
+        return alias(result)
     with _lending:
         earlier = getattr(result, "_gw_lent", None)
         if earlier is not None and earlier() is not None:
