@@ -44,7 +44,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "cli/models.py": "PyG is optional and takes seconds to load",
     "cli/plot.py": "matplotlib is optional",
     "data/planetoid.py": "PyG is optional and takes seconds to load",
-    "frontends/dynamo/polyfills.py": "PyG is optional and takes seconds to load",
+    "frontends/dynamo/library_polyfills.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/sparse_polyfills.py": "PyG is optional and takes seconds to load",
     "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG takes seconds to load",
     "runtime/triton_aot.py": "Triton is optional",

@@ -46,7 +46,7 @@ from graphweave.frontends.dynamo.uncompiled import inside_a_transform, transform
 _log = logger(__name__)
 
 _ALWAYS = {
-    "allow_rnn": True,  # of LSTM, which PyTorch traces wrongly, an equal is in place (`polyfills.py`)
+    "allow_rnn": True,  # of LSTM, which PyTorch traces wrongly, an equal is in place (`library_polyfills.py`)
     "skip_nnmodule_hook_guards": False,  # a hook that a module is given after the first call counts
 }
 _TRIED = (
