@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pytest
@@ -11,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from bench.check import FLOAT_TOLERANCE, step, worst_error
+from graphweave.core.types import DType
+from graphweave.runtime.toolchain import run_compiler, toolchain
 from tests import margins
 
 
@@ -95,3 +98,16 @@ def assert_matches(
         tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
     margins.note(error / tolerance)
     assert error < tolerance, f"{label} {where}: relative error {error:.3g}, allowed {tolerance:g}"
+
+
+@lru_cache
+def _float16() -> bool:
+    tools = toolchain()
+    command = (*tools.command, *tools.flags, "-fsyntax-only", "-x", "c++", "-")
+    return run_compiler(command, "_Float16 one(float x) { return x; }").returncode == 0
+
+
+def needs_float16(dtype: object = torch.float16) -> None:
+    """Skips a test of float16 where the C++ compiler in force cannot store it (before GCC 12 and clang 15)."""
+    if str(dtype) in (str(torch.float16), str(DType.f16)) and not _float16():
+        pytest.skip("the C++ compiler has no _Float16")

@@ -22,7 +22,6 @@ from graphweave.ir.loop.types import result_type, supports
 from graphweave.ir.loop.verify import verify
 from graphweave.lower.widen import widened
 from graphweave.runtime import kernel_cache
-from graphweave.runtime.toolchain import toolchain
 from tests.loop_support import (
     DEGREES,
     HALVES,
@@ -42,6 +41,8 @@ from tests.loop_support import (
     totals,
     two_ends,
 )
+from tests.sanitizer_support import ENVIRONMENT, build_sanitized
+from tests.support import needs_float16
 
 # Another order of summation, over at most 40 terms, and contracted multiply-adds.
 RTOL = {torch.float32: 2e-5, torch.float64: 1e-13}
@@ -270,6 +271,7 @@ def test_own_functions_are_accurate(op: Op, dtype: DType, low: float, high: floa
 @pytest.mark.parametrize("name", ["spmm", "sddmm", "totals"])
 def test_half_precision_is_rounded_once(name: str, dtype: DType) -> None:
     """What is stored is the result of float32 arithmetic, rounded as torch rounds."""
+    needs_float16(dtype)
     plain = {"spmm": spmm(33, dtype=dtype), "sddmm": sddmm(33, dtype=dtype), "totals": totals(3, dtype)}[name]
     kernel = widened(plain)
     verify(kernel)
@@ -348,11 +350,9 @@ int main() {
 )
 def test_sanitized(name: str, tmp_path: Path) -> None:
     kernel = KERNELS[name]
-    command = toolchain().command
-    source, program = tmp_path / "kernel.cpp", tmp_path / "kernel"
+    source = tmp_path / "kernel.cpp"
     source.write_text(print_kernel(kernel) + _HARNESS.replace("KERNEL", kernel.name))
-    flags = ["-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    subprocess.run([*command, *flags, str(source), "-o", str(program)], check=True, capture_output=True)
+    program = build_sanitized(source)
     for degrees in DEGREES.values():
         case = case_for(kernel, degrees)
         tensors, sizes = arguments(case)
@@ -362,8 +362,7 @@ def test_sanitized(name: str, tmp_path: Path) -> None:
         lengths = np.array([array.nbytes for array in arrays], dtype=np.int64)
         tail = [np.array(sizes, dtype=np.int64), bounds.numpy()]
         stdin = b"".join(array.tobytes() for array in (counts, lengths, *arrays, *tail))
-        environment = {"ASAN_OPTIONS": "detect_leaks=0", "PATH": "/usr/bin:/bin"}
-        done = subprocess.run([str(program)], input=stdin, capture_output=True, env=environment, check=False)
+        done = subprocess.run([str(program)], input=stdin, capture_output=True, env=ENVIRONMENT, check=False)
         assert done.returncode == 0, done.stderr.decode()
         want, at = interpreted(case), 0
         for buffer_name, array in zip(["indptr"] * len(kernel.csrs) + list(case.buffers), arrays, strict=True):

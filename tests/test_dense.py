@@ -14,7 +14,7 @@ from graphweave.codegen.cpp.dense import Kind, print_product, product_name
 from graphweave.compiler import products
 from graphweave.compiler.products import TALL, WIDE, Product
 from graphweave.core.types import DType
-from graphweave.runtime.toolchain import toolchain
+from tests.sanitizer_support import ENVIRONMENT, build_sanitized
 
 DTYPES = {DType.f32: torch.float32, DType.f64: torch.float64}
 
@@ -124,13 +124,10 @@ def test_sanitized(kind: Kind, k: int, j: int, native: bool, tmp_path: Path) -> 
             .replace(f"< {name};", f"< {value};")
             .replace(f"* {name}", f"* {value}")
         )
-    source, program = tmp_path / "product.cpp", tmp_path / "product"
+    source = tmp_path / "product.cpp"
     source.write_text(print_product(kind, k, j, DType.f32) + text)
-    flags = ["-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
-    flags += ["-march=native"] if native else []
-    subprocess.run([*toolchain().command, *flags, str(source), "-o", str(program)], check=True, capture_output=True)
-    environment = {"ASAN_OPTIONS": "detect_leaks=0", "PATH": "/usr/bin:/bin"}
-    done = subprocess.run([str(program)], capture_output=True, env=environment, check=False, text=True)
+    program = build_sanitized(source, *["-march=native"] * native)
+    done = subprocess.run([str(program)], capture_output=True, env=ENVIRONMENT, check=False, text=True)
     assert done.returncode == 0, done.stderr
     x = (torch.arange(rows * k, dtype=torch.float64) % 7 - 3).reshape(rows, k)
     y = torch.arange(count["Y"], dtype=torch.float64) % 5 - 2

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 
@@ -18,6 +15,7 @@ from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import override
 from graphweave.runtime import formats, tracked
 from graphweave.runtime.launch import MAX_CHUNKS
+from tests.sanitizer_support import run_sanitized
 
 
 @pytest.fixture(autouse=True)
@@ -478,11 +476,6 @@ def test_many_threads_at_once() -> None:
 
 @pytest.mark.sanitize
 def test_native_code_is_clean_under_sanitizers() -> None:
-    runtime = subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if not os.path.isabs(runtime):
-        pytest.skip("the compiler has no AddressSanitizer runtime")
     program = (
         "import torch\n"
         "from tests.test_formats import ZOO, BAD, layouts\n"
@@ -499,11 +492,4 @@ def test_native_code_is_clean_under_sanitizers() -> None:
         "        continue\n"
         "    raise SystemExit('accepted')\n"
     )
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": runtime,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "GRAPHWEAVE_SANITIZE": "address,undefined",
-    }
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
+    run_sanitized(program)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import graphweave
 from bench.check import Result, error_against
 from graphweave.runtime.triton_kernel import interpreted
-from tests.support import AWKWARD, by_default, features
+from tests.support import AWKWARD, by_default, features, needs_float16
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -48,6 +48,7 @@ def rounding(dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("name", by_default(LAYERS, *list(LAYERS)[:3]))
 def test_as_exact_as_eager(name: str, dtype: torch.dtype) -> None:
+    needs_float16(dtype)
     torch.manual_seed(0)
     layer = LAYERS[name]().to(dtype)
     wide, compiled = copy.deepcopy(layer).double(), graphweave.compile(layer)
@@ -90,6 +91,7 @@ def test_gradients_of_a_maximum_reach_its_messages() -> None:
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_half_precision_inside_of_a_function(dtype: torch.dtype) -> None:
     """Arguments and results in full precision: nothing in memory is in 16 bits, only what a kernel computes."""
+    needs_float16(dtype)
 
     def function(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         return x.to(dtype).to(x.dtype), torch.zeros_like(x).index_add(0, index[1], x[index[0]])

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from support import Graph, assert_matches, by_default, features, random_graph, several_or_all
+from support import Graph, assert_matches, by_default, features, needs_float16, random_graph, several_or_all
 from torch import Tensor, nn
 
 import graphweave
@@ -153,6 +153,7 @@ def test_other_users_of_an_index_see_64_bits(use: Callable[..., Tensor]) -> None
 
 @pytest.mark.parametrize("use", USES, ids=lambda f: f.__name__)
 def test_half_precision_runs_in_pytorch_on_the_same_index(use: Callable[..., Tensor]) -> None:
+    needs_float16()
     x, edges = features(N, 5).half(), random_graph(N, N, 60)
     torch.testing.assert_close(graphweave.compile(use)(x, edges), use(x, edges), rtol=1e-2, atol=2e-2)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 import graphweave
 from graphweave.core.settings import override
 from graphweave.runtime import tracked, unseen_edits
+from tests.sanitizer_support import run_sanitized
 from tests.support import features, random_graph
-from tests.test_typed_kernels import run_sanitized
 
 NODES = 23
 EDGES = 150
@@ -387,6 +387,8 @@ def test_a_record_may_be_replaced_while_a_program_has_it() -> None:
 
 
 def test_records_of_dead_tensors_go() -> None:
-    for _ in range(1000):
+    before = len(unseen_edits._memories)  # of this process, some of tensors that are still there
+    rounds = 1000 + 3 * before
+    for _ in range(rounds):
         unseen_edits.watch(torch.arange(8))
-    assert len(unseen_edits._memories) < 900
+    assert len(unseen_edits._memories) < before + 0.9 * rounds

@@ -15,10 +15,15 @@ from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache, toolchain
 from graphweave.runtime.launch import CHUNK_WORK, MAX_CHUNKS, uniform_chunks
+from tests.sanitizer_support import sanitized
 
 THREADS = """
 #include <cstdint>
+#ifdef _OPENMP
 #include <omp.h>
+#else
+static int omp_get_num_threads() { return 1; }
+#endif
 extern "C" int32_t threads(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
                            int32_t num_threads) {
     int64_t* used = static_cast<int64_t*>(ptrs[0]);
@@ -44,7 +49,7 @@ def test_kernels_use_the_one_openmp_runtime_that_torch_loaded() -> None:
     assert used.tolist() == [2 if toolchain.toolchain().openmp else 1, 42]
     assert toolchain.loaded_openmp() == before
     if sys.platform == "linux":
-        assert toolchain.toolchain().openmp in before
+        assert toolchain.toolchain().openmp in (None, *before)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory map of a Linux process")
@@ -136,11 +141,6 @@ def test_the_compilers_words_reach_the_error(tmp_path: Path) -> None:
 
 @pytest.mark.sanitize
 def test_sanitized_kernels_stop_at_a_bad_access(tmp_path: Path) -> None:
-    runtime = subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if not os.path.isabs(runtime):
-        pytest.skip("the compiler has no AddressSanitizer runtime")
     program = (
         "import ctypes\n"
         "from pathlib import Path\n"
@@ -153,13 +153,7 @@ def test_sanitized_kernels_stop_at_a_bad_access(tmp_path: Path) -> None:
         "assert peek(0) == 0\n"
         "peek(2)\n"
     )
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": runtime,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "GRAPHWEAVE_SANITIZE": "address",
-    }
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    done = sanitized(program, "address")
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -18,6 +15,7 @@ from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
 from graphweave.runtime.index import Index
+from tests.sanitizer_support import run_sanitized
 from tests.support import by_default
 
 DTYPES = {torch.float32: DType.f32, torch.float64: DType.f64, torch.bfloat16: DType.bf16, torch.float16: DType.f16}
@@ -296,23 +294,6 @@ CHECKED = {
     "tiles": "1, 31, 33, torch.float32, gathers=False, transposed=True",
     "blocks": "2, 7, 3, torch.float32, gathers=True, transposed=False",
 }
-
-
-def run_sanitized(program: str) -> None:
-    """`program` in a process whose kernels are built with sanitizers."""
-    runtime = subprocess.run(
-        ["g++", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
-    ).stdout.strip()
-    if not os.path.isabs(runtime):
-        pytest.skip("the compiler has no AddressSanitizer runtime")
-    environment = {
-        **os.environ,
-        "LD_PRELOAD": runtime,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "GRAPHWEAVE_SANITIZE": "address,undefined",
-    }
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 @pytest.mark.slow  # tests/test_typed_scatter.py has one by default

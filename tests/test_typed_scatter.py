@@ -13,8 +13,9 @@ from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
 from graphweave.runtime.index import Index
 from graphweave.runtime.typed_blocks import typed_blocks
+from tests.sanitizer_support import run_sanitized
 from tests.support import by_default
-from tests.test_typed_kernels import DTYPES, TYPES, close, draw, run_sanitized, threads, want_product
+from tests.test_typed_kernels import DTYPES, TYPES, close, draw, threads, want_product
 
 NODES = 61
 

@@ -1,0 +1,47 @@
+"""Programs whose kernels are built with sanitizers, by g++ whatever the compiler in force: its runtime is preloaded."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+FLAGS = ("-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+"""For a C++ program of a test."""
+
+ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0"}
+
+
+def sanitized(program: str, sanitizers: str = "address,undefined") -> subprocess.CompletedProcess[str]:
+    """Runs `program`, Python's, in a process whose kernels are built with sanitizers."""
+    runtime = _of_gcc("-print-file-name=libasan.so")
+    if not os.path.isabs(runtime):
+        pytest.skip("g++ has no AddressSanitizer runtime")
+    environment = {
+        **os.environ, **ENVIRONMENT, "LD_PRELOAD": runtime, "GRAPHWEAVE_SANITIZE": sanitizers, "GRAPHWEAVE_CXX": "g++",
+    }  # fmt: skip
+    return subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False)
+
+
+def run_sanitized(program: str) -> None:
+    """`program` must end well."""
+    done = sanitized(program)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def build_sanitized(source: Path, *flags: str) -> Path:
+    """The program that g++ makes of a C++ file, with sanitizers."""
+    _of_gcc("--version")
+    program = source.with_suffix("")
+    subprocess.run(["g++", *FLAGS, *flags, str(source), "-o", str(program)], check=True, capture_output=True)
+    return program
+
+
+def _of_gcc(flag: str) -> str:
+    if shutil.which("g++") is None:
+        pytest.skip("g++ is not installed")
+    return subprocess.run(["g++", flag], capture_output=True, text=True, check=True).stdout.strip()
