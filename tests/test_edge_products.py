@@ -110,8 +110,8 @@ def on_awkward_graphs(name: str, width: int, dtype: torch.dtype, graphs: tuple[G
     for graph in graphs:
         x = features(graph.num_nodes, width, dtype)
         if dtype is torch.float32 and name == "scored" and width == 1:
-            # Its one hidden unit is active on every edge of a row, so a softmax takes its bias away: the gradient of the
-            # bias is 0 exactly, and 4e-8 to 7e-8 in float32, eager's as ours.
+            # Its one hidden unit is active on every edge of a row, so a softmax takes its bias away, whose gradient is
+            # 0 exactly, and 4e-8 to 7e-8 in float32, eager's as ours.
             assert_as_exact_as_eager(fast, layer, x, graph.edge_index, label=graph.name)
         else:
             assert_matches(fast, layer, x, graph.edge_index, module=layer, label=graph.name)

@@ -7,8 +7,8 @@
 
 A kernel of n passes over its edges becomes 2 n + 1: what stands before a pass is computed again for each piece, from
 values of the row and from what earlier passes have folded. No atomics: pieces are folded in their order, so results are
-repeatable. Values of edges are written by the pieces, values of rows at the end. Sums of an online softmax are relative to
-the maximum of their piece, which is a part like any other: they are folded as its tiles are.
+repeatable. Values of edges are written by the pieces, values of rows at the end. Sums of an online softmax are relative
+to the maximum of their piece, which is a part like any other: they are folded as its tiles are.
 
 The pieces of a row are rows of a CSR of their own, whose positions count the edges of all pieces; a `shift` for each
 piece gives the position in the row's CSR. Where pieces come from is the caller's (`runtime/row_pieces.py`).
@@ -39,6 +39,7 @@ from graphweave.ir.loop.nodes import (
     Raise,
     Rescaled,
     Role,
+    Stash,
     Stmt,
     Store,
     TileGram,
@@ -196,11 +197,12 @@ class _Divide:
         indices = {"piece_row": PIECE, "piece_shift": PIECE, "piece_slot": PIECE, "slot_row": _SLOT}
         buffers = [b for b in kernel.buffers if b.name in used]
         buffers += [Buffer(n, Role.index, kernel.index, own[of], ()) for n, of in indices.items() if n in used]
+        scratch: list[tuple[str, Alloc | Stash, str]]
         scratch = [(f"{a.name}_part", a, NUM_PIECES) for a in self._allocs.values()]
         scratch += [(f"{a.name}_whole", a, NUM_SLOTS) for a in self._allocs.values()]
-        held = [(kept_name(s.name), s, NUM_HELD) for s in self._stashes.values()]
+        scratch += [(kept_name(s.name), s, NUM_HELD) for s in self._stashes.values()]
         stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
-        for scratch_name, array, rows in (*scratch, *held):
+        for scratch_name, array, rows in scratch:
             if scratch_name in used:
                 role = Role.output if scratch_name in stored else Role.input
                 buffers.append(Buffer(scratch_name, role, array.dtype, rows, array.shape))

@@ -3,10 +3,10 @@
     edges k in csr[v] { f(k) }
 ->  edges within in pieces[piece] { let k = within + shift; f(k) }
 
-Positions within the pieces are counted over all pieces, so that scratch for the edges of divided rows is no longer than
+Positions within the pieces are counted over all pieces, so that scratch for edges of divided rows is no longer than
 these rows. Arrays of a tile are indexed by such a position. So are stashes, which become tensors: a row's edges are then
-walked by several threads, and by one kernel for each pass. They are kept, not computed again: what is stashed is dear by
-definition, and all divided rows together need little more of it than one thread needs for the longest row undivided.
+walked by several threads, and by one kernel for each pass. They are kept, not computed again, since what is stashed is
+dear: divided rows take as much of it as there are edges in them, undivided ones the longest row's for each thread.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rows so long that one thread would be busy with one of them while the others wait: which, and in what pieces.
 
-Chosen from the degrees of the graph alone, never from the number of threads, so that a result has the same bits for any.
+Chosen from the degrees of the graph alone, never from the number of threads: a result has the same bits for any.
 Most graphs have no such row: that is known from the largest degree, and costs nothing.
 """
 

@@ -68,7 +68,10 @@ def _build(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, siz
     kind = indptr.dtype
     shift = begin - start.narrow(0, 0, piece.numel())
     num_edges = int(start[-1]) if index.device.type == "cpu" else index.numel()
-    return RowPieces(*(t.to(kind) for t in (row, first, slot, row.index_select(0, slot), start, shift)), num_edges)
+    row_of_piece = row.index_select(0, slot)
+    return RowPieces(
+        row.to(kind), first.to(kind), slot.to(kind), row_of_piece.to(kind), start.to(kind), shift.to(kind), num_edges
+    )
 
 
 def _starts(counts: Tensor) -> Tensor:
