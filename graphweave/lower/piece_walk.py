@@ -5,8 +5,8 @@
 
 Positions within the pieces are counted over all pieces, so that scratch for edges of divided rows is no longer than
 these rows. Arrays of a tile are indexed by such a position. So are stashes, which become tensors: a row's edges are then
-walked by several threads, and by one kernel for each pass. They are kept, not computed again, since what is stashed is
-dear: divided rows take as much of it as there are edges in them, undivided ones the longest row's for each thread.
+walked by several threads, and by one kernel for each pass. They are kept, not computed again, because only what is dear
+is stashed: divided rows take as much of it as they have edges, undivided ones what the longest has for each thread.
 """
 
 from __future__ import annotations
