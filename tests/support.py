@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bench.check import FLOAT_TOLERANCE, step, worst_error
+from bench.check import FLOAT_TOLERANCE, Result, error_against, step, worst_error
 from graphweave.core.types import DType
 from graphweave.runtime.toolchain import run_compiler, toolchain
 from tests import margins
@@ -98,6 +99,34 @@ def assert_matches(
         tolerance = FLOAT_TOLERANCE[torch.float64 if double else torch.float32]
     margins.note(error / tolerance)
     assert error < tolerance, f"{label} {where}: relative error {error:.3g}, allowed {tolerance:g}"
+
+
+def assert_as_exact_as_eager(compiled: Callable[..., Any], layer: nn.Module, *args: Tensor, label: str = "") -> None:
+    """Outputs and gradients of a float32 `layer`: errors against float64 are within float32's tolerance or 4 times
+    eager's own.
+
+    For what holds rounding noise only, so that two right results differ by as much: a gradient that is zero in exact
+    arithmetic, being a sum of terms that cancel.
+    """
+    wide = copy.deepcopy(layer).double()
+    exact = _step_exactly(wide, wide, [a.double() if a.is_floating_point() else a for a in args])
+    ours = error_against(_step_exactly(compiled, layer, args), exact)
+    eager = error_against(_step_exactly(layer, layer, args), exact)
+    allowed = max(FLOAT_TOLERANCE[torch.float32], 4 * eager)
+    margins.note(ours / allowed)
+    assert ours < allowed, f"{label}: relative error {ours:.3g} against float64, eager's own {eager:.3g}"
+
+
+def _step_exactly(fn: Callable[..., Any], module: nn.Module, args: Iterable[Tensor]) -> Result:
+    """One step with a cotangent that float32 and float64 both hold."""
+    leaves = [a.detach().clone().requires_grad_(a.is_floating_point()) for a in args]
+    module.zero_grad(set_to_none=True)
+    out = fn(*leaves)
+    noise = torch.randn(out.shape, generator=torch.Generator().manual_seed(8))
+    out.backward(noise.to(out.dtype))
+    grads = {name: p.grad for name, p in module.named_parameters()}
+    grads.update((f"input[{i}]", leaf.grad) for i, leaf in enumerate(leaves) if leaf.requires_grad)
+    return Result((out.detach(),), {name: None if g is None else g.clone() for name, g in grads.items()})
 
 
 @lru_cache

@@ -1,18 +1,40 @@
-"""Kernels whose rows are divided into pieces, by the interpreter of the loop IR, against the kernel itself."""
+"""Kernels whose rows are divided into pieces, interpreted and printed as C++, against the kernel itself."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
 
 import pytest
 import torch
 from torch import Tensor
 
+from graphweave.codegen.cpp import print_kernel
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop import interp
 from graphweave.ir.loop.nodes import Kernel, Role
+from graphweave.ir.loop.parse import parse
+from graphweave.ir.loop.show import show
 from graphweave.ir.loop.verify import verify
-from graphweave.lower.divide import divided, of_pieces
+from graphweave.lower.divide import NUM_HELD, NUM_PIECES, NUM_SLOTS, divided
+from graphweave.runtime import kernel_cache
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
-from tests.loop_support import DEGREES, Case, case_for, edge_mlp, interpreted, reindexed, sddmm, spmm, totals, two_ends
+from tests.loop_support import (
+    DEGREES,
+    TORCH,
+    Case,
+    attention,
+    case_for,
+    chunks_of,
+    edge_mlp,
+    interpreted,
+    online_attention,
+    reindexed,
+    sddmm,
+    spmm,
+    totals,
+    two_ends,
+)
 from tests.test_cpp_kernels import assert_same
 
 KERNELS = {
@@ -22,7 +44,14 @@ KERNELS = {
     "sddmm_33": sddmm(33),
     "two_ends": two_ends(),
     "reindexed": reindexed(big=100),
+    "attention_2_5": attention(2, 5),
+    "edge_mlp_3_4_5": edge_mlp(3, 4, 5),
+    "edge_mlp_33_f64": edge_mlp(3, 33, 2, DType.f64, size=3),
+    "online_2_3": online_attention(2, 3),
 }
+"""Sums, values of edges, stashes, products in tiles and of edges, an online softmax."""
+
+Run: TypeAlias = Callable[[Kernel, dict[str, Tensor], dict[str, Tensor], dict[str, int]], None]
 
 
 def tables(degrees: tuple[int, ...], size: int, wide: bool) -> RowPieces:
@@ -31,33 +60,37 @@ def tables(degrees: tuple[int, ...], size: int, wide: bool) -> RowPieces:
     return row_pieces(rows, len(degrees), False, wide, len(degrees), size)
 
 
-def by_pieces(case: Case, degrees: tuple[int, ...], size: int) -> dict[str, Tensor]:
-    """Every row divided."""
+def by_pieces(case: Case, degrees: tuple[int, ...], size: int, run: Run = interp.run) -> dict[str, Tensor]:
+    """Every row divided. Totals, which kernels begin anew, are added up."""
     done, parts = case.copy(), divided(case.kernel)
     assert parts is not None
     cut = tables(degrees, size, case.kernel.index is DType.i64)
     indptr = case.indptr | {"pieces": cut.pieces, "slots": cut.slots}
-    counts = {"num_pieces": cut.piece_row.numel(), "num_slots": cut.slot_row.numel()}
+    counts = {NUM_PIECES: cut.piece_row.numel(), NUM_SLOTS: cut.slot_row.numel(), NUM_HELD: sum(degrees)}
     tensors = done.buffers | {
         name: getattr(cut, name) for name in ("piece_row", "piece_shift", "piece_slot", "slot_row")
     }
-
-    def run(kernel: Kernel) -> None:
+    totals = {b.name: [] for b in case.kernel.buffers if b.role is Role.total}
+    for kernel in parts.kernels:
         verify(kernel)
+        assert parse(show(kernel)) == kernel
         for b in kernel.buffers:
             if b.name not in tensors:
-                rows = counts["num_pieces" if of_pieces(b) else "num_slots"]
-                like = next(t for t in done.buffers.values() if t.is_floating_point())
-                tensors[b.name] = torch.full((rows, *b.shape), 77, dtype=like.dtype)
-        assert not any(b.role is Role.total for b in kernel.buffers), "totals are folded by the launcher"
-        interp.run(kernel, tensors, indptr, case.sizes | counts)
-
-    for pieces, fold in parts.passes:
-        run(pieces)
-        if fold is not None:
-            run(fold)
-    run(parts.finish)
+                tensors[b.name] = torch.full((counts[b.rows], *b.shape), 77, dtype=TORCH[b.dtype])
+        run(kernel, tensors, indptr, case.sizes | counts)
+        for b in kernel.buffers:
+            if b.role is Role.total:
+                totals[b.name].append(tensors[b.name].clone())
+    for name, found in totals.items():
+        done.buffers[name] = torch.stack(found).sum(0)
     return done.results
+
+
+def by_cpp(kernel: Kernel, tensors: dict[str, Tensor], indptr: dict[str, Tensor], sizes: dict[str, int]) -> None:
+    given = [indptr[csr.name] for csr in kernel.csrs] + [tensors[b.name] for b in kernel.buffers]
+    counts = [sizes[size] for size in kernel.sizes] + [0] * len(kernel.csrs)  # degrees are for stashes
+    function = kernel_cache.load(print_kernel(kernel), kernel.name)
+    function([t.data_ptr() for t in given], counts, chunks_of(counts[0], 2), 2)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -68,9 +101,36 @@ def test_pieces_compute_what_rows_compute(name: str, size: int) -> None:
         assert_same(by_pieces(case, DEGREES[graph], size), interpreted(case))
 
 
-@pytest.mark.parametrize("kernel", [totals(3), edge_mlp(3, 4, 5)], ids=lambda kernel: kernel.name)
-def test_kernels_without_edges_or_with_products_are_left_whole(kernel: Kernel) -> None:
-    assert divided(kernel) is None
+@pytest.mark.parametrize("size", [3, 64])
+@pytest.mark.parametrize("name", KERNELS)
+def test_printed_as_cpp(name: str, size: int) -> None:
+    case = case_for(KERNELS[name], DEGREES["hub"])
+    assert_same(by_pieces(case, DEGREES["hub"], size, by_cpp), interpreted(case))
+
+
+@pytest.mark.parametrize("name", ["online_2_3", "attention_2_5", "spmm_max_33_i64"])
+@pytest.mark.parametrize("run", [interp.run, by_cpp], ids=["interpreted", "cpp"])
+def test_nan_and_inf_travel_as_in_whole_rows(name: str, run: Run) -> None:
+    case = case_for(KERNELS[name], DEGREES["hub"], special=True)
+    want = interpreted(case)
+    assert any(result.isnan().any() for result in want.values())
+    assert_same(by_pieces(case, DEGREES["hub"], 3, run), want)
+
+
+@pytest.mark.parametrize("run", [interp.run, by_cpp], ids=["interpreted", "cpp"])
+def test_a_piece_whose_scores_are_all_minus_infinity_counts_for_nothing(run: Run) -> None:
+    """Unless all pieces of the row are such."""
+    degrees = (1, 12, 0, 4)
+    case = case_for(KERNELS["online_2_3"], degrees)
+    case.buffers["src"].copy_(torch.tensor([0, *[0] * 5, 1, 2, *[0] * 5, *[0] * 4]))
+    case.buffers["a"][0] = -torch.inf
+    want = interpreted(case)
+    assert want["y"][1].isfinite().all() and want["y"][3].isnan().all()
+    assert_same(by_pieces(case, degrees, 3, run), want)
+
+
+def test_a_kernel_without_edges_is_left_whole() -> None:
+    assert divided(totals(3)) is None
 
 
 @pytest.mark.parametrize("slots", [1, 3, 7])

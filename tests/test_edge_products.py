@@ -27,7 +27,16 @@ from graphweave.schedule.regions import Call
 from graphweave.testing import programs as moves
 from graphweave.testing.programs import E, Growing, V, inputs
 from tests.program_support import assert_computes, compiled
-from tests.support import AWKWARD, SEVERAL, Graph, assert_matches, by_default, features, several_or_all
+from tests.support import (
+    AWKWARD,
+    SEVERAL,
+    Graph,
+    assert_as_exact_as_eager,
+    assert_matches,
+    by_default,
+    features,
+    several_or_all,
+)
 from tests.test_lower import TINY, check_kernel
 
 # ---------------------------------------------------------------- models
@@ -100,7 +109,12 @@ def on_awkward_graphs(name: str, width: int, dtype: torch.dtype, graphs: tuple[G
     fast = graphweave.compile(layer)
     for graph in graphs:
         x = features(graph.num_nodes, width, dtype)
-        assert_matches(fast, layer, x, graph.edge_index, module=layer, label=graph.name)
+        if dtype is torch.float32 and name == "scored" and width == 1:
+            # Its one hidden unit is active on every edge of a row, so a softmax takes its bias away, whose gradient is
+            # 0 exactly, and 4e-8 to 7e-8 in float32, eager's as ours.
+            assert_as_exact_as_eager(fast, layer, x, graph.edge_index, label=graph.name)
+        else:
+            assert_matches(fast, layer, x, graph.edge_index, module=layer, label=graph.name)
     counters = graphweave.counters()
     assert counters["kernel_launches"] > 0 and counters["eager_fallbacks"] == 0
 

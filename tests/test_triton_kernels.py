@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor
 
 from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.triton_launch import Launches
+from graphweave.compiler import triton_launch
+from graphweave.compiler.triton_launch import Job, Launches
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
-from graphweave.runtime.triton_kernel import Launch
+from graphweave.ir.loop.nodes import Kernel, Role
+from graphweave.runtime.triton_kernel import Launch, load
 from tests.loop_support import (
     DEGREES,
     Case,
@@ -27,6 +30,7 @@ from tests.loop_support import (
     two_ends,
 )
 from tests.test_cpp_kernels import TORCH, all_operators, assert_same, extreme
+from tests.test_divide import by_pieces
 from tests.triton_support import by_triton, needs_interpreter
 
 KERNELS = {
@@ -74,6 +78,20 @@ def test_long_rows_are_divided(share: int) -> None:
         case = case_for(KERNELS[name], degrees)
         how = Launches(Launch(4, 4), Launch(2, 4), many=1, share=share, size=6)
         assert_same(by_triton(case, how), interpreted(case))
+
+
+@needs_interpreter
+@pytest.mark.parametrize("kernel", [attention(2, 5), edge_mlp(3, 4, 5), sddmm(33)], ids=lambda kernel: kernel.name)
+def test_pieces_with_stashes_and_products(kernel: Kernel) -> None:
+    """Though schedules for Triton have no stashes, and launches divide no rows whose edges meet matrices."""
+    case = case_for(kernel, DEGREES["hub"])
+
+    def run(kernel: Kernel, tensors: dict[str, Tensor], indptr: dict[str, Tensor], sizes: dict[str, int]) -> None:
+        rows, function = sizes[kernel.sizes[0]], load(print_kernel(kernel), kernel.name)
+        job = Job(kernel, function, {**tensors, **indptr}, None, 0, rows, Launch(4, 16))
+        triton_launch.run([job], [(b, tensors[b.name]) for b in kernel.buffers if b.role is Role.total])
+
+    assert_same(by_pieces(case, DEGREES["hub"], 7, run), interpreted(case))
 
 
 @needs_interpreter

@@ -11,8 +11,10 @@ from graphweave.compiler import typed, typed_scatter
 from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
+from graphweave.runtime import long_rows
 from graphweave.runtime.index import Index
 from graphweave.runtime.typed_blocks import typed_blocks
+from graphweave.runtime.typed_pieces import typed_pieces
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default
 from tests.test_typed_kernels import DTYPES, TYPES, close, draw, threads, want_product
@@ -35,6 +37,8 @@ def ends(edges: int, *, shape: str) -> Tensor:
             return torch.where(torch.rand(edges, generator=generator) < 0.7, 13, dst)
         case "sorted":
             return dst.sort().values
+        case "one_row":
+            return torch.full_like(dst, 13)
         case "ends_empty":
             return dst.clamp(7, NODES - 9)
     return dst
@@ -111,6 +115,48 @@ def test_the_number_of_threads_changes_no_bit(shape: str) -> None:
         with threads(n):
             results.append(TypedScatter(1, 33, 16, DType.f32)(x, w, Index(types, num), Index(dst, NODES)))
     assert torch.equal(*results)
+
+
+def few_edges_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(long_rows, "LONG", 40)
+    monkeypatch.setattr(long_rows, "PIECE", 16)
+
+
+@pytest.mark.parametrize("shape", ["any", "hub", "one_row"])
+def test_long_rows_are_divided(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_edges_are_many(monkeypatch)
+    check("mixed", 2, 31, 33, torch.float32, shape=shape, scales=2)
+    check("skewed", 1, 4, 2, torch.float64, shape=shape, gathers=False, transposed=True)
+    types, num = TYPES["skewed"]
+    edges = types.numel()
+    x, w, dst = draw(edges, 33, dtype=torch.float32), draw(num, 33, 16, dtype=torch.float32), ends(edges, shape=shape)
+    results = []
+    for n in (1, 2, 3):
+        with threads(n):
+            results.append(TypedScatter(1, 33, 16, DType.f32)(x, w, Index(types, num), Index(dst, NODES)))
+    assert all(torch.equal(result, results[0]) for result in results)
+    assert (typed_pieces(Index(types, num), Index(dst, NODES)) is None) is (shape == "any" and edges < 40 * NODES)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_pieces_of_a_row_are_runs_of_its_edges_by_type(wide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    few_edges_are_many(monkeypatch)
+    types, num = TYPES["mixed"]
+    dst = ends(types.numel(), shape="hub")
+    found = typed_pieces(Index(types, num), Index(dst, NODES), wide)
+    assert found is not None and found.num_rows == NODES
+    degrees, values = torch.bincount(dst, minlength=NODES), found.index.values.long()
+    assert [row for row, _, _ in found.divided] == (degrees > 40).nonzero().flatten().tolist()
+    next_piece = NODES
+    for row, first, last in found.divided:
+        assert first == next_piece
+        mine = (dst == row).nonzero().flatten()
+        in_order = mine[torch.argsort(types[mine], stable=True)]
+        assert values[in_order].tolist() == [first + i // 16 for i in range(len(mine))]
+        next_piece = last
+    assert found.index.rows == next_piece
+    rest = degrees[dst] <= 40
+    assert torch.equal(values[rest], dst[rest])
 
 
 @pytest.mark.parametrize("integers", [torch.int32, torch.int64])

@@ -7,13 +7,16 @@ from typing import Any
 
 from torch import Tensor
 
+from graphweave.compiler.cpp_divided import DividedRows
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
+from graphweave.ir.loop.nodes import Edges, Role, Tiles
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
+from graphweave.runtime.long_rows import long_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
@@ -24,7 +27,11 @@ class CppStep(RegionStep):
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)
         self._kernels: dict[bool, Kernel] = {}
+        self._divided: dict[bool, DividedRows] = {}
+        self._walks = any(isinstance(s, Edges | Tiles) for s in plan.lowered.kernel.body)
         self._work = max(1, sum(numel(b.shape) for b in plan.lowered.kernel.buffers))
+        made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
+        self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
 
     def build(self) -> None:
@@ -36,6 +43,13 @@ class CppStep(RegionStep):
             self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
         return self._kernels[wide]
 
+    def _divided_rows(self, wide: bool) -> DividedRows:
+        if wide not in self._divided:
+            plan = self._wide_plan() if wide else self.plan
+            self._divided[wide] = DividedRows(plan.lowered.kernel)
+        self._divided[wide].build()
+        return self._divided[wide]
+
     def forget(self) -> None:
         """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
         self._last = None
@@ -43,16 +57,20 @@ class CppStep(RegionStep):
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         outputs = [arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
-        kernel, heads, found, chunks, sizes, _ = self._formats_for(rows, indices)
+        kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices)
         ptrs = list(heads)
         for kind, i in self._slots:
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         kernel(ptrs, sizes, chunks, num_threads())
+        if long is not None:
+            totals = {b.name: outputs[i] for b, i in self._totals}
+            divided(long, ptrs, totals)
         self._finish(rows, indices, outputs)
         return outputs
 
     def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
-        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, and what keeps them alive.
+        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
+        which rows these are (None where there are none), and what keeps all alive.
 
         Remembered for the last graph.
         """
@@ -66,15 +84,21 @@ class CppStep(RegionStep):
         keep: list[Tensor] = []
         heads: tuple[int, ...] = ()
         sizes = list(rows)
+        long, divided = None, None
         if self.plan.lowered.map is not None:
-            csr = self._csr(self.plan.lowered.map, index, counts, wide)
+            m = self.plan.lowered.map
+            csr = self._csr(m, index, counts, wide)
             keep.append(csr.indptr)
-            heads, chunks = (csr.indptr.data_ptr(),), csr.chunks
-            sizes.append(csr.max_degree)
+            heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
+            if self._walks:
+                long = long_rows(index[m], csr.num_rows, self._wraps(m), wide)
+            if long is not None:
+                chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
+            sizes.append(most)
         else:
             chunks = uniform_chunks(rows[0], self._work)
         arrays = [self._format(f, index, counts, wide) for f in self._formats]
-        bound = (kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), (keep, arrays))
+        bound = (kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays))
         tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
         self._last = (rows, tuple(map(Mark, indices)), bound) if tracked else None
         return bound

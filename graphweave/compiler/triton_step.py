@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.triton import print_kernel
+from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.triton_launch import Job, Launches, launches_of, run
 from graphweave.core.types import Space
 from graphweave.ir.loop.nodes import Kernel, Role
-from graphweave.ir.loop.verify import verify
-from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.nodes import Program
-from graphweave.lower.divide import PIECES, SLOTS, divided, of_pieces
+from graphweave.lower.piece_walk import PIECES
 from graphweave.runtime import formats
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
 from graphweave.runtime.triton_kernel import TritonKernel, load
@@ -33,10 +32,7 @@ class Loaded:
 
     @classmethod
     def of(cls, kernel: Kernel, text: str | None = None) -> Loaded:
-        parts = divided(kernel)
-        made = () if parts is None else (*(k for pair in parts.passes for k in pair if k is not None), parts.finish)
-        for part in made:
-            verify(part)
+        made = divided_kernels(kernel) if launches_of(kernel).pieces is not None else ()
         function = load(text or print_kernel(kernel), kernel.name)
         return cls(kernel, function, tuple((k, load(print_kernel(k), k.name)) for k in made))
 
@@ -52,18 +48,15 @@ class Loaded:
     def _of_pieces(self, tensors: Mapping[str, Tensor], table: RowPieces, how: Launches) -> list[Job]:
         assert how.pieces is not None
         device = table.pieces.device
-        known = {**tensors, PIECES: table.pieces, SLOTS: table.slots}
-        known.update((n, getattr(table, n)) for n in ("piece_row", "piece_shift", "piece_slot", "slot_row"))
-        counts = {True: table.piece_row.numel(), False: table.slot_row.numel()}
+
+        def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        known = {**tensors, **own_tensors((k for k, _ in self.pieces), tensors, table, empty)}
         jobs = []
         for kernel, function in self.pieces:
-            for b in kernel.buffers:
-                if b.name not in known:  # parts of a row, and what they add up to
-                    shape = counts[of_pieces(b)], *b.shape
-                    known[b.name] = torch.empty(shape, dtype=TORCH_DTYPE[b.dtype], device=device)
-            over_pieces = any(csr.name == PIECES for csr in kernel.csrs)
-            by = how.pieces if over_pieces else launches_of(kernel).short
-            jobs.append(Job(kernel, function, known, None, 0, counts[over_pieces], by))
+            by = how.pieces if any(csr.name == PIECES for csr in kernel.csrs) else launches_of(kernel).short
+            jobs.append(Job(kernel, function, known, None, 0, num_rows(kernel, table), by))
         return jobs
 
 

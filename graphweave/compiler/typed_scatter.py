@@ -19,6 +19,7 @@ from graphweave.runtime.launch import Kernel
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.typed_blocks import column, typed_blocks
+from graphweave.runtime.typed_pieces import typed_pieces
 
 BLOCK_BYTES = 1 << 19
 """Of the rows of the result that one block adds to: a quarter of a second-level cache."""
@@ -70,6 +71,9 @@ class TypedScatter:
     def _by_kernel(
         self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None
     ) -> Tensor:
+        pieces = typed_pieces(types, dst, dst.wide)
+        if pieces is not None:
+            dst = pieces.index
         out = arena.empty((dst.rows, self.blocks, self.j), x.dtype)
         num = self._num_blocks(types.values.numel(), dst.rows, x.element_size())
         wide = any(i.wide for i in (types, dst, src) if i is not None) or num * types.rows > formats.INT32_MAX
@@ -83,7 +87,7 @@ class TypedScatter:
         kernel = _kernel(toolchain(), ScatterKernel(self.blocks, self.k, self.j, self.dtype, wide))
         sizes = types.rows, 1 if scale is None else scale.shape[1]
         kernel(ptrs, sizes, found.bounds, num_threads())
-        return out
+        return out if pieces is None else pieces.folded(out)
 
     def _num_blocks(self, edges: int, rows: int, itemsize: int) -> int:
         """A power of two, so that layers of about equal widths share the order of edges."""

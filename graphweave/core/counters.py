@@ -5,6 +5,7 @@ from __future__ import annotations
 COUNTERS: dict[str, str] = {
     "compilations": "graphs handed over by torch.compile and compiled",
     "kernel_launches": "calls of generated kernels",
+    "divided_launches": "regions whose rows of many edges were divided among threads, each time they ran on the CPU",
     "fallback_calls": "ATen calls made by compiled programs for what was not fused",
     "format_builds": "graph formats (CSR, columns, checked indices) built",
     "format_hits": "graph formats found in the cache",

@@ -7,7 +7,8 @@
 
 A kernel of n passes over its edges becomes 2 n + 1: what stands before a pass is computed again for each piece, from
 values of the row and from what earlier passes have folded. No atomics: pieces are folded in their order, so results are
-repeatable. Values of edges are written by the pieces, values of rows at the end.
+repeatable. Values of edges are written by the pieces, values of rows at the end. Sums of an online softmax are relative
+to the maximum of their piece, which is a part like any other: they are folded as its tiles are.
 
 The pieces of a row are rows of a CSR of their own, whose positions count the edges of all pieces; a `shift` for each
 piece gives the position in the row's CSR. Where pieces come from is the caller's (`runtime/row_pieces.py`).
@@ -15,6 +16,7 @@ piece gives the position in the row's CSR. Where pieces come from is the caller'
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -24,7 +26,6 @@ from graphweave.ir.loop.nodes import (
     Alloc,
     Buffer,
     Call,
-    CastTo,
     Comment,
     Csr,
     Degree,
@@ -33,90 +34,121 @@ from graphweave.ir.loop.nodes import (
     Kernel,
     Lanes,
     Let,
+    Lit,
     Load,
+    Raise,
+    Rescaled,
     Role,
+    Stash,
     Stmt,
     Store,
+    TileGram,
+    TileMatMul,
     Tiles,
     Var,
 )
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 from graphweave.lower.blocks import nest
+from graphweave.lower.piece_walk import PIECE, PIECES, SHIFT, WITHIN, kept_name, on_pieces
 
-PIECES, SLOTS = "pieces", "slots"
-"""CSRs: the edges of each piece, and the pieces of each slot. A slot is a row that is divided."""
+SLOTS = "slots"
+"""CSR: the pieces of each slot. A slot is a row that is divided."""
 
-_PIECE, _SLOT, _AT = "piece", "slot", "within"
-_NUM_PIECES, _NUM_SLOTS = "num_pieces", "num_slots"
+NUM_PIECES, NUM_SLOTS, NUM_HELD = "num_pieces", "num_slots", "num_held"
+"""Sizes of divided kernels: pieces, slots, and the edges of all pieces."""
+
+_SLOT, _RUN = "slot", "run"
+_RUN_SIZE = 8  # pieces that are folded at a time where sums are relative to a maximum
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
     """`passes`: for each pass over the edges the kernel of pieces, and the one that folds them (None if the pass adds
-    nothing to its row); then `finish`, over slots.
+    nothing to its row); then `finish`, over slots (None if nothing is left to do).
 
     Beside buffers of the kernel that they were made of they have index buffers `piece_row`, `piece_shift`, `piece_slot`
-    and `slot_row`, and scratch: `X_part` [pieces] and `X_whole` [slots] for each array X that a pass adds to.
+    and `slot_row`, and scratch: `X_part` [pieces] and `X_whole` [slots] for each array X that a pass adds to, and
+    `X_held` [edges of all pieces] for each stash X.
     """
 
     passes: tuple[tuple[Kernel, Kernel | None], ...]
-    finish: Kernel
+    finish: Kernel | None
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """In the order in which they run."""
+        every = [*(k for pair in self.passes for k in pair), self.finish]
+        return tuple(k for k in every if k is not None)
 
 
 def divided(kernel: Kernel) -> Divided | None:
-    """None for a kernel without edges, and for one that multiplies edges by matrices or keeps a stash."""
-    walks = [s for s in kernel.body if isinstance(s, Edges)]
-    if not walks or kernel.stashes or any(isinstance(s, Tiles) for s in kernel.body):
-        return None
-    return _Divide(kernel, walks).done()
+    """None for a kernel that walks no edges."""
+    walks = [s for s in kernel.body if isinstance(s, Edges | Tiles)]
+    return _Divide(kernel, walks).done() if walks else None
 
 
 class _Divide:
-    def __init__(self, kernel: Kernel, walks: Sequence[Edges]) -> None:
+    def __init__(self, kernel: Kernel, walks: Sequence[Edges | Tiles]) -> None:
         self._kernel, self._walks = kernel, walks
         self._allocs = {s.name: s for s in kernel.body if isinstance(s, Alloc)}
+        self._stashes = {s.name: s for s in kernel.stashes}
         self._roles = {b.name: b.role for b in kernel.buffers}
         self._sums = [dict(self._added(walk.body)) for walk in walks]
+        self._raises = [[s for s in walk.body if isinstance(s, Raise)] for walk in walks]
 
     def done(self) -> Divided:
         passes = tuple((self._of_pieces(i), self._of_parts(i)) for i in range(len(self._walks)))
-        row = Let(self._kernel.row, self._kernel.index, Load("slot_row", (Var(_SLOT),)))
-        body = (row, *self._rows(self._kernel.body))
-        return Divided(passes, self._made("finish", _SLOT, body))
+        return Divided(passes, self._of_slots())
 
     # -------------------------------------------------------- the kernels
 
     def _of_pieces(self, i: int) -> Kernel:
         kernel, walk = self._kernel, self._walks[i]
-        at, index = Var(_PIECE), kernel.index
-        begin = [Let(kernel.row, index, Load("piece_row", (at,))), Let("shift", index, Load("piece_shift", (at,)))]
+        at, index = Var(PIECE), kernel.index
+        begin = [Let(kernel.row, index, Load("piece_row", (at,))), Let(SHIFT, index, Load("piece_shift", (at,)))]
         if any(self._sums[:i]):
             begin.append(Let(_SLOT, index, Load("piece_slot", (at,))))
         before = _without(self._rows(kernel.body[: kernel.body.index(walk)]), self._roles)
-        k = Let(walk.k, index, Call(Op.add, (CastTo(Var(_AT), index), Var("shift"))))
-        edges = Edges(_AT, PIECES, _PIECE, (), (k, *walk.body))
-        stores = [self._copy(f"{name}_part", at, name) for name in self._sums[i]]
-        return self._made(f"pass_{i}", _PIECE, (*begin, *before, edges, *stores))
+        edges = on_pieces(walk, self._stashes, index)
+        added = [*self._sums[i], *(r.reference for r in self._raises[i])]
+        stores = [self._copy(f"{name}_part", at, name) for name in added]
+        return self._made(f"pass_{i}", PIECE, (*begin, *before, edges, *stores))
 
     def _of_parts(self, i: int) -> Kernel | None:
         if not self._sums[i]:
             return None
-        starts, adds, stores = [], [], []
+        relative = {s.buffer: (r.reference, s) for r in self._raises[i] for s in r.sums}
+        starts, adds, later, stores = [], [], [], []
         for name, fold in self._sums[i].items():
-            alloc = self._allocs[name]
-            starts.append(replace(alloc, fill=identity(fold, alloc.dtype).value))
-            lanes, at = self._lanes(name)
-            adds += nest(lanes, [Accum(name, at, fold, Load(f"{name}_part", (Var(_AT), *at)))])
+            starts.append(self._empty(name, fold))
             stores.append(self._copy(f"{name}_whole", Var(_SLOT), name))
-        edges = Edges(_AT, SLOTS, _SLOT, (), tuple(adds))
+            if name in relative:
+                later.append(self._relative(*relative[name]))
+            else:
+                lanes, at = self._lanes(name)
+                adds += nest(lanes, [Accum(name, at, fold, Load(f"{name}_part", (Var(WITHIN), *at)))])
+        if not relative:
+            edges: Stmt = Edges(WITHIN, SLOTS, _SLOT, (), tuple(adds))
+            return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
+        starts += [self._allocs[r.reference] for r in self._raises[i]]
+        first, second = (Edges(WITHIN, SLOTS, _SLOT, (), tuple(body), _RUN) for body in (adds, later))
+        raises = (replace(r, tile=_RUN) for r in self._raises[i])
+        edges = Tiles(_RUN, _RUN_SIZE, SLOTS, _SLOT, (first, *raises, second))
         return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
+
+    def _of_slots(self) -> Kernel | None:
+        row = Let(self._kernel.row, self._kernel.index, Load("slot_row", (Var(_SLOT),)))
+        rows = self._rows(self._kernel.body)
+        results = [name for name, role in self._roles.items() if role in (Role.output, Role.total)]
+        written = {s.buffer for s in statements(rows) if isinstance(s, Store | Accum)}
+        return self._made("finish", _SLOT, (row, *rows)) if written.intersection(results) else None
 
     def _rows(self, body: Iterable[Stmt]) -> list[Stmt]:
         """`body` with what its passes have folded in place of the passes."""
         out: list[Stmt] = []
         for stmt in body:
-            if isinstance(stmt, Edges):
+            if isinstance(stmt, Edges | Tiles):
                 for name in self._sums[self._walks.index(stmt)]:
                     lanes, at = self._lanes(name)
                     out += nest(lanes, [Store(name, at, Load(f"{name}_whole", (Var(_SLOT), *at)))])
@@ -132,6 +164,24 @@ class _Divide:
             if isinstance(stmt, Accum) and stmt.buffer in self._allocs:
                 yield stmt.buffer, stmt.fold
 
+    def _empty(self, name: str, fold: Fold) -> Alloc:
+        alloc = self._allocs[name]
+        return replace(alloc, fill=identity(fold, alloc.dtype).value)
+
+    def _relative(self, reference: str, sum_: Rescaled) -> Stmt:
+        """Adds a part, which is relative to its piece's reference, to the sum, which is relative to that of all so far.
+
+        A piece whose scores are all -inf has added NaN, unless those of all pieces are.
+        """
+        dtype = self._allocs[reference].dtype
+        part = Load(f"{sum_.buffer}_part", (Var(WITHIN), *sum_.index))
+        own, now = Load(f"{reference}_part", (Var(WITHIN), sum_.of)), Load(reference, (sum_.of,))
+        scaled = Call(Op.mul, (part, Call(Op.exp, (Call(Op.sub, (own, now)),))))
+        nothing = Call(Op.eq, (own, Lit(-math.inf, dtype)))
+        other = Call(Op.where, (nothing, Lit(0.0, dtype), scaled))
+        value = Call(Op.where, (Call(Op.eq, (own, now)), part, other))
+        return nest(sum_.lanes, [Accum(sum_.buffer, sum_.index, Fold.sum, value)])[0]
+
     def _lanes(self, name: str) -> tuple[tuple[tuple[str, int], ...], tuple[Expr, ...]]:
         lanes = tuple((f"{name}_{d}", n) for d, n in enumerate(self._allocs[name].shape))
         return lanes, tuple(Var(lane) for lane, _ in lanes)
@@ -143,19 +193,22 @@ class _Divide:
     def _made(self, name: str, row: str, body: tuple[Stmt, ...]) -> Kernel:
         """The kernel of `body` over pieces or slots, with the buffers and CSRs that it names."""
         kernel, used = self._kernel, set(_named(body))
-        own = {_PIECE: _NUM_PIECES, _SLOT: _NUM_SLOTS}
-        indices = {"piece_row": _PIECE, "piece_shift": _PIECE, "piece_slot": _PIECE, "slot_row": _SLOT}
+        own = {PIECE: NUM_PIECES, _SLOT: NUM_SLOTS}
+        indices = {"piece_row": PIECE, "piece_shift": PIECE, "piece_slot": PIECE, "slot_row": _SLOT}
         buffers = [b for b in kernel.buffers if b.name in used]
         buffers += [Buffer(n, Role.index, kernel.index, own[of], ()) for n, of in indices.items() if n in used]
+        scratch: list[tuple[str, Alloc | Stash, str]]
+        scratch = [(f"{a.name}_part", a, NUM_PIECES) for a in self._allocs.values()]
+        scratch += [(f"{a.name}_whole", a, NUM_SLOTS) for a in self._allocs.values()]
+        scratch += [(kept_name(s.name), s, NUM_HELD) for s in self._stashes.values()]
         stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
-        for alloc in self._allocs.values():
-            for kind, of in (("part", _PIECE), ("whole", _SLOT)):
-                scratch = f"{alloc.name}_{kind}"
-                if scratch in used:
-                    role = Role.output if scratch in stored else Role.input
-                    buffers.append(Buffer(scratch, role, alloc.dtype, own[of], alloc.shape))
+        for scratch_name, array, rows in scratch:
+            if scratch_name in used:
+                role = Role.output if scratch_name in stored else Role.input
+                buffers.append(Buffer(scratch_name, role, array.dtype, rows, array.shape))
         csrs = tuple(csr for csr in (*kernel.csrs, Csr(PIECES), Csr(SLOTS)) if csr.name in used)
-        sizes = (own[row], *(size for size in (_NUM_PIECES, _NUM_SLOTS) if size != own[row]), *kernel.sizes)
+        every = (NUM_PIECES, NUM_SLOTS, NUM_HELD)
+        sizes = (own[row], *(size for size in every if size != own[row]), *kernel.sizes)
         return Kernel(f"{kernel.name}_{name}", row, sizes, kernel.index, csrs, tuple(buffers), (), body, kernel.header)
 
 
@@ -179,16 +232,15 @@ def _named(body: Iterable[Stmt]) -> Iterator[str]:
     for stmt in statements(body):
         if isinstance(stmt, Store | Accum):
             yield stmt.buffer
-        elif isinstance(stmt, Edges):
+        elif isinstance(stmt, Edges | Tiles):
             yield stmt.csr
+        elif isinstance(stmt, TileMatMul):
+            yield stmt.w
+        elif isinstance(stmt, TileGram):
+            yield stmt.out
         for top in expressions(stmt):
             for expr in subexpressions(top):
                 if isinstance(expr, Load):
                     yield expr.buffer
                 elif isinstance(expr, Degree):
                     yield expr.csr
-
-
-def of_pieces(buffer: Buffer) -> bool:
-    """Whether a buffer of a divided kernel has a row for each piece."""
-    return buffer.rows == _NUM_PIECES

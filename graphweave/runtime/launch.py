@@ -8,7 +8,7 @@ Every kernel has one C signature:
 - `ptrs`: the indptr of each CSR, then each buffer in order of declaration;
 - `sizes`: the kernel's sizes in order, then the largest degree of each CSR;
 - `chunks`: `num_chunks + 1` row boundaries. A chunk is the unit of work and of partial reductions, so results do not
-  depend on the number of threads;
+  depend on the number of threads. A kernel that walks edges leaves out a chunk whose first row r is written ~r;
 - returns 0, or 1 when scratch memory could not be allocated.
 """
 

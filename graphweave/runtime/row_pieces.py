@@ -38,6 +38,9 @@ class RowPieces:
     piece_shift: Tensor
     """[pieces] from there to the position in the rows' CSR."""
 
+    num_edges: int
+    """Of all pieces, at most: a device is not asked how many."""
+
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return self.slot_row, self.slots, self.piece_slot, self.piece_row, self.pieces, self.piece_shift
@@ -64,7 +67,11 @@ def _build(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, siz
     begin = indptr.index_select(0, row).index_select(0, slot) + done
     kind = indptr.dtype
     shift = begin - start.narrow(0, 0, piece.numel())
-    return RowPieces(*(t.to(kind) for t in (row, first, slot, row.index_select(0, slot), start, shift)))
+    num_edges = int(start[-1]) if index.device.type == "cpu" else index.numel()
+    row_of_piece = row.index_select(0, slot)
+    return RowPieces(
+        row.to(kind), first.to(kind), slot.to(kind), row_of_piece.to(kind), start.to(kind), shift.to(kind), num_edges
+    )
 
 
 def _starts(counts: Tensor) -> Tensor:

@@ -6,7 +6,8 @@ The entry point has the same C signature for every kernel:
                  int32_t num_threads)
 
 `ptrs`: the indptr of each CSR, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then the largest
-degree of each CSR. `chunks`: `num_chunks + 1` row boundaries. Threads take whole chunks; totals are kept per chunk and
+degree of each CSR. `chunks`: `num_chunks + 1` row boundaries; a chunk that begins with ~row, which is negative, is left
+out, its rows being divided rows (`lower/divide.py`). Threads take whole chunks; totals are kept per chunk and
 folded in chunk order, so results do not depend on the number of threads. Returns 0, or 1 if scratch could not be
 allocated. Outputs may not overlap inputs.
 """
@@ -71,7 +72,8 @@ class _Unit:
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
         self.walked = {stmt.csr for stmt in edges}
-        self.prefetching = {stmt.csr for stmt in edges if isinstance(stmt, Edges) and stmt.prefetch}
+        hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
+        self.prefetching = {csr for csr, hint in hints if hint.shift is None}
         self.streamed = streamed(kernel)
         self.counts_rows = bool(self.prefetching or self.streamed)
         self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
@@ -202,7 +204,12 @@ class _Unit:
                 at = self.names.derived("at", array.name)
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")
         args += ["sizes[0]"] if self.counts_rows else []
-        w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'chunks[chunk + 1]'])});")
+        if not self.walked:
+            w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'chunks[chunk + 1]'])});")
+            return
+        w.line("const int64_t gw_next = chunks[chunk + 1];")
+        with w.block("if (chunks[chunk] >= 0)"):
+            w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'gw_next < 0 ? ~gw_next : gw_next'])});")
 
     def _fold_parts(self, w: Writer) -> None:
         for buffer in self.totals:

@@ -296,8 +296,8 @@ class Printer:
         walked = stmt.csr if stmt.tile is None else stmt.tile
         begin, end = names.derived(walked, "begin"), names.derived(walked, "end")
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
-            for distance in sorted({prefetch.distance for prefetch in stmt.prefetch}):
-                self._prefetch(stmt, distance)
+            for distance, shift in sorted({(p.distance, p.shift or "") for p in stmt.prefetch}):
+                self._prefetch(stmt, distance, shift or None)
             for array, index in dict.fromkeys(accesses(stmt.body)):
                 if (array in self.stashes or array in self.tile_of) and index[0] == Var(stmt.k):
                     self._array_pointer(array, stmt.k)
@@ -364,14 +364,16 @@ class Printer:
         self.scope.headers.add("products")
         self.w.line(f"{function}<{extents}>({', '.join(pointers)}, {end} - {begin});")
 
-    def _prefetch(self, stmt: Edges, distance: int) -> None:
-        """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row."""
+    def _prefetch(self, stmt: Edges, distance: int, shift: str | None) -> None:
+        """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row; shifted
+        positions are those of one row."""
         names = self.scope.names
         ahead = f"{names.of(stmt.k)} + {distance}"
-        with self.w.block(f"if ({ahead} < {names.derived(stmt.csr, 'positions')})"):
+        limit = names.derived(stmt.csr, "positions" if shift is None else "end")
+        with self.w.block(f"if ({ahead} < {limit})"):
             for prefetch in stmt.prefetch:
-                if prefetch.distance == distance:
-                    self._prefetch_row(prefetch, ahead)
+                if (prefetch.distance, prefetch.shift) == (distance, shift):
+                    self._prefetch_row(prefetch, ahead if shift is None else f"{ahead} + {names.of(shift)}")
 
     def _prefetch_row(self, prefetch: Prefetch, ahead: str) -> None:
         array, names = self.scope.arrays[prefetch.buffer], self.scope.names

@@ -181,11 +181,15 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Row `buffer[index(k + distance)]` will be needed `distance` positions later; a hint that a target may ignore."""
+    """Row `buffer[column[k + distance]]` will be needed `distance` positions later; a hint that a target may ignore.
+
+    With `shift`, a variable, it is `buffer[column[k + shift + distance]]`, where the row's edges reach that far.
+    """
 
     buffer: str
     column: str
     distance: int
+    shift: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

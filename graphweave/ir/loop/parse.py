@@ -340,7 +340,10 @@ class _Reader:
             self.expect("[")
             column = self.name()
             self.expect("[", k, "+")
-            hints.append(Prefetch(buffer, column, self.integer()))
+            shift = self.name() if self.peek().isidentifier() else None
+            if shift is not None:
+                self.expect("+")
+            hints.append(Prefetch(buffer, column, self.integer(), shift))
             self.expect("]", "]")
         self.expect("{")
         return Edges(k, csr, row, tuple(hints), self.block(), tile)

@@ -90,7 +90,10 @@ def show_stmt(stmt: Stmt) -> list[str]:
             return [f"lanes {_lanes(lanes)}{{", *_body(body), "}"]
         case Edges(k, csr, row, prefetch, body, tile):
             of = "" if tile is None else f"of {tile} "
-            hints = "".join(f"prefetch {p.buffer}[{p.column}[{k} + {p.distance}]] " for p in prefetch)
+            hints = "".join(
+                f"prefetch {p.buffer}[{p.column}[{k} + {f'{p.shift} + ' if p.shift else ''}{p.distance}]] "
+                for p in prefetch
+            )
             return [f"edges {k} in {csr}[{row}] {of}{hints}{{", *_body(body), "}"]
         case Tiles(tile, size, csr, row, body):
             return [f"tiles {tile} < {size} in {csr}[{row}] {{", *_body(body), "}"]

@@ -278,7 +278,7 @@ class _Verifier:
         if stmt.tile is not None and scope.tiles.get(stmt.tile) != stmt.csr:
             _fail(place, f"'{stmt.tile}' is not a tile of '{stmt.csr}' here.")
         for prefetch in stmt.prefetch:
-            self._prefetch(prefetch, place)
+            self._prefetch(prefetch, scope, place)
         inner = scope.inside()
         self._bind(stmt.k, POSITION, inner, place)
         inner.positions[stmt.k] = (stmt.csr, stmt.tile)
@@ -342,12 +342,14 @@ class _Verifier:
             _fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
         return math.prod(shape)
 
-    def _prefetch(self, prefetch: Prefetch, place: str) -> None:
+    def _prefetch(self, prefetch: Prefetch, scope: _Scope, place: str) -> None:
         column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
         if column is None or column.role is not Role.column:
             _fail(place, f"'{prefetch.column}' is not a column of the kernel.")
         if buffer is None or buffer.rows is None or buffer.role in (Role.output, Role.total):
             _fail(place, f"'{prefetch.buffer}' is not an input with rows.")
+        if prefetch.shift is not None and scope.types.get(prefetch.shift) not in _INDEX:
+            _fail(place, f"'{prefetch.shift}' is not an index here.")
         if prefetch.distance < 1:
             _fail(place, f"the prefetch distance must be positive (got {prefetch.distance}).")
 

@@ -1,0 +1,67 @@
+"""The divided rows of a region on the CPU: their kernels, called one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from graphweave.codegen.cpp import print_kernel
+from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tensors
+from graphweave.core.counters import bump
+from graphweave.core.types import DType, Fold
+from graphweave.ir.loop.nodes import Buffer, Kernel, Role
+from graphweave.runtime import arena, kernel_cache, launch
+from graphweave.runtime.launch import CHUNK_WORK, uniform_chunks
+from graphweave.runtime.long_rows import LongRows
+from graphweave.runtime.threads import num_threads
+
+_FOLDS: dict[Fold, Callable[..., Tensor]] = {
+    Fold.sum: torch.add, Fold.mul: torch.mul, Fold.max: torch.maximum, Fold.min: torch.minimum,
+}  # fmt: skip
+
+
+class DividedRows:
+    """The kernels that the rows of `kernel` are divided into; compiled when they are first asked for."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._given = [*(csr.name for csr in kernel.csrs), *(b.name for b in kernel.buffers)]
+        self._kernels = divided_kernels(kernel)
+        self._functions: Sequence[launch.Kernel] = ()
+
+    def build(self) -> None:
+        """Compile (or find) the kernels, side by side."""
+        if not self._functions:
+            texts = [(print_kernel(k), k.name) for k in self._kernels]
+            with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
+                self._functions = list(pool.map(lambda text: kernel_cache.load(*text), texts))
+
+    def __call__(self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor]) -> None:
+        """`ptrs` are the arguments of the kernel, which has been called; `totals`, its totals by name, are added to."""
+        known = dict(zip(self._given, ptrs, strict=True))
+        own = own_tensors(self._kernels, known, long.pieces, arena.empty)
+        known.update((name, t.data_ptr()) for name, t in own.items())
+        for kernel, function in zip(self._kernels, self._functions, strict=True):
+            mine = {b.name: torch.empty_like(totals[b.name]) for b in kernel.buffers if b.role is Role.total}
+            known.update((name, t.data_ptr()) for name, t in mine.items())
+            rows = num_rows(kernel, long.pieces)
+            given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]
+            # Of the sizes these kernels read the first, and no largest degrees, which are for stashes.
+            sizes = [rows] + [0] * (len(kernel.sizes) - 1 + len(kernel.csrs))
+            function(given, sizes, uniform_chunks(rows, CHUNK_WORK), num_threads())
+            for b in kernel.buffers:
+                if b.role is Role.total:
+                    _fold(b, totals[b.name], mine[b.name])
+        bump("divided_launches")
+
+
+def _fold(buffer: Buffer, out: Tensor, more: Tensor) -> None:
+    """In place."""
+    assert buffer.fold is not None
+    fold = _FOLDS[buffer.fold]
+    if buffer.dtype is DType.bool:
+        fold = torch.logical_or if buffer.fold in (Fold.sum, Fold.max) else torch.logical_and
+    fold(out, more, out=out)

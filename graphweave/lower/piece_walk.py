@@ -1,0 +1,179 @@
+"""One pass over the edges of a row as a pass over the edges of a piece of it.
+
+    edges k in csr[v] { f(k) }
+->  edges within in pieces[piece] { let k = within + shift; f(k) }
+
+Positions within the pieces are counted over all pieces, so that scratch for edges of divided rows is no longer than
+these rows. Arrays of a tile are indexed by such a position. So are stashes, which become tensors, since a row's edges
+are walked by several threads, and by one kernel for each pass. They are kept, not computed again, because only what is dear
+is stashed: divided rows take as much of it as they have edges, undivided ones what the longest has for each thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from graphweave.core.types import DType, Op
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Alloc,
+    Call,
+    CastTo,
+    Edges,
+    Expr,
+    FoldLanes,
+    Lanes,
+    Let,
+    Load,
+    Raise,
+    Stash,
+    Stmt,
+    Store,
+    TileArray,
+    TileGram,
+    TileMatMul,
+    Tiles,
+    Uniform,
+    Var,
+)
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
+from graphweave.lower.blocks import nest
+
+PIECES = "pieces"
+"""CSR: the edges of each piece."""
+
+PIECE, WITHIN, SHIFT = "piece", "within", "shift"
+"""Names of the row, of a position and of what leads from there to a position of the rows' CSR."""
+
+
+def kept_name(stash: str) -> str:
+    """The tensor that holds a stash of the divided rows."""
+    return f"{stash}_held"
+
+
+@dataclass(frozen=True, slots=True)
+class _Uses:
+    """How a pass uses its stashes: by name."""
+
+    stored: frozenset[str]
+    loaded: frozenset[str]
+    multiplied: frozenset[str]
+    made: frozenset[str]
+    """Stored by statements, or the result of a product."""
+
+    def is_local(self, stash: str) -> bool:
+        """Whether the pass needs an array of its own, since it reads what it writes, or a product does either."""
+        return stash in self.multiplied or (stash in self.stored and stash in self.loaded)
+
+
+def on_pieces(walk: Edges | Tiles, stashes: Mapping[str, Stash], index: DType) -> Edges | Tiles:
+    """`walk` over the edges of a piece; `index` is the dtype of positions."""
+    uses = _uses(walk.body, stashes)
+    local = {name: stash for name, stash in stashes.items() if uses.is_local(name)}
+    moved = _OnPieces(uses, local, stashes, index)
+    if isinstance(walk, Edges):
+        return moved.edges(walk)
+    before: list[Stmt] = []
+    after: list[Stmt] = []
+    for name, stash in local.items():
+        before.append(TileArray(name, walk.tile, stash.dtype, stash.shape))
+        if name not in uses.made:
+            before.append(_copied(name, kept_name(name), stash, walk.tile))
+        else:
+            after.append(_copied(kept_name(name), name, stash, walk.tile))
+    body = (*before, *(moved.in_tile(s) for s in walk.body), *after)
+    return Tiles(walk.tile, walk.size, PIECES, PIECE, body)
+
+
+def _uses(body: Iterable[Stmt], stashes: Mapping[str, Stash]) -> _Uses:
+    inner = list(statements(body))
+    stored = {s.buffer for s in inner if isinstance(s, Store)}
+    tops = (top for s in inner for top in expressions(s))
+    loaded = {e.buffer for top in tops for e in subexpressions(top) if isinstance(e, Load)}
+    results = {s.out for s in inner if isinstance(s, TileMatMul)}
+    read = {x for s in inner for x in ((s.x,) if isinstance(s, TileMatMul) else _pair(s))}
+    of = frozenset(stashes)
+    return _Uses(of & stored, of & loaded, of & (results | read), of & (stored | results))
+
+
+def _pair(stmt: Stmt) -> tuple[str, ...]:
+    return (stmt.x, stmt.y) if isinstance(stmt, TileGram) else ()
+
+
+def _lanes(stash: Stash) -> tuple[tuple[tuple[str, int], ...], tuple[Expr, ...]]:
+    lanes = tuple((f"{stash.name}_{d}", n) for d, n in enumerate(stash.shape))
+    return lanes, tuple(Var(lane) for lane, _ in lanes)
+
+
+def _copied(to: str, source: str, stash: Stash, tile: str) -> Stmt:
+    lanes, at = _lanes(stash)
+    place = (Var(WITHIN), *at)
+    return Edges(WITHIN, PIECES, PIECE, (), tuple(nest(lanes, [Store(to, place, Load(source, place))])), tile)
+
+
+class _OnPieces:
+    """Statements of a pass, moved. Arrays over positions are indexed by a position within the pieces."""
+
+    def __init__(self, uses: _Uses, local: Mapping[str, Stash], stashes: Mapping[str, Stash], index: DType) -> None:
+        self._uses, self._local, self._stashes, self._index = uses, local, stashes, index
+        self._tiled: set[str] = set()
+
+    def in_tile(self, stmt: Stmt) -> Stmt:
+        if isinstance(stmt, TileArray):
+            self._tiled.add(stmt.name)
+        return self.edges(stmt) if isinstance(stmt, Edges) else stmt
+
+    def edges(self, walk: Edges) -> Edges:
+        """Local stashes are arrays of the tile, or without tiles of the edge."""
+        if walk.tile is not None:
+            self._tiled |= self._local.keys()
+        within = CastTo(Var(WITHIN), self._index)
+        k = Let(walk.k, self._index, Call(Op.add, (within, Var(SHIFT))))
+        body = [k, *(self._stmt(s) for s in walk.body)]
+        if walk.tile is None:
+            for name, stash in self._local.items():
+                lanes, at = _lanes(stash)
+                body.insert(1, Alloc(name, stash.dtype, stash.shape, None))
+                body += nest(lanes, [Store(kept_name(name), (Var(WITHIN), *at), Load(name, at))])
+        hints = tuple(replace(p, shift=SHIFT) for p in walk.prefetch)
+        return Edges(WITHIN, PIECES, PIECE, hints, tuple(body), walk.tile)
+
+    def _stmt(self, stmt: Stmt) -> Stmt:
+        match stmt:
+            case Let(name, dtype, value):
+                return Let(name, dtype, self._value(value))
+            case Store(buffer, index, value):
+                return Store(*self._place(buffer, index), self._value(value))
+            case Accum(buffer, index, fold, value):
+                return Accum(*self._place(buffer, index), fold, self._value(value))
+            case FoldLanes(body=body, value=value):
+                lets = tuple(Let(s.name, s.dtype, self._value(s.value)) for s in body)
+                return replace(stmt, body=lets, value=self._value(value))
+            case Lanes(body=body):
+                return replace(stmt, body=tuple(self._stmt(s) for s in body))
+            case Raise() | Edges() | Tiles() | TileArray() | TileMatMul() | TileGram():
+                raise AssertionError(f"{type(stmt).__name__} inside the edges of a row")
+        return stmt
+
+    def _place(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, tuple[Expr, ...]]:
+        rest = tuple(self._value(part) for part in index[1:])
+        if buffer in self._tiled:
+            return buffer, (Var(WITHIN), *rest)
+        if buffer in self._local:
+            return buffer, rest
+        if buffer in self._stashes:
+            return kept_name(buffer), (Var(WITHIN), *rest)
+        return buffer, tuple(self._value(part) for part in index)
+
+    def _value(self, expr: Expr) -> Expr:
+        match expr:
+            case Load(buffer, index):
+                return Load(*self._place(buffer, index))
+            case Call(op, args):
+                return Call(op, tuple(self._value(arg) for arg in args))
+            case CastTo(x, dtype):
+                return CastTo(self._value(x), dtype)
+            case Uniform(seed=seed, row=row):
+                return replace(expr, seed=self._value(seed), row=self._value(row))
+        return expr

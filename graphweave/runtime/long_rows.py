@@ -1,0 +1,79 @@
+"""Rows so long that one thread would be busy with one of them while the others wait: which, and in what pieces.
+
+Chosen from the degrees of the graph alone, never from the number of threads: a result has the same bits for any.
+Most graphs have no such row: that is known from the largest degree, and costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from graphweave.runtime import formats
+from graphweave.runtime.row_pieces import RowPieces, row_pieces
+from graphweave.runtime.tracked import place
+
+LONG = 1 << 14
+"""Edges that a divided row has at least: it takes longer than the launches of what it is divided into."""
+
+SHARE = 64
+"""A divided row has more than this part of all rows and edges: a smaller one hides behind the work of other threads."""
+
+PIECE = 1 << 10
+"""Edges of a piece, at least where rows are cut into few."""
+
+MAX_PIECES = 256
+"""Pieces that all divided rows together are cut into, one more for each row."""
+
+
+@dataclass(frozen=True, slots=True)
+class LongRows:
+    pieces: RowPieces
+
+    chunks: Tensor
+    """int64: the chunks of the CSR, in which the divided rows are left out: see `launch.py`."""
+
+    max_degree: int
+    """Of the rows that are not divided."""
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        return (*self.pieces.tensors, self.chunks)
+
+
+def is_long(degree: int, num_rows: int, num_edges: int) -> bool:
+    return degree > shortest(num_rows, num_edges)
+
+
+def shortest(num_rows: int, num_edges: int) -> int:
+    """Edges that a row may have without being divided."""
+    return max(LONG, (num_rows + num_edges) // SHARE)
+
+
+def piece_size(num_edges: int) -> int:
+    """Edges of a piece of divided rows that have `num_edges` together."""
+    return max(PIECE, -(-num_edges // MAX_PIECES))
+
+
+def long_rows(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> LongRows | None:
+    """Of the CSR of `index`; None where no row is long."""
+    csr = formats.csr(index, num_rows, wrap, wide)
+    if not is_long(csr.max_degree, num_rows, csr.num_edges):
+        return None
+    key = ("long_rows", place(index), num_rows, wrap, wide, LONG, SHARE, PIECE)
+    return cast(LongRows, formats.cached(key, (index,), lambda: _build(index, csr, wrap, wide)))
+
+
+def _build(index: Tensor, csr: formats.CsrFormat, wrap: bool, wide: bool) -> LongRows:
+    degree = csr.indptr.diff()
+    divided = degree > shortest(csr.num_rows, csr.num_edges)
+    row = divided.nonzero().flatten()
+    size = piece_size(int(degree[divided].sum()))
+    pieces = row_pieces(index, csr.num_rows, wrap, wide, row.numel(), size)
+    starts = torch.cat([csr.chunks, row, row + 1]).unique()
+    chunks = torch.where(torch.isin(starts, row), ~starts, starts)
+    rest = degree[~divided]
+    return LongRows(pieces, chunks, int(rest.max()) if rest.numel() else 0)
