@@ -327,6 +327,36 @@ class Case:
         return Case(self.kernel, {n: t.clone() for n, t in self.buffers.items()}, self.indptr, self.sizes)
 
 
+def node_mlp(inner: int, hidden: int, dtype: DType = DType.f32, size: int = 5) -> Kernel:
+    """Tiles of rows: y = relu(sum over edges of x[src] w + b), g = sum over rows of x' (the product)."""
+    d = dtype.value
+    return parse(f"""
+kernel node_mlp_{inner}_{hidden}_{d}(v < N, E; i32) {{
+  csr by_dst
+  column src: i32[E; ]
+  in x: {d}[N; {inner}]
+  in w: {d}[; {inner}, {hidden}]
+  in b: {d}[; {hidden}]
+  out y: {d}[N; {hidden}]
+  total g: {d}[; {inner}, {hidden}] sum
+  do tile t < {size}
+    array a: {d}[t; {inner}]
+    rows of t {{
+      alloc s: {d}[{inner}] = 0.0
+      edges k in by_dst[v] {{
+        let u: i32 = src[k]
+        lanes c < {inner} {{ s[c] sum= x[u, c] }}
+      }}
+      lanes c < {inner} {{ a[v, c] = s[c] }}
+    }}
+    array h: {d}[t; {hidden}]
+    matmul h = a, w of t
+    rows of t {{ lanes c < {hidden} {{ y[v, c] = relu(add(h[v, c], b[c])) }} }}
+    gram g = x, h of t
+}}
+""")
+
+
 def case_for(kernel: Kernel, degrees: tuple[int, ...], seed: int = 0, special: bool = False) -> Case:
     """Signed random data of size ~1 (`special`: every seventh element NaN or infinite); results start as garbage."""
     gen = torch.Generator().manual_seed(seed)

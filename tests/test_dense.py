@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
 import torch
 from support import by_default
 from torch import Tensor
 
-from graphweave.codegen.cpp.dense import Kind, print_product, product_name
 from graphweave.compiler import products
 from graphweave.compiler.products import TALL, WIDE, Product
 from graphweave.core.types import DType
-from tests.sanitizer_support import ENVIRONMENT, build_sanitized
 
 DTYPES = {DType.f32: torch.float32, DType.f64: torch.float64}
 
@@ -80,57 +75,3 @@ def test_other_matrices_are_left_to_the_library(rows: int, k: int, monkeypatch: 
     x, w = draw(rows, k, DType.f32), draw(k, 5, DType.f32)
     close(Product("matmul", k, 5, DType.f32)(x, w), x.double() @ w.double(), k) if rows else None
     assert Product("gram", k, k, DType.f32)(x, x).shape == (k, k)
-
-
-_MAIN = """
-#include <cstdio>
-int main() {
-  const int64_t rows = 203, chunks[] = {0, 70, 70, 203};
-  float* x = new float[rows * K];
-  float* y = new float[Y];
-  float* out = new float[OUT];
-  for (int64_t i = 0; i < rows * K; ++i) x[i] = i % 7 - 3;
-  for (int64_t i = 0; i < Y; ++i) y[i] = i % 5 - 2;
-  for (int64_t i = 0; i < OUT; ++i) out[i] = 0;
-  void* ptrs[] = {x, y, out};
-  if (NAME(ptrs, nullptr, chunks, 3, 2)) return 1;
-  double sum = 0;
-  for (int64_t i = 0; i < OUT; ++i) sum += out[i] * (i % 3 - 1);
-  std::printf("%.0f", sum);
-  delete[] x; delete[] y; delete[] out;
-}
-"""
-
-
-@pytest.mark.sanitize
-@pytest.mark.parametrize(
-    ("kind", "k", "j", "native"),
-    [
-        ("matmul", 31, 33, True),
-        ("matmul", 31, 33, False),
-        ("addmatmul", 64, 17, True),
-        pytest.param("addmatmul", 64, 17, False, marks=pytest.mark.slow),
-        ("gram", 31, 33, True),
-        pytest.param("gram", 31, 33, False, marks=pytest.mark.slow),
-    ],
-)
-def test_sanitized(kind: Kind, k: int, j: int, native: bool, tmp_path: Path) -> None:
-    rows = 203
-    count = {"K": k, "Y": rows * j if kind == "gram" else k * j, "OUT": k * j if kind == "gram" else rows * j}
-    text = _MAIN.replace("NAME", product_name(kind, k, j, DType.f32))
-    for name, value in count.items():
-        text = (
-            text.replace(f"{name}]", f"{value}]")
-            .replace(f"< {name};", f"< {value};")
-            .replace(f"* {name}", f"* {value}")
-        )
-    source = tmp_path / "product.cpp"
-    source.write_text(print_product(kind, k, j, DType.f32) + text)
-    program = build_sanitized(source, *["-march=native"] * native)
-    done = subprocess.run([str(program)], capture_output=True, env=ENVIRONMENT, check=False, text=True)
-    assert done.returncode == 0, done.stderr
-    x = (torch.arange(rows * k, dtype=torch.float64) % 7 - 3).reshape(rows, k)
-    y = torch.arange(count["Y"], dtype=torch.float64) % 5 - 2
-    out = x.T @ y.reshape(rows, j) if kind == "gram" else x @ y.reshape(k, j)
-    signs = torch.arange(out.numel(), dtype=torch.float64) % 3 - 1
-    assert float(done.stdout) == float((out.flatten() * signs).sum())

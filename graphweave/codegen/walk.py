@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphweave.codegen.arrays import Array
-from graphweave.ir.loop.nodes import Alloc, Edges, FoldLanes, Lanes, Let, Raise, Stmt, TileArray, Tiles
+from graphweave.ir.loop.nodes import Alloc, Edges, FoldLanes, Kernel, Lanes, Let, Raise, Stmt, TileArray, Tiles
 from graphweave.ir.loop.walk import statements
 
 
@@ -19,9 +19,10 @@ def local_arrays(body: tuple[Stmt, ...]) -> dict[str, Array]:
     return found
 
 
-def tile_sizes(body: tuple[Stmt, ...]) -> dict[str, int]:
+def tile_sizes(kernel: Kernel) -> dict[str, int]:
     """Positions that each tile has at most."""
-    return {stmt.tile: stmt.size for stmt in statements(body) if isinstance(stmt, Tiles)}
+    sizes = {stmt.tile: stmt.size for stmt in statements(kernel.body) if isinstance(stmt, Tiles)}
+    return sizes if kernel.tile is None else {**sizes, kernel.tile[0]: kernel.tile[1]}
 
 
 def binders(body: tuple[Stmt, ...]) -> Iterator[str]:

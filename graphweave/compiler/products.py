@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.cones import type_of
-from graphweave.codegen.cpp.dense import Kind, print_product, product_name
+from graphweave.codegen.cpp import print_kernel
 from graphweave.core.types import UNIT, DType
+from graphweave.ir.loop.verify import verify
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
+from graphweave.lower.tall import Kind, tall_product
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
@@ -68,24 +70,26 @@ class Product:
             chunks = uniform_chunks(x.shape[0], max(1, (1 << 14) // _PART))
         else:
             out, chunks = arena.empty((x.shape[0], self.j), x.dtype), uniform_chunks(x.shape[0], self.k + self.j)
-        return self._run(x, w, out, chunks)
+        return self._run((x, w), out, chunks)
 
     def add(self, a: Tensor, x: Tensor, w: Tensor) -> Tensor:
         """a + x @ w, in the memory of `a`."""
         if not self._tall(x) or not a.is_contiguous():
             with torch.no_grad():
                 return torch.addmm(a, x, w, out=a)
-        return self._run(x, w, a, uniform_chunks(x.shape[0], self.k + self.j))
+        return self._run((x, w, a), a, uniform_chunks(x.shape[0], self.k + self.j))
 
     def _tall(self, x: Tensor) -> bool:
         return self._chosen and x.shape[0] >= TALL
 
-    def _run(self, x: Tensor, w: Tensor, out: Tensor, chunks: Tensor) -> Tensor:
+    def _run(self, given: tuple[Tensor, ...], out: Tensor, chunks: Tensor) -> Tensor:
         if self._kernel is None:
-            shape = self.kind, self.k, self.j, self.dtype
-            self._kernel = load(print_product(*shape), product_name(*shape))
-        x, w = x.contiguous(), w.contiguous()
-        self._kernel((x.data_ptr(), w.data_ptr(), out.data_ptr()), (), chunks, num_threads())
+            kernel = tall_product(self.kind, self.k, self.j, self.dtype)
+            verify(kernel)
+            self._kernel = load(print_kernel(kernel), kernel.name)
+        held = [t.contiguous() for t in given]
+        ptrs = [t.data_ptr() for t in (*held, out)]
+        self._kernel(ptrs, (held[0].shape[0],), chunks, num_threads())
         return out
 
 

@@ -22,7 +22,7 @@ from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
-from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, Tiles
+from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
 from graphweave.ir.loop.walk import statements
 
@@ -53,12 +53,21 @@ class _Unit:
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
         arrays |= local_arrays(kernel.body)
+        tile = () if kernel.tile is None else kernel.tile[:1]
         self.names = cpp_names(
-            [kernel.name, kernel.row, *arrays, *kernel.sizes, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
+            [
+                kernel.name,
+                kernel.row,
+                *tile,
+                *arrays,
+                *kernel.sizes,
+                *(csr.name for csr in kernel.csrs),
+                *binders(kernel.body),
+            ]
         )
         self.scope = Scope(self.names, arrays, parameter_types(kernel), headers={"base"})
         self.scope.headers.update(HALVES[b.dtype] for b in kernel.buffers if b.dtype in HALVES)
-        self.tiles = tile_sizes(kernel.body)
+        self.tiles = tile_sizes(kernel)
         self.heap = [
             stmt
             for stmt in statements(kernel.body)
@@ -74,7 +83,9 @@ class _Unit:
         self.walked = {stmt.csr for stmt in edges}
         hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
         self.prefetching = {csr for csr, hint in hints if hint.shift is None}
-        self.streamed = streamed(kernel)
+        self.streamed = streamed(kernel) if kernel.tile is None else []
+        adding = [s for s in statements(kernel.body) if isinstance(s, TileMatMul) and s.add is not None]
+        self.shared = {name for stmt in adding for name in (stmt.add, stmt.out)}  # may be the same memory
         self.counts_rows = bool(self.prefetching or self.streamed)
         self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
 
@@ -88,35 +99,42 @@ class _Unit:
         w, kernel, names = Writer(), self.kernel, self.names
         index = ctype(kernel.index)
         params = [f"const {index}* __restrict__ {indptr}" for indptr in self.indptrs]
-        params += [f"{_pointee(buffer)}* __restrict__ {names.of(buffer.name)}" for buffer in kernel.buffers]
+        params += [
+            f"{_pointee(b)}* {'' if b.name in self.shared else '__restrict__ '}{names.of(b.name)}"
+            for b in kernel.buffers
+        ]
         params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in self.private]
         params += ["int64_t num_rows"] if self.counts_rows else []
         w.line("// the rows first .. last - 1, in order")
         w.line(f"static __attribute__((noinline)) void {self.rows_name}(")
         for param in params:
             w.line(f"    {param},")
-        row = names.of(kernel.row)
         heap = frozenset(a.name for a in self.heap)
-        printer = Printer(w, self.scope, {s.name: s for s in kernel.stashes}, heap, self.tiles)
+        walked = tuple(csr.name for csr in kernel.csrs if csr.name in self.walked)
+        printer = Printer(w, self.scope, {s.name: s for s in kernel.stashes}, heap, self.tiles, kernel.row, walked)
         with w.block("    int64_t first, int64_t last)"):
             for csr in kernel.csrs:
                 if csr.name in self.prefetching:
                     indptr = names.derived(csr.name, "indptr")
                     w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
             declare(w, self.scope, self.streamed)
-            with w.block(f"for (int64_t {row} = first; {row} < last; ++{row})"):
-                for csr in kernel.csrs:
-                    if csr.name in self.walked:
-                        indptr = names.derived(csr.name, "indptr")
-                        begin, end = names.derived(csr.name, "begin"), names.derived(csr.name, "end")
-                        w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
-                begin_row(w, self.scope, self.streamed, kernel.row, {b.name: ctype(b.dtype) for b in kernel.buffers})
-                printer.row_pointers(kernel.row, kernel.body)
-                printer.body(kernel.body)
-                end_row(w, self.scope, self.streamed, kernel.row)
+            if kernel.tile is not None:
+                printer.tiles_of_rows(*kernel.tile, kernel)
+            else:
+                self._each_row(printer)
             if self.streamed:
                 w.line("gw_streamed();")
         return w.text()
+
+    def _each_row(self, printer: Printer) -> None:
+        w, kernel = printer.w, self.kernel
+        row = self.names.of(kernel.row)
+        with w.block(f"for (int64_t {row} = first; {row} < last; ++{row})"):
+            printer.edges_of_row()
+            begin_row(w, self.scope, self.streamed, kernel.row, {b.name: ctype(b.dtype) for b in kernel.buffers})
+            printer.row_pointers(kernel.row, kernel.body)
+            printer.body(kernel.body)
+            end_row(w, self.scope, self.streamed, kernel.row)
 
     # ------------------------------------------------------------ the entry point
 

@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 from graphweave.core.types import DType
 
 Header: TypeAlias = Literal[
-    "base", "bfloat16", "elementary", "float16", "folds", "numbers", "online_softmax", "pointwise", "products",
-    "random", "streaming", "tall_products", "threads", "typed_gram", "typed_matmul", "typed_scatter",
+    "base", "bfloat16", "elementary", "float16", "folds", "numbers", "online_softmax", "pointwise", "prefetch",
+    "products", "random", "streaming", "threads", "typed_gram", "typed_matmul", "typed_scatter",
 ]  # fmt: skip
 
 HALVES: dict[DType, Header] = {DType.f16: "float16", DType.bf16: "bfloat16"}

@@ -16,10 +16,12 @@ from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
+    Buffer,
     Comment,
     Edges,
     Expr,
     FoldLanes,
+    Kernel,
     Lanes,
     Let,
     Load,
@@ -32,6 +34,7 @@ from graphweave.ir.loop.nodes import (
     TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
     Var,
 )
@@ -48,13 +51,15 @@ _SHORT = 4  # lanes of a fold that are written out
 @dataclass(frozen=True, slots=True)
 class Printer:
     """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
-    gives the most positions of each tile."""
+    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for."""
 
     w: Writer
     scope: Scope
     stashes: dict[str, Stash]
     heap: frozenset[str]
     tiles: dict[str, int]
+    row: str
+    walked: tuple[str, ...]
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
 
@@ -101,8 +106,13 @@ class Printer:
                 self._tiles(stmt)
             case TileArray():
                 self._tile_array(stmt)
-            case TileMatMul(tile, out, x, w):
-                self._product("gw_matmul", tile, (out, x, w), (x, out))
+            case TileRows():
+                self._rows_of_tile(stmt)
+            case TileMatMul(tile, out, x, w, add):
+                if add is None:
+                    self._product("gw_matmul", tile, (out, x, w), (x, out))
+                else:
+                    self._product("gw_addmatmul", tile, (out, add, x, w), (x, out))
             case TileGram(tile, out, x, y):
                 self._product("gw_gram", tile, (out, x, y), (x, y))
 
@@ -298,10 +308,7 @@ class Printer:
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance, shift in sorted({(p.distance, p.shift or "") for p in stmt.prefetch}):
                 self._prefetch(stmt, distance, shift or None)
-            for array, index in dict.fromkeys(accesses(stmt.body)):
-                if (array in self.stashes or array in self.tile_of) and index[0] == Var(stmt.k):
-                    self._array_pointer(array, stmt.k)
-            self.row_pointers(stmt.k, stmt.body)
+            self._pointers(stmt.k, stmt.body)
             self.body(stmt.body)
 
     def _array_pointer(self, array: str, k: str) -> None:
@@ -319,7 +326,45 @@ class Printer:
         walked = self.tile_of[array] if array in self.tile_of else self.stashes[array].csr
         return self.scope.names.derived(walked, "begin")
 
+    def edges_of_row(self) -> None:
+        """Where the edges of the row begin and end, in each CSR that is walked."""
+        names, row = self.scope.names, self.scope.names.of(self.row)
+        for csr in self.walked:
+            indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
+            self.w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
+
     # ------------------------------------------------------------ tiles
+
+    def tiles_of_rows(self, tile: str, size: int, kernel: Kernel) -> None:
+        """The rows first .. last - 1, `size` at a time. Of what products read, the next rows are asked for."""
+        names = self.scope.names
+        begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
+        with self.w.block(f"for (int64_t {begin} = first; {begin} < last; {begin} += {size})"):
+            self.w.line(f"const int64_t {end} = {begin} + {size} < last ? {begin} + {size} : last;")
+            for buffer in _multiplied(kernel):
+                self.scope.headers.add("prefetch")
+                rows, width = names.of(buffer.name), self.scope.arrays[buffer.name].numel
+                self.w.line(f"gw_fetch_rows({rows}, {width}, {end}, {size}, last);")
+            self.body(kernel.body)
+
+    def _rows_of_tile(self, stmt: TileRows) -> None:
+        names = self.scope.names
+        row, begin, end = (
+            self._bind(self.row, POSITION),
+            names.derived(stmt.tile, "begin"),
+            names.derived(stmt.tile, "end"),
+        )
+        with self.w.block(f"for (int64_t {row} = {begin}; {row} < {end}; ++{row})"):
+            self.edges_of_row()
+            self._pointers(self.row, stmt.body)
+            self.body(stmt.body)
+
+    def _pointers(self, k: str, body: tuple[Stmt, ...]) -> None:
+        """Pointers to row or position `k` of all arrays that `body` reads or writes there."""
+        for array, index in dict.fromkeys(accesses(body)):
+            if (array in self.stashes or array in self.tile_of) and index[0] == Var(k):
+                self._array_pointer(array, k)
+        self.row_pointers(k, body)
 
     def _tiles(self, stmt: Tiles) -> None:
         """Tiles of one row are equally long, give or take one, where products run: a short last one would waste
@@ -358,11 +403,18 @@ class Printer:
         extents = ", ".join(str(self.scope.arrays[array].numel) for array in wide)
         pointers = []
         for array in arrays:
-            numel, stashed = self.scope.arrays[array].numel, array in self.stashes
-            offset = f" + ({begin} - {self._first(array)}) * {numel}" if stashed else ""
+            numel = self.scope.arrays[array].numel
+            if array in self.stashes:
+                offset = f" + ({begin} - {self._first(array)}) * {numel}"
+            else:  # an array of the tile, an input or output of its rows, or shared data
+                offset = f" + {begin} * {numel}" if self._has_rows(array) else ""
             pointers.append(names.of(array) + offset)
         self.scope.headers.add("products")
         self.w.line(f"{function}<{extents}>({', '.join(pointers)}, {end} - {begin});")
+
+    def _has_rows(self, array: str) -> bool:
+        """Whether `array` is a parameter with a row for each of the kernel's."""
+        return array not in self.tile_of and self.scope.arrays[array].has_rows
 
     def _prefetch(self, stmt: Edges, distance: int, shift: str | None) -> None:
         """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row; shifted
@@ -387,6 +439,13 @@ class Printer:
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:
             self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")
+
+
+def _multiplied(kernel: Kernel) -> list[Buffer]:
+    """Inputs whose rows products read where they lie."""
+    products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
+    read = {name for s in products for name in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
+    return [b for b in kernel.buffers if b.name in read]
 
 
 def _is_short(stmt: FoldLanes) -> bool:

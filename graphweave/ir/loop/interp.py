@@ -36,6 +36,7 @@ from graphweave.ir.loop.nodes import (
     TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
     Uniform,
     Var,
@@ -62,8 +63,16 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
         if buffer.role is Role.total:
             assert buffer.fold is not None
             buffers[buffer.name].fill_(identity(buffer.fold, buffer.dtype).value)
-    for row in range(sizes[kernel.sizes[0]]):
-        frame = _Frame(dict(buffers), csrs, {kernel.row: torch.tensor(row)})
+    rows = sizes[kernel.sizes[0]]
+    if kernel.tile is not None:
+        tile, size = kernel.tile
+        for first in range(0, rows, size):
+            _Frame(dict(buffers), csrs, {}, kernel.row, tiles={tile: range(first, min(first + size, rows))}).block(
+                kernel.body
+            )
+        return
+    for row in range(rows):
+        frame = _Frame(dict(buffers), csrs, {kernel.row: torch.tensor(row)}, kernel.row)
         for stash in kernel.stashes:
             indptr = csrs[stash.csr]
             first, last = int(indptr[row]), int(indptr[row + 1])
@@ -74,11 +83,13 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
 
 @dataclass
 class _Frame:
-    """One row in progress: arrays and scalars by name, positions of tiles, and the `first` of each array of edges."""
+    """One row, or tile of rows, in progress: arrays and scalars by name, positions of tiles, and the `first` of each
+    array over positions."""
 
     arrays: dict[str, Tensor]
     csrs: Mapping[str, Tensor]
     scalars: dict[str, Tensor]
+    row: str
     first: dict[str, int] = field(default_factory=dict)
     tiles: dict[str, range] = field(default_factory=dict)
     begun: dict[str, bool] = field(default_factory=dict)  # whether a tile is not the row's first
@@ -118,6 +129,10 @@ class _Frame:
                 for start in range(0, len(positions), size):
                     self.tiles[tile], self.begun[tile] = positions[start : start + size], start > 0
                     self.block(inner)
+            case TileRows(tile, inner):
+                for here in self.tiles[tile]:
+                    self.scalars[self.row] = torch.tensor(here)
+                    self.block(inner)
             case TileArray(name, tile, dtype, shape):
                 self.first[name] = self.tiles[tile].start
                 self.arrays[name] = torch.zeros(len(self.tiles[tile]), *shape, dtype=_TORCH[dtype])
@@ -144,12 +159,14 @@ class _Frame:
         tile = self.tiles[stmt.tile]
 
         def rows(name: str) -> Tensor:
-            return self.arrays[name][tile.start - self.first[name] : tile.stop - self.first[name]].flatten(1)
+            first = self.first.get(name, 0)  # that of an input or output is row 0
+            return self.arrays[name][tile.start - first : tile.stop - first].flatten(1)
 
         x = rows(stmt.x)
         if isinstance(stmt, TileMatMul):
             w = self.arrays[stmt.w].reshape(x.shape[1], -1)
-            rows(stmt.out).copy_(torch.zeros(len(tile), w.shape[1], dtype=w.dtype))
+            empty = torch.zeros(len(tile), w.shape[1], dtype=w.dtype)
+            rows(stmt.out).copy_(empty if stmt.add is None else rows(stmt.add))
             for i in range(x.shape[1]):
                 rows(stmt.out).addcmul_(x[:, i : i + 1], w[i])
         else:

@@ -220,8 +220,19 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
+class TileRows:
+    """body for every row of the kernel's tile of rows (`Kernel.tile`), in increasing order."""
+
+    tile: str
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TileArray:
-    """An array over the positions of the tile in progress, [positions, *shape], unset; indexed by a position first."""
+    """An array over the positions of the tile in progress, [positions, *shape], unset; indexed by a position first.
+
+    The positions of a tile of rows are the rows.
+    """
 
     name: str
     tile: str
@@ -234,18 +245,23 @@ class TileMatMul:
     """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile, in the order of i, one rounding a term.
 
     So an element has the same bits in every tile. `x`: tile array or stash [I], `out`: the same [J], `w`: unit-space
-    input of I * J elements.
+    input of I * J elements. In a tile of rows, `x` may be an input with a row for each of the kernel's, and `out` an
+    output. With `add`, as `x` but [J], the sum begins with add[k, j] instead of 0; its memory may be that of `out`.
     """
 
     tile: str
     out: str
     x: str
     w: str
+    add: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TileGram:
-    """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: total of I * J elements."""
+    """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: total of I * J elements.
+
+    `x` and `y` as in TileMatMul.
+    """
 
     tile: str
     out: str
@@ -262,7 +278,7 @@ class Comment:
 
 Stmt: TypeAlias = (
     Let | Alloc | Store | Accum | Raise | FoldLanes | Lanes | Edges
-    | Tiles | TileArray | TileMatMul | TileGram | Comment
+    | Tiles | TileRows | TileArray | TileMatMul | TileGram | Comment
 )  # fmt: skip
 
 # ---------------------------------------------------------------- parameters
@@ -318,6 +334,10 @@ class Kernel:
 
     `sizes` names the run-time sizes (row counts of spaces), the kernel's own row count first. `index` is i32 or i64:
     the dtype of every indptr, column and index array. `header` tells in comment lines what made the kernel.
+
+    With `tile`, a name and a size, body is run for tiles of at most so many rows that together are all of them, in
+    increasing order within what a thread takes, and what is done for a row stands in `TileRows`. How long each tile is,
+    is the target's choice. Such a kernel has no stashes.
     """
 
     name: str
@@ -329,3 +349,4 @@ class Kernel:
     stashes: tuple[Stash, ...]
     body: tuple[Stmt, ...]
     header: tuple[str, ...] = ()
+    tile: tuple[str, int] | None = None

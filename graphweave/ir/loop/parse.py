@@ -38,6 +38,7 @@ from graphweave.ir.loop.nodes import (
     TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
     Uniform,
     Var,
@@ -182,8 +183,12 @@ class _Reader:
                 stashes.append(self.stash())
             else:
                 buffers.append(self.buffer())
+        tile = None
+        if self.peek() == "tile" and self.peek(2) == "<":
+            self.take()
+            tile = self.lane()
         body = self.block()
-        return Kernel(name, row, sizes, index, tuple(csrs), tuple(buffers), tuple(stashes), body, tuple(header))
+        return Kernel(name, row, sizes, index, tuple(csrs), tuple(buffers), tuple(stashes), body, tuple(header), tile)
 
     def buffer(self) -> Buffer:
         if self.peek() not in _ROLES:
@@ -241,13 +246,19 @@ class _Reader:
                 return self.edges()
             case "tiles":
                 return self.tiles()
+            case "rows":
+                self.take()
+                self.expect("of")
+                tile = self.name()
+                self.expect("{")
+                return TileRows(tile, self.block())
             case "array":
                 self.take()
                 return TileArray(*self.array())
             case "matmul":
-                return TileMatMul(*self.product())
+                return self.matmul()
             case "gram":
-                return TileGram(*self.product())
+                return self.gram()
         return self.assignment()
 
     def let(self) -> Let:
@@ -358,16 +369,29 @@ class _Reader:
         self.expect("]", "{")
         return Tiles(tile, size, csr, row, self.block())
 
-    def product(self) -> tuple[str, str, str, str]:
-        """Tile, result and operands."""
-        self.take()
+    def matmul(self) -> TileMatMul:
+        self.expect("matmul")
+        out = self.name()
+        self.expect("=")
+        add = None
+        if self.peek(1) == "+":
+            add = self.name()
+            self.expect("+")
+        x = self.name()
+        self.expect(",")
+        w = self.name()
+        self.expect("of")
+        return TileMatMul(self.name(), out, x, w, add)
+
+    def gram(self) -> TileGram:
+        self.expect("gram")
         out = self.name()
         self.expect("=")
         x = self.name()
         self.expect(",")
         y = self.name()
         self.expect("of")
-        return self.name(), out, x, y
+        return TileGram(self.name(), out, x, y)
 
     # ------------------------------------------------------------ expressions
 

@@ -30,6 +30,7 @@ from graphweave.ir.loop.nodes import (
     TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
     Uniform,
     Var,
@@ -43,7 +44,8 @@ def show(kernel: Kernel) -> str:
     lines += [f"  csr {csr.name}" for csr in kernel.csrs]
     lines += [f"  {_buffer(buffer)}" for buffer in kernel.buffers]
     lines += [f"  {_stash(stash)}" for stash in kernel.stashes]
-    lines += ["  do", *(f"  {line}" for line in _body(kernel.body)), "}"]
+    tile = "" if kernel.tile is None else f" tile {kernel.tile[0]} < {kernel.tile[1]}"
+    lines += [f"  do{tile}", *(f"  {line}" for line in _body(kernel.body)), "}"]
     return "\n".join(lines) + "\n"
 
 
@@ -99,8 +101,10 @@ def show_stmt(stmt: Stmt) -> list[str]:
             return [f"tiles {tile} < {size} in {csr}[{row}] {{", *_body(body), "}"]
         case TileArray(name, tile, dtype, shape):
             return [f"array {name}: {dtype.value}[{tile}; {_extents(shape)}]"]
-        case TileMatMul(tile, out, x, w):
-            return [f"matmul {out} = {x}, {w} of {tile}"]
+        case TileRows(tile, body):
+            return [f"rows of {tile} {{", *_body(body), "}"]
+        case TileMatMul(tile, out, x, w, add):
+            return [f"matmul {out} = {'' if add is None else f'{add} + '}{x}, {w} of {tile}"]
         case TileGram(tile, out, x, y):
             return [f"gram {out} = {x}, {y} of {tile}"]
         case Comment(text):

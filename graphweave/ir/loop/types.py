@@ -38,7 +38,7 @@ def parameter_types(kernel: Kernel) -> dict[str, DType]:
     """Types of everything a kernel's body may name from its first statement on."""
     types = {buffer.name: buffer.dtype for buffer in kernel.buffers}
     types |= {stash.name: stash.dtype for stash in kernel.stashes}
-    return types | {kernel.row: POSITION}
+    return types if kernel.tile is not None else types | {kernel.row: POSITION}
 
 
 def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:

@@ -35,6 +35,7 @@ from graphweave.ir.loop.nodes import (
     TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
     Uniform,
     Var,
@@ -43,6 +44,10 @@ from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, suppor
 
 _INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
 _INDEX = (DType.i64, DType.i32)
+_OF_TILES = (Comment, TileArray, TileRows, TileMatMul, TileGram)
+"""What stands in a tile of rows, outside its rows."""
+_ROWS = ""
+"""In place of a CSR, what the positions of a tile of rows belong to."""
 
 
 def verify(kernel: Kernel) -> None:
@@ -52,7 +57,13 @@ def verify(kernel: Kernel) -> None:
         IRError: naming the place, such as "body[1].edges[0].let u: ...".
     """
     _parameters(kernel)
-    _Verifier(kernel).block(kernel.body, _Scope(types=parameter_types(kernel)), "body")
+    scope = _Scope(types=parameter_types(kernel))
+    if kernel.tile is not None:
+        tile, size = kernel.tile
+        if size < 1 or kernel.stashes:
+            _fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}), and its kernel no stashes.")
+        scope.tiles[tile], scope.types[tile] = _ROWS, POSITION
+    _Verifier(kernel).block(kernel.body, scope, "body")
 
 
 def _fail(place: str, problem: str) -> None:
@@ -145,6 +156,8 @@ class _Verifier:
                 raise IRError(f"{place}: {error}") from None
 
     def _statement(self, stmt: Stmt, scope: _Scope, place: str) -> None:
+        if self.kernel.tile is not None and not scope.positions and not isinstance(stmt, _OF_TILES):
+            _fail(place, "what is done for a row of a tile stands in 'rows of' it.")
         match stmt:
             case Comment(text):
                 _one_line(text, place)
@@ -170,6 +183,8 @@ class _Verifier:
                 self._edges(stmt, scope, place)
             case Tiles():
                 self._tiles(stmt, scope, place)
+            case TileRows():
+                self._tile_rows(stmt, scope, place)
             case TileArray(name, tile, dtype, shape):
                 self._inside_tile(tile, scope, place)
                 if min(shape, default=0) < 0:
@@ -273,7 +288,7 @@ class _Verifier:
 
     def _edges(self, stmt: Edges, scope: _Scope, place: str) -> None:
         self._walk(stmt, scope, place)
-        if stmt.tile is None and scope.tiles:
+        if stmt.tile is None and any(csr != _ROWS for csr in scope.tiles.values()):
             _fail(place, "edges inside a tile are those of the tile.")
         if stmt.tile is not None and scope.tiles.get(stmt.tile) != stmt.csr:
             _fail(place, f"'{stmt.tile}' is not a tile of '{stmt.csr}' here.")
@@ -305,6 +320,15 @@ class _Verifier:
         inner.tiles[stmt.tile] = stmt.csr
         self.block(stmt.body, inner, place)
 
+    def _tile_rows(self, stmt: TileRows, scope: _Scope, place: str) -> None:
+        self._inside_tile(stmt.tile, scope, place)
+        if scope.tiles[stmt.tile] != _ROWS:
+            _fail(place, f"'{stmt.tile}' is no tile of rows.")
+        inner = scope.inside()
+        self._bind(self.kernel.row, POSITION, inner, place)
+        inner.positions[self.kernel.row] = (_ROWS, stmt.tile)
+        self.block(stmt.body, inner, place)
+
     def _inside_tile(self, tile: str, scope: _Scope, place: str) -> None:
         if tile not in scope.tiles or scope.positions or scope.extents:
             _fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
@@ -313,10 +337,12 @@ class _Verifier:
         self._inside_tile(stmt.tile, scope, place)
         x = self._tile_row(stmt.x, stmt.tile, scope, place)
         if isinstance(stmt, TileMatMul):
-            y, whole, role = self._tile_row(stmt.out, stmt.tile, scope, place), stmt.w, Role.input
+            y, whole, role = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output), stmt.w, Role.input
             if stmt.out in (stmt.x, stmt.w):
                 _fail(place, f"'{stmt.out}' is both operand and result.")
-            types = {scope.types[n] for n in (stmt.x, stmt.out) if n in scope.types}
+            if stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != y:
+                _fail(place, f"'{stmt.add}' must have {y} elements a row.")
+            types = {scope.types[n] for n in (stmt.x, stmt.out, stmt.add or stmt.x) if n in scope.types}
         else:
             y, whole, role = self._tile_row(stmt.y, stmt.tile, scope, place), stmt.out, Role.total
             types = {scope.types[n] for n in (stmt.x, stmt.y) if n in scope.types}
@@ -330,14 +356,22 @@ class _Verifier:
         if not half and (types != {buffer.dtype} or not buffer.dtype.is_float):
             _fail(place, "operands and result must be of one float type.")
 
-    def _tile_row(self, name: str, tile: str, scope: _Scope, place: str) -> int:
-        """Elements a position of a tile array of `tile`, or of a stash of its CSR."""
+    def _tile_row(self, name: str, tile: str, scope: _Scope, place: str, role: Role = Role.input) -> int:
+        """Elements a position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its rows."""
+        buffer, csr = self.buffers.get(name), scope.tiles[tile]
         if scope.tile_arrays.get(name, ("", ()))[0] == tile:
             shape = scope.tile_arrays[name][1]
-        elif name in self.stashes and self.stashes[name].csr == scope.tiles[tile]:
+        elif name in self.stashes and self.stashes[name].csr == csr:
             shape = self.stashes[name].shape
+        elif csr == _ROWS and buffer is not None and buffer.role is role and buffer.rows == self.kernel.sizes[0]:
+            shape = buffer.shape
         else:
-            raise IRError(f"{place}: '{name}' is neither an array of the tile nor a stash of its CSR.")
+            of = (
+                f"an {'output' if role is Role.output else 'input'} of its rows"
+                if csr == _ROWS
+                else "a stash of its CSR"
+            )
+            raise IRError(f"{place}: '{name}' is neither an array of the tile nor {of}.")
         if math.prod(shape) < 1 or not shape:
             _fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
         return math.prod(shape)

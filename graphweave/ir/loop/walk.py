@@ -18,6 +18,7 @@ from graphweave.ir.loop.nodes import (
     Raise,
     Stmt,
     Store,
+    TileRows,
     Tiles,
     Uniform,
 )
@@ -27,7 +28,7 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """Every statement of `body`, outer before inner."""
     for stmt in body:
         yield stmt
-        if isinstance(stmt, FoldLanes | Lanes | Edges | Tiles):
+        if isinstance(stmt, FoldLanes | Lanes | Edges | Tiles | TileRows):
             yield from statements(stmt.body)
 
 

@@ -12,6 +12,7 @@
 //   op.left(i, k)   element k of row i
 //   op.right(k)     row k of the matrix
 //   op.to(i)        row i of the result
+//   op.from(i)      row i of what is added to, where something is: the result itself, or other memory
 //   op.streams      whether the result goes past the cache; its rows are then whole aligned vectors
 //   op.ahead(i, n)  called before rows i .. n - 1 are multiplied, to prefetch others
 #pragma once
@@ -19,7 +20,7 @@
 #include <graphweave/streaming.h>
 #include <graphweave/vectors.h>
 
-// op.to(i)[c] = (add ? op.to(i)[c] : 0) + sum over k of op.left(i, k) * op.right(k)[c], R rows from i, C vectors of
+// op.to(i)[c] = (add ? op.from(i)[c] : 0) + sum over k of op.left(i, k) * op.right(k)[c], R rows from i, C vectors of
 // columns c from `at`, the last of them at `last`
 template <int R, int C, int W, class T, class Op>
 GW_INLINE void gw_block(const Op& op, int64_t i, int64_t at, int64_t last, bool add) {
@@ -30,7 +31,7 @@ GW_INLINE void gw_block(const Op& op, int64_t i, int64_t at, int64_t last, bool 
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
       acc[r][c] = V{};
-      if (add) memcpy(&acc[r][c], op.to(i + r) + at + (c == C - 1 ? last : c * W), sizeof(V));
+      if (add) memcpy(&acc[r][c], op.from(i + r) + at + (c == C - 1 ? last : c * W), sizeof(V));
     }
   for (int64_t k = 0; k < op.count; ++k) {
     const T* const right = op.right(k) + at;
@@ -92,21 +93,29 @@ struct gw_plain {
   int64_t ar, ak;
   const T* b;
   int64_t count;
+  const T* added;
   static constexpr bool streams = false;
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return a[i * ar + k * ak]; }
   GW_INLINE_MEMBER const T* right(int64_t k) const { return b + k * J; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return out + i * J; }
+  GW_INLINE_MEMBER const T* from(int64_t i) const { return added + i * J; }
   GW_INLINE_MEMBER void ahead(int64_t, int64_t) const {}
 };
 
 // out[t][j] = sum over k of x[t][k] * w[k][j], n rows t
 template <int K, int J, class T>
 GW_APART void gw_matmul(T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ w, int64_t n) {
-  gw_product<J, T>(gw_plain<J, T>{out, x, K, 1, w, K}, n, false);
+  gw_product<J, T>(gw_plain<J, T>{out, x, K, 1, w, K, out}, n, false);
+}
+
+// out[t][j] = added[t][j] + sum over k of x[t][k] * w[k][j], n rows t; `out` and `added` may be the same memory
+template <int K, int J, class T>
+GW_APART void gw_addmatmul(T* out, const T* added, const T* __restrict__ x, const T* __restrict__ w, int64_t n) {
+  gw_product<J, T>(gw_plain<J, T>{out, x, K, 1, w, K, added}, n, true);
 }
 
 // out[i][j] += sum over t of x[t][i] * y[t][j], n rows t
 template <int I, int J, class T>
 GW_APART void gw_gram(T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ y, int64_t n) {
-  gw_product<J, T>(gw_plain<J, T>{out, x, 1, I, y, n}, I, true);
+  gw_product<J, T>(gw_plain<J, T>{out, x, 1, I, y, n, out}, I, true);
 }
