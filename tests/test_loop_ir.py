@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable
 
 import pytest
@@ -43,11 +44,13 @@ from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.verify import verify
+from graphweave.lower.tall import tall_product
 from tests.loop_support import (
     attention,
     case_for,
     edge_mlp,
     interpreted,
+    node_mlp,
     online_attention,
     reindexed,
     sddmm,
@@ -57,7 +60,7 @@ from tests.loop_support import (
 
 ALL = [
     spmm(33), spmm(1, Fold.mul, DType.f64, DType.i64, ahead=3), sddmm(0), attention(4, 16), totals(5), reindexed(),
-    edge_mlp(5, 3, 2), online_attention(2, 3),
+    edge_mlp(5, 3, 2), node_mlp(3, 4), tall_product("addmatmul", 3, 4, DType.f32), online_attention(2, 3),
 ]  # fmt: skip
 
 
@@ -391,3 +394,33 @@ def test_negative_indices_do_not_wrap_around() -> None:
     indptr = torch.zeros(3, dtype=torch.int32)
     with pytest.raises(IndexError, match="'x' is indexed"):
         interp.run(kernel, buffers, {"by_dst": indptr, "by_src": indptr}, {"N": 2, "E": 0})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("tile t < 5", "tile t < 0", "at least one row"),
+        ("array a", "let q: f32 = 1.0:f32 array a", "stands in 'rows of'"),
+        ("rows of t {", "rows of u {", "belongs into the tile 'u'"),
+        ("rows of t {", "rows of t { rows of t { }", "belongs into the tile 't'"),
+        ("matmul h = a, w", "matmul h = y, w", "'y' is neither an array of the tile nor an input of its rows"),
+        ("matmul h = a, w", "matmul h = b + a, w", "'b' is neither an array"),
+        ("matmul h = a, w", "matmul h = a + a, w", "'a' must have 4 elements a row"),
+    ],
+)
+def test_bad_tiles_of_rows_are_refused(before: str, after: str, message: str) -> None:
+    text = show(node_mlp(3, 4))
+    assert before in text
+    with pytest.raises(IRError, match=re.escape(message)):
+        verify(parse(text.replace(before, after, 1)))
+
+
+def test_tiles_of_rows_compute_what_torch_does() -> None:
+    case = case_for(node_mlp(3, 4, DType.f64), (2, 0, 5, 1, 1, 0, 3))
+    given = case.buffers
+    rows = torch.repeat_interleave(torch.arange(7), case.indptr["by_dst"].diff())
+    aggregated = torch.zeros(7, 3, dtype=torch.float64).index_add(0, rows, given["x"][given["src"].long()])
+    product = aggregated @ given["w"]
+    got = interpreted(case)
+    torch.testing.assert_close(got["y"], (product + given["b"]).relu())
+    torch.testing.assert_close(got["g"], given["x"].T @ product)

@@ -33,6 +33,7 @@ from graphweave.ir.loop.nodes import (
     Stmt,
     Store,
     TileArray,
+    TileRows,
     Tiles,
     Uniform,
     Var,
@@ -97,7 +98,7 @@ class _Widen:
             case Raise(value=value, sums=sums):
                 moved = tuple(Rescaled(s.lanes, s.buffer, self._index(s.index), s.of) for s in sums)
                 return replace(stmt, value=self._value(value), sums=moved)
-            case Lanes(body=body) | Edges(body=body) | Tiles(body=body):
+            case Lanes(body=body) | Edges(body=body) | Tiles(body=body) | TileRows(body=body):
                 return replace(stmt, body=self.block(body))
             case _:
                 return stmt

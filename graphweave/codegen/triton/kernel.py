@@ -45,6 +45,8 @@ class _Unit:
     def __init__(self, kernel: Kernel) -> None:
         if kernel.stashes:
             raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")
+        if kernel.tile is not None:
+            raise IRError("a Triton kernel multiplies no rows by matrices: leave the product to the vendor's library.")
         self.kernel = kernel
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= local_arrays(kernel.body)
