@@ -12,7 +12,6 @@ from graphweave.ir.loop.indices import bounds, lanes_of, loads
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
-    Buffer,
     Call,
     CastTo,
     Comment,
@@ -41,6 +40,7 @@ from graphweave.ir.loop.nodes import (
     Var,
 )
 from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, supports
+from graphweave.ir.loop.verify_parameters import fail, one_line, verify_parameters
 
 _INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
 _INDEX = (DType.i64, DType.i32)
@@ -56,62 +56,14 @@ def verify(kernel: Kernel) -> None:
     Raises:
         IRError: naming the place, such as "body[1].edges[0].let u: ...".
     """
-    _parameters(kernel)
+    verify_parameters(kernel)
     scope = _Scope(types=parameter_types(kernel))
     if kernel.tile is not None:
         tile, size = kernel.tile
         if size < 1 or kernel.stashes:
-            _fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}), and its kernel no stashes.")
+            fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}), and its kernel no stashes.")
         scope.tiles[tile], scope.types[tile] = _ROWS, POSITION
     _Verifier(kernel).block(kernel.body, scope, "body")
-
-
-def _fail(place: str, problem: str) -> None:
-    raise IRError(f"{place}: {problem}")
-
-
-def _parameters(kernel: Kernel) -> None:
-    csrs = {csr.name for csr in kernel.csrs}
-    names = [kernel.row, *kernel.sizes, *(csr.name for csr in kernel.csrs)]
-    names += [*(buffer.name for buffer in kernel.buffers), *(stash.name for stash in kernel.stashes)]
-    for name in (kernel.name, *names):
-        if not (name.isidentifier() and name.isascii()):
-            _fail(f"kernel {kernel.name}", f"'{name}' is not a name.")
-    for name in names:
-        if names.count(name) > 1:
-            _fail(f"kernel {kernel.name}", f"'{name}' is declared twice.")
-    if not kernel.sizes:
-        _fail(f"kernel {kernel.name}", "sizes must begin with the kernel's row count (got none).")
-    if kernel.index not in _INDEX:
-        _fail(f"kernel {kernel.name}", f"the index dtype must be i32 or i64 (got {kernel.index.value}).")
-    for line in kernel.header:
-        _one_line(line, "header")
-    for buffer in kernel.buffers:
-        _buffer(buffer, kernel)
-    for stash in kernel.stashes:
-        if stash.csr not in csrs:
-            _fail(f"stash {stash.name}", f"'{stash.csr}' is not a CSR of the kernel.")
-        if min(stash.shape, default=0) < 0:
-            _fail(f"stash {stash.name}", f"extents must not be negative (got {stash.shape}).")
-
-
-def _buffer(buffer: Buffer, kernel: Kernel) -> None:
-    place = f"{buffer.role.value} {buffer.name}"
-    if buffer.rows is not None and buffer.rows not in kernel.sizes:
-        _fail(place, f"rows must be one of the sizes {kernel.sizes} (got '{buffer.rows}').")
-    if min(buffer.shape, default=0) < 0:
-        _fail(place, f"extents must not be negative (got {buffer.shape}).")
-    if buffer.role in (Role.column, Role.index) and (buffer.dtype is not kernel.index or buffer.shape):
-        _fail(place, f"must be one {kernel.index.value} a row.")
-    if (buffer.role is Role.total) != (buffer.fold is not None):
-        _fail(place, "totals, and only totals, have a fold.")
-    if buffer.role is Role.total and buffer.rows is not None:
-        _fail(place, "a total has no rows.")
-
-
-def _one_line(text: str, place: str) -> None:
-    if "\n" in text or "\r" in text or text.endswith("\\"):
-        _fail(place, f"must be one line that a line comment can hold (got {text!r}).")
 
 
 @dataclass(frozen=True)
@@ -157,10 +109,10 @@ class _Verifier:
 
     def _statement(self, stmt: Stmt, scope: _Scope, place: str) -> None:
         if self.kernel.tile is not None and not scope.positions and not isinstance(stmt, _OF_TILES):
-            _fail(place, "what is done for a row of a tile stands in 'rows of' it.")
+            fail(place, "what is done for a row of a tile stands in 'rows of' it.")
         match stmt:
             case Comment(text):
-                _one_line(text, place)
+                one_line(text, place)
             case Let(name, dtype, value):
                 self._typed(value, dtype, scope, place)
                 self._bind(name, dtype, scope, place)
@@ -188,7 +140,7 @@ class _Verifier:
             case TileArray(name, tile, dtype, shape):
                 self._inside_tile(tile, scope, place)
                 if min(shape, default=0) < 0:
-                    _fail(place, f"extents must not be negative (got {shape}).")
+                    fail(place, f"extents must not be negative (got {shape}).")
                 self._bind(name, dtype, scope, place)
                 scope.tile_arrays[name] = (tile, shape)
             case TileMatMul() | TileGram():
@@ -198,30 +150,30 @@ class _Verifier:
 
     def _bind(self, name: str, dtype: DType, scope: _Scope, place: str) -> None:
         if not (name.isidentifier() and name.isascii()):
-            _fail(place, f"'{name}' is not a name.")
+            fail(place, f"'{name}' is not a name.")
         if name in scope.types or name in self.globals:
-            _fail(place, f"'{name}' is already defined.")
+            fail(place, f"'{name}' is already defined.")
         scope.types[name] = dtype
 
     def _bind_lanes(self, lanes: tuple[tuple[str, int], ...], scope: _Scope, place: str) -> None:
         for name, extent in lanes:
             if extent < 0:
-                _fail(place, f"lane '{name}' must have zero or more iterations (got {extent}).")
+                fail(place, f"lane '{name}' must have zero or more iterations (got {extent}).")
             self._bind(name, POSITION, scope, place)
             scope.extents[name] = extent
 
     def _alloc(self, stmt: Alloc, scope: _Scope, place: str) -> None:
         if scope.parallel:
-            _fail(place, "an alloc belongs to a row or an edge, not to a lane.")
+            fail(place, "an alloc belongs to a row or an edge, not to a lane.")
         if min(stmt.shape, default=0) < 0:
-            _fail(place, f"extents must not be negative (got {stmt.shape}).")
+            fail(place, f"extents must not be negative (got {stmt.shape}).")
         self._bind(stmt.name, stmt.dtype, scope, place)
         scope.allocs[stmt.name] = stmt.shape
 
     def _store(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
         role = self.buffers[buffer].role if buffer in self.buffers else None
         if role is not None and role is not Role.output:
-            _fail(place, f"'{buffer}' is not an output, an alloc or a stash.")
+            fail(place, f"'{buffer}' is not an output, an alloc or a stash.")
         self._target(buffer, index, value, scope, place)
 
     def _accum(self, stmt: Accum, scope: _Scope, place: str) -> None:
@@ -231,35 +183,35 @@ class _Verifier:
             or stmt.buffer in scope.tile_arrays
             or (parameter is not None and parameter.role is not Role.total)
         ):
-            _fail(place, f"'{stmt.buffer}' is not an alloc or a total.")
+            fail(place, f"'{stmt.buffer}' is not an alloc or a total.")
         if parameter is not None and parameter.fold is not stmt.fold:
-            _fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
+            fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
         self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
 
     def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
         if not self._is_array(buffer, scope):
-            _fail(place, f"'{buffer}' is not defined here.")
+            fail(place, f"'{buffer}' is not defined here.")
         self._element(buffer, index, scope)
         self._typed(value, scope.types[buffer], scope, place)
         used = {name for part in index for name in lanes_of(part)}
         shared = [lane for lane in scope.parallel if lane not in used]
         if shared and not any(loads(part) for part in index):
-            _fail(place, f"lanes of '{shared[0]}' conflict: they all write the same element.")
+            fail(place, f"lanes of '{shared[0]}' conflict: they all write the same element.")
 
     def _raise(self, stmt: Raise, scope: _Scope, place: str) -> None:
         self._inside_tile(stmt.tile, scope, place)
         _, size = stmt.lane
         if scope.allocs.get(stmt.reference) != (size,) or size < 1:
-            _fail(place, f"'{stmt.reference}' is not an alloc of [{size}] elements.")
+            fail(place, f"'{stmt.reference}' is not an alloc of [{size}] elements.")
         dtype = scope.types[stmt.reference]
         if not dtype.is_float:
-            _fail(place, f"'{stmt.reference}' must hold floats (got {dtype.value}).")
+            fail(place, f"'{stmt.reference}' must hold floats (got {dtype.value}).")
         inner = scope.inside()
         self._bind_lanes((stmt.lane,), inner, place)
         self._typed(stmt.value, dtype, inner, place)
         changed = [stmt.reference, *(s.buffer for s in stmt.sums)]
         if len(set(changed)) < len(changed):
-            _fail(place, "each sum is rescaled once, and the reference is none.")
+            fail(place, "each sum is rescaled once, and the reference is none.")
         for s in stmt.sums:
             self._rescaled(s, size, dtype, scope.inside(), place)
 
@@ -267,21 +219,21 @@ class _Verifier:
         self._bind_lanes(stmt.lanes, scope, place)
         parallel = tuple(name for name, extent in stmt.lanes if extent > 1)
         if stmt.buffer not in scope.allocs:
-            _fail(place, f"'{stmt.buffer}' is not an alloc.")
+            fail(place, f"'{stmt.buffer}' is not an alloc.")
         self._target(stmt.buffer, stmt.index, Load(stmt.buffer, stmt.index), replace(scope, parallel=parallel), place)
         if scope.types[stmt.buffer] is not dtype:
-            _fail(place, f"'{stmt.buffer}' is not {dtype.value}.")
+            fail(place, f"'{stmt.buffer}' is not {dtype.value}.")
         self._index_sum(stmt.of, scope)
         span = bounds(stmt.of, scope.extents)
         if span is not None and not 0 <= span[0] <= span[1] < size and 0 not in scope.extents.values():
-            _fail(place, f"'{stmt.buffer}' belongs to elements {span[0]}..{span[1]} of {size}.")
+            fail(place, f"'{stmt.buffer}' belongs to elements {span[0]}..{span[1]} of {size}.")
 
     def _fold_lanes(self, stmt: FoldLanes, scope: _Scope, place: str) -> None:
         inner = scope.inside()
         self._bind_lanes(stmt.lanes, inner, place)
         for let in stmt.body:
             if not isinstance(let, Let):
-                _fail(place, "the body of a fold holds only lets.")
+                fail(place, "the body of a fold holds only lets.")
         self.block(stmt.body, inner, place)
         self._typed(stmt.value, stmt.dtype, inner, place)
         self._bind(stmt.name, stmt.dtype, scope, place)
@@ -289,9 +241,9 @@ class _Verifier:
     def _edges(self, stmt: Edges, scope: _Scope, place: str) -> None:
         self._walk(stmt, scope, place)
         if stmt.tile is None and any(csr != _ROWS for csr in scope.tiles.values()):
-            _fail(place, "edges inside a tile are those of the tile.")
+            fail(place, "edges inside a tile are those of the tile.")
         if stmt.tile is not None and scope.tiles.get(stmt.tile) != stmt.csr:
-            _fail(place, f"'{stmt.tile}' is not a tile of '{stmt.csr}' here.")
+            fail(place, f"'{stmt.tile}' is not a tile of '{stmt.csr}' here.")
         for prefetch in stmt.prefetch:
             self._prefetch(prefetch, scope, place)
         inner = scope.inside()
@@ -301,20 +253,20 @@ class _Verifier:
 
     def _walk(self, stmt: Edges | Tiles, scope: _Scope, place: str) -> None:
         if stmt.csr not in self.csrs:
-            _fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
+            fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
         if stmt.row != self.kernel.row:
-            _fail(place, f"the row must be the kernel's, '{self.kernel.row}' (got '{stmt.row}').")
+            fail(place, f"the row must be the kernel's, '{self.kernel.row}' (got '{stmt.row}').")
         if scope.parallel or scope.extents:
-            _fail(place, "edges belong to a row, not to a lane.")
+            fail(place, "edges belong to a row, not to a lane.")
 
     # ------------------------------------------------------------ tiles
 
     def _tiles(self, stmt: Tiles, scope: _Scope, place: str) -> None:
         self._walk(stmt, scope, place)
         if stmt.size < 1:
-            _fail(place, f"a tile has at least one position (got {stmt.size}).")
+            fail(place, f"a tile has at least one position (got {stmt.size}).")
         if scope.tiles or scope.positions:
-            _fail(place, "tiles belong to a row, not to a tile or an edge.")
+            fail(place, "tiles belong to a row, not to a tile or an edge.")
         inner = scope.inside()
         self._bind(stmt.tile, POSITION, inner, place)
         inner.tiles[stmt.tile] = stmt.csr
@@ -323,7 +275,7 @@ class _Verifier:
     def _tile_rows(self, stmt: TileRows, scope: _Scope, place: str) -> None:
         self._inside_tile(stmt.tile, scope, place)
         if scope.tiles[stmt.tile] != _ROWS:
-            _fail(place, f"'{stmt.tile}' is no tile of rows.")
+            fail(place, f"'{stmt.tile}' is no tile of rows.")
         inner = scope.inside()
         self._bind(self.kernel.row, POSITION, inner, place)
         inner.positions[self.kernel.row] = (_ROWS, stmt.tile)
@@ -331,7 +283,7 @@ class _Verifier:
 
     def _inside_tile(self, tile: str, scope: _Scope, place: str) -> None:
         if tile not in scope.tiles or scope.positions or scope.extents:
-            _fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
+            fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
 
     def _product(self, stmt: TileMatMul | TileGram, scope: _Scope, place: str) -> None:
         self._inside_tile(stmt.tile, scope, place)
@@ -339,22 +291,22 @@ class _Verifier:
         if isinstance(stmt, TileMatMul):
             y, whole, role = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output), stmt.w, Role.input
             if stmt.out in (stmt.x, stmt.w):
-                _fail(place, f"'{stmt.out}' is both operand and result.")
+                fail(place, f"'{stmt.out}' is both operand and result.")
             if stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != y:
-                _fail(place, f"'{stmt.add}' must have {y} elements a row.")
+                fail(place, f"'{stmt.add}' must have {y} elements a row.")
             types = {scope.types[n] for n in (stmt.x, stmt.out, stmt.add or stmt.x) if n in scope.types}
         else:
             y, whole, role = self._tile_row(stmt.y, stmt.tile, scope, place), stmt.out, Role.total
             types = {scope.types[n] for n in (stmt.x, stmt.y) if n in scope.types}
         buffer = self.buffers.get(whole)
         if buffer is None or buffer.role is not role or buffer.rows is not None or buffer.fold not in (None, Fold.sum):
-            _fail(place, f"'{whole}' is not {'shared data' if role is Role.input else 'a total that sums'}.")
+            fail(place, f"'{whole}' is not {'shared data' if role is Role.input else 'a total that sums'}.")
             return
         if math.prod(buffer.shape) != x * y:
-            _fail(place, f"'{whole}' must have {x} x {y} elements (got {buffer.shape}).")
+            fail(place, f"'{whole}' must have {x} x {y} elements (got {buffer.shape}).")
         half = role is Role.input and buffer.dtype in (DType.f16, DType.bf16) and types == {DType.f32}
         if not half and (types != {buffer.dtype} or not buffer.dtype.is_float):
-            _fail(place, "operands and result must be of one float type.")
+            fail(place, "operands and result must be of one float type.")
 
     def _tile_row(self, name: str, tile: str, scope: _Scope, place: str, role: Role = Role.input) -> int:
         """Elements a position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its rows."""
@@ -373,19 +325,19 @@ class _Verifier:
             )
             raise IRError(f"{place}: '{name}' is neither an array of the tile nor {of}.")
         if math.prod(shape) < 1 or not shape:
-            _fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
+            fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
         return math.prod(shape)
 
     def _prefetch(self, prefetch: Prefetch, scope: _Scope, place: str) -> None:
         column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
         if column is None or column.role is not Role.column:
-            _fail(place, f"'{prefetch.column}' is not a column of the kernel.")
+            fail(place, f"'{prefetch.column}' is not a column of the kernel.")
         if buffer is None or buffer.rows is None or buffer.role in (Role.output, Role.total):
-            _fail(place, f"'{prefetch.buffer}' is not an input with rows.")
+            fail(place, f"'{prefetch.buffer}' is not an input with rows.")
         if prefetch.shift is not None and scope.types.get(prefetch.shift) not in _INDEX:
-            _fail(place, f"'{prefetch.shift}' is not an index here.")
+            fail(place, f"'{prefetch.shift}' is not an index here.")
         if prefetch.distance < 1:
-            _fail(place, f"the prefetch distance must be positive (got {prefetch.distance}).")
+            fail(place, f"the prefetch distance must be positive (got {prefetch.distance}).")
 
     # ------------------------------------------------------------ expressions
 
@@ -393,7 +345,7 @@ class _Verifier:
         self._expr(value, scope)
         found = dtype_of(value, scope.types)
         if found is not dtype:
-            _fail(place, f"the value is {found.value}, expected {dtype.value}.")
+            fail(place, f"the value is {found.value}, expected {dtype.value}.")
 
     def _expr(self, expr: Expr, scope: _Scope) -> None:
         match expr:
