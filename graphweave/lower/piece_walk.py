@@ -5,8 +5,9 @@
 
 Positions within the pieces are counted over all pieces, so that scratch for edges of divided rows is no longer than
 these rows. Arrays of a tile are indexed by such a position. So are stashes, which become tensors, since a row's edges
-are walked by several threads, and by one kernel for each pass. They are kept, not computed again, because only what is dear
-is stashed: divided rows take as much of it as they have edges, undivided ones what the longest has for each thread.
+are walked by several threads, and by one kernel for each pass. A stash is kept, not computed again, because only what
+is dear is stashed: divided rows take as much of it as they have edges, undivided ones what the longest has for each
+thread.
 """
 
 from __future__ import annotations
