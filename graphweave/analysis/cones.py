@@ -235,7 +235,7 @@ class _Walk:
                 self._pulls[(x, m)] = None
             case Push(x) | Pull(x):  # a pull of shared data
                 self.visit(x)
-            case MatMul(x, w):
+            case MatMul(x, w, None):
                 self._shared[w] = None  # read as a whole
                 self.visit(x)
             case _:

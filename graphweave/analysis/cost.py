@@ -37,8 +37,6 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Type,
-    TypedGram,
-    TypedMatMul,
     TypedPush,
 )
 from graphweave.ir.message.pairs import pair_space
@@ -151,7 +149,7 @@ class _Counter:
                     totals.append(ref)
                 elif not isinstance(self.nodes[node.x], Const):
                     self._mark(node.x, {(late, node.map, None)})
-            elif isinstance(node, Gram) and self._on_edges(node.x):
+            elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
             elif isinstance(node, Aten) or is_typed(node):
                 for r in call_operands(self.program, ref):
@@ -214,7 +212,7 @@ class _Counter:
         size = numel(t.shape) * t.dtype.itemsize
         if isinstance(node, Pull) and ref not in self.given:
             return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
-        leaf = isinstance(node, Input | Aten | TypedMatMul) or (ref in self.given and not is_structure(node))
+        leaf = isinstance(node, Input | Aten) or is_typed(node) or (ref in self.given and not is_structure(node))
         return size if leaf else 0
 
     # -------------------------------------------------------- costs
@@ -222,7 +220,7 @@ class _Counter:
     def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Aten | TypedMatMul):
+            if ref in self.given or isinstance(node, Pull | Input | Aten) or is_typed(node):
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
                 if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
@@ -237,12 +235,12 @@ class _Counter:
         if isinstance(node, TypedPush):
             self._typed_push(node)
             return
-        assert isinstance(node, TypedMatMul | TypedGram)
+        assert isinstance(node, MatMul | Gram) and node.map is not None
         t, types, rows = self.types[ref], self.types[node.map], self.types[node.x]
         assert isinstance(t, Type) and isinstance(types, MapType) and isinstance(rows, Type)
-        ends = (node.x,) if isinstance(node, TypedMatMul) else (node.x, node.y)
+        ends = (node.x,) if isinstance(node, MatMul) else (node.x, node.y)
         moved = sum(self._size(r) for r in ends if gathered(self.program, r).map is not None or self._on_edges(r))
-        matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, TypedMatMul) else t
+        matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, MatMul) else t
         assert isinstance(matrix, Type)
         self.cost.add(rows.space, bytes=moved + _INDEX_BYTES, products=2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
@@ -307,7 +305,7 @@ class _Counter:
 
     def _products(self, ref: Ref) -> float:
         node = self.nodes[ref]
-        if not isinstance(node, MatMul):
+        if not isinstance(node, MatMul) or node.map is not None:
             return 0
         w = self.types[node.w]
         assert isinstance(w, Type)

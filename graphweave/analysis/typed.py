@@ -10,8 +10,11 @@ from dataclasses import dataclass
 
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     Const,
+    Gram,
     MapOf,
+    MatMul,
     Node,
     Permute,
     Program,
@@ -19,8 +22,6 @@ from graphweave.ir.message.nodes import (
     Ref,
     Reshape,
     Type,
-    TypedGram,
-    TypedMatMul,
     TypedPush,
 )
 
@@ -50,7 +51,7 @@ def gathered(program: Program, ref: Ref) -> Gathered:
 
 
 def matrices(program: Program, ref: Ref) -> Matrices:
-    """How the matrices of a TypedMatMul are read."""
+    """How the matrices of a typed MatMul are read."""
     node, t = program.nodes[ref], program.types[ref]
     assert isinstance(t, Type)
     swapped = (*range(len(t.shape) - 2), len(t.shape) - 1, len(t.shape) - 2)
@@ -71,9 +72,9 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
     node = program.nodes[ref]
     types: list[Ref] = []
     match node:
-        case TypedMatMul(x, w):
+        case MatMul(x, w, int()):
             rows, others = [gathered(program, x)], [matrices(program, w).w]
-        case TypedGram(x, y):
+        case Gram(x, y, int()):
             rows, others = [gathered(program, x), gathered(program, y)], []
         case TypedPush(x, w, scale, t):
             rows, others, types = [gathered(program, x)], [matrices(program, w).w], [t]
@@ -81,9 +82,15 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
         case _:
             return operands(node)
     maps = [r.map for r in rows if r.map is not None]
+    assert node.map is not None
     indices = [n.index for m in (*maps, *types, node.map) if isinstance(n := program.nodes[m], MapOf)]
     return tuple(dict.fromkeys([*(r.x for r in rows), *others, *indices]))
 
 
 def is_typed(node: Node) -> bool:
-    return isinstance(node, TypedMatMul | TypedGram | TypedPush)
+    """Whether `node` is a product whose matrices are chosen along a map."""
+    return isinstance(node, TypedPush) or (isinstance(node, MatMul | AddMatMul | Gram) and node.map is not None)
+
+
+def is_typed_product(node: Node) -> bool:
+    return isinstance(node, MatMul) and node.map is not None

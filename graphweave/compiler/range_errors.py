@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from graphweave.analysis.cones import map_type
+from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import index_words
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.lines import shown_location
@@ -26,9 +27,6 @@ from graphweave.ir.message.nodes import (
     Pull,
     Push,
     Ref,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
 )
 
 _CHECK = "builtin._assert_index"
@@ -101,7 +99,7 @@ def _has_index(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, Aten):
         return node.target in _INDEXED or node.target == _CHECK
-    return isinstance(node, Pull | Push | TypedMatMul | TypedGram | TypedPush)
+    return isinstance(node, Pull | Push) or is_typed(node)
 
 
 def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Mapping[Space, int]) -> MapError | None:

@@ -23,8 +23,6 @@ from graphweave.ir.message.nodes import (
     Push,
     Ref,
     Type,
-    TypedGram,
-    TypedMatMul,
     TypedPush,
 )
 from graphweave.ir.message.show import show, show_type
@@ -191,7 +189,7 @@ def describe(
         if isinstance(step, Region):
             continue
         node = program.nodes[step.ref]
-        products += isinstance(node, MatMul | AddMatMul | Gram | TypedMatMul | TypedGram | TypedPush)
+        products += isinstance(node, MatMul | AddMatMul | Gram | TypedPush)
         if is_work(program, step.ref):
             assert isinstance(node, Aten)
             why = refused.get(step.ref, "no kernel computes it")

@@ -43,8 +43,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
     TypedPush,
     ValueType,
 )
@@ -170,17 +168,13 @@ class _Line:
                 x, m = self.pair()
                 return Push(x, m, self.member(Fold, fold), self.empty())
             case "matmul":
-                return MatMul(*self.pair())
+                return MatMul(*self.pair(), self.product_map())
             case "addmatmul":
                 a = self.ref()
                 self.take(",")
-                return AddMatMul(a, *self.pair())
+                return AddMatMul(a, *self.pair(), self.product_map())
             case "gram":
-                return Gram(*self.pair())
-            case "typedmatmul":
-                return TypedMatMul(*self.triple())
-            case "typedgram":
-                return TypedGram(*self.triple())
+                return Gram(*self.pair(), self.product_map())
             case "typedpush":
                 x, w, scale = self.triple()
                 self.take(",")
@@ -282,6 +276,13 @@ class _Line:
         first = self.ref()
         self.take(",")
         return first, *self.pair()
+
+    def product_map(self) -> Ref | None:
+        """The map of a product, which is to unit where none is named."""
+        if self.peek() != ",":
+            return None
+        self.take(",")
+        return self.ref()
 
     def several(self, item: Callable[[], _T]) -> tuple[_T, ...]:
         items = [item()]

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from graphweave.core.types import Space
+from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     AddMatMul,
     AnyType,
@@ -39,8 +40,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
     TypedPush,
     ValueType,
 )
@@ -103,16 +102,8 @@ def show_node(node: Node) -> str:
             return f"pad %{x} dim={dim} {before}, {after}"
         case Concat(xs, dim):
             return f"concat dim={dim} {_refs(xs)}".rstrip()
-        case MatMul(x, w):
-            return f"matmul %{x}, %{w}"
-        case AddMatMul(a, x, w):
-            return f"addmatmul %{a}, %{x}, %{w}"
-        case Gram(x, y):
-            return f"gram %{x}, %{y}"
-        case TypedMatMul(x, w, m):
-            return f"typedmatmul %{x}, %{w}, %{m}"
-        case TypedGram(x, y, m):
-            return f"typedgram %{x}, %{y}, %{m}"
+        case MatMul() | AddMatMul() | Gram():
+            return f"{type(node).__name__.lower()} {_refs(operands(node))}"
         case TypedPush(x, w, scale, t, m):
             return f"typedpush %{x}, %{w}, %{scale}, %{t}, %{m}"
         case Join(xs, space):

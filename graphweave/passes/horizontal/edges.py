@@ -16,8 +16,10 @@ from graphweave.core.types import Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
+    Gram,
     MapOf,
     MapType,
+    MatMul,
     Pointwise,
     Program,
     Pull,
@@ -25,8 +27,6 @@ from graphweave.ir.message.nodes import (
     Ref,
     Reshape,
     ToUnit,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rewritten import Rewritten, unchanged
@@ -44,7 +44,7 @@ class ToEdges:
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` with such work on edges; the same object where there is none."""
-        if not any(isinstance(n, TypedMatMul | TypedGram) for n in program.nodes):
+        if not any(isinstance(n, MatMul | Gram) and n.map is not None for n in program.nodes):
             return unchanged(program)
         mover = _Mover(program, self.statistics)
         replaced = mover.replaced()
@@ -72,11 +72,11 @@ class _Mover:
         out: dict[Ref, Ref] = {}
         for ref, node in enumerate(self.program.nodes):
             new: Ref | None = None
-            if isinstance(node, TypedMatMul):
+            if isinstance(node, MatMul) and node.map is not None:
                 new = self._product(ref, node)
                 if new is not None:
                     self._fold(self.users[ref], new, out)
-            elif isinstance(node, TypedGram):
+            elif isinstance(node, Gram) and node.map is not None:
                 new = self._gram(ref, node)
             elif isinstance(node, Pull):
                 new = self._pulled(ref, node)
@@ -86,14 +86,14 @@ class _Mover:
 
     # -------------------------------------------------------- the three forms
 
-    def _product(self, ref: Ref, node: TypedMatMul) -> Ref | None:
+    def _product(self, ref: Ref, node: MatMul) -> Ref | None:
         """typed(push(x, m) * s, W, t) -> push(typed(x, W, t . m) * pull(s, m), m)"""
         found = self._pushed(node.x)
         if found is None:
             return None
         scaled, push, loc = found[0], found[1], self.build.locs[ref]
         rows = shaped(self.build, push.x, value_type(self.build, node.x).shape, loc)
-        inner = self.build.add(TypedMatMul(rows, node.w, self._composed(node.map, push.map, loc)), loc)
+        inner = self.build.add(MatMul(rows, node.w, self._composed(node.map, push.map, loc)), loc)
         return self.build.add(Push(self._times(inner, scaled, push.map, loc), push.map, Fold.sum), loc)
 
     def _fold(self, users_of: list[Ref], new: Ref, out: dict[Ref, Ref]) -> None:
@@ -105,8 +105,8 @@ class _Mover:
                 loc = self.build.locs[ref]
                 out[ref] = self.build.add(Push(push.x, self._composed(node.map, push.map, loc), Fold.sum), loc)
 
-    def _gram(self, ref: Ref, node: TypedGram) -> Ref | None:
-        """typedgram(push(x, m) * s, y, t) -> typedgram(x, pull(y, m) * pull(s, m), t . m), and the other way round"""
+    def _gram(self, ref: Ref, node: Gram) -> Ref | None:
+        """gram(push(x, m) * s, y, t) -> gram(x, pull(y, m) * pull(s, m), t . m), and the other way round"""
         loc = self.build.locs[ref]
         for first in (True, False):
             one, other = (node.x, node.y) if first else (node.y, node.x)
@@ -117,7 +117,7 @@ class _Mover:
             rows = shaped(self.build, push.x, value_type(self.build, one).shape, loc)
             far = self._times(self._pull(other, push.map, loc), scaled, push.map, loc)
             t = self._composed(node.map, push.map, loc)
-            return self.build.add(TypedGram(rows, far, t) if first else TypedGram(far, rows, t), loc)
+            return self.build.add(Gram(rows, far, t) if first else Gram(far, rows, t), loc)
         return None
 
     def _pulled(self, ref: Ref, node: Pull) -> Ref | None:
@@ -126,11 +126,16 @@ class _Mover:
             return None
         scaled = self._scaled(node.x)
         typed = self.build.nodes[scaled.rows] if scaled is not None else None
-        if scaled is None or not isinstance(typed, TypedMatMul) or not self._only_pulled(scaled.rows, node.map):
+        if (
+            scaled is None
+            or not isinstance(typed, MatMul)
+            or typed.map is None
+            or not self._only_pulled(scaled.rows, node.map)
+        ):
             return None
         loc, t = self.build.locs[ref], value_type(self.build, ref)
         x = self._pull(typed.x, node.map, loc)
-        inner = self.build.add(TypedMatMul(x, typed.w, self._composed(typed.map, node.map, loc)), loc)
+        inner = self.build.add(MatMul(x, typed.w, self._composed(typed.map, node.map, loc)), loc)
         return shaped(self.build, self._times(inner, scaled, node.map, loc), t.shape, loc)
 
     # -------------------------------------------------------- what is there
@@ -153,7 +158,7 @@ class _Mover:
         return _Scaled(below_reshapes(self.build, rows[0].ref), scales, p.sign)
 
     def _makes_rows(self, ref: Ref) -> bool:
-        return isinstance(self.build.nodes[below_reshapes(self.build, ref)], Push | TypedMatMul)
+        return isinstance(self.build.nodes[below_reshapes(self.build, ref)], Push | MatMul)
 
     def _is_sum(self, push: Push) -> bool:
         return push.fold is Fold.sum and push.empty == 0 and isinstance(self.build.nodes[push.map], MapOf)
@@ -166,7 +171,7 @@ class _Mover:
     def _only_multiplied(self, ref: Ref) -> bool:
         """Do nothing but typed products and grams read the rows, through factors and views?"""
         return ref not in self.program.outputs and all(
-            isinstance(n := self.program.nodes[u], TypedMatMul | TypedGram)
+            (isinstance(n := self.program.nodes[u], MatMul | Gram) and n.map is not None)
             or (isinstance(n, Pointwise | Reshape) and self._only_multiplied(u))
             for u in self.users[ref]
         )
@@ -200,8 +205,9 @@ class _Mover:
             return self.build.add(Pull(node.x, self._composed(node.map, m, loc)), loc)
         return self.build.add(Pull(ref, m), loc)
 
-    def _composed(self, m: Ref, n: Ref, loc: str) -> Ref:
+    def _composed(self, m: Ref | None, n: Ref, loc: str) -> Ref:
         """The map r -> m(n(r))."""
+        assert m is not None
         outer = self.build.nodes[m]
         if not isinstance(outer, MapOf):
             t = self.build.types[n]

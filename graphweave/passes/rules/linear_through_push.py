@@ -22,11 +22,11 @@ def into_push(build: Builder, ref: Ref) -> Ref | None:
     """push(x) W -> push(x W); gram(push(x, m), g) -> gram(x, pull(g, m))"""
     loc = build.locs[ref]
     match build.nodes[ref]:
-        case MatMul(x, w) if (push := _sum(build, x)) is not None:
+        case MatMul(x, w, None) if (push := _sum(build, x)) is not None:
             return build.add(Push(build.add(MatMul(_flat(build, push.x, loc), w), loc), push.map, Fold.sum), loc)
-        case Gram(x, y) if (push := _sum(build, x)) is not None:
+        case Gram(x, y, None) if (push := _sum(build, x)) is not None:
             return build.add(Gram(_flat(build, push.x, loc), build.add(Pull(y, push.map), loc)), loc)
-        case Gram(x, y) if (push := _sum(build, y)) is not None:
+        case Gram(x, y, None) if (push := _sum(build, y)) is not None:
             return build.add(Gram(build.add(Pull(x, push.map), loc), _flat(build, push.x, loc)), loc)
         case _:
             return None
@@ -38,17 +38,17 @@ def out_of_push(build: Builder, ref: Ref) -> Ref | None:
     match node:
         case Push(x, m, Fold.sum, 0) if isinstance(build.nodes[m], MapOf):
             product = build.nodes[x]
-            if isinstance(product, MatMul):
+            if isinstance(product, MatMul) and product.map is None:
                 return build.add(MatMul(build.add(Push(product.x, m, Fold.sum), loc), product.w), loc)
             if isinstance(product, Pointwise) and product.op is Op.neg:
                 return build.add(Pointwise(Op.neg, (build.add(Push(product.args[0], m, Fold.sum), loc),)), loc)
             if isinstance(product, Pointwise) and product.op in (Op.add, Op.sub):
                 return _apart(build, ref, node, product)
             return None
-        case Gram(x, y) if (pull := _pull(build, x)) is not None:
+        case Gram(x, y, None) if (pull := _pull(build, x)) is not None:
             a = _flat(build, _where_pulled(build, pull, loc), loc)
             return build.add(Gram(a, build.add(Push(y, pull.map, Fold.sum), loc)), loc)
-        case Gram(x, y) if (pull := _pull(build, y)) is not None:
+        case Gram(x, y, None) if (pull := _pull(build, y)) is not None:
             b = _flat(build, _where_pulled(build, pull, loc), loc)
             return build.add(Gram(build.add(Push(x, pull.map, Fold.sum), loc), b), loc)
         case _:
@@ -59,13 +59,13 @@ def scale_out(build: Builder, ref: Ref) -> Ref | None:
     """(x * s) W -> (x W) * s for s of one number a row, and quotients; gram(x * s, g) -> gram(x, g * s)"""
     loc = build.locs[ref]
     match build.nodes[ref]:
-        case MatMul(x, w) if (parts := _scaled(build, x)) is not None:
+        case MatMul(x, w, None) if (parts := _scaled(build, x)) is not None:
             op, rows, s = parts
             return build.add(Pointwise(op, (build.add(MatMul(rows, w), loc), s)), loc)
-        case Gram(x, y) if (parts := _scaled(build, x)) is not None:
+        case Gram(x, y, None) if (parts := _scaled(build, x)) is not None:
             op, rows, s = parts
             return build.add(Gram(rows, build.add(Pointwise(op, (y, s)), loc)), loc)
-        case Gram(x, y) if (parts := _scaled(build, y)) is not None:
+        case Gram(x, y, None) if (parts := _scaled(build, y)) is not None:
             op, rows, s = parts
             return build.add(Gram(build.add(Pointwise(op, (x, s)), loc), rows), loc)
         case _:
@@ -75,7 +75,7 @@ def scale_out(build: Builder, ref: Ref) -> Ref | None:
 def _apart(build: Builder, ref: Ref, push: Push, both: Pointwise) -> Ref | None:
     """push(a W + b) -> push(a W) + push(b), where a part is a product or a slice of one."""
     t = value_type(build, push.x)
-    if not any(isinstance(build.nodes[r], MatMul) for r in both.args):
+    if not any(isinstance(n := build.nodes[r], MatMul) and n.map is None for r in both.args):
         return None
     if any(value_type(build, r) != t for r in both.args):
         return None

@@ -33,7 +33,7 @@ _ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat, MatMul)
 def postpone(build: Builder, ref: Ref) -> Ref | None:
     """f(pull(x, m)) -> pull(f(x), m)"""
     node = build.nodes[ref]
-    if not isinstance(node, _ROW_WISE):
+    if not isinstance(node, _ROW_WISE) or (isinstance(node, MatMul) and node.map is not None):
         return None
     own = [r for r in operands(node) if isinstance(t := build.types[r], Type) and t.space != UNIT]
     maps = {_map(build, r) for r in own if not isinstance(build.nodes[r], Const)}

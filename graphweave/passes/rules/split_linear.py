@@ -20,13 +20,13 @@ def split_linear(build: Builder, ref: Ref) -> Ref | None:
     """[a ; b] W -> a W1 + b W2; (a + b) W -> a W + b W"""
     node = build.nodes[ref]
     match node:
-        case MatMul(x, w):
+        case MatMul(x, w, None):
             return _product(build, ref, x, w)
-        case Gram(x, y):
+        case Gram(x, y, None):
             return _gram(build, ref, x, y)
         case Reduce(x, Fold.sum, dims) if isinstance(inner := build.nodes[x], Concat) and inner.dim in dims:
             return _feature_sum(build, ref, node, inner)
-        case Slice(x, 0) if isinstance(inner := build.nodes[x], MatMul):
+        case Slice(x, 0) if isinstance(inner := build.nodes[x], MatMul) and inner.map is None:
             w = build.add(Slice(inner.w, 1, node.start, node.stop, node.step), build.locs[ref])
             return build.add(MatMul(inner.x, w), build.locs[ref])
         case _:

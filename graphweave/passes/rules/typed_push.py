@@ -9,7 +9,7 @@ from __future__ import annotations
 from graphweave.core.types import DType, Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import MapOf, Push, Ref, TypedMatMul, TypedPush
+from graphweave.ir.message.nodes import MapOf, MatMul, Push, Ref, TypedPush
 from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
@@ -23,7 +23,7 @@ def typed_push(build: Builder, ref: Ref) -> Ref | None:
     if not isinstance(build.nodes[push.map], MapOf) or whole.dtype not in (DType.f32, DType.f64):
         return None
     p = product(build, push.x)
-    found = [(f, n) for f in p.factors if isinstance(n := build.nodes[below_reshapes(build, f.ref)], TypedMatMul)]
+    found = [(f, n) for f in p.factors if (n := _typed(build, f.ref)) is not None]
     if len(found) != 1:
         return None
     factor, typed = found[0]
@@ -33,8 +33,14 @@ def typed_push(build: Builder, ref: Ref) -> Ref | None:
     loc, rows = build.locs[ref], value_type(build, typed.x)
     scale = multiplied(build, [Factor(f.ref, (), f.inverse) for f in others], rows.dtype, rows.space, loc)
     scale = shaped(build, scale, (), loc)
+    assert typed.map is not None
     out = build.add(TypedPush(typed.x, typed.w, scale, typed.map, push.map), loc)
     return negated(build, shaped(build, out, whole.shape, loc), p.sign, loc)
+
+
+def _typed(build: Builder, ref: Ref) -> MatMul | None:
+    node = build.nodes[below_reshapes(build, ref)]
+    return node if isinstance(node, MatMul) and node.map is not None else None
 
 
 RULE = Rule("typed-push", "push(s * typed(x, W, t), m)", "typedpush(x, W, s, t, m)", typed_push)

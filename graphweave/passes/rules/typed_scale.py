@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import MapOf, Pull, Ref, TypedMatMul
+from graphweave.ir.message.nodes import MapOf, MatMul, Pull, Ref
 from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
@@ -16,7 +16,7 @@ from graphweave.passes.rules.rule import Rule
 def typed_scale(build: Builder, ref: Ref) -> Ref | None:
     """typed(pull(x, m) * s, W, t) -> typed(pull(x, m), W, t) * s"""
     node = build.nodes[ref]
-    if not isinstance(node, TypedMatMul):
+    if not isinstance(node, MatMul) or node.map is None:
         return None
     shape = value_type(build, node.x).shape
     p = product(build, node.x)
@@ -28,7 +28,7 @@ def typed_scale(build: Builder, ref: Ref) -> Ref | None:
     if not isinstance(pull, Pull) or not isinstance(build.nodes[pull.map], MapOf):
         return None
     loc, t = build.locs[ref], value_type(build, ref)
-    inner = build.add(TypedMatMul(shaped(build, rows[0].ref, shape, loc), node.w, node.map), loc)
+    inner = build.add(MatMul(shaped(build, rows[0].ref, shape, loc), node.w, node.map), loc)
     ones = (1,) * len(t.shape)
     factors = [Factor(inner, t.shape), *(Factor(f.ref, ones, f.inverse) for f in scales)]
     return negated(build, multiplied(build, factors, t.dtype, t.space, loc), p.sign, loc)
