@@ -100,7 +100,7 @@ APPLIES = {
 %18: E[2, 9, 8] f64 = mul %17, %16
 %19: R[2, 9, 8] f64 = push.sum %18, %3"""),
     ],
-    "typed-scale": [
+    "scale-out-of-gathered": [
         ("times a number", """
 %16: E[1] f64 = input s
 %17: E[4] f64 = mul %16, %8

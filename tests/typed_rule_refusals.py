@@ -111,7 +111,7 @@ REFUSED = {
 %18: E[9, 8] i64 = mul %17, %16
 %19: R[9, 8] i64 = push.sum %18, %3"""),
     ],
-    "typed-scale": [
+    "scale-out-of-gathered": [
         ("nothing to scale", "%16: E[3] f64 = matmul %8, %5, %3"),
         ("rows of the edges", """
 %16: E[4] f64 = input y

@@ -42,6 +42,7 @@ from graphweave.passes.rules import (
     postpone,
     pull_scale,
     reciprocal,
+    scale_out,
     split_linear,
     totals,
     typed_push,
@@ -63,7 +64,7 @@ Moves: TypeAlias = Callable[[Program, frozenset[Ref]], Iterator[Move]]
 
 OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)
-NARROWER = (linear_through_push.SCALE, linear_through_push.INTO, postpone.RULE)
+NARROWER = (scale_out.RULE, linear_through_push.INTO, postpone.RULE)
 ALONE = (
     injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, pull_scale.RULE,
     split_linear.RULE, linear_through_push.OUT,

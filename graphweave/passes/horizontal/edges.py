@@ -26,11 +26,12 @@ from graphweave.ir.message.nodes import (
     Push,
     Ref,
     Reshape,
-    ToUnit,
 )
-from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
+from graphweave.passes.maps import composed
+from graphweave.passes.products import Factor, below_reshapes, product, shaped, value_type
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.rules.factor import is_harmless
+from graphweave.passes.rules.linear_through_push import Pushed, ends, moved_into, pulled, times_pulled
 from graphweave.passes.substitute import substitute
 
 
@@ -77,7 +78,7 @@ class _Mover:
                 if new is not None:
                     self._fold(self.users[ref], new, out)
             elif isinstance(node, Gram) and node.map is not None:
-                new = self._gram(ref, node)
+                new = self._product(ref, node)
             elif isinstance(node, Pull):
                 new = self._pulled(ref, node)
             if new is not None:
@@ -86,15 +87,13 @@ class _Mover:
 
     # -------------------------------------------------------- the three forms
 
-    def _product(self, ref: Ref, node: MatMul) -> Ref | None:
-        """typed(push(x, m) * s, W, t) -> push(typed(x, W, t . m) * pull(s, m), m)"""
-        found = self._pushed(node.x)
-        if found is None:
-            return None
-        scaled, push, loc = found[0], found[1], self.build.locs[ref]
-        rows = shaped(self.build, push.x, value_type(self.build, node.x).shape, loc)
-        inner = self.build.add(MatMul(rows, node.w, self._composed(node.map, push.map, loc)), loc)
-        return self.build.add(Push(self._times(inner, scaled, push.map, loc), push.map, Fold.sum), loc)
+    def _product(self, ref: Ref, node: MatMul | Gram) -> Ref | None:
+        """typed(push(x, m) * s, W, t) -> push(typed(x, W, t . m) * pull(s, m), m), and a gram of such rows alike"""
+        for side, end in enumerate(ends(node)):
+            found = self._pushed(end)
+            if found is not None:
+                return moved_into(self.build, ref, side, found)
+        return None
 
     def _fold(self, users_of: list[Ref], new: Ref, out: dict[Ref, Ref]) -> None:
         """push(push(x, m), fold) -> push(x, fold . m)"""
@@ -103,22 +102,9 @@ class _Mover:
             node = self.build.nodes[ref]
             if isinstance(node, Push) and self._is_sum(node) and isinstance(push, Push):
                 loc = self.build.locs[ref]
-                out[ref] = self.build.add(Push(push.x, self._composed(node.map, push.map, loc), Fold.sum), loc)
-
-    def _gram(self, ref: Ref, node: Gram) -> Ref | None:
-        """gram(push(x, m) * s, y, t) -> gram(x, pull(y, m) * pull(s, m), t . m), and the other way round"""
-        loc = self.build.locs[ref]
-        for first in (True, False):
-            one, other = (node.x, node.y) if first else (node.y, node.x)
-            found = self._pushed(one)
-            if found is None:
-                continue
-            scaled, push = found
-            rows = shaped(self.build, push.x, value_type(self.build, one).shape, loc)
-            far = self._times(self._pull(other, push.map, loc), scaled, push.map, loc)
-            t = self._composed(node.map, push.map, loc)
-            return self.build.add(Gram(rows, far, t) if first else Gram(far, rows, t), loc)
-        return None
+                both = composed(self.build, node.map, push.map, loc)
+                assert both is not None
+                out[ref] = self.build.add(Push(push.x, both, Fold.sum), loc)
 
     def _pulled(self, ref: Ref, node: Pull) -> Ref | None:
         """pull(typed(x, W, t) * s, m) -> typed(pull(x, m), W, t . m) * pull(s, m)"""
@@ -133,21 +119,23 @@ class _Mover:
             or not self._only_pulled(scaled.rows, node.map)
         ):
             return None
-        loc, t = self.build.locs[ref], value_type(self.build, ref)
-        x = self._pull(typed.x, node.map, loc)
-        inner = self.build.add(MatMul(x, typed.w, self._composed(typed.map, node.map, loc)), loc)
-        return shaped(self.build, self._times(inner, scaled, node.map, loc), t.shape, loc)
+        loc, m = self.build.locs[ref], node.map
+        x = pulled(self.build, typed.x, m, loc)
+        inner = self.build.add(MatMul(x, typed.w, composed(self.build, typed.map, m, loc)), loc)
+        out = times_pulled(self.build, inner, scaled.scales, scaled.sign, m, loc)
+        return shaped(self.build, out, value_type(self.build, ref).shape, loc)
 
     # -------------------------------------------------------- what is there
 
-    def _pushed(self, ref: Ref) -> tuple[_Scaled, Push] | None:
+    def _pushed(self, ref: Ref) -> Pushed | None:
         """`ref` as a push from fewer rows, whose rows are used in typed products only."""
         scaled = self._scaled(ref)
         push = self.build.nodes[scaled.rows] if scaled is not None else None
         if scaled is None or not isinstance(push, Push) or not self._is_sum(push) or not self._fewer(push.map):
             return None
         harmless = all(is_harmless(self.build, f, push.map) for f in scaled.scales)
-        return (scaled, push) if harmless and self._only_multiplied(scaled.rows) else None
+        good = harmless and self._only_multiplied(scaled.rows)
+        return Pushed(push, scaled.scales, scaled.sign) if good else None
 
     def _scaled(self, ref: Ref) -> _Scaled | None:
         p, whole = product(self.build, ref), numel(value_type(self.build, ref).shape)
@@ -182,35 +170,3 @@ class _Mover:
             or (isinstance(n, Pointwise | Reshape) and self._only_pulled(u, m))
             for u in self.users[ref]
         )
-
-    # -------------------------------------------------------- what is made
-
-    def _times(self, ref: Ref, scaled: _Scaled, m: Ref, loc: str) -> Ref:
-        """`ref` times the scales, pulled along `m`."""
-        t = value_type(self.build, ref)
-        ones = (1,) * len(t.shape)
-        factors = [Factor(ref, t.shape)]
-        for f in scaled.scales:
-            factors.append(Factor(self._pull(f.ref, m, loc), ones, f.inverse))
-        out = multiplied(self.build, factors, t.dtype, t.space, loc)
-        return negated(self.build, out, scaled.sign, loc)
-
-    def _pull(self, ref: Ref, m: Ref, loc: str) -> Ref:
-        """pull(pull(x, n), m) -> pull(x, n . m)"""
-        node, t, mt = self.build.nodes[ref], value_type(self.build, ref), self.build.types[m]
-        assert isinstance(mt, MapType)
-        if t.space != mt.cod:
-            return ref  # shared data
-        if isinstance(node, Pull) and isinstance(self.build.nodes[node.map], MapOf):
-            return self.build.add(Pull(node.x, self._composed(node.map, m, loc)), loc)
-        return self.build.add(Pull(ref, m), loc)
-
-    def _composed(self, m: Ref | None, n: Ref, loc: str) -> Ref:
-        """The map r -> m(n(r))."""
-        assert m is not None
-        outer = self.build.nodes[m]
-        if not isinstance(outer, MapOf):
-            t = self.build.types[n]
-            assert isinstance(t, MapType)
-            return self.build.add(ToUnit(t.dom), loc)
-        return self.build.add(MapOf(self.build.add(Pull(outer.index, n), loc), outer.cod, outer.wrap), loc)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     Gram,
     MapOf,
@@ -23,7 +24,9 @@ from graphweave.ir.message.nodes import (
     ToUnit,
 )
 from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type, viewed
+from graphweave.passes.rules.linear_through_push import ends
 from graphweave.passes.rules.rule import Rule
+from graphweave.passes.rules.split_linear import split
 
 
 def dot(build: Builder, ref: Ref) -> Ref | None:
@@ -182,25 +185,20 @@ def _shared(build: Builder, ref: Ref) -> MatMul | None:
 
 def distributed(build: Builder, ref: Ref) -> Ref | None:
     """typed(a + b, W, t) -> typed(a, W, t) + typed(b, W, t), and grams alike, where one part has a vector of types"""
-    node, loc = build.nodes[ref], build.locs[ref]
+    node = build.nodes[ref]
     if not isinstance(node, MatMul | Gram) or node.map is None:
         return None
-    value = node.x if isinstance(node, MatMul) else node.y
-    both = build.nodes[below_reshapes(build, value)]
-    shape = value_type(build, value).shape
+    m, side = node.map, len(ends(node)) - 1
+    whole = ends(node)[side]
+    shape, both = value_type(build, whole).shape, build.nodes[below_reshapes(build, whole)]
     if not isinstance(both, Pointwise) or both.op not in (Op.add, Op.sub) or len(shape) != 1:
         return None
-    whole = value_type(build, below_reshapes(build, value))
-    if any(value_type(build, r) != whole for r in both.args):
+    if any(numel(value_type(build, r).shape) != numel(shape) for r in both.args):
         return None
-    parts = [shaped(build, r, shape, loc) for r in both.args]
-    if not any(_scaled_vector(build, r, node.map) is not None or _shared(build, r) is not None for r in parts):
+    parts = [shaped(build, r, shape, build.locs[ref]) for r in both.args]
+    if not any(_scaled_vector(build, r, m) is not None or _shared(build, r) is not None for r in parts):
         return None
-    if isinstance(node, MatMul):
-        made = [build.add(MatMul(r, node.w, node.map), loc) for r in parts]
-    else:
-        made = [build.add(Gram(node.x, r, node.map), loc) for r in parts]
-    return build.add(Pointwise(both.op, (made[0], made[1])), loc)
+    return split(build, ref, side)
 
 
 def _scaled_vector(build: Builder, ref: Ref, m: Ref) -> tuple[int, list[Factor], Ref] | None:
