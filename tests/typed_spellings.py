@@ -15,7 +15,7 @@ from graphweave import ops
 from graphweave.analysis.typed import is_typed
 from graphweave.compiler.report import Report
 from graphweave.core.types import UNIT
-from graphweave.ir.message.nodes import Gram, MapType, MatMul, Program, Type, TypedPush
+from graphweave.ir.message.nodes import Gram, MapType, MatMul, Program, Type
 from graphweave.ir.message.parse import parse
 
 
@@ -133,8 +133,8 @@ def programs_of(report: Report) -> list[Program]:
 def assert_no_matrices_of_edges(report: Report, elements: int) -> None:
     """Programs have typed products, forward and backward; no value but those of types, and what all share, has rows of
     as many as `elements` numbers; nothing of that is left to PyTorch."""
-    kinds = {type(n) for p in programs_of(report) for n in p.nodes if is_typed(n)}
-    assert kinds & {MatMul, TypedPush}
+    kinds = {type(n) for p in programs_of(report) for r, n in enumerate(p.nodes) if is_typed(p, r)}
+    assert kinds & {MatMul}
     assert Gram in kinds
     assert_no_wide_rows_of_edges(report, elements)
 
@@ -144,7 +144,6 @@ def assert_no_wide_rows_of_edges(report: Report, elements: int) -> None:
     assert programs and not report.eager
     for program in programs:
         maps = {m for n in program.nodes if isinstance(n, MatMul | Gram) and (m := n.map) is not None}
-        maps |= {n.types for n in program.nodes if isinstance(n, TypedPush)}
         types = {t.cod for m in maps if isinstance(t := program.types[m], MapType)}
         wide = [
             f"%{r}: {t}"

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
-from graphweave.analysis.typed import call_operands, gathered, matrices
+from graphweave.analysis.typed import PushedProduct, call_operands, gathered, matrices, pushed_product
 from graphweave.compiler.products import Product
 from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
@@ -42,8 +42,8 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
             return _typed(program, ref, x, w, m, options)
         case nodes.Gram(x, y, int(m)):
             return _typed_gram(program, ref, (x, y), m, options)
-        case nodes.TypedPush():
-            return _pushed(program, ref, node, options)
+        case nodes.Push(map=m) if (pushed := pushed_product(program, ref)) is not None:
+            return _pushed(program, ref, pushed, m, options)
         case _:
             return None
 
@@ -103,9 +103,11 @@ def _typed_gram(program: Program, ref: Ref, ends: tuple[Ref, Ref], m: Ref, optio
     return outer
 
 
-def _pushed(program: Program, ref: Ref, node: nodes.TypedPush, options: Options) -> Step:
+def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: Options) -> Step:
+    node, scale = pushed.product, pushed.scale
+    assert node.map is not None
     rows, matrix, names = _Rows.of(program, node.x), matrices(program, node.w), call_operands(program, ref)
-    types, along = _Map.of(program, node.types), _Map.of(program, node.map)
+    types, along = _Map.of(program, node.map), _Map.of(program, m)
     *blocks, k, j = type_of(program, node.w).shape
     scatter = _CALLS[options.target][2](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
@@ -113,7 +115,7 @@ def _pushed(program: Program, ref: Ref, node: nodes.TypedPush, options: Options)
         given = dict(zip(names, values, strict=True))
         value, gather = rows.read(given)
         ends = types.index(given, counts), along.index(given, counts)
-        return scatter(value, given[matrix.w], *ends, gather, given.get(node.scale))
+        return scatter(value, given[matrix.w], *ends, gather, None if scale is None else given[scale].reshape(-1))
 
     return push
 

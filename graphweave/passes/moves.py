@@ -137,7 +137,7 @@ def _pairs_of(program: Program, node: Node) -> Iterator[tuple[Ref, Ref]]:
         candidates.append((_pull_map(program, node.x), node.map))
     elif isinstance(node, Gram) and node.map is not None:
         candidates += [(_pull_map(program, node.x), node.map), (_pull_map(program, node.y), node.map)]
-    elif isinstance(node, Push):
+    elif isinstance(node, Push) and not node.fused:
         candidates += [(node.map, t) for t in _types_behind(program, node.x)]
     yield from ((m, t) for m, t in candidates if m is not None and _may_pair(program, m, t))
 
@@ -179,7 +179,8 @@ def bases(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
 
 def typed_pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
     """All typed products that are pushed, at once: the rows of one go only when all of them do; then each alone."""
-    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, Push) and any(_types_behind(program, n.x)))
+    open_ = ((r, n) for r, n in enumerate(program.nodes) if isinstance(n, Push) and not n.fused)
+    sites = tuple(r for r, n in open_ if any(_types_behind(program, n.x)))
     if sites:
         yield Move((typed_push.RULE,), sites)
     if len(sites) > 1:

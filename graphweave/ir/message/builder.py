@@ -88,7 +88,7 @@ _REF_FIELDS: dict[str, tuple[str, ...]] = {
     "Random": ("seed",), "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",),
     "Reduce": ("x",), "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
     "MatMul": ("x", "w", "map"), "AddMatMul": ("a", "x", "w", "map"), "Gram": ("x", "y", "map"),
-    "TypedPush": ("x", "w", "scale", "types", "map"), "Part": ("x",),
+    "Part": ("x",),
 }  # fmt: skip
 
 

@@ -33,7 +33,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedPush,
     ValueType,
 )
 
@@ -68,12 +67,6 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             product, added = infer(MatMul(x, w, m), types), _value(a, types, node)
             _expect(added == product, node, f"a value like the product ({product})", added)
             return product
-        case TypedPush(x, w, scale, t, m):
-            product, s, along = infer(MatMul(x, w, t), types), _value(scale, types, node), _map(m, types, node)
-            assert isinstance(product, Type)
-            good = along.dom == product.space and s == Type(product.space, (), product.dtype)
-            _expect(good, node, f"a map of {product.space} and one number for each of its rows", s)
-            return Type(along.cod, product.shape, product.dtype)
         case Join(xs, space):
             return _join(node, [_value(x, types, node) for x in xs], space)
         case Part(x, of, at):

@@ -47,7 +47,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedPush,
     ValueType,
 )
 from graphweave.ir.message.pairs import space_of_pairs
@@ -102,12 +101,8 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
             return aten.add.Tensor(values[a], _matmul(values, types, x, w, m, rows_of))
         case Gram(x, y, m):
             return _gram(values, types, x, y, m, rows_of)
-        case TypedPush(x, w, scale, t, m):
-            out = _matmul(values, types, x, w, t, rows_of)
-            shape = _type(types, x).shape[:-1] + _type(types, w).shape[-1:]
-            by = _with_rank(values[scale], _type(types, scale), len(shape))
-            pushed = Type(_map(types, m).dom, shape, _type(types, x).dtype)
-            return _push(Push(x, m, Fold.sum), aten.mul.Tensor(out, by), pushed, values[m], _map(types, m), rows_of)
+        case Gram(x, y, m):
+            return _gram(values, types, x, y, m, rows_of)
         case Join(xs, _) if all(_type(types, x).space == UNIT for x in xs):
             return aten.stack.default([values[x] for x in xs])
         case Join(xs, _):

@@ -113,13 +113,16 @@ class Pull:
 class Push:
     """out[v] = fold over e with m(e) = v of x[e]; `empty` where no such e. `x: dom x F -> cod x F`.
 
-    (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value.
+    (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value. `fused` changes no value: the
+    schedule chooses that the product which `x` is shall be multiplied as it is pushed, and its rows be stored nowhere
+    (`analysis/typed.py` says of which products).
     """
 
     x: Ref
     map: Ref
     fold: Fold
     empty: float = 0.0
+    fused: bool = False
 
 
 # ---------------------------------------------------------------- dense, row by row
@@ -247,21 +250,6 @@ class Gram:
     map: Ref | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TypedPush:
-    """out[v, b, j] = sum over e with m(e) = v of s[e] sum_k x[e, b, k] w[t(e), b, k, j]: a typed product, pushed.
-
-    `x: S x [B, K]`, `w: R x [B, K, J]`, `scale` is s: `S x []`, `types` is t: S -> R, `map` is m: S -> V; gives
-    `V x [B, J]`, 0 in a row without edges. The blocks may be missing. No value of S x [B, J] exists.
-    """
-
-    x: Ref
-    w: Ref
-    scale: Ref
-    types: Ref
-    map: Ref
-
-
 # ---------------------------------------------------------------- disjoint unions of spaces
 
 
@@ -325,7 +313,7 @@ class Aten:
 
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
-    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | TypedPush | Join | Part | Aten
+    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Join | Part | Aten
 )  # fmt: skip
 
 

@@ -43,7 +43,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedPush,
     ValueType,
 )
 
@@ -166,7 +165,7 @@ class _Line:
                 return Pull(*self.pair())
             case "push":
                 x, m = self.pair()
-                return Push(x, m, self.member(Fold, fold), self.empty())
+                return Push(x, m, self.member(Fold, fold), self.empty(), self.flag("fused"))
             case "matmul":
                 return MatMul(*self.pair(), self.product_map())
             case "addmatmul":
@@ -175,10 +174,6 @@ class _Line:
                 return AddMatMul(a, *self.pair(), self.product_map())
             case "gram":
                 return Gram(*self.pair(), self.product_map())
-            case "typedpush":
-                x, w, scale = self.triple()
-                self.take(",")
-                return TypedPush(x, w, scale, *self.pair())
             case "join":
                 space = Space(self.name())
                 return Join(self.several(self.ref) if self.peek().startswith("%") else (), space)
@@ -271,11 +266,6 @@ class _Line:
         first = self.ref()
         self.take(",")
         return first, self.ref()
-
-    def triple(self) -> tuple[Ref, Ref, Ref]:
-        first = self.ref()
-        self.take(",")
-        return first, *self.pair()
 
     def product_map(self) -> Ref | None:
         """The map of a product, which is to unit where none is named."""

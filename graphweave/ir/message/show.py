@@ -40,7 +40,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedPush,
     ValueType,
 )
 
@@ -82,8 +81,9 @@ def show_node(node: Node) -> str:
             return f"tounit {_space(dom)}"
         case Pull(x, m):
             return f"pull %{x}, %{m}"
-        case Push(x, m, fold, empty):
-            return f"push.{fold.value} %{x}, %{m}" + ("" if repr(empty) == "0.0" else f" empty={_literal(empty)}")
+        case Push(x, m, fold, empty, fused):
+            missing = "" if repr(empty) == "0.0" else f" empty={_literal(empty)}"
+            return f"push.{fold.value} %{x}, %{m}{missing}" + (" fused" if fused else "")
         case Pointwise(op, args):
             return f"{op.value} {_refs(args)}".rstrip()
         case Cast(x, dtype):
@@ -104,8 +104,6 @@ def show_node(node: Node) -> str:
             return f"concat dim={dim} {_refs(xs)}".rstrip()
         case MatMul() | AddMatMul() | Gram():
             return f"{type(node).__name__.lower()} {_refs(operands(node))}"
-        case TypedPush(x, w, scale, t, m):
-            return f"typedpush %{x}, %{w}, %{scale}, %{t}, %{m}"
         case Join(xs, space):
             return f"join {_space(space)} {_refs(xs)}".rstrip()
         case Part(x, of, at):

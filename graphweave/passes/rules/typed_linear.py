@@ -25,7 +25,6 @@ from graphweave.ir.message.nodes import (
     Ref,
     Reshape,
     Type,
-    TypedPush,
 )
 from graphweave.passes.products import (
     Factor,
@@ -127,7 +126,7 @@ def _summed(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
 def _has_types(node: Node, m: Ref) -> bool:
     """Whether `m` is the map to types of a typed product."""
     match node:
-        case MatMul(map=types) | TypedPush(types=types):
+        case MatMul(map=types):
             return types == m
         case _:
             return False
