@@ -350,5 +350,5 @@ def test_what_the_compiler_sees(fresh_compiler: None) -> None:
     before = graphweave.explain(lambda g, *weights: rgat(g, *weights), g, *weights).rewrites[0].before
     spaces = [line for line in before.splitlines() if line.startswith("space ")]
     assert len(spaces) == 5, spaces  # edges, nodes, and the types of three weights
-    assert "= typedmatmul" in before and "96, 64] f32 = pull" not in before
+    assert "= matmul" in before and "96, 64] f32 = pull" not in before
     clean()

@@ -17,6 +17,7 @@ from graphweave.ir.message.aten import materialise, resolve, target_name, to_arg
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.interp import apply, interp
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     AnyType,
     Arg,
     Aten,
@@ -43,6 +44,8 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
+from graphweave.ir.message.parse import parse
+from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.testing.compare import assert_close
 from graphweave.testing.examples import SPACES, E, V, W, gat, moving, one_node
@@ -205,6 +208,36 @@ def test_matmul_and_gram() -> None:
     assert_close(run_one(MatMul(0, 1), [(unit, x[0]), (tw, w)]), x[0] @ w, reduction_length=4)
     assert_close(run_one(Gram(0, 1), [(unit, x[0]), (unit, x[1])]), torch.outer(x[0], x[1]))
     assert run_one(Gram(0, 1), [(tx, x[:0]), (ty, y[:0])]).tolist() == [[0.0, 0.0]] * 4
+
+
+@pytest.mark.parametrize("blocks", [(), (3,)], ids=["one block", "three blocks"])
+@pytest.mark.parametrize("space", [V, UNIT])
+def test_products_with_the_matrix_that_a_map_names(space: Space, blocks: tuple[int, ...]) -> None:
+    """One node, whether each row has a type or all rows share their weights: beside the sum that its docstring says."""
+    types = torch.tensor([2, 0, 0, 2, 2])  # nobody is of type 1
+    g = torch.Generator().manual_seed(5)
+    x, y, a = (torch.randn(5, *blocks, n, generator=g, dtype=torch.float64) for n in (4, 2, 2))
+    w = torch.randn(3, *blocks, 4, 2, generator=g, dtype=torch.float64)
+    if space == UNIT:
+        types, x, y, a = types[0], x[0], y[0], a[0]
+    b = Builder()
+    at = b.add(MapOf(b.add(Input("t", Type(space, (), i64))), W))
+    tx, ty = Type(space, (*blocks, 4), f64), Type(space, (*blocks, 2), f64)
+    rx, ry, ra = b.add(Input("x", tx)), b.add(Input("y", ty)), b.add(Input("a", ty))
+    rw, shared = b.add(Input("w", Type(W, (*blocks, 4, 2), f64))), b.add(Input("s", Type(UNIT, (*blocks, 4, 2), f64)))
+    nodes: list[Node] = [MatMul(rx, rw, at), AddMatMul(ra, rx, rw, at), Gram(rx, ry, at)]
+    nodes += [MatMul(rx, shared), AddMatMul(ra, rx, shared), Gram(rx, ry)]
+    program = b.program([b.add(n) for n in nodes], SPACES)
+    verify(program)
+    assert parse(show(program)) == program
+    got = interp(program, {"t": types, "x": x, "y": y, "a": a, "w": w, "s": w[1]}, {V: 5, W: 3})
+    each = torch.einsum("...k,...kj->...j", x, w[types])
+    outer = torch.einsum("...k,...j->...kj", x, y)
+    sums = torch.zeros_like(w).index_add(0, types.reshape(-1), outer.reshape(-1, *w.shape[1:]))
+    want = [each, a + each, sums, x2 := torch.einsum("...k,...kj->...j", x, w[1]), a + x2]
+    want.append(outer if space == UNIT else outer.sum(0))
+    for one, other in zip(got, want, strict=True):
+        assert_close(one, other, reduction_length=5)
 
 
 def test_maps_from_and_to_the_unit_space() -> None:

@@ -15,6 +15,7 @@ from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder, operands
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     AnyType,
     Aten,
     Atom,
@@ -84,16 +85,20 @@ ODD = Program(
         Pointwise(Op.where, (7, 2, 3)),
         MatMul(1, 2),
         Gram(1, 2),
+        MatMul(1, 2, 9),
+        Gram(1, 2, 9),
+        AddMatMul(3, 1, 2),
+        AddMatMul(3, 1, 2, 9),
     ),
     types=(
         Type(Space("odd space"), (), f32), AnyType('i64[2, s43] "quoted"'), Type(E, (), f32), Type(E, (), f32),
         Type(E, (), f32), Type(E, (2, 1), f64), Type(UNIT, (), i64), Type(UNIT, (), boolean), Type(E, (), f64),
         MapType(Space("any"), UNIT), AnyType(""), Type(E, (), i64), Type(Space("any"), (), f32), AnyType("any"),
         Type(Space("any"), (1,), f64), *([Type(E, (), DType.u8)] * 6), MapType(E, Space("wrap")),
-        *([Type(E, (0, 3), DType.i16)] * 3),
+        *([Type(E, (0, 3), DType.i16)] * 7),
     ),
     locs=(
-        "a.py:1 x = '#'", "", '"starts quoted', " blanks ", "line\nbreak", "tab\there", *[""] * 18,
+        "a.py:1 x = '#'", "", '"starts quoted', " blanks ", "line\nbreak", "tab\there", *[""] * 22,
         "\u2028 \u00e9 %3",
     ),
     outputs=(10, None, 3, 3),
@@ -214,6 +219,9 @@ def test_verify_refuses_an_empty_concat() -> None:
         (MatMul(0, 1), (Type(V, (3,), f32), Type(V, (3, 2), f32))),
         (MatMul(0, 1), (Type(V, (3,), f32), Type(UNIT, (3, 2), f64))),
         (Gram(0, 1), (Type(V, (3,), f32), Type(E, (3,), f32))),
+        (MatMul(0, 1, 2), (Type(V, (3,), f32), Type(UNIT, (3, 2), f32), MapType(V, UNIT))),
+        (MatMul(0, 1, 2), (Type(V, (3,), f32), Type(E, (3, 2), f32), MapType(E, V))),
+        (Gram(0, 1, 2), (Type(V, (2, 3), f32), Type(V, (1, 3), f32), MapType(V, E))),
         (Pointwise(Op.add, (0, 1)), (Type(V, (3,), f32), Type(E, (3,), f32))),
         (Pointwise(Op.add, (0, 1)), (Type(V, (3,), f32), Type(V, (2,), f32))),
         (Pointwise(Op.add, (0, 1)), (Type(V, (), f32), Type(V, (), f64))),

@@ -104,7 +104,7 @@ def test_random_programs_say_all_there_is() -> None:
         seen.add(f"{len(program.spaces)} spaces")
     wanted = {
         "Input", "Const", "MapOf", "ToUnit", "Pull", "Push", "Pointwise", "Cast", "Reduce", "Reshape", "Broadcast",
-        "Permute", "Slice", "Pad", "Concat", "MatMul", "Gram", "TypedMatMul", "TypedGram", *(f.value for f in Fold),
+        "Permute", "Slice", "Pad", "Concat", "MatMul", "Gram", *(f.value for f in Fold),
         "wrap True", "wrap False",
         "out on V", "out on W", "out on E", "out on unit", "2 spaces", "3 spaces",
     }  # fmt: skip

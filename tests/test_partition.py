@@ -32,8 +32,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
@@ -108,7 +106,7 @@ def test_edges_save_only_what_cannot_be_recomputed(part: int) -> None:
         edges, free = edge_spaces(j.program), graph_only(j.program)
         for ref in split(j.program, j.num_forward, j.tangents).saved:
             node, t = j.program.nodes[ref], j.program.types[ref]
-            heavy = isinstance(node, MatMul | Gram | Push | TypedMatMul | TypedGram)
+            heavy = isinstance(node, MatMul | Gram | Push)
             random_or_unknown = isinstance(node, Aten)
             fine = isinstance(node, Input) or heavy or random_or_unknown or is_integral(j.program, ref) or ref in free
             assert not isinstance(t, Type) or t.space not in edges or fine, f"program {number} saves %{ref}: {node}"
@@ -143,7 +141,7 @@ def test_never_saves_what_the_backward_reads_first_and_always_only_what_is_dear(
     for ref in wanted & early:
         assert ref in never or isinstance(j.program.nodes[ref], layout), f"never does not save %{ref}"
     for ref in always:
-        dear = isinstance(j.program.nodes[ref], Input | MatMul | Gram | TypedMatMul | TypedGram | Aten)
+        dear = isinstance(j.program.nodes[ref], Input | MatMul | Gram | Aten)
         t = j.program.types[ref]
         large = isinstance(t, Type) and (t.space == UNIT or is_integral(j.program, ref))
         assert dear or large or ref in free, f"always saves %{ref}: {j.program.nodes[ref]}"

@@ -15,7 +15,7 @@ space E = s2
 %6: R[3] f64 = input a
 %7: R[9, 8] f64 = input m
 %8: E[4] f64 = pull %4, %2
-%9: E[3] f64 = typedmatmul %8, %5, %3
+%9: E[3] f64 = matmul %8, %5, %3
 %10: E[3] f64 = pull %6, %3
 %11: E[9, 8] f64 = pull %7, %3
 %12: unit[] f64 = input u
@@ -100,24 +100,24 @@ APPLIES = {
 %18: E[2, 9, 8] f64 = mul %17, %16
 %19: R[2, 9, 8] f64 = push.sum %18, %3"""),
     ],
-    "typed-scale": [
+    "scale-out-of-gathered": [
         ("times a number", """
 %16: E[1] f64 = input s
 %17: E[4] f64 = mul %16, %8
-%18: E[3] f64 = typedmatmul %17, %5, %3"""),
+%18: E[3] f64 = matmul %17, %5, %3"""),
         ("by a number, with a sign", """
 %16: E[] f64 = input s
 %17: E[4] f64 = div %8, %16
 %18: E[4] f64 = neg %17
-%19: E[3] f64 = typedmatmul %18, %5, %3"""),
+%19: E[3] f64 = matmul %18, %5, %3"""),
         ("shared numbers, blocks", """
 %16: E[2, 2] f64 = reshape %8 [2, 2]
 %17: E[2, 2] f64 = mul %16, %12
 %18: R[2, 2, 3] f64 = input blocks
-%19: E[2, 3] f64 = typedmatmul %17, %18, %3"""),
+%19: E[2, 3] f64 = matmul %17, %18, %3"""),
         ("a sign alone", """
 %16: E[4] f64 = neg %8
-%17: E[3] f64 = typedmatmul %16, %5, %3"""),
+%17: E[3] f64 = matmul %16, %5, %3"""),
     ],
     "column-counts": [
         ("how many edges have this destination and kind", """
@@ -157,7 +157,7 @@ APPLIES = {
 %16: E[] f64 = input s
 %17: E[2, 2] f64 = reshape %8 [2, 2]
 %18: R[2, 2, 3] f64 = input blocks
-%19: E[2, 3] f64 = typedmatmul %17, %18, %3
+%19: E[2, 3] f64 = matmul %17, %18, %3
 %20: E[2, 3] f64 = div %19, %16
 %21: E[2, 3] f64 = mul %12, %20
 %22: V[2, 3] f64 = push.sum %21, %15"""),
@@ -172,40 +172,40 @@ APPLIES = {
 %18: unit[2, 12] f64 = mul %17, %12
 %19: R[12] f64 = matmul %16, %18
 %20: R[4, 3] f64 = reshape %19 [4, 3]
-%21: E[3] f64 = typedmatmul %8, %20, %3"""),
+%21: E[3] f64 = matmul %8, %20, %3"""),
         ("transposed", """
 %16: R[2] f64 = input comp
 %17: unit[2, 12] f64 = input bases
 %18: R[12] f64 = matmul %16, %17
 %19: R[3, 4] f64 = reshape %18 [3, 4]
 %20: R[4, 3] f64 = permute %19 [1, 0]
-%21: E[3] f64 = typedmatmul %8, %20, %3"""),
+%21: E[3] f64 = matmul %8, %20, %3"""),
     ],
     "compact": [
-        ("a product", "%16: E[3] f64 = typedmatmul %8, %5, %3"),
+        ("a product", "%16: E[3] f64 = matmul %8, %5, %3"),
         ("blocks of a row", """
 %16: E[2, 2] f64 = reshape %8 [2, 2]
 %17: R[2, 2, 5] f64 = input blocks
-%18: E[2, 5] f64 = typedmatmul %16, %17, %3"""),
+%18: E[2, 5] f64 = matmul %16, %17, %3"""),
         ("the gradient of matrices", """
 %16: E[3] f64 = input g
-%17: R[4, 3] f64 = typedgram %8, %16, %3"""),
+%17: R[4, 3] f64 = gram %8, %16, %3"""),
         ("the gradient of matrices, turned round", """
 %16: E[2, 3] f64 = input g
 %17: E[2, 2] f64 = reshape %8 [2, 2]
-%18: R[2, 3, 2] f64 = typedgram %16, %17, %3"""),
+%18: R[2, 3, 2] f64 = gram %16, %17, %3"""),
         ("the gradient of rows", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: V[8] f64 = push.sum %17, %2"""),
         ("the gradient of blocks of rows", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: E[2, 4] f64 = reshape %17 [2, 4]
 %19: V[2, 4] f64 = push.sum %18, %2"""),
         ("the gradient of rows, scaled, with a sign", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: E[1] f64 = input s
 %19: E[8] f64 = div %17, %18
 %20: E[8] f64 = neg %19
@@ -229,7 +229,7 @@ APPLIES = {
 %18: E[] f64 = reduce.sum %17 [0]"""),
         ("heads", """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[2, 3] f64 = reshape %17 [2, 3]
 %19: R[2, 3] f64 = input q
 %20: E[2, 3] f64 = pull %19, %3
@@ -239,20 +239,20 @@ APPLIES = {
 %24: E[2] f64 = reduce.sum %23 [1]"""),
         ("heads that share a vector of types", """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[2, 3] f64 = reshape %17 [2, 3]
 %19: E[2, 3] f64 = mul %18, %10
 %20: E[2, 1] f64 = reduce.sum %19 [1] keepdim"""),
         ("heads that share a vector", """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[2, 3] f64 = reshape %17 [2, 3]
 %19: unit[3] f64 = input q
 %20: E[2, 3] f64 = mul %18, %19
 %21: E[2] f64 = reduce.sum %20 [1]"""),
         ("heads that share a vector seen otherwise", """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[2, 3] f64 = reshape %17 [2, 3]
 %19: unit[3, 1] f64 = input q
 %20: unit[1, 3] f64 = reshape %19 [1, 3]
@@ -265,44 +265,44 @@ APPLIES = {
     "reorder-rows": [
         ("a vector of types", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
-%17: E[4] f64 = typedmatmul %10, %16, %3"""),
+%17: E[4] f64 = matmul %10, %16, %3"""),
         ("scaled, with a sign", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[] f64 = input s
 %18: E[3] f64 = mul %10, %17
 %19: E[3] f64 = div %18, %12
 %20: E[3] f64 = neg %19
-%21: E[4] f64 = typedmatmul %20, %16, %3"""),
+%21: E[4] f64 = matmul %20, %16, %3"""),
         ("a shared vector", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[1] f64 = input s
 %18: unit[3] f64 = input q
 %19: E[3] f64 = mul %17, %18
-%20: E[4] f64 = typedmatmul %19, %16, %3"""),
+%20: E[4] f64 = matmul %19, %16, %3"""),
         ("shared columns", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[1] f64 = input s
 %18: unit[1, 3] f64 = input q
 %19: E[3] f64 = matmul %17, %18
-%20: E[4] f64 = typedmatmul %19, %16, %3"""),
+%20: E[4] f64 = matmul %19, %16, %3"""),
     ],
     "reorder-matrices": [
-        ("a vector of types", "%16: R[4, 3] f64 = typedgram %8, %10, %3"),
+        ("a vector of types", "%16: R[4, 3] f64 = gram %8, %10, %3"),
         ("scaled, with a sign", """
 %16: E[1] f64 = input s
 %17: E[3] f64 = mul %10, %16
 %18: E[3] f64 = neg %17
-%19: R[4, 3] f64 = typedgram %8, %18, %3"""),
+%19: R[4, 3] f64 = gram %8, %18, %3"""),
         ("a shared vector", """
 %16: E[1] f64 = input s
 %17: unit[3] f64 = input q
 %18: E[3] f64 = mul %17, %16
-%19: R[4, 3] f64 = typedgram %8, %18, %3"""),
+%19: R[4, 3] f64 = gram %8, %18, %3"""),
         ("shared columns", """
 %16: E[1] f64 = input s
 %17: unit[1, 3] f64 = input q
 %18: E[3] f64 = matmul %16, %17
-%19: R[4, 3] f64 = typedgram %8, %18, %3"""),
+%19: R[4, 3] f64 = gram %8, %18, %3"""),
     ],
     "reorder-vectors": [
         ("of types", "%16: R[3] f64 = push.sum %9, %3"),
@@ -313,14 +313,14 @@ APPLIES = {
 %19: R[3] f64 = push.sum %18, %3"""),
         ("heads", """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[2, 3] f64 = reshape %17 [2, 3]
 %19: E[2, 1] f64 = input s
 %20: E[2, 3] f64 = mul %18, %19
 %21: R[2, 3] f64 = push.sum %20, %3"""),
         ("heads of one number", """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[6, 1] f64 = reshape %17 [6, 1]
 %19: E[] f64 = input s
 %20: E[6, 1] f64 = mul %18, %19
@@ -337,13 +337,13 @@ APPLIES = {
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[3] f64 = input g
 %18: E[3] f64 = sub %17, %10
-%19: E[4] f64 = typedmatmul %18, %16, %3"""),
+%19: E[4] f64 = matmul %18, %16, %3"""),
         ("matrices", """
 %16: E[3] f64 = input g
 %17: E[1] f64 = input s
 %18: E[3] f64 = mul %10, %17
 %19: E[3] f64 = add %18, %16
-%20: R[4, 3] f64 = typedgram %8, %19, %3"""),
+%20: R[4, 3] f64 = gram %8, %19, %3"""),
         ("seen through a reshape", """
 %16: R[6, 4] f64 = input heads
 %17: E[2, 3] f64 = input g
@@ -351,7 +351,7 @@ APPLIES = {
 %19: E[2, 3] f64 = pull %18, %3
 %20: E[2, 3] f64 = add %17, %19
 %21: E[6] f64 = reshape %20 [6]
-%22: E[4] f64 = typedmatmul %21, %16, %3"""),
+%22: E[4] f64 = matmul %21, %16, %3"""),
     ],
 }  # fmt: skip
 """By rule: a title, and what follows HEAD; the rule applies to the last node."""
@@ -387,10 +387,10 @@ NO_MATTER = {
 %16: unit[3] f64 = input p
 %17: E[3] f64 = mul %16, %10
 %18: R[3, 4] f64 = permute %5 [1, 0]
-%19: E[4] f64 = typedmatmul %17, %18, %3""",
+%19: E[4] f64 = matmul %17, %18, %3""",
     "vectors of heads, widened": """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[2, 3] f64 = reshape %17 [2, 3]
 %19: E[2, 3] f64 = broadcast %10 [2, 3]
 %20: E[2, 3] f64 = mul %18, %19

@@ -111,35 +111,35 @@ REFUSED = {
 %18: E[9, 8] i64 = mul %17, %16
 %19: R[9, 8] i64 = push.sum %18, %3"""),
     ],
-    "typed-scale": [
-        ("nothing to scale", "%16: E[3] f64 = typedmatmul %8, %5, %3"),
+    "scale-out-of-gathered": [
+        ("nothing to scale", "%16: E[3] f64 = matmul %8, %5, %3"),
         ("rows of the edges", """
 %16: E[4] f64 = input y
 %17: E[4] f64 = mul %16, %12
-%18: E[3] f64 = typedmatmul %17, %5, %3"""),
+%18: E[3] f64 = matmul %17, %5, %3"""),
         ("rows divide a number", """
 %16: E[4] f64 = div %12, %8
-%17: E[3] f64 = typedmatmul %16, %5, %3"""),
+%17: E[3] f64 = matmul %16, %5, %3"""),
         ("a number a feature", """
 %16: unit[4] f64 = input s
 %17: E[4] f64 = mul %8, %16
-%18: E[3] f64 = typedmatmul %17, %5, %3"""),
+%18: E[3] f64 = matmul %17, %5, %3"""),
         ("a number a block", """
 %16: E[2, 2] f64 = reshape %8 [2, 2]
 %17: E[2, 1] f64 = input s
 %18: E[2, 2] f64 = mul %16, %17
 %19: R[2, 2, 3] f64 = input blocks
-%20: E[2, 3] f64 = typedmatmul %18, %19, %3"""),
+%20: E[2, 3] f64 = matmul %18, %19, %3"""),
         ("two pulled rows", """
 %16: E[4] f64 = pull %4, %15
 %17: E[4] f64 = mul %8, %16
-%18: E[3] f64 = typedmatmul %17, %5, %3"""),
+%18: E[3] f64 = matmul %17, %5, %3"""),
         ("shared rows, spread", """
 %16: unit[4] f64 = input y
 %17: E -> unit = tounit E
 %18: E[4] f64 = pull %16, %17
 %19: E[4] f64 = mul %18, %12
-%20: E[3] f64 = typedmatmul %19, %5, %3"""),
+%20: E[3] f64 = matmul %19, %5, %3"""),
     ],
     "column-counts": [
         ("edges that are weighted", """
@@ -243,61 +243,61 @@ REFUSED = {
         ("rows as they are", "%16: V[4] f64 = push.sum %8, %15"),
     ],
     "factored-bases": [
-        ("matrices that are given", "%16: E[3] f64 = typedmatmul %8, %5, %3"),
+        ("matrices that are given", "%16: E[3] f64 = matmul %8, %5, %3"),
         ("blocks", """
 %16: R[2] f64 = input comp
 %17: unit[2, 12] f64 = input bases
 %18: R[12] f64 = matmul %16, %17
 %19: R[2, 2, 3] f64 = reshape %18 [2, 2, 3]
 %20: E[2, 2] f64 = reshape %8 [2, 2]
-%21: E[2, 3] f64 = typedmatmul %20, %19, %3"""),
+%21: E[2, 3] f64 = matmul %20, %19, %3"""),
     ],
     "compact": [
         ("rows pulled along another map", """
 %16: E[4] f64 = pull %4, %15
-%17: E[3] f64 = typedmatmul %16, %5, %3"""),
+%17: E[3] f64 = matmul %16, %5, %3"""),
         ("types along another map", """
 %16: V[4, 3] f64 = input y
-%17: E[3] f64 = typedmatmul %8, %16, %15"""),
+%17: E[3] f64 = matmul %8, %16, %15"""),
         ("rows of the edges", """
 %16: E[4] f64 = input y
-%17: E[3] f64 = typedmatmul %16, %5, %3"""),
+%17: E[3] f64 = matmul %16, %5, %3"""),
         ("work on rows before the product", """
 %16: E[4] f64 = tanh %8
-%17: E[3] f64 = typedmatmul %16, %5, %3"""),
+%17: E[3] f64 = matmul %16, %5, %3"""),
         ("a gram of edges", """
 %16: E[3] f64 = input g
 %17: E[4] f64 = input y
-%18: R[4, 3] f64 = typedgram %17, %16, %3"""),
+%18: R[4, 3] f64 = gram %17, %16, %3"""),
         ("a gram along another map", """
 %16: E[3] f64 = input g
-%17: V[4, 3] f64 = typedgram %8, %16, %15"""),
+%17: V[4, 3] f64 = gram %8, %16, %15"""),
         ("the largest product", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: V[8] f64 = push.max %17, %2"""),
         ("rows without edges are not 0", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: V[8] f64 = push.sum %17, %2 empty=1.0"""),
         ("a sum along another map", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: V[8] f64 = push.sum %17, %15"""),
         ("a number a feature", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: unit[8] f64 = input s
 %19: E[8] f64 = mul %17, %18
 %20: V[8] f64 = push.sum %19, %2"""),
         ("a product that divides", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: E[8] f64 = div %12, %17
 %19: V[8] f64 = push.sum %18, %2"""),
         ("a square", """
 %16: E[9] f64 = input g
-%17: E[8] f64 = typedmatmul %16, %7, %3
+%17: E[8] f64 = matmul %16, %7, %3
 %18: E[8] f64 = mul %17, %17
 %19: V[8] f64 = push.sum %18, %2"""),
         ("work on both, of which nothing is compact", """
@@ -326,14 +326,14 @@ REFUSED = {
 %17: E[] f64 = reduce.max %16 [0]"""),
         ("a sum over heads", """
 %16: R[4, 6] f64 = input heads
-%17: E[6] f64 = typedmatmul %8, %16, %3
+%17: E[6] f64 = matmul %8, %16, %3
 %18: E[2, 3] f64 = reshape %17 [2, 3]
 %19: E[2, 3] f64 = mul %18, %10
 %20: E[3] f64 = reduce.sum %19 [0]"""),
         ("blocks", """
 %16: E[2, 2] f64 = reshape %8 [2, 2]
 %17: R[2, 2, 3] f64 = input blocks
-%18: E[2, 3] f64 = typedmatmul %16, %17, %3
+%18: E[2, 3] f64 = matmul %16, %17, %3
 %19: E[2, 3] f64 = mul %18, %10
 %20: E[2] f64 = reduce.sum %19 [1]"""),
         ("the square of a product", """
@@ -355,43 +355,43 @@ REFUSED = {
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: V[3] f64 = input q
 %18: E[3] f64 = pull %17, %2
-%19: E[4] f64 = typedmatmul %18, %16, %3"""),
+%19: E[4] f64 = matmul %18, %16, %3"""),
         ("a vector that divides", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[3] f64 = div %12, %10
-%18: E[4] f64 = typedmatmul %17, %16, %3"""),
+%18: E[4] f64 = matmul %17, %16, %3"""),
         ("blocks", """
 %16: R[2, 3, 4] f64 = input blocks
 %17: R[2, 3] f64 = input q
 %18: E[2, 3] f64 = pull %17, %3
-%19: E[2, 4] f64 = typedmatmul %18, %16, %3"""),
+%19: E[2, 4] f64 = matmul %18, %16, %3"""),
         ("a number a row", """
 %16: R[1, 4] f64 = input one
 %17: E[1] f64 = input s
-%18: E[4] f64 = typedmatmul %17, %16, %3"""),
+%18: E[4] f64 = matmul %17, %16, %3"""),
         ("shared columns, as many as features", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[2] f64 = input s
 %18: unit[2, 3] f64 = input q
 %19: E[3] f64 = matmul %17, %18
-%20: E[4] f64 = typedmatmul %19, %16, %3"""),
+%20: E[4] f64 = matmul %19, %16, %3"""),
     ],
     "reorder-matrices": [
         ("a vector along another map", """
 %16: V[3] f64 = input q
 %17: E[3] f64 = pull %16, %2
-%18: R[4, 3] f64 = typedgram %8, %17, %3"""),
+%18: R[4, 3] f64 = gram %8, %17, %3"""),
         ("a vector that divides", """
 %16: E[3] f64 = div %12, %10
-%17: R[4, 3] f64 = typedgram %8, %16, %3"""),
+%17: R[4, 3] f64 = gram %8, %16, %3"""),
         ("blocks", """
 %16: E[2, 2] f64 = reshape %8 [2, 2]
 %17: R[2, 3] f64 = input q
 %18: E[2, 3] f64 = pull %17, %3
-%19: R[2, 2, 3] f64 = typedgram %16, %18, %3"""),
+%19: R[2, 2, 3] f64 = gram %16, %18, %3"""),
         ("a number a row", """
 %16: E[1] f64 = input s
-%17: R[4, 1] f64 = typedgram %8, %16, %3"""),
+%17: R[4, 1] f64 = gram %8, %16, %3"""),
     ],
     "reorder-vectors": [
         ("along another map", "%16: V[3] f64 = push.sum %9, %2"),
@@ -413,7 +413,7 @@ REFUSED = {
         ("blocks", """
 %16: E[2, 2] f64 = reshape %8 [2, 2]
 %17: R[2, 2, 3] f64 = input blocks
-%18: E[2, 3] f64 = typedmatmul %16, %17, %3
+%18: E[2, 3] f64 = matmul %16, %17, %3
 %19: R[2, 3] f64 = push.sum %18, %3"""),
     ],
     "reorder-sums": [
@@ -422,26 +422,26 @@ REFUSED = {
 %17: E[3] f64 = input g
 %18: E[3] f64 = input h
 %19: E[3] f64 = sub %17, %18
-%20: E[4] f64 = typedmatmul %19, %16, %3"""),
+%20: E[4] f64 = matmul %19, %16, %3"""),
         ("a part that is shared", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: unit[3] f64 = input bias
 %18: E[3] f64 = add %10, %17
-%19: E[4] f64 = typedmatmul %18, %16, %3"""),
+%19: E[4] f64 = matmul %18, %16, %3"""),
         ("a part that is shared, in a gram", """
 %16: E[3] f64 = input g
 %17: unit[3] f64 = input bias
 %18: E[3] f64 = sub %17, %16
-%19: R[4, 3] f64 = typedgram %8, %18, %3"""),
+%19: R[4, 3] f64 = gram %8, %18, %3"""),
         ("a part that is broadcast", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[1] f64 = input s
 %18: E[3] f64 = add %10, %17
-%19: E[4] f64 = typedmatmul %18, %16, %3"""),
+%19: E[4] f64 = matmul %18, %16, %3"""),
         ("the larger of both", """
 %16: R[3, 4] f64 = permute %5 [1, 0]
 %17: E[3] f64 = input g
 %18: E[3] f64 = maximum %10, %17
-%19: E[4] f64 = typedmatmul %18, %16, %3"""),
+%19: E[4] f64 = matmul %18, %16, %3"""),
     ],
 }  # fmt: skip

@@ -12,9 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphweave import ops
+from graphweave.analysis.typed import is_typed
 from graphweave.compiler.report import Report
 from graphweave.core.types import UNIT
-from graphweave.ir.message.nodes import MapType, Program, Type, TypedGram, TypedMatMul, TypedPush
+from graphweave.ir.message.nodes import Gram, MapType, MatMul, Program, Type
 from graphweave.ir.message.parse import parse
 
 
@@ -132,9 +133,9 @@ def programs_of(report: Report) -> list[Program]:
 def assert_no_matrices_of_edges(report: Report, elements: int) -> None:
     """Programs have typed products, forward and backward; no value but those of types, and what all share, has rows of
     as many as `elements` numbers; nothing of that is left to PyTorch."""
-    kinds = {type(n) for p in programs_of(report) for n in p.nodes}
-    assert kinds & {TypedMatMul, TypedPush}
-    assert TypedGram in kinds
+    kinds = {type(n) for p in programs_of(report) for r, n in enumerate(p.nodes) if is_typed(p, r)}
+    assert kinds & {MatMul}
+    assert Gram in kinds
     assert_no_wide_rows_of_edges(report, elements)
 
 
@@ -142,8 +143,7 @@ def assert_no_wide_rows_of_edges(report: Report, elements: int) -> None:
     programs = programs_of(report)
     assert programs and not report.eager
     for program in programs:
-        maps = {m for n in program.nodes if isinstance(n, TypedMatMul | TypedGram) for m in [n.map]}
-        maps |= {n.types for n in program.nodes if isinstance(n, TypedPush)}
+        maps = {m for n in program.nodes if isinstance(n, MatMul | Gram) and (m := n.map) is not None}
         types = {t.cod for m in maps if isinstance(t := program.types[m], MapType)}
         wide = [
             f"%{r}: {t}"

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphweave.analysis.tiles import is_tiled
+from graphweave.analysis.typed import pushed_product
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -57,7 +58,8 @@ def is_light(program: Program, ref: Ref) -> bool:
         return is_tiled(program, ref)
     if isinstance(node, Push):
         source = program.types[node.x]
-        return isinstance(source, Type) and t.dtype.is_float and numel(source.shape) > 0
+        good = isinstance(source, Type) and t.dtype.is_float and numel(source.shape) > 0
+        return good and pushed_product(program, ref) is None
     if t.space == UNIT:
         good = (
             isinstance(node, Pointwise | Cast | Reshape | Permute | Broadcast | Slice)
@@ -113,7 +115,10 @@ def _elements(program: Program, ref: Ref) -> int:
 
 def is_push(program: Program, ref: Ref) -> bool:
     """Whether `ref` folds the rows of edges (or of nodes, to a total): a push, or a Gram in tiles."""
-    return isinstance(program.nodes[ref], Push) or (isinstance(program.nodes[ref], Gram) and is_tiled(program, ref))
+    node = program.nodes[ref]
+    if isinstance(node, Push):
+        return pushed_product(program, ref) is None
+    return isinstance(node, Gram) and is_tiled(program, ref)
 
 
 def walks_along(program: Program, ref: Ref) -> Ref | None:
@@ -235,7 +240,7 @@ class _Walk:
                 self._pulls[(x, m)] = None
             case Push(x) | Pull(x):  # a pull of shared data
                 self.visit(x)
-            case MatMul(x, w):
+            case MatMul(x, w, None):
                 self._shared[w] = None  # read as a whole
                 self.visit(x)
             case _:

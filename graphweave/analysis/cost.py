@@ -12,10 +12,19 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from graphweave.analysis.flow import ancestors, depending, edge_spaces, is_structure
+from graphweave.analysis.flow import depending, edge_spaces, is_structure
 from graphweave.analysis.hoist import graph_only
 from graphweave.analysis.statistics import Statistics
-from graphweave.analysis.typed import call_operands, gathered, is_typed, matrices
+from graphweave.analysis.typed import (
+    PushedProduct,
+    call_operands,
+    computed_for,
+    gathered,
+    is_typed,
+    matrices,
+    pushed_product,
+    sources,
+)
 from graphweave.core.types import EXPENSIVE, UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -37,9 +46,6 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
 )
 from graphweave.ir.message.pairs import pair_space
 
@@ -102,7 +108,7 @@ class _Counter:
     def __init__(self, program: Program, tangents: frozenset[Ref], keep: tuple[Ref, ...]) -> None:
         self.program, self.nodes, self.types = program, program.nodes, program.types
         self.outputs = {r for r in program.outputs if r is not None} | set(keep)
-        self.live = sorted(ancestors(program, self.outputs))
+        self.live = sorted(computed_for(program, self.outputs))
         self.late = depending(program, tangents)
         cods = {t.cod for t in self.types if isinstance(t, MapType)}
         self.edges = edge_spaces(program) - cods
@@ -121,7 +127,7 @@ class _Counter:
         columns: set[tuple[Walk, Ref]] = set()
         for ref in self.live:
             t = self.types[ref]
-            if is_typed(self.nodes[ref]):
+            if is_typed(self.program, ref):
                 self._typed(ref)
             if isinstance(t, Type) and t.space in self.edges:
                 self._edge_level(ref, t, columns)
@@ -144,16 +150,16 @@ class _Counter:
         for ref in reversed(self.live):
             node, t = self.nodes[ref], self.types[ref]
             late = ref in self.late
-            if isinstance(node, Push):
+            if isinstance(node, Push) and not is_typed(self.program, ref):
                 along = self.types[node.map]
                 assert isinstance(along, MapType)
                 if along.cod == UNIT:
                     totals.append(ref)
                 elif not isinstance(self.nodes[node.x], Const):
                     self._mark(node.x, {(late, node.map, None)})
-            elif isinstance(node, Gram) and self._on_edges(node.x):
+            elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
-            elif isinstance(node, Aten) or is_typed(node):
+            elif isinstance(node, Aten) or is_typed(self.program, ref):
                 for r in call_operands(self.program, ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
@@ -165,7 +171,7 @@ class _Counter:
 
     def _is_leaf(self, ref: Ref) -> bool:
         """A value of edges that walks read: pulled, or the stored rows of a typed product."""
-        return isinstance(self.nodes[ref], Pull) or is_typed(self.nodes[ref])
+        return isinstance(self.nodes[ref], Pull) or is_typed(self.program, ref)
 
     def _mark(self, ref: Ref, walks: set[Walk]) -> None:
         if self._on_edges(ref):
@@ -214,7 +220,11 @@ class _Counter:
         size = numel(t.shape) * t.dtype.itemsize
         if isinstance(node, Pull) and ref not in self.given:
             return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
-        leaf = isinstance(node, Input | Aten | TypedMatMul) or (ref in self.given and not is_structure(node))
+        leaf = (
+            isinstance(node, Input | Aten)
+            or is_typed(self.program, ref)
+            or (ref in self.given and not is_structure(node))
+        )
         return size if leaf else 0
 
     # -------------------------------------------------------- costs
@@ -222,7 +232,7 @@ class _Counter:
     def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Aten | TypedMatMul):
+            if ref in self.given or isinstance(node, Pull | Input | Aten) or is_typed(self.program, ref):
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
                 if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
@@ -233,29 +243,33 @@ class _Counter:
 
     def _typed(self, ref: Ref) -> None:
         """A typed product reads its rows where they lie, each matrix once, and on edges writes what walks then read."""
-        node = self.nodes[ref]
-        if isinstance(node, TypedPush):
-            self._typed_push(node)
+        node, pushed = self.nodes[ref], pushed_product(self.program, ref)
+        if pushed is not None:
+            assert isinstance(node, Push)
+            self._pushed(pushed, node.map)
             return
-        assert isinstance(node, TypedMatMul | TypedGram)
+        assert isinstance(node, MatMul | Gram) and node.map is not None
         t, types, rows = self.types[ref], self.types[node.map], self.types[node.x]
         assert isinstance(t, Type) and isinstance(types, MapType) and isinstance(rows, Type)
-        ends = (node.x,) if isinstance(node, TypedMatMul) else (node.x, node.y)
+        ends = (node.x,) if isinstance(node, MatMul) else (node.x, node.y)
         moved = sum(self._size(r) for r in ends if gathered(self.program, r).map is not None or self._on_edges(r))
-        matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, TypedMatMul) else t
+        matrix = self.types[matrices(self.program, node.w).w] if isinstance(node, MatMul) else t
         assert isinstance(matrix, Type)
         self.cost.add(rows.space, bytes=moved + _INDEX_BYTES, products=2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
         if t.space in self.edges:
             self.cost.add(t.space, bytes=self._size(ref))
 
-    def _typed_push(self, node: TypedPush) -> None:
+    def _pushed(self, pushed: PushedProduct, along: Ref) -> None:
         """Gathers each edge's row once, and multiplies once for each destination and type."""
-        rows, types, matrix = self.types[node.x], self.types[node.types], self.types[matrices(self.program, node.w).w]
+        node = pushed.product
+        assert node.map is not None
+        rows, types, matrix = self.types[node.x], self.types[node.map], self.types[matrices(self.program, node.w).w]
         assert isinstance(rows, Type) and isinstance(types, MapType) and isinstance(matrix, Type)
-        moved = self._size(node.x) + self._size(node.scale) + 3 * _INDEX_BYTES
+        scale = 0 if pushed.scale is None else self._size(pushed.scale)
+        moved = self._size(node.x) + scale + 3 * _INDEX_BYTES
         self.cost.add(rows.space, bytes=moved, flops=max(numel(rows.shape), _LANES))
-        pairs = pair_space(self.nodes, node.map, node.types)
+        pairs = pair_space(self.nodes, along, node.map)
         self.cost.add(pairs, products=_IN_BLOCKS * 2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
 
@@ -264,7 +278,7 @@ class _Counter:
         return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) else 0
 
     def _node_level(self, ref: Ref, t: Type) -> None:
-        if ref in self.given:
+        if ref in self.given or is_typed(self.program, ref):
             return
         node = self.nodes[ref]
         if isinstance(node, Push):
@@ -321,8 +335,8 @@ class _Counter:
         for ref in self.live:
             node, late = self.nodes[ref], ref in self.late
             for r in call_operands(self.program, ref):
-                if is_typed(node):
-                    streamed = r in operands(node) and not isinstance(self.nodes[r], MapOf)
+                if is_typed(self.program, ref):
+                    streamed = r in sources(self.program, ref) and not isinstance(self.nodes[r], MapOf)
                     readers.setdefault(r, set()).add(("call" if streamed else "gather", ref))
                 elif isinstance(node, MatMul | Gram | Aten):
                     readers.setdefault(r, set()).add(("call", ref))
@@ -339,7 +353,7 @@ class _Counter:
                 continue
             size = numel(t.shape) * t.dtype.itemsize
             reads = readers.get(ref, set())
-            exists = isinstance(node, Input | MatMul | Aten) or is_typed(node) or ref in self.given
+            exists = isinstance(node, Input | MatMul | Aten) or is_typed(self.program, ref) or ref in self.given
             if reads and not isinstance(node, Input) and ref not in self.given:
                 self.cost.add(t.space, bytes=size)
             if exists or reads:
@@ -348,5 +362,5 @@ class _Counter:
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""
         node = self.nodes[ref]
-        stored = isinstance(node, Input | MatMul | Aten) or is_typed(node)
+        stored = isinstance(node, Input | MatMul | Aten) or is_typed(self.program, ref)
         return stored or ref in self.given or (late and ref not in self.late)

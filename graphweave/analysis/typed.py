@@ -1,27 +1,32 @@
 """What a typed product reads: rows that it gathers itself, and matrices that it reads as they lie.
 
 A typed product is a call of its own between kernels (`compiler/typed.py`). The pull of its rows along a map and the
-transposition of its matrices are done on the fly, so neither has to exist as a tensor.
+transposition of its matrices are done on the fly, so neither has to exist as a tensor. Nor have its rows where a push
+of them is `fused`: they are added up by destination and type before they are multiplied.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
-    Const,
+    AddMatMul,
+    Gram,
     MapOf,
+    MatMul,
     Node,
     Permute,
+    Pointwise,
     Program,
     Pull,
+    Push,
     Ref,
     Reshape,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
 )
 
 
@@ -50,7 +55,7 @@ def gathered(program: Program, ref: Ref) -> Gathered:
 
 
 def matrices(program: Program, ref: Ref) -> Matrices:
-    """How the matrices of a TypedMatMul are read."""
+    """How the matrices of a typed MatMul are read."""
     node, t = program.nodes[ref], program.types[ref]
     assert isinstance(t, Type)
     swapped = (*range(len(t.shape) - 2), len(t.shape) - 1, len(t.shape) - 2)
@@ -66,24 +71,99 @@ def below(program: Program, ref: Ref) -> Ref:
     return ref
 
 
+@dataclass(frozen=True, slots=True)
+class PushedProduct:
+    """The rows of `product`, times one number each (1 without `scale`), multiplied as they are pushed."""
+
+    product: MatMul
+    scale: Ref | None
+
+
+def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
+    """What the push `ref` multiplies itself: push(x W[t], m) or push(s * (x W[t]), m) that the schedule has fused.
+
+    None for any other node. Sums of f32 or f64 along a map of rows; the product may be seen through reshapes.
+    """
+    node, t = program.nodes[ref], program.types[ref]
+    if not isinstance(node, Push) or not node.fused or node.fold is not Fold.sum or node.empty != 0:
+        return None
+    if not isinstance(program.nodes[node.map], MapOf) or not isinstance(t, Type) or t.dtype not in _PUSHED:
+        return None
+    x = below(program, node.x)
+    scaled = program.nodes[x]
+    candidates: list[tuple[Ref, Ref | None]] = [(x, None)]
+    if isinstance(scaled, Pointwise) and scaled.op is Op.mul:
+        a, b = scaled.args
+        candidates += [(b, a), (a, b)]
+    for rows, scale in candidates:
+        product = program.nodes[below(program, rows)]
+        if isinstance(product, MatMul) and product.map is not None and _numbers(program, scale, product):
+            return PushedProduct(product, scale)
+    return None
+
+
+_PUSHED = (DType.f32, DType.f64)
+
+
+def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
+    """Whether `scale` is one number for each row of the product."""
+    if scale is None:
+        return True
+    t, rows = program.types[scale], program.types[product.x]
+    return isinstance(t, Type) and isinstance(rows, Type) and t.space == rows.space and numel(t.shape) == 1
+
+
+def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:
+    """What the node is computed from: its operands, or those of the product that a push multiplies itself."""
+    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    if pushed is None:
+        return operands(node)
+    assert isinstance(node, Push)
+    scale = () if pushed.scale is None else (pushed.scale,)
+    return (*operands(pushed.product), *scale, node.map)
+
+
+def computed_for(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
+    """Every node that must be computed for `roots`, themselves included, and nothing behind `stop`."""
+    seen: set[Ref] = set()
+    todo = list(roots)
+    while todo:
+        ref = todo.pop()
+        if ref not in seen:
+            seen.add(ref)
+            if ref not in stop:
+                todo.extend(sources(program, ref))
+    return seen
+
+
 def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
     """The values that must exist for a call of the node: its operands, but for what a typed product does on the fly."""
-    node = program.nodes[ref]
-    types: list[Ref] = []
+    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    others: list[Ref] = []
+    maps: list[Ref] = []
+    if pushed is not None:
+        assert isinstance(node, Push)
+        maps = [node.map]
+        others = [] if pushed.scale is None else [pushed.scale]
+        node = pushed.product
     match node:
-        case TypedMatMul(x, w):
-            rows, others = [gathered(program, x)], [matrices(program, w).w]
-        case TypedGram(x, y):
-            rows, others = [gathered(program, x), gathered(program, y)], []
-        case TypedPush(x, w, scale, t):
-            rows, others, types = [gathered(program, x)], [matrices(program, w).w], [t]
-            others += [] if isinstance(program.nodes[scale], Const) else [scale]
+        case MatMul(x, w, int(m)):
+            rows, others = [gathered(program, x)], [matrices(program, w).w, *others]
+        case Gram(x, y, int(m)):
+            rows = [gathered(program, x), gathered(program, y)]
         case _:
             return operands(node)
-    maps = [r.map for r in rows if r.map is not None]
-    indices = [n.index for m in (*maps, *types, node.map) if isinstance(n := program.nodes[m], MapOf)]
+    gathers = [r.map for r in rows if r.map is not None]
+    indices = [n.index for i in (*gathers, m, *maps) if isinstance(n := program.nodes[i], MapOf)]
     return tuple(dict.fromkeys([*(r.x for r in rows), *others, *indices]))
 
 
-def is_typed(node: Node) -> bool:
-    return isinstance(node, TypedMatMul | TypedGram | TypedPush)
+def is_typed(program: Program, ref: Ref) -> bool:
+    """Whether the node is computed as a product whose matrices are chosen along a map."""
+    node = program.nodes[ref]
+    named = isinstance(node, MatMul | AddMatMul | Gram) and node.map is not None
+    return named or pushed_product(program, ref) is not None
+
+
+def is_typed_product(node: Node) -> bool:
+    return isinstance(node, MatMul) and node.map is not None

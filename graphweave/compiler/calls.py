@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from graphweave.analysis.typed import call_operands
-from graphweave.compiler.products import product_step
+from graphweave.compiler.product_calls import product_step
 from graphweave.compiler.range_errors import with_named_indices
-from graphweave.compiler.typed_calls import typed_step
 from graphweave.core.types import Fold, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.interp import apply
@@ -23,7 +22,7 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Cal
     """`step(rows, *operand values)`: one node by PyTorch; operands as `operands(node)` lists them, each once."""
     node, types = program.nodes[ref], program.types
     options = options or Options()
-    product = product_step(program, ref, options) or typed_step(program, ref, options)
+    product = product_step(program, ref, options)
     if product is not None:
         return with_named_indices(program, ref, call_operands(program, ref), product)
     names = tuple(dict.fromkeys(operands(node)))

@@ -1,24 +1,18 @@
-"""Matrix products on nodes: generated kernels for tall matrices, the vendor's library for all others."""
+"""Products with shared weights on nodes: generated kernels for tall matrices, the vendor's library for all others."""
 
 from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from graphweave.analysis.cones import type_of
 from graphweave.codegen.cpp import print_kernel
-from graphweave.core.types import UNIT, DType
+from graphweave.core.types import DType
 from graphweave.ir.loop.verify import verify
-from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
 from graphweave.lower.tall import Kind, tall_product
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
 from graphweave.runtime.threads import num_threads
-from graphweave.schedule.options import Options
 
 TALL = 16_384
 """Rows from which a matrix is tall; below, a product is no work worth a kernel of its own."""
@@ -27,28 +21,6 @@ WIDE = 256
 """Columns up to which the small matrix stays in cache."""
 
 _PART = 4096  # rows that one part of a gram stands for, at least
-
-
-def product_step(program: Program, ref: Ref, options: Options) -> Callable[..., Any] | None:
-    """`step(rows, *operand values)` of a matrix product of f32 or f64 rows on the CPU; None for any other node."""
-    node = program.nodes[ref]
-    if options.device != "cpu":
-        return None
-    if not isinstance(node, MatMul | AddMatMul | Gram) or not _plain(program, node.x):
-        return None
-    t = type_of(program, ref)
-    match node:
-        case Gram():
-            gram = Product("gram", t.shape[0], t.shape[1], t.dtype)
-            return lambda rows, *xy: gram(xy[0], xy[-1])  # x alone where y is x
-        case MatMul(x, _):
-            product = Product("matmul", type_of(program, x).shape[0], t.shape[0], t.dtype)
-            return lambda rows, x, w: product(x, w)
-        case AddMatMul(a, x, _):
-            # A product that nobody else reads may be added to where it lies; what is saved or given may not.
-            into = isinstance(program.nodes[a], MatMul | AddMatMul)
-            adding = Product("addmatmul", type_of(program, x).shape[0], t.shape[0], t.dtype)
-            return lambda rows, a, x, w: adding.add(a if into else _copy(a), x, w)
 
 
 class Product:
@@ -91,12 +63,3 @@ class Product:
         ptrs = [t.data_ptr() for t in (*held, out)]
         self._kernel(ptrs, (held[0].shape[0],), chunks, num_threads())
         return out
-
-
-def _copy(a: Tensor) -> Tensor:
-    return arena.empty(a.shape, a.dtype).copy_(a)
-
-
-def _plain(program: Program, ref: Ref) -> bool:
-    t = program.types[ref]
-    return isinstance(t, Type) and t.space != UNIT and t.dtype in (DType.f32, DType.f64)

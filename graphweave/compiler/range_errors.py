@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from graphweave.analysis.cones import map_type
+from graphweave.analysis.typed import is_typed, sources
 from graphweave.compiler.glossary import index_words
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.lines import shown_location
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import Space
-from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     Aten,
     MapOf,
@@ -26,9 +26,6 @@ from graphweave.ir.message.nodes import (
     Pull,
     Push,
     Ref,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
 )
 
 _CHECK = "builtin._assert_index"
@@ -101,7 +98,7 @@ def _has_index(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, Aten):
         return node.target in _INDEXED or node.target == _CHECK
-    return isinstance(node, Pull | Push | TypedMatMul | TypedGram | TypedPush)
+    return isinstance(node, Pull | Push) or is_typed(program, ref)
 
 
 def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Mapping[Space, int]) -> MapError | None:
@@ -109,7 +106,7 @@ def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Ma
     node = program.nodes[ref]
     if isinstance(node, Aten):
         return _of_call(program, ref, node, given) if node.target in _INDEXED else None
-    for r in operands(node):
+    for r in sources(program, ref):
         found = program.nodes[r]
         if isinstance(found, MapOf):
             index = given.get(r, given.get(found.index))

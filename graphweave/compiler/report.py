@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from graphweave.analysis.flow import is_work
+from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
 from graphweave.core.types import UNIT
@@ -23,9 +24,6 @@ from graphweave.ir.message.nodes import (
     Push,
     Ref,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
 )
 from graphweave.ir.message.show import show, show_type
 from graphweave.lower.parameters import value_name
@@ -191,7 +189,7 @@ def describe(
         if isinstance(step, Region):
             continue
         node = program.nodes[step.ref]
-        products += isinstance(node, MatMul | AddMatMul | Gram | TypedMatMul | TypedGram | TypedPush)
+        products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
         if is_work(program, step.ref):
             assert isinstance(node, Aten)
             why = refused.get(step.ref, "no kernel computes it")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphweave.analysis.flow import SIZE_FUNCTIONS, is_integral, is_view, is_work, symbol_of, symbols_in, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
-from graphweave.analysis.typed import call_operands
+from graphweave.analysis.typed import call_operands, sources
 from graphweave.compiler.calls import call_step
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan
@@ -251,7 +251,7 @@ class Wrapper:
     def _spaces_around(self, ref: Ref) -> list[Space]:
         """Spaces whose rows PyTorch may have to know to run the node."""
         out: dict[Space, None] = {}
-        for r in (ref, *operands(self._program.nodes[ref])):
+        for r in (ref, *sources(self._program, ref)):
             t = self._program.types[r]
             if isinstance(node := self._program.nodes[r], Part):
                 out.update(dict.fromkeys(node.of))

@@ -67,14 +67,20 @@ def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
 
 
 def _own_product(program: Program, ref: Ref, used: list[list[Ref]], kept: set[Ref]) -> bool:
-    return isinstance(program.nodes[ref], MatMul) and len(used[ref]) == 1 and ref not in kept
+    return _shared(program, ref) and len(used[ref]) == 1 and ref not in kept
+
+
+def _shared(program: Program, ref: Ref) -> bool:
+    """A product with shared weights: only its kernels add to what is there."""
+    node = program.nodes[ref]
+    return isinstance(node, MatMul) and node.map is None
 
 
 def _accumulated(
     build: Builder, program: Program, terms: list[tuple[int, Ref]], where: dict[Ref, Ref], loc: str
 ) -> Ref:
-    products = [(s, r) for s, r in terms if isinstance(program.nodes[r], MatMul)]
-    others = [(s, r) for s, r in terms if not isinstance(program.nodes[r], MatMul)]
+    products = [(s, r) for s, r in terms if _shared(program, r)]
+    others = [(s, r) for s, r in terms if not _shared(program, r)]
     first = next(r for s, r in products if s > 0)
     total = where[first]
     for sign, r in products:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphweave.analysis.flow import Extract, ancestors, depending, is_structure, users
+from graphweave.analysis.flow import Extract, depending, is_structure, users
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.typed import computed_for
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.layouts import KEPT
@@ -27,7 +28,7 @@ def made_instead(
     late = depending(joint, tangents)
     used_by = users(joint)
     for ref in sorted(kept & exposed):
-        needed = ancestors(joint, roots, frozenset((*kept, *tangents)))
+        needed = computed_for(joint, roots, frozenset((*kept, *tangents)))
         made = _made_first(joint, ref, used_by, needed, late, exposed)
         if made is not None and _bytes(joint, made, statistics) < _bytes(joint, {ref}, statistics):
             kept = (kept - {ref}) | made

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from graphweave.analysis.flow import users
-from graphweave.analysis.typed import below, gathered
+from graphweave.analysis.typed import below, gathered, is_typed_product
 from graphweave.core.types import Op
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -28,8 +28,6 @@ from graphweave.ir.message.nodes import (
     Reshape,
     Slice,
     ToUnit,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.ir.message.pairs import is_pair_space
 from graphweave.passes.rules import (
@@ -44,6 +42,7 @@ from graphweave.passes.rules import (
     postpone,
     pull_scale,
     reciprocal,
+    scale_out,
     split_linear,
     totals,
     typed_push,
@@ -65,7 +64,7 @@ Moves: TypeAlias = Callable[[Program, frozenset[Ref]], Iterator[Move]]
 
 OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)
-NARROWER = (linear_through_push.SCALE, linear_through_push.INTO, postpone.RULE)
+NARROWER = (scale_out.RULE, linear_through_push.INTO, postpone.RULE)
 ALONE = (
     injective_maps.RULE, totals.RULE, compose_maps.RULE, reciprocal.RULE, postpone.RULE, pull_scale.RULE,
     split_linear.RULE, linear_through_push.OUT,
@@ -74,14 +73,14 @@ ALONE = (
 
 def linear(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
     """Everything linear on edges at once: the forward's product on edges goes only if the backward's goes too."""
-    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, MatMul | Gram | Slice | Push))
+    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, Slice | Push) or _shared(n))
     if sites:
         yield Move(TO_NODES, sites)
 
 
 def reorderings(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
     """Weights before rows wherever that is possible, then for each typed product alone."""
-    products = [r for r, n in enumerate(program.nodes) if isinstance(n, TypedMatMul)]
+    products = [r for r, n in enumerate(program.nodes) if is_typed_product(n)]
     if products:
         yield Move(typed_reorder.RULES, tuple(range(len(program.nodes))))
     if len(products) > 1:
@@ -99,7 +98,7 @@ def _around(program: Program, used_by: list[list[Ref]], ref: Ref) -> Iterator[Re
             continue
         seen.add(at)
         node = program.nodes[at]
-        if isinstance(node, Push | Gram | MatMul | Reduce | TypedMatMul | TypedGram):
+        if isinstance(node, Push | Gram | MatMul | Reduce):
             yield at
         if at == ref or isinstance(node, Reshape | Pointwise):
             todo.extend(used_by[at])
@@ -123,21 +122,22 @@ def pairs_in(program: Program) -> tuple[tuple[Ref, Ref], ...]:
 
 def forward_pairs(program: Program, late: frozenset[Ref]) -> tuple[tuple[Ref, Ref], ...]:
     """Pairs of maps that a typed product of the forward meets: Hector's (source, relation)."""
-    found = dict.fromkeys(
-        (pull, node.map)
-        for ref, node in enumerate(program.nodes)
-        if isinstance(node, TypedMatMul) and ref not in late and (pull := _pull_map(program, node.x)) is not None
-    )
+    found: dict[tuple[Ref, Ref], None] = {}
+    for ref, node in enumerate(program.nodes):
+        if isinstance(node, MatMul) and node.map is not None and ref not in late:
+            pull = _pull_map(program, node.x)
+            if pull is not None:
+                found[pull, node.map] = None
     return tuple((m, t) for m, t in found if _may_pair(program, m, t))
 
 
 def _pairs_of(program: Program, node: Node) -> Iterator[tuple[Ref, Ref]]:
     candidates: list[tuple[Ref | None, Ref]] = []
-    if isinstance(node, TypedMatMul):
+    if isinstance(node, MatMul) and node.map is not None:
         candidates.append((_pull_map(program, node.x), node.map))
-    elif isinstance(node, TypedGram):
+    elif isinstance(node, Gram) and node.map is not None:
         candidates += [(_pull_map(program, node.x), node.map), (_pull_map(program, node.y), node.map)]
-    elif isinstance(node, Push):
+    elif isinstance(node, Push) and not node.fused:
         candidates += [(node.map, t) for t in _types_behind(program, node.x)]
     yield from ((m, t) for m, t in candidates if m is not None and _may_pair(program, m, t))
 
@@ -145,11 +145,16 @@ def _pairs_of(program: Program, node: Node) -> Iterator[tuple[Ref, Ref]]:
 def _types_behind(program: Program, ref: Ref) -> Iterator[Ref]:
     """Maps of the typed products that a pushed value is, but for factors."""
     node = program.nodes[below(program, ref)]
-    if isinstance(node, TypedMatMul):
-        yield node.map
+    if isinstance(node, MatMul):
+        if node.map is not None:
+            yield node.map
     elif isinstance(node, Pointwise) and node.op in (Op.mul, Op.div, Op.neg):
         for r in node.args:
             yield from _types_behind(program, r)
+
+
+def _shared(node: Node) -> bool:
+    return isinstance(node, MatMul | Gram) and node.map is None
 
 
 def _pull_map(program: Program, ref: Ref) -> Ref | None:
@@ -167,14 +172,15 @@ def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
 
 def bases(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
     """All products with matrices made of few bases, and what lets their products be those of nodes."""
-    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, TypedMatMul))
+    sites = tuple(r for r, n in enumerate(program.nodes) if is_typed_product(n))
     if sites:
         yield Move((factored_bases.RULE, postpone.RULE), sites)
 
 
 def typed_pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
     """All typed products that are pushed, at once: the rows of one go only when all of them do; then each alone."""
-    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, Push) and any(_types_behind(program, n.x)))
+    open_ = ((r, n) for r, n in enumerate(program.nodes) if isinstance(n, Push) and not n.fused)
+    sites = tuple(r for r, n in open_ if any(_types_behind(program, n.x)))
     if sites:
         yield Move((typed_push.RULE,), sites)
     if len(sites) > 1:
@@ -186,7 +192,7 @@ def products_of_push(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
     """All products that read one pushed value, which then is not needed any more."""
     readers: dict[Ref, list[Ref]] = {}
     for ref, node in enumerate(program.nodes):
-        if isinstance(node, MatMul | Gram):
+        if _shared(node):
             for r in dict.fromkeys(operands(node)):
                 for push in _pushes_behind(program, r):
                     readers.setdefault(push, []).append(ref)

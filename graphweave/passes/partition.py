@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from graphweave.analysis.cones import is_push
 from graphweave.analysis.flow import (
     Extract,
     ancestors,
@@ -22,6 +23,7 @@ from graphweave.analysis.flow import (
 )
 from graphweave.analysis.hoist import hoisted
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -60,9 +62,9 @@ def split(
     tangents = tuple(tangents)
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
-    forward = _with_items(joint, ancestors(joint, [r for r in forward_outputs if r is not None]))
+    forward = _with_items(joint, computed_for(joint, [r for r in forward_outputs if r is not None]))
     if recompute != "always":
-        forward = ancestors(joint, forward | _riders(joint, forward, backward_outputs, tangents))
+        forward = computed_for(joint, forward | _riders(joint, forward, backward_outputs, tangents))
     roots = [r for r in backward_outputs if r is not None]
     found = saved_values(joint, forward, roots, tangents, recompute)
     if not exposed.isdisjoint(found):
@@ -102,7 +104,7 @@ def saved_values(
         if isinstance(node, Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
         elif ref in after_tangent or ref not in forward or recomputed(recompute, joint, ref, edges):
-            todo.extend(operands(node))
+            todo.extend(sources(joint, ref))
         else:
             saved.add(ref)
     if recompute == "auto":
@@ -175,11 +177,12 @@ def _riders(
     Beside the forward's pushes they cost an accumulator; in the backward, a walk of their own with all its gathers.
     """
     late = depending(joint, tangents)
-    walked = {n.map for r in forward if isinstance(n := joint.nodes[r], Push)}
-    needed = ancestors(joint, [r for r in backward_outputs if r is not None], frozenset(tangents))
+    walked = {n.map for r in forward if is_push(joint, r) and isinstance(n := joint.nodes[r], Push)}
+    read = computed_for(joint, [r for r in backward_outputs if r is not None], frozenset(tangents))
     return {
-        r for r in needed - forward - late
-        if isinstance(n := joint.nodes[r], Push) and n.map in walked and isinstance(joint.nodes[n.map], MapOf)
+        r for r in read - forward - late
+        if is_push(joint, r) and isinstance(n := joint.nodes[r], Push)
+        and n.map in walked and isinstance(joint.nodes[n.map], MapOf)
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-from graphweave.analysis.cones import is_light, widens
+from graphweave.analysis.cones import is_light, is_push, widens
 from graphweave.analysis.flow import is_structure, is_view
 from graphweave.analysis.tiles import is_tiled
 from graphweave.core.types import EXPENSIVE, UNIT, Space
@@ -63,7 +63,7 @@ def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[S
     if policy == "never" or not isinstance(t, Type):
         return False
     if isinstance(node, Push):
-        return policy == "always"
+        return policy == "always" and is_push(program, ref)
     if isinstance(node, Random) or _drawn(program, ref):
         return True
     if isinstance(node, MatMul):

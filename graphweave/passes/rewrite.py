@@ -13,9 +13,10 @@ from dataclasses import dataclass, field, replace
 from graphweave.analysis.cost import Cost, cost
 from graphweave.analysis.flow import depending
 from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.typed import is_typed_product
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Input, Program, Ref, TypedMatMul
+from graphweave.ir.message.nodes import Input, Program, Push, Ref
 from graphweave.passes.moves import ORDER, Move, Moves, forward_pairs, reorderings
 from graphweave.passes.relational import Measure, Relational, Start, with_pairs
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
@@ -40,7 +41,7 @@ class Rewrite:
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` with every rewrite that gains; the same object where none does."""
-        if not any(isinstance(n, TypedMatMul) for n in program.nodes):
+        if not any(is_typed_product(n) for n in program.nodes):
             return self._run(program, Start(False, False), ORDER).rewritten()
         statistics = with_pairs(program, self.statistics, self.measure)
         settings = replace(self, statistics=statistics)
@@ -136,8 +137,8 @@ def apply(build: Builder, move: Move) -> tuple[dict[Ref, Ref], tuple[str, ...]]:
     todo = list(reversed(move.sites))
     while todo and len(fired) < _FUEL:
         ref = todo.pop()
-        if ref in replaced:
-            continue
+        if ref in replaced or (isinstance(n := build.nodes[ref], Push) and n.fused):
+            continue  # what is fused stays so
         start = len(build.nodes)
         for rule in move.rules:
             new = rule.apply(build, ref)

@@ -12,8 +12,8 @@ from graphweave.passes.rules import (
     common,
     constants,
     join_reshapes,
+    scale_out,
     typed_linear,
-    typed_scale,
     unbroadcast,
 )
 from graphweave.passes.rules.rule import Rule
@@ -26,7 +26,7 @@ ALWAYS: tuple[Rule, ...] = (
     common.RULE,
     column_counts.RULE,
     typed_linear.RULE,
-    typed_scale.RULE,
+    scale_out.GATHERED,
 )
 
 _FUEL = 16  # rules at one node

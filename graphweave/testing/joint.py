@@ -33,8 +33,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
 )
 
 TANGENT = "tangent_"
@@ -146,18 +144,12 @@ def _backward(s: _Gradients, ref: Ref, node: Node, g: Ref) -> None:
         case Cast(x):
             if s.type(x).dtype.is_float:
                 s.add(x, s.node(Cast(g, s.type(x).dtype)))
-        case MatMul(x, w):
-            s.add(x, s.node(MatMul(g, s.node(Permute(w, (1, 0))))))
-            s.add(w, s.node(Gram(x, g)))
-        case Gram(x, y):
-            s.add(x, s.node(MatMul(y, s.node(Permute(g, (1, 0))))))
-            s.add(y, s.node(MatMul(x, g)))
-        case TypedMatMul(x, w, m):
-            s.add(x, s.node(TypedMatMul(g, _turned(s, w), m)))
-            s.add(w, s.node(TypedGram(x, g, m)))
-        case TypedGram(x, y, m):
-            s.add(x, s.node(TypedMatMul(y, _turned(s, g), m)))
-            s.add(y, s.node(TypedMatMul(x, g, m)))
+        case MatMul(x, w, m):
+            s.add(x, s.node(MatMul(g, _turned(s, w), m)))
+            s.add(w, s.node(Gram(x, g, m)))
+        case Gram(x, y, m):
+            s.add(x, s.node(MatMul(y, _turned(s, g), m)))
+            s.add(y, s.node(MatMul(x, g, m)))
         case Concat(xs, dim):
             start = 0
             for x in xs:

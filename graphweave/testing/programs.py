@@ -43,8 +43,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.testing.graphs import MAX_ROWS, Edges
 
@@ -373,20 +371,20 @@ def concat(s: Growing) -> None:
 
 
 def matmul(s: Growing) -> None:
-    ref = s.some(lambda t: len(t.shape) == 1)
+    ref = s.some(lambda t: len(t.shape) in (1, 2))
     if ref is None:
         return
-    (k,) = s.type(ref).shape
-    w = s.input(Type(UNIT, (k, s.choose((1, 4, 31, 33))), s.dtype))
-    s.keep(MatMul(ref, w), k * s.bound[ref] * s.bound[w])
+    shape = s.type(ref).shape
+    w = s.input(Type(UNIT, (*shape, s.choose((1, 4, 31, 33))), s.dtype))
+    s.keep(MatMul(ref, w), shape[-1] * s.bound[ref] * s.bound[w])
 
 
 def gram(s: Growing) -> None:
-    ref = s.some(lambda t: len(t.shape) == 1)
+    ref = s.some(lambda t: len(t.shape) in (1, 2))
     if ref is None:
         return
-    space = s.type(ref).space
-    other = s.some(lambda t: len(t.shape) == 1 and t.space == space)
+    space, blocks = s.type(ref).space, s.type(ref).shape[:-1]
+    other = s.some(lambda t: t.space == space and len(t.shape) == len(blocks) + 1 and t.shape[:-1] == blocks)
     assert other is not None  # ref itself will do
     s.keep(Gram(ref, other), MAX_ROWS * s.bound[ref] * s.bound[other])
 
@@ -399,7 +397,7 @@ def typed_matmul(s: Growing) -> None:
     m = s.choose(range(2))
     shape = s.type(ref).shape
     w = s.input(Type((V, s.dst_space)[m], (*shape, s.choose((1, 4, 33))), s.dtype))
-    s.keep(TypedMatMul(ref, w, s.maps[m]), shape[-1] * s.bound[ref] * s.bound[w])
+    s.keep(MatMul(ref, w, s.maps[m]), shape[-1] * s.bound[ref] * s.bound[w])
 
 
 def typed_gram(s: Growing) -> None:
@@ -409,7 +407,7 @@ def typed_gram(s: Growing) -> None:
     blocks = s.type(ref).shape[:-1]
     other = s.some(lambda t: t.space == E and len(t.shape) == len(blocks) + 1 and t.shape[:-1] == blocks)
     assert other is not None  # ref itself will do
-    s.keep(TypedGram(ref, other, s.choose(s.maps)), MAX_ROWS * s.bound[ref] * s.bound[other])
+    s.keep(Gram(ref, other, s.choose(s.maps)), MAX_ROWS * s.bound[ref] * s.bound[other])
 
 
 def detour(s: Growing) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.message.nodes import (
     Const,
+    Gram,
     Input,
     MatMul,
     Permute,
@@ -16,8 +17,6 @@ from graphweave.ir.message.nodes import (
     Ref,
     Reshape,
     Type,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.testing.layering import WIDTHS, Layering, R
 from graphweave.testing.programs import E, V
@@ -59,7 +58,7 @@ def typed_linear(s: Layering, x: Ref, width: int) -> Ref:
     bound = 3.0 * k * s.bound[x]
     if s.choose((True, True, False)):
         w = s.add(Permute(w, swap)) if turned else w
-        return s.bounded(s.add(TypedMatMul(x, w, s.etype)), bound)
+        return s.bounded(s.add(MatMul(x, w, s.etype)), bound)
     matrices = s.add(Pull(w, s.etype))
     d = len(blocks)
     if turned and s.choose((True, False)):
@@ -124,7 +123,7 @@ def typed_totals(s: Layering) -> None:
     """What the gradient of matrices is made of: outer products of rows summed by type."""
     k, j = sizes(s)
     x, y = rows_of_edges(s, k), rows_of_edges(s, j)
-    out = s.bounded(s.add(TypedGram(x, y, s.etype)), 64 * s.bound[x] * s.bound[y])
+    out = s.bounded(s.add(Gram(x, y, s.etype)), 64 * s.bound[x] * s.bound[y])
     flat = s.reshaped(out, k * j)
     s.offer(flat, s.bound[flat])
     if s.choose((True, False)):
@@ -137,7 +136,7 @@ def composed_weights(s: Layering) -> None:
     flat = s.bounded(s.add(MatMul(s.fresh(R, bases), s.fresh(UNIT, bases, k * j))), 25.0 * bases)
     w = s.bounded(s.add(Reshape(flat, (k, j))), s.bound[flat])
     x = rows_of_edges(s, k)
-    out = s.bounded(s.add(TypedMatMul(x, w, s.etype)), k * s.bound[x] * s.bound[w])
+    out = s.bounded(s.add(MatMul(x, w, s.etype)), k * s.bound[x] * s.bound[w])
     s.offer(p := s.bounded(s.add(Push(out, s.choose(s.maps), Fold.sum)), s.bound[out] * 12), s.bound[p])
 
 

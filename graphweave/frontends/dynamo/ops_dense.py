@@ -13,7 +13,7 @@ from graphweave.frontends.dynamo.context import Context, Handler, Table, lowest
 from graphweave.frontends.dynamo.row_rules import transposed
 from graphweave.frontends.dynamo.sizes import argument, dim_of, rank
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit, TypedMatMul
+from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit
 
 aten = torch.ops.aten
 
@@ -91,10 +91,10 @@ def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
     if len(blocks) > 1 or numel(blocks) * k * max(m, n) <= _SMALL_PRODUCT:
         return None
     if m == 1 and (found := _matrices(cx, b)) is not None:
-        out = cx.emit(TypedMatMul(cx.reshape(a, (*blocks, k)), *found))
+        out = cx.emit(MatMul(cx.reshape(a, (*blocks, k)), *found))
         return cx.reshape(out, (*blocks, 1, n))
     if n == 1 and (found := _matrices(cx, _turned(cx, a))) is not None:
-        out = cx.emit(TypedMatMul(cx.reshape(b, (*blocks, k)), *found))
+        out = cx.emit(MatMul(cx.reshape(b, (*blocks, k)), *found))
         return cx.reshape(out, (*blocks, m, 1))
     return None
 

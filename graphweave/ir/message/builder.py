@@ -62,7 +62,8 @@ def operands(node: Node) -> tuple[Ref, ...]:
         case Aten(_, args, kwargs):
             return (*_arg_refs(args), *(r for _, a in kwargs for r in _arg_refs(a)))
         case _:
-            return tuple(getattr(node, f) for f in _REF_FIELDS.get(type(node).__name__, ()))
+            refs = (getattr(node, f) for f in _REF_FIELDS.get(type(node).__name__, ()))
+            return tuple(r for r in refs if r is not None)
 
 
 def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
@@ -80,16 +81,15 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
             return replace(node, args=new_args, kwargs=tuple((k, _rename_arg(a, rename)) for k, a in kwargs))
         case _:
             names = _REF_FIELDS.get(type(node).__name__, ())
-            changes: dict[str, Any] = {f: rename(getattr(node, f)) for f in names}
+            changes: dict[str, Any] = {f: rename(r) for f in names if (r := getattr(node, f)) is not None}
             return replace(node, **changes) if changes else node
 
 
 _REF_FIELDS: dict[str, tuple[str, ...]] = {
     "Random": ("seed",), "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",),
     "Reduce": ("x",), "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
-    "MatMul": ("x", "w"), "AddMatMul": ("a", "x", "w"), "Gram": ("x", "y"),
-    "TypedMatMul": ("x", "w", "map"), "TypedGram": ("x", "y", "map"),
-    "TypedPush": ("x", "w", "scale", "types", "map"), "Part": ("x",),
+    "MatMul": ("x", "w", "map"), "AddMatMul": ("a", "x", "w", "map"), "Gram": ("x", "y", "map"),
+    "Part": ("x",),
 }  # fmt: skip
 
 

@@ -33,9 +33,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
     ValueType,
 )
 
@@ -64,30 +61,12 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             t, mt = _value(x, types, node), _map(m, types, node)
             _expect(t.space == mt.dom, node, f"a value on {mt.dom}", t)
             return Type(mt.cod, t.shape, t.dtype)
-        case MatMul(x, w):
-            t, wt = _value(x, types, node), _value(w, types, node)
-            good = len(t.shape) == 1 and wt.space == UNIT and len(wt.shape) == 2 and wt.shape[0] == t.shape[0]
-            _expect(good and t.dtype == wt.dtype, node, "S x [K] and unit x [K, J] of one dtype", t, wt)
-            return Type(t.space, (wt.shape[1],), t.dtype)
-        case AddMatMul(a, x, w):
-            product = infer(MatMul(x, w), types)
-            _expect(
-                _value(a, types, node) == product, node, f"a value like the product ({product})", _value(a, types, node)
-            )
+        case MatMul() | Gram():
+            return _product(node, types)
+        case AddMatMul(a, x, w, m):
+            product, added = infer(MatMul(x, w, m), types), _value(a, types, node)
+            _expect(added == product, node, f"a value like the product ({product})", added)
             return product
-        case Gram(x, y):
-            t, u = _value(x, types, node), _value(y, types, node)
-            good = len(t.shape) == len(u.shape) == 1 and t.space == u.space and t.dtype == u.dtype
-            _expect(good, node, "S x [I] and S x [J] of one dtype", t, u)
-            return Type(UNIT, (*t.shape, *u.shape), t.dtype)
-        case TypedMatMul() | TypedGram():
-            return _typed(node, types)
-        case TypedPush(x, w, scale, t, m):
-            product, s, along = infer(TypedMatMul(x, w, t), types), _value(scale, types, node), _map(m, types, node)
-            assert isinstance(product, Type)
-            good = along.dom == product.space and s == Type(product.space, (), product.dtype)
-            _expect(good, node, f"a map of {product.space} and one number for each of its rows", s)
-            return Type(along.cod, product.shape, product.dtype)
         case Join(xs, space):
             return _join(node, [_value(x, types, node) for x in xs], space)
         case Part(x, of, at):
@@ -187,12 +166,14 @@ def _concat(node: Node, xs: list[Type], dim: int) -> Type:
     return Type(space, _with(first.shape, dim, sum(t.shape[dim] for t in xs)), first.dtype)
 
 
-def _typed(node: TypedMatMul | TypedGram, types: Sequence[ValueType]) -> Type:
-    second = node.w if isinstance(node, TypedMatMul) else node.y
-    t, u, m = _value(node.x, types, node), _value(second, types, node), _map(node.map, types, node)
+def _product(node: MatMul | Gram, types: Sequence[ValueType]) -> Type:
+    second = node.w if isinstance(node, MatMul) else node.y
+    t, u = _value(node.x, types, node), _value(second, types, node)
+    m = MapType(t.space, UNIT) if node.map is None else _map(node.map, types, node)
+    _expect(node.map is None or m.cod != UNIT, node, "no map where it leads to unit", t, u)
     rank = len(t.shape)
     _expect(t.space == m.dom and rank in (1, 2) and t.dtype == u.dtype, node, f"[K] or [B, K] on {m.dom}", t, u)
-    if isinstance(node, TypedGram):
+    if isinstance(node, Gram):
         good = u.space == m.dom and len(u.shape) == rank and u.shape[:-1] == t.shape[:-1]
         _expect(good, node, f"[I] and [J], or [B, I] and [B, J], on {m.dom}", t, u)
         return Type(m.cod, (*t.shape, u.shape[-1]), t.dtype)

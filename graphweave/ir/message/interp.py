@@ -47,9 +47,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
     ValueType,
 )
 from graphweave.ir.message.pairs import space_of_pairs
@@ -98,25 +95,14 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
             return _ATEN_OP[op](*(_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True)))
         case Concat(xs, dim):
             return _concat([values[x] for x in xs], [_type(types, x) for x in xs], dim, rows_of)
-        case MatMul(x, w):
-            return _matmul(values[x], _type(types, x), values[w])
-        case AddMatMul(a, x, w):
-            return aten.add.Tensor(values[a], _matmul(values[x], _type(types, x), values[w]))
-        case Gram(x, y):
-            rows = [_with_row(values[r], _type(types, r)) for r in (x, y)]
-            return aten.mm.default(aten.permute.default(rows[0], [1, 0]), rows[1])
-        case TypedMatMul(x, w, m):
-            return _typed_matmul(values[x], values[w], _type(types, w), values[m], _map(types, m), rows_of)
-        case TypedPush(x, w, scale, t, m):
-            out = _typed_matmul(values[x], values[w], _type(types, w), values[t], _map(types, t), rows_of)
-            shape = _type(types, x).shape[:-1] + _type(types, w).shape[-1:]
-            by = _with_rank(values[scale], _type(types, scale), len(shape))
-            pushed = Type(_map(types, m).dom, shape, _type(types, x).dtype)
-            return _push(Push(x, m, Fold.sum), aten.mul.Tensor(out, by), pushed, values[m], _map(types, m), rows_of)
-        case TypedGram(x, y, m):
-            return _typed_gram(
-                values[x], _type(types, x), values[y], _type(types, y), values[m], _map(types, m), rows_of
-            )
+        case MatMul(x, w, m):
+            return _matmul(values, types, x, w, m, rows_of)
+        case AddMatMul(a, x, w, m):
+            return aten.add.Tensor(values[a], _matmul(values, types, x, w, m, rows_of))
+        case Gram(x, y, m):
+            return _gram(values, types, x, y, m, rows_of)
+        case Gram(x, y, m):
+            return _gram(values, types, x, y, m, rows_of)
         case Join(xs, _) if all(_type(types, x).space == UNIT for x in xs):
             return aten.stack.default([values[x] for x in xs])
         case Join(xs, _):
@@ -220,21 +206,30 @@ def _concat(xs: list[Any], ts: list[Type], dim: int, rows_of: RowsOf) -> Any:
     return aten.cat.default(wide, dim + _lead(space))
 
 
-def _matmul(x: Any, t: Type, w: Any) -> Any:
-    out = aten.mm.default(_with_row(x, t), w)
+def _matmul(values: Values, types: Types, x: Ref, w: Ref, m: Ref | None, rows_of: RowsOf) -> Any:
+    rows, t = values[x], _type(types, x)
+    if m is not None:
+        matrices = _pull(values[w], _type(types, w), values[m], _map(types, m), rows_of)
+        return aten.sum.dim_IntList(aten.mul.Tensor(aten.unsqueeze.default(rows, -1), matrices), [-2])
+    rows = _with_row(rows, t)
+    if len(t.shape) == 1:
+        out = aten.mm.default(rows, values[w])
+    else:
+        out = aten.permute.default(aten.bmm.default(aten.permute.default(rows, [1, 0, 2]), values[w]), [1, 0, 2])
     return aten.squeeze.dims(out, [0]) if t.space == UNIT else out
 
 
-def _typed_matmul(x: Any, w: Any, wt: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
-    matrices = _pull(w, wt, index, m, rows_of)
-    return aten.sum.dim_IntList(aten.mul.Tensor(aten.unsqueeze.default(x, -1), matrices), [-2])
-
-
-def _typed_gram(x: Any, t: Type, y: Any, u: Type, index: Any, m: MapType, rows_of: RowsOf) -> Any:
-    outer = aten.mul.Tensor(aten.unsqueeze.default(x, -1), aten.unsqueeze.default(y, -2))
-    if m.cod == UNIT:
-        return aten.sum.dim_IntList(outer, [0])
-    return aten.index_add.default(aten.new_zeros.default(x, [rows_of(m.cod), *t.shape, u.shape[-1]]), 0, index, outer)
+def _gram(values: Values, types: Types, x: Ref, y: Ref, m: Ref | None, rows_of: RowsOf) -> Any:
+    t, u = _type(types, x), _type(types, y)
+    a, b = _with_row(values[x], t), _with_row(values[y], u)
+    if m is not None:
+        index = aten.unsqueeze.default(values[m], 0) if t.space == UNIT else values[m]
+        zeros = aten.new_zeros.default(a, [rows_of(_map(types, m).cod), *t.shape, u.shape[-1]])
+        outer = aten.mul.Tensor(aten.unsqueeze.default(a, -1), aten.unsqueeze.default(b, -2))
+        return aten.index_add.default(zeros, 0, index, outer)
+    if len(t.shape) == 1:
+        return aten.mm.default(aten.permute.default(a, [1, 0]), b)
+    return aten.bmm.default(aten.permute.default(a, [1, 2, 0]), aten.permute.default(b, [1, 0, 2]))
 
 
 def _part(x: Any, of: Sequence[Space], at: int, rows_of: RowsOf) -> Any:

@@ -114,13 +114,16 @@ class Pull:
 class Push:
     """out[v] = fold over e with m(e) = v of x[e]; `empty` where no such e. `x: dom x F -> cod x F`.
 
-    (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value.
+    (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value. `fused` changes no value: the
+    schedule chooses that the product which `x` is shall be multiplied as it is pushed, and its rows be stored nowhere
+    (`analysis/typed.py` says of which products).
     """
 
     x: Ref
     map: Ref
     fold: Fold
     empty: float = 0.0
+    fused: bool = False
 
 
 # ---------------------------------------------------------------- dense, row by row
@@ -213,68 +216,39 @@ class Concat:
 
 @dataclass(frozen=True, slots=True)
 class MatMul:
-    """out[r, j] = sum_k x[r, k] w[k, j]. `x: S x [K]`, `w: unit x [K, J]` -> `S x [J]`."""
+    """out[r, b, j] = sum_k x[r, b, k] w[m(r), b, k, j]: each row times the matrix that its map names.
+
+    `x: S x [B, K]`, `w: R x [B, K, J]`, `map` is m: S -> R; gives `S x [B, J]`. The B blocks (heads) may be missing
+    from all three. Without `map`, m is the map to unit, of which there is one only: all rows share
+    `w: unit x [B, K, J]`. No row has a copy of its matrix. With a map to types it is Hector's typed linear (2.3).
+    """
 
     x: Ref
     w: Ref
+    map: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AddMatMul:
-    """out[r, j] = a[r, j] + sum_k x[r, k] w[k, j]. `a: S x [J]`, `x: S x [K]`, `w: unit x [K, J]` -> `S x [J]`."""
+    """out = a + MatMul(x, w, map), `a` being of the product's type."""
 
     a: Ref
     x: Ref
     w: Ref
+    map: Ref | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Gram:
-    """out[i, j] = sum_r x[r, i] y[r, j]. `x: S x [I]`, `y: S x [J]` -> `unit x [I, J]`, weight gradient of MatMul."""
+    """out[t, b, i, j] = sum over rows r with m(r) = t of x[r, b, i] y[r, b, j], the weights' gradient of MatMul.
 
-    x: Ref
-    y: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class TypedMatMul:
-    """out[r, b, j] = sum_k x[r, b, k] w[t(r), b, k, j], a matrix for each type of row: Hector's typed linear (2.3).
-
-    `x: S x [B, K]`, `w: R x [B, K, J]`, `map` is t: S -> R; gives `S x [B, J]`. The B blocks (heads) may be missing
-    from all three. No row has a copy of its matrix.
-    """
-
-    x: Ref
-    w: Ref
-    map: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class TypedGram:
-    """out[t, b, i, j] = sum over r with t(r) = t of x[r, b, i] y[r, b, j], weight gradient of TypedMatMul.
-
-    `x: S x [B, I]`, `y: S x [B, J]`, `map` is t: S -> R; gives `R x [B, I, J]`, 0 for a type without rows. The blocks
-    may be missing.
+    `x: S x [B, I]`, `y: S x [B, J]`, `map` is m: S -> R; gives `R x [B, I, J]`, 0 for a type without rows. The blocks
+    may be missing. Without `map`, m is the map to unit: the result is shared data.
     """
 
     x: Ref
     y: Ref
-    map: Ref
-
-
-@dataclass(frozen=True, slots=True)
-class TypedPush:
-    """out[v, b, j] = sum over e with m(e) = v of s[e] sum_k x[e, b, k] w[t(e), b, k, j]: a typed product, pushed.
-
-    `x: S x [B, K]`, `w: R x [B, K, J]`, `scale` is s: `S x []`, `types` is t: S -> R, `map` is m: S -> V; gives
-    `V x [B, J]`, 0 in a row without edges. The blocks may be missing. No value of S x [B, J] exists.
-    """
-
-    x: Ref
-    w: Ref
-    scale: Ref
-    types: Ref
-    map: Ref
+    map: Ref | None = None
 
 
 # ---------------------------------------------------------------- disjoint unions of spaces
@@ -340,7 +314,7 @@ class Aten:
 
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
-    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | TypedMatMul | TypedGram | TypedPush | Join | Part | Aten
+    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Join | Part | Aten
 )  # fmt: skip
 
 

@@ -43,9 +43,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
     ValueType,
 )
 
@@ -168,23 +165,15 @@ class _Line:
                 return Pull(*self.pair())
             case "push":
                 x, m = self.pair()
-                return Push(x, m, self.member(Fold, fold), self.empty())
+                return Push(x, m, self.member(Fold, fold), self.empty(), self.flag("fused"))
             case "matmul":
-                return MatMul(*self.pair())
+                return MatMul(*self.pair(), self.product_map())
             case "addmatmul":
                 a = self.ref()
                 self.take(",")
-                return AddMatMul(a, *self.pair())
+                return AddMatMul(a, *self.pair(), self.product_map())
             case "gram":
-                return Gram(*self.pair())
-            case "typedmatmul":
-                return TypedMatMul(*self.triple())
-            case "typedgram":
-                return TypedGram(*self.triple())
-            case "typedpush":
-                x, w, scale = self.triple()
-                self.take(",")
-                return TypedPush(x, w, scale, *self.pair())
+                return Gram(*self.pair(), self.product_map())
             case "join":
                 space = Space(self.name())
                 return Join(self.several(self.ref) if self.peek().startswith("%") else (), space)
@@ -278,10 +267,12 @@ class _Line:
         self.take(",")
         return first, self.ref()
 
-    def triple(self) -> tuple[Ref, Ref, Ref]:
-        first = self.ref()
+    def product_map(self) -> Ref | None:
+        """The map of a product, which is to unit where none is named."""
+        if self.peek() != ",":
+            return None
         self.take(",")
-        return first, *self.pair()
+        return self.ref()
 
     def several(self, item: Callable[[], _T]) -> tuple[_T, ...]:
         items = [item()]

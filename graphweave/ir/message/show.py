@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 from graphweave.core.types import Space
+from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     AddMatMul,
     AnyType,
@@ -39,9 +40,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
     ValueType,
 )
 
@@ -83,8 +81,9 @@ def show_node(node: Node) -> str:
             return f"tounit {_space(dom)}"
         case Pull(x, m):
             return f"pull %{x}, %{m}"
-        case Push(x, m, fold, empty):
-            return f"push.{fold.value} %{x}, %{m}" + ("" if repr(empty) == "0.0" else f" empty={_literal(empty)}")
+        case Push(x, m, fold, empty, fused):
+            missing = "" if repr(empty) == "0.0" else f" empty={_literal(empty)}"
+            return f"push.{fold.value} %{x}, %{m}{missing}" + (" fused" if fused else "")
         case Pointwise(op, args):
             return f"{op.value} {_refs(args)}".rstrip()
         case Cast(x, dtype):
@@ -103,18 +102,8 @@ def show_node(node: Node) -> str:
             return f"pad %{x} dim={dim} {before}, {after}"
         case Concat(xs, dim):
             return f"concat dim={dim} {_refs(xs)}".rstrip()
-        case MatMul(x, w):
-            return f"matmul %{x}, %{w}"
-        case AddMatMul(a, x, w):
-            return f"addmatmul %{a}, %{x}, %{w}"
-        case Gram(x, y):
-            return f"gram %{x}, %{y}"
-        case TypedMatMul(x, w, m):
-            return f"typedmatmul %{x}, %{w}, %{m}"
-        case TypedGram(x, y, m):
-            return f"typedgram %{x}, %{y}, %{m}"
-        case TypedPush(x, w, scale, t, m):
-            return f"typedpush %{x}, %{w}, %{scale}, %{t}, %{m}"
+        case MatMul() | AddMatMul() | Gram():
+            return f"{type(node).__name__.lower()} {_refs(operands(node))}"
         case Join(xs, space):
             return f"join {_space(space)} {_refs(xs)}".rstrip()
         case Part(x, of, at):

@@ -25,8 +25,6 @@ from graphweave.ir.message.nodes import (
     Ref,
     Slice,
     Type,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.passes.horizontal.graph import Graph, Tree
 from graphweave.passes.horizontal.packs import Packs
@@ -174,6 +172,10 @@ class Emitter:
             return shared
         return self.build.add(Pull(shared, self.unions.types(on, range(len(on)), len(on), loc)), loc)
 
+    def types(self, of: Segments, number: Sequence[int], count: int, loc: str) -> Ref | None:
+        """`Unions.types` as the map of a product, which names none to unit."""
+        return None if count == 1 else self.unions.types(of, number, count, loc)
+
     # -------------------------------------------------------- packs
 
     def merged(self, lanes: Sequence[Ref]) -> Ref:
@@ -187,21 +189,8 @@ class Emitter:
             case Push(_, _, fold, empty):
                 m = self._map(columns[1], self.segments(lanes), range(len(lanes)), loc)
                 return self.build.add(Push(self.many(columns[0], loc), m, fold, empty), loc)
-            case MatMul() if len(set(columns[1])) == 1:
-                return self.build.add(MatMul(self.many(columns[0], loc), self.one(columns[1][0])), loc)
-            case MatMul():
-                m = self.unions.types(self.segments(lanes), range(len(lanes)), len(lanes), loc)
-                return self.build.add(TypedMatMul(self.many(columns[0], loc), self.many(columns[1], loc), m), loc)
-            case Gram():
-                m = self.unions.types(self.segments(columns[0]), range(len(lanes)), len(lanes), loc)
-                return self.build.add(TypedGram(self.many(columns[0], loc), self.many(columns[1], loc), m), loc)
-            case TypedMatMul():
-                found = self.picked(columns[1], loc)
-                m = self._map(columns[2], found.of, found.at, loc)
-                return self.build.add(TypedMatMul(self.many(columns[0], loc), found.ref, m), loc)
-            case TypedGram():
-                m = self._map(columns[2], self.segments(lanes), range(len(lanes)), loc)
-                return self.build.add(TypedGram(self.many(columns[0], loc), self.many(columns[1], loc), m), loc)
+            case MatMul() | Gram():
+                return self._product(node, columns, lanes, loc)
             case Pointwise() | Concat():
                 on = self.segments(lanes)
                 args = iter([self.operand(column, on, loc) for column in columns])
@@ -214,6 +203,22 @@ class Emitter:
             case _:
                 assert not isinstance(node, Tree)
                 return self.build.add(with_operands(node, lambda _: self.many(columns[0], loc)), loc)
+
+    def _product(self, node: MatMul | Gram, columns: Sequence[Sequence[Ref]], lanes: Sequence[Ref], loc: str) -> Ref:
+        """Weights that differ from lane to lane are chosen along a map."""
+        m: Ref | None
+        if isinstance(node, MatMul) and node.map is None and len(set(columns[1])) == 1:
+            return self.build.add(MatMul(self.many(columns[0], loc), self.one(columns[1][0])), loc)
+        if isinstance(node, MatMul) and node.map is not None:
+            found = self.picked(columns[1], loc)
+            m = self._map(columns[2], found.of, found.at, loc)
+            return self.build.add(MatMul(self.many(columns[0], loc), found.ref, m), loc)
+        if node.map is None:
+            m = self.types(self.segments(columns[0]), range(len(lanes)), len(lanes), loc)
+        else:
+            m = self._map(columns[2], self.segments(lanes), range(len(lanes)), loc)
+        ends = self.many(columns[0], loc), self.many(columns[1], loc)
+        return self.build.add(MatMul(*ends, m) if isinstance(node, MatMul) else Gram(*ends, m), loc)
 
     def _pull(self, xs: Sequence[Ref], maps: Sequence[Ref], lanes: Sequence[Ref], loc: str) -> Ref:
         if not isinstance(self.graph.nodes[maps[0]], MapOf):

@@ -28,15 +28,12 @@ from graphweave.ir.message.nodes import (
     Reshape,
     Slice,
     Type,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.passes.horizontal.colours import Colours
 from graphweave.passes.horizontal.graph import Graph, Tree
 
 _PACKED = (
-    Pull, Push, Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat, MatMul, Gram, TypedMatMul,
-    TypedGram,
+    Pull, Push, Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat, MatMul, Gram,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from graphweave.analysis.hoist import graph_only
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.types import UNIT
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, Join, MatMul, Pull, Push, Type, TypedGram, TypedMatMul
+from graphweave.ir.message.nodes import Gram, Join, MatMul, Pull, Push, Type
 from graphweave.passes.horizontal.graph import Graph
 from graphweave.passes.horizontal.packs import Packs
 from graphweave.passes.rewritten import Rewritten
@@ -24,7 +24,7 @@ def pays(graph: Graph, packs: Packs, done: Rewritten, statistics: Statistics) ->
     moves = [lanes for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], Pull | Push)]
     if any(len(lanes) >= _MANY for lanes in moves):
         return True
-    heavy = (Push, MatMul, Gram, TypedMatMul, TypedGram)
+    heavy = (Push, MatMul, Gram)
     calls = sum(len(lanes) - 1 for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], heavy))
     rows, only, copied = with_unions(statistics, done.unions), graph_only(done.program), 0
     for ref, (node, t) in enumerate(zip(done.program.nodes, done.program.types, strict=True)):

@@ -19,8 +19,6 @@ from graphweave.ir.message.nodes import (
     Pull,
     Push,
     Ref,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.passes.horizontal.emit import Emitter
 from graphweave.passes.horizontal.graph import Tree
@@ -93,7 +91,7 @@ def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> R
         return emit.operand([refs[tree.index(n)] for n in range(len(on))], on, loc)
     kind = emit.graph.nodes[refs[0]] if refs[0] in emit.packs.of else None
     shared = emit.graph.is_unit(refs[0])
-    if op is Op.add and isinstance(kind, MatMul):
+    if op is Op.add and isinstance(kind, MatMul) and kind.map is None:
         product = _one_product(emit, leaves, on, loc)
         if product is not None:
             return product
@@ -133,9 +131,7 @@ def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: str) -> Ref:
     """Sums of grams are grams of all rows."""
     xs, ys = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x, y = emit.many(xs, loc), emit.many(ys, loc)
-    if count == 1:
-        return emit.build.add(Gram(x, y), loc)
-    return emit.build.add(TypedGram(x, y, emit.unions.types(emit.segments(xs), leaves.tree, count, loc)), loc)
+    return emit.build.add(Gram(x, y, emit.types(emit.segments(xs), leaves.tree, count, loc)), loc)
 
 
 def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: str) -> Ref | None:
@@ -151,9 +147,7 @@ def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: str) -> Ref 
     m = emit.unions.fold(segments, (UNIT,) * len(on), leaves.tree, loc)
     w = emit.build.add(Push(emit.many(ws, loc), m, Fold.sum), loc)
     x = emit.many([x_of[n] for n in range(len(on))], loc)
-    if len(on) == 1:
-        return emit.build.add(MatMul(x, w), loc)
-    return emit.build.add(TypedMatMul(x, w, emit.unions.types(on, range(len(on)), len(on), loc)), loc)
+    return emit.build.add(MatMul(x, w, emit.types(on, range(len(on)), len(on), loc)), loc)
 
 
 def _constant(value: float, dtype: DType) -> float | int | bool:

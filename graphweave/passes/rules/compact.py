@@ -3,7 +3,7 @@
 Compact materialisation (Hector, section 3.2.2): what depends on the source and the relation of an edge alone is the
 same for all edges that have both in common. Legal for every row-wise f. Its transposes do for the backward, and for a
 forward whose edges are fewer by destination and relation, what f does forward:
-push(typed(x), m) -> push(typed(push(x, pair)), m') and typedgram(pull(x, m), y, t) -> typedgram(pull(x, m'),
+push(typed(x), m) -> push(typed(push(x, pair)), m') and gram(pull(x, m), y, t) -> gram(pull(x, m'),
 push(y, pair), t'). It pays by the share of edges whose pair is new.
 """
 
@@ -18,6 +18,8 @@ from graphweave.ir.message.nodes import (
     Cast,
     Concat,
     Const,
+    Gram,
+    MatMul,
     Node,
     Pad,
     Permute,
@@ -29,8 +31,6 @@ from graphweave.ir.message.nodes import (
     Reshape,
     Slice,
     Type,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.passes.pair_space import Pairs, pair_maps
 from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
@@ -49,11 +49,11 @@ def compact(m: Ref, t: Ref) -> Rule:
 def _apply(m: Ref, t: Ref, build: Builder, ref: Ref) -> Ref | None:
     node = build.nodes[ref]
     match node:
-        case TypedMatMul(x, _, along) if along == t and _pulled(build, x, {m}):
+        case MatMul(x, _, along) if along == t and _pulled(build, x, {m}):
             pairs = pair_maps(build, m, t)
-            inner = TypedMatMul(_above(build, x, m, t, pairs), node.w, pairs.second)
+            inner = MatMul(_above(build, x, m, t, pairs), node.w, pairs.second)
             return _pull(build, build.add(inner, build.locs[ref]), pairs, build.locs[ref])
-        case TypedGram(map=along) if along == t:
+        case Gram(map=along) if along == t:
             return _gram(build, ref, node, m, t)
         case Push(x, along, Fold.sum, 0) if along == m:
             return _push(build, ref, x, m, t)
@@ -63,7 +63,7 @@ def _apply(m: Ref, t: Ref, build: Builder, ref: Ref) -> Ref | None:
             return None
 
 
-def _gram(build: Builder, ref: Ref, node: TypedGram, m: Ref, t: Ref) -> Ref | None:
+def _gram(build: Builder, ref: Ref, node: Gram, m: Ref, t: Ref) -> Ref | None:
     loc = build.locs[ref]
     for x, y, first in ((node.x, node.y, True), (node.y, node.x, False)):
         if _pulled(build, x, {m}):
@@ -71,7 +71,7 @@ def _gram(build: Builder, ref: Ref, node: TypedGram, m: Ref, t: Ref) -> Ref | No
             above = _above(build, x, m, t, pairs)
             pushed = build.add(Push(y, pairs.pair, Fold.sum), loc)
             ends = (above, pushed) if first else (pushed, above)
-            return build.add(TypedGram(*ends, pairs.second), loc)
+            return build.add(Gram(*ends, pairs.second), loc)
     return None
 
 
@@ -83,7 +83,7 @@ def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
     if len(typed) != 1 or typed[0].inverse or any(numel(f.shape) != 1 for f in scales):
         return None
     node = build.nodes[below_reshapes(build, typed[0].ref)]
-    assert isinstance(node, TypedMatMul)
+    assert isinstance(node, MatMul)
     if numel(typed[0].shape) != numel(whole.shape):
         return None
     loc, rows = build.locs[ref], value_type(build, node.x)
@@ -91,14 +91,14 @@ def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
     ones = (1,) * len(rows.shape)
     factors = [Factor(node.x, rows.shape), *(Factor(f.ref, ones, f.inverse) for f in scales)]
     scaled = shaped(build, multiplied(build, factors, rows.dtype, rows.space, loc), rows.shape, loc)
-    out = build.add(TypedMatMul(build.add(Push(scaled, pairs.pair, Fold.sum), loc), node.w, pairs.second), loc)
+    out = build.add(MatMul(build.add(Push(scaled, pairs.pair, Fold.sum), loc), node.w, pairs.second), loc)
     pushed = build.add(Push(shaped(build, out, whole.shape, loc), pairs.first, Fold.sum), loc)
     return negated(build, pushed, p.sign, loc)
 
 
 def _is_typed(build: Builder, ref: Ref, t: Ref) -> bool:
     node = build.nodes[below_reshapes(build, ref)]
-    return isinstance(node, TypedMatMul) and node.map == t
+    return isinstance(node, MatMul) and node.map == t
 
 
 def _row_wise(build: Builder, ref: Ref, node: Node, m: Ref, t: Ref) -> Ref | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from graphweave.core.types import Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import MapOf, Pull, Push, Ref
+from graphweave.passes.maps import composed
 from graphweave.passes.rules.rule import Rule
 
 
@@ -29,11 +30,8 @@ def compose_maps(build: Builder, ref: Ref) -> Ref | None:
 
 
 def _composed(build: Builder, m: Ref, n: Ref, loc: str) -> Ref | None:
-    """The map r -> m(n(r))."""
-    outer, inner = build.nodes[m], build.nodes[n]
-    if not isinstance(outer, MapOf) or not isinstance(inner, MapOf):
-        return None
-    return build.add(MapOf(build.add(Pull(outer.index, n), loc), outer.cod, outer.wrap), loc)
+    both = isinstance(build.nodes[m], MapOf) and isinstance(build.nodes[n], MapOf)
+    return composed(build, m, n, loc) if both else None
 
 
 RULE = Rule("compose-maps", "pull(pull(x, m), n)", "pull(x, m . n)", compose_maps)

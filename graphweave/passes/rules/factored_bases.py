@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from graphweave.core.types import Fold, Op
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import MapOf, MatMul, Permute, Pointwise, Pull, Reduce, Ref, Reshape, TypedMatMul
+from graphweave.ir.message.nodes import MapOf, MatMul, Permute, Pointwise, Pull, Reduce, Ref, Reshape
 from graphweave.passes.products import below_reshapes, value_type
 from graphweave.passes.rules.rule import Rule
 
@@ -17,13 +17,13 @@ from graphweave.passes.rules.rule import Rule
 def factored_bases(build: Builder, ref: Ref) -> Ref | None:
     """typed(x, c B, t) -> sum_b pull(c, t)[b] (x B_b)"""
     node, loc = build.nodes[ref], build.locs[ref]
-    if not isinstance(node, TypedMatMul) or not isinstance(build.nodes[node.map], MapOf):
+    if not isinstance(node, MatMul) or node.map is None or not isinstance(build.nodes[node.map], MapOf):
         return None
     turned, w = False, node.w
     if isinstance(permuted := build.nodes[w], Permute) and permuted.perm == (1, 0):
         turned, w = True, permuted.x
     made = build.nodes[below_reshapes(build, w)]
-    if not isinstance(made, MatMul) or len(value_type(build, node.x).shape) != 1:
+    if not isinstance(made, MatMul) or made.map is not None or len(value_type(build, node.x).shape) != 1:
         return None
     if len(value_type(build, made.x).shape) != 1 or value_type(build, w).shape == value_type(build, made.w).shape:
         return None

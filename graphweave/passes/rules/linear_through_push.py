@@ -1,73 +1,113 @@
 """push(x) W <-> push(x W), and the transposes: gram(pull(a, m), g) <-> gram(a, push(g, m)).
 
 Legal for sums: both sides are linear. Which side is cheaper depends on the numbers of rows and the widths: a product
-belongs where the rows are fewer, a push where the rows are narrower. A factor of one number a row commutes with a
-product as well, so that a mean (a sum divided by a count) is no obstacle. Rows without edges are not pulled, and so no
-part of the gram of a pull: where they may not be finite (1 / degree), they are taken out of the gram of a push.
+belongs where the rows are fewer, a push where the rows are narrower. Weights chosen along a map stay what they are:
+into a push by the composed map, out of it where the map is one composed with the push's. Rows without edges are not
+pulled, and so no part of the gram of a pull: where they may not be finite (1 / degree), they are taken out of the gram
+of a push.
 """
 
 from __future__ import annotations
 
-from graphweave.core.types import UNIT, Fold, Op
+from dataclasses import dataclass
+
+from graphweave.core.types import Fold, Op
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Pointwise, Pull, Push, Ref, Reshape
+from graphweave.ir.message.nodes import Gram, MapOf, MapType, MatMul, Node, Pointwise, Pull, Push, Ref
 from graphweave.passes.finite import finite_without_edges
-from graphweave.passes.products import below_reshapes, value_type
+from graphweave.passes.maps import above, composed, follows
+from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, shaped, value_type
 from graphweave.passes.rules.factor import where_edges
 from graphweave.passes.rules.rule import Rule
 
 
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """`sign` times the rows of a sum along a map, times one number a row each of `scales`."""
+
+    push: Push
+    scales: tuple[Factor, ...] = ()
+    sign: int = 1
+
+
 def into_push(build: Builder, ref: Ref) -> Ref | None:
-    """push(x) W -> push(x W); gram(push(x, m), g) -> gram(x, pull(g, m))"""
-    loc = build.locs[ref]
-    match build.nodes[ref]:
-        case MatMul(x, w) if (push := _sum(build, x)) is not None:
-            return build.add(Push(build.add(MatMul(_flat(build, push.x, loc), w), loc), push.map, Fold.sum), loc)
-        case Gram(x, y) if (push := _sum(build, x)) is not None:
-            return build.add(Gram(_flat(build, push.x, loc), build.add(Pull(y, push.map), loc)), loc)
-        case Gram(x, y) if (push := _sum(build, y)) is not None:
-            return build.add(Gram(build.add(Pull(x, push.map), loc), _flat(build, push.x, loc)), loc)
+    """push(x, m) W[t] -> push(x W[t . m], m); gram(push(x, m), g, t) -> gram(x, pull(g, m), t . m)"""
+    node = build.nodes[ref]
+    for side, end in enumerate(ends(node)):
+        push = _sum(build, end)
+        if push is not None:
+            return moved_into(build, ref, side, Pushed(push))
+    return None
+
+
+def ends(node: Node) -> tuple[Ref, ...]:
+    """The operands of a product in which it is linear row by row."""
+    match node:
+        case MatMul(x):
+            return (x,)
+        case Gram(x, y):
+            return x, y
         case _:
-            return None
+            return ()
+
+
+def moved_into(build: Builder, ref: Ref, side: int, found: Pushed) -> Ref:
+    """The product `ref`, one of whose `ends` is `found`, on the rows that are pushed."""
+    node, loc, m = build.nodes[ref], build.locs[ref], found.push.map
+    assert isinstance(node, MatMul | Gram)
+    x = shaped(build, found.push.x, value_type(build, ends(node)[side]).shape, loc)
+    t = composed(build, node.map, m, loc)
+    if isinstance(node, MatMul):
+        inner = build.add(MatMul(x, node.w, t), loc)
+        return build.add(Push(times_pulled(build, inner, found.scales, found.sign, m, loc), m, Fold.sum), loc)
+    far = times_pulled(build, pulled(build, ends(node)[1 - side], m, loc), found.scales, found.sign, m, loc)
+    return build.add(Gram(far, x, t) if side else Gram(x, far, t), loc)
+
+
+def times_pulled(build: Builder, ref: Ref, scales: tuple[Factor, ...], sign: int, m: Ref, loc: str) -> Ref:
+    """`ref` times the numbers of rows `scales`, pulled along `m`."""
+    t = value_type(build, ref)
+    ones = (1,) * len(t.shape)
+    numbers = [Factor(pulled(build, f.ref, m, loc), ones, f.inverse) for f in scales]
+    return negated(build, multiplied(build, [Factor(ref, t.shape), *numbers], t.dtype, t.space, loc), sign, loc)
+
+
+def pulled(build: Builder, ref: Ref, m: Ref, loc: str) -> Ref:
+    """pull(ref, m), and pull(pull(x, n), m) -> pull(x, n . m)"""
+    node, mt = build.nodes[ref], build.types[m]
+    assert isinstance(mt, MapType)
+    if value_type(build, ref).space != mt.cod:
+        return ref  # shared data
+    if isinstance(node, Pull) and isinstance(build.nodes[node.map], MapOf):
+        both = composed(build, node.map, m, loc)
+        assert both is not None
+        return build.add(Pull(node.x, both), loc)
+    return build.add(Pull(ref, m), loc)
 
 
 def out_of_push(build: Builder, ref: Ref) -> Ref | None:
-    """push(x W) -> push(x) W; gram(pull(a, m), g) -> gram(a, push(g, m))"""
+    """push(x W[t . m], m) -> push(x, m) W[t]; gram(pull(a, m), g, t . m) -> gram(a, push(g, m), t)"""
     loc, node = build.locs[ref], build.nodes[ref]
     match node:
         case Push(x, m, Fold.sum, 0) if isinstance(build.nodes[m], MapOf):
             product = build.nodes[x]
-            if isinstance(product, MatMul):
-                return build.add(MatMul(build.add(Push(product.x, m, Fold.sum), loc), product.w), loc)
+            if isinstance(product, MatMul) and follows(build, product.map, m):
+                t = above(build, product.map, m, loc)
+                return build.add(MatMul(build.add(Push(product.x, m, Fold.sum), loc), product.w, t), loc)
             if isinstance(product, Pointwise) and product.op is Op.neg:
                 return build.add(Pointwise(Op.neg, (build.add(Push(product.args[0], m, Fold.sum), loc),)), loc)
             if isinstance(product, Pointwise) and product.op in (Op.add, Op.sub):
                 return _apart(build, ref, node, product)
             return None
-        case Gram(x, y) if (pull := _pull(build, x)) is not None:
-            a = _flat(build, _where_pulled(build, pull, loc), loc)
-            return build.add(Gram(a, build.add(Push(y, pull.map, Fold.sum), loc)), loc)
-        case Gram(x, y) if (pull := _pull(build, y)) is not None:
-            b = _flat(build, _where_pulled(build, pull, loc), loc)
-            return build.add(Gram(build.add(Push(x, pull.map, Fold.sum), loc), b), loc)
-        case _:
+        case Gram(x, y, t):
+            for side, end in enumerate((x, y)):
+                pull = _pull(build, end)
+                if pull is not None and follows(build, t, pull.map):
+                    shape = value_type(build, end).shape
+                    a = shaped(build, _where_pulled(build, pull, loc), shape, loc)
+                    g = build.add(Push((y, x)[side], pull.map, Fold.sum), loc)
+                    return build.add(Gram(*((g, a) if side else (a, g)), above(build, t, pull.map, loc)), loc)
             return None
-
-
-def scale_out(build: Builder, ref: Ref) -> Ref | None:
-    """(x * s) W -> (x W) * s for s of one number a row, and quotients; gram(x * s, g) -> gram(x, g * s)"""
-    loc = build.locs[ref]
-    match build.nodes[ref]:
-        case MatMul(x, w) if (parts := _scaled(build, x)) is not None:
-            op, rows, s = parts
-            return build.add(Pointwise(op, (build.add(MatMul(rows, w), loc), s)), loc)
-        case Gram(x, y) if (parts := _scaled(build, x)) is not None:
-            op, rows, s = parts
-            return build.add(Gram(rows, build.add(Pointwise(op, (y, s)), loc)), loc)
-        case Gram(x, y) if (parts := _scaled(build, y)) is not None:
-            op, rows, s = parts
-            return build.add(Gram(build.add(Pointwise(op, (x, s)), loc), rows), loc)
         case _:
             return None
 
@@ -75,7 +115,7 @@ def scale_out(build: Builder, ref: Ref) -> Ref | None:
 def _apart(build: Builder, ref: Ref, push: Push, both: Pointwise) -> Ref | None:
     """push(a W + b) -> push(a W) + push(b), where a part is a product or a slice of one."""
     t = value_type(build, push.x)
-    if not any(isinstance(build.nodes[r], MatMul) for r in both.args):
+    if not any(isinstance(n := build.nodes[r], MatMul) and follows(build, n.map, push.map) for r in both.args):
         return None
     if any(value_type(build, r) != t for r in both.args):
         return None
@@ -101,29 +141,5 @@ def _where_pulled(build: Builder, pull: Pull, loc: str) -> Ref:
     return where_edges(build, pull.x, pull.map, value_type(build, pull.x).dtype, loc)
 
 
-def _flat(build: Builder, ref: Ref, loc: str) -> Ref:
-    shape = value_type(build, ref).shape
-    return ref if len(shape) == 1 else build.add(Reshape(ref, (numel(shape),)), loc)
-
-
-def _scaled(build: Builder, ref: Ref) -> tuple[Op, Ref, Ref] | None:
-    """`ref` as rows times (or by) one number each."""
-    node, whole = build.nodes[ref], value_type(build, ref)
-    if not isinstance(node, Pointwise) or node.op not in (Op.mul, Op.div):
-        return None
-    a, b = node.args
-    if _is_number(build, b) and value_type(build, a) == whole:
-        return node.op, a, b
-    if node.op is Op.mul and _is_number(build, a) and value_type(build, b) == whole:
-        return node.op, b, a
-    return None
-
-
-def _is_number(build: Builder, ref: Ref) -> bool:
-    t = value_type(build, ref)
-    return numel(t.shape) == 1 and len(t.shape) <= 1 and (t.space != UNIT or t.shape == ())
-
-
 INTO = Rule("linear-into-push", "push(x) W, gram(push(x, m), g)", "push(x W), gram(x, pull(g, m))", into_push)
 OUT = Rule("linear-out-of-push", "push(x W), gram(pull(a, m), g)", "push(x) W, gram(a, push(g, m))", out_of_push)
-SCALE = Rule("scale-out-of-linear", "(x * s) W, gram(x * s, g)", "(x W) * s, gram(x, g * s)", scale_out)

@@ -7,6 +7,8 @@ than its codomain and f is more than what the fused loop does for free.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
@@ -25,6 +27,7 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
+from graphweave.passes.maps import above, follows
 from graphweave.passes.rules.rule import Rule
 
 _ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat, MatMul)
@@ -35,7 +38,8 @@ def postpone(build: Builder, ref: Ref) -> Ref | None:
     node = build.nodes[ref]
     if not isinstance(node, _ROW_WISE):
         return None
-    own = [r for r in operands(node) if isinstance(t := build.types[r], Type) and t.space != UNIT]
+    rows = (node.x,) if isinstance(node, MatMul) else operands(node)
+    own = [r for r in rows if isinstance(t := build.types[r], Type) and t.space != UNIT]
     maps = {_map(build, r) for r in own if not isinstance(build.nodes[r], Const)}
     if len(maps) != 1 or None in maps:
         return None
@@ -44,8 +48,12 @@ def postpone(build: Builder, ref: Ref) -> Ref | None:
     loc = build.locs[ref]
     if not all(_has_place(build, r) for r in own):
         return None
-    above = {r: _above(build, r, loc) for r in own}
-    return build.add(Pull(build.add(with_operands(node, lambda r: above.get(r, r)), loc), m), loc)
+    if isinstance(node, MatMul):
+        if not follows(build, node.map, m):
+            return None
+        node = replace(node, map=above(build, node.map, m, loc))
+    higher = {r: _above(build, r, loc) for r in own}
+    return build.add(Pull(build.add(with_operands(node, lambda r: higher.get(r, r)), loc), m), loc)
 
 
 def _map(build: Builder, ref: Ref) -> Ref | None:

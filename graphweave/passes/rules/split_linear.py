@@ -7,67 +7,71 @@ a slice of a product is the product with a slice of the weight, and the gram of 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import reduce
+from itertools import accumulate
 
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Concat, Gram, MatMul, Pointwise, Reduce, Ref, Slice
-from graphweave.passes.products import value_type
+from graphweave.passes.products import below_reshapes, shaped, value_type
+from graphweave.passes.rules.linear_through_push import ends
 from graphweave.passes.rules.rule import Rule
 
 
 def split_linear(build: Builder, ref: Ref) -> Ref | None:
     """[a ; b] W -> a W1 + b W2; (a + b) W -> a W + b W"""
-    node = build.nodes[ref]
+    node, loc = build.nodes[ref], build.locs[ref]
     match node:
-        case MatMul(x, w):
-            return _product(build, ref, x, w)
-        case Gram(x, y):
-            return _gram(build, ref, x, y)
+        case MatMul() | Gram():
+            return next((new for side in range(len(ends(node))) if (new := split(build, ref, side)) is not None), None)
         case Reduce(x, Fold.sum, dims) if isinstance(inner := build.nodes[x], Concat) and inner.dim in dims:
             return _feature_sum(build, ref, node, inner)
-        case Slice(x, 0) if isinstance(inner := build.nodes[x], MatMul):
-            w = build.add(Slice(inner.w, 1, node.start, node.stop, node.step), build.locs[ref])
-            return build.add(MatMul(inner.x, w), build.locs[ref])
+        case Slice(x, dim) if isinstance(inner := build.nodes[x], MatMul):
+            if dim != len(value_type(build, x).shape) - 1:
+                return None
+            w = build.add(Slice(inner.w, dim + 1, node.start, node.stop, node.step), loc)
+            return build.add(MatMul(inner.x, w, inner.map), loc)
         case _:
             return None
 
 
-def _product(build: Builder, ref: Ref, x: Ref, w: Ref) -> Ref | None:
-    loc, whole = build.locs[ref], value_type(build, ref).shape
-    match build.nodes[x]:
-        case Concat(xs, _) if not any(value_type(build, r).space == UNIT for r in xs):
-            parts, start = [], 0
-            for r in xs:
-                stop = start + value_type(build, r).shape[0]
-                parts.append(build.add(MatMul(r, build.add(Slice(w, 0, start, stop), loc)), loc))
-                start = stop
+def split(build: Builder, ref: Ref, side: int) -> Ref | None:
+    """The product `ref` as products with the parts of the one of its `ends`, whatever the map."""
+    node, loc = build.nodes[ref], build.locs[ref]
+    assert isinstance(node, MatMul | Gram)
+    whole = ends(node)[side]
+    shape = value_type(build, whole).shape
+    last = len(shape) - 1
+
+    def part(x: Ref) -> Ref:
+        if isinstance(node, Gram):
+            return build.add(replace(node, y=x) if side else replace(node, x=x), loc)
+        return build.add(MatMul(x, node.w, node.map), loc)
+
+    def summand(x: Ref) -> Ref:
+        return part(shaped(build, x, shape, loc))
+
+    inner = below_reshapes(build, whole)
+    match build.nodes[inner]:
+        case Concat(xs, dim) if inner == whole and dim == last and _on_rows(build, xs):
+            if isinstance(node, Gram):
+                return build.add(Concat(tuple(map(part, xs)), last + side), loc)
+            stops = list(accumulate(value_type(build, r).shape[last] for r in xs))
+            cuts = zip(xs, [0, *stops], stops, strict=False)
+            ws = ((r, build.add(Slice(node.w, last, start, stop), loc)) for r, start, stop in cuts)
+            parts = [build.add(MatMul(r, w, node.map), loc) for r, w in ws]
             return reduce(lambda a, b: build.add(Pointwise(Op.add, (a, b)), loc), parts)
-        case Pointwise(Op.add | Op.sub as op, args) if _alike(build, x, args):
-            return build.add(Pointwise(op, tuple(build.add(MatMul(a, w), loc) for a in args)), loc)
+        case Pointwise(Op.add | Op.sub as op, args) if _alike(build, inner, args):
+            return build.add(Pointwise(op, tuple(map(summand, args))), loc)
         case Pointwise(Op.neg, (a,)):
-            out = build.add(MatMul(a, w), loc)
-            assert value_type(build, out).shape == whole
-            return build.add(Pointwise(Op.neg, (out,)), loc)
+            return build.add(Pointwise(Op.neg, (summand(a),)), loc)
         case _:
             return None
 
 
-def _gram(build: Builder, ref: Ref, x: Ref, y: Ref) -> Ref | None:
-    loc = build.locs[ref]
-    for side, r in enumerate((x, y)):
-
-        def gram(part: Ref, side: int = side) -> Ref:
-            return build.add(Gram(part, y) if side == 0 else Gram(x, part), loc)
-
-        match build.nodes[r]:
-            case Concat(xs, _) if not any(value_type(build, part).space == UNIT for part in xs):
-                return build.add(Concat(tuple(map(gram, xs)), side), loc)
-            case Pointwise(Op.add | Op.sub as op, args) if _alike(build, r, args):
-                return build.add(Pointwise(op, tuple(map(gram, args))), loc)
-            case Pointwise(Op.neg, (a,)):
-                return build.add(Pointwise(Op.neg, (gram(a),)), loc)
-    return None
+def _on_rows(build: Builder, xs: tuple[Ref, ...]) -> bool:
+    return not any(value_type(build, r).space == UNIT for r in xs)
 
 
 def _feature_sum(build: Builder, ref: Ref, total: Reduce, pieces: Concat) -> Ref:

@@ -14,7 +14,9 @@ from graphweave.core.types import UNIT, Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
+    Gram,
     MapOf,
+    MatMul,
     Node,
     Permute,
     Pull,
@@ -23,9 +25,6 @@ from graphweave.ir.message.nodes import (
     Ref,
     Reshape,
     Type,
-    TypedGram,
-    TypedMatMul,
-    TypedPush,
 )
 from graphweave.passes.products import (
     Factor,
@@ -42,7 +41,7 @@ _SMALL = 64  # elements of a matrix
 
 
 def typed_linear(build: Builder, ref: Ref) -> Ref | None:
-    """sum_k x[k] * pull(w, t)[k, j] -> typedmatmul(x, w, t); push(x[i] * y[j], t) -> typedgram(x, y, t)"""
+    """sum_k x[k] * pull(w, t)[k, j] -> matmul(x, w, t); push(x[i] * y[j], t) -> gram(x, y, t)"""
     match build.nodes[ref]:
         case Reduce(x, Fold.sum, (dim,), _):
             return _matmul(build, ref, x, dim)
@@ -73,7 +72,7 @@ def _matmul(build: Builder, ref: Ref, x: Ref, dim: int) -> Ref | None:
         if dim == rank - 1:
             w = build.add(Permute(w, (*range(rank - 2), rank - 1, rank - 2)), loc)
         rows = _rows(build, others, t, t.shape, kept, loc)
-        out = build.add(TypedMatMul(rows, w, m), loc)
+        out = build.add(MatMul(rows, w, m), loc)
         return negated(build, shaped(build, out, value_type(build, ref).shape, loc), p.sign, loc)
     return None
 
@@ -127,7 +126,7 @@ def _summed(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
 def _has_types(node: Node, m: Ref) -> bool:
     """Whether `m` is the map to types of a typed product."""
     match node:
-        case TypedMatMul(map=types) | TypedPush(types=types):
+        case MatMul(map=types):
             return types == m
         case _:
             return False
@@ -145,7 +144,7 @@ def _outer(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
         return None
     x_rows = _rows(build, left, t, shape, len(shape) - 1, loc)
     y_rows = _rows(build, right, t, shape, len(shape) - 2, loc)
-    return negated(build, build.add(TypedGram(x_rows, y_rows, m), loc), p.sign, loc)
+    return negated(build, build.add(Gram(x_rows, y_rows, m), loc), p.sign, loc)
 
 
 def _rows(build: Builder, factors: Sequence[Factor], t: Type, shape: tuple[int, ...], drop: int, loc: str) -> Ref:
@@ -155,4 +154,4 @@ def _rows(build: Builder, factors: Sequence[Factor], t: Type, shape: tuple[int, 
     return shaped(build, multiplied(build, factors, t.dtype, t.space, loc), own, loc)
 
 
-RULE = Rule("typed-linear", "sum_k x[k] * pull(w, t)[k, j]", "typedmatmul(x, w, t)", typed_linear)
+RULE = Rule("typed-linear", "sum_k x[k] * pull(w, t)[k, j]", "matmul(x, w, t)", typed_linear)

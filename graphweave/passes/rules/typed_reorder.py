@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     Gram,
     MapOf,
@@ -21,19 +22,19 @@ from graphweave.ir.message.nodes import (
     Ref,
     Reshape,
     ToUnit,
-    TypedGram,
-    TypedMatMul,
 )
 from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type, viewed
+from graphweave.passes.rules.linear_through_push import ends
 from graphweave.passes.rules.rule import Rule
+from graphweave.passes.rules.split_linear import split
 
 
 def dot(build: Builder, ref: Ref) -> Ref | None:
     """sum_j typed(x, W, t)[j] pull(w, t)[j] -> typed(x, W w, t), for each head; typed(x, W, t) q -> typed(x, W q, t)"""
     node, loc = build.nodes[ref], build.locs[ref]
     match node:
-        case MatMul(y, q) if (found := _typed(build, y)) is not None:
-            return build.add(TypedMatMul(found.x, _times(build, found.w, q, loc), found.map), loc)
+        case MatMul(y, q, None) if (found := _typed(build, y)) is not None:
+            return build.add(MatMul(found.x, _times(build, found.w, q, loc), found.map), loc)
         case Reduce(x, Fold.sum, (dim,), _) if dim == len(value_type(build, x).shape) - 1:
             return _dot(build, ref, x)
         case _:
@@ -49,7 +50,7 @@ def _dot(build: Builder, ref: Ref, x: Ref) -> Ref | None:
     if y is None:
         return None
     typed = _typed(build, y.ref)
-    assert typed is not None
+    assert typed is not None and typed.map is not None
     others = [f for f in p.factors if f is not y]
     scales = [f for f in others if f.shape[-1] == 1]
     vectors = [f for f in others if f.shape[-1] != 1]
@@ -64,7 +65,7 @@ def _dot(build: Builder, ref: Ref, x: Ref) -> Ref | None:
     w = build.add(Reshape(typed.w, (k, heads, shape[-1])), loc)
     vector = shaped(build, vector, (heads, shape[-1]), loc)
     summed = _sum(build, build.add(Pointwise(Op.mul, (w, vector)), loc), 2, loc)
-    out = build.add(TypedMatMul(typed.x, summed, typed.map), loc)
+    out = build.add(MatMul(typed.x, summed, typed.map), loc)
     own = shape[:-1]
     factors = [Factor(shaped(build, out, own, loc), own), *(Factor(f.ref, f.shape[:-1], f.inverse) for f in scales)]
     value = multiplied(build, factors, t.dtype, t.space, loc)
@@ -74,11 +75,11 @@ def _dot(build: Builder, ref: Ref, x: Ref) -> Ref | None:
 def rows_gradient(build: Builder, ref: Ref) -> Ref | None:
     """typed(s * pull(w, t), W, t) -> s * pull(W' w, t)"""
     node, loc = build.nodes[ref], build.locs[ref]
-    if not isinstance(node, TypedMatMul) or len(value_type(build, node.x).shape) != 1:
+    if not isinstance(node, MatMul) or node.map is None or len(value_type(build, node.x).shape) != 1:
         return None
     product = _shared(build, node.x)
     if product is not None:
-        return build.add(TypedMatMul(product.x, _before(build, product.w, node.w, loc), node.map), loc)
+        return build.add(MatMul(product.x, _before(build, product.w, node.w, loc), node.map), loc)
     found = _scaled_vector(build, node.x, node.map)
     if found is None:
         return None
@@ -94,13 +95,13 @@ def rows_gradient(build: Builder, ref: Ref) -> Ref | None:
 
 
 def matrices_gradient(build: Builder, ref: Ref) -> Ref | None:
-    """typedgram(x, s * pull(w, t), t) -> outer(typedgram(x, s, t), w)"""
+    """gram(x, s * pull(w, t), t) -> outer(gram(x, s, t), w)"""
     node, loc = build.nodes[ref], build.locs[ref]
-    if not isinstance(node, TypedGram) or len(value_type(build, node.x).shape) != 1:
+    if not isinstance(node, Gram) or node.map is None or len(value_type(build, node.x).shape) != 1:
         return None
     product = _shared(build, node.y)
     if product is not None:
-        return _times(build, build.add(TypedGram(node.x, product.x, node.map), loc), product.w, loc)
+        return _times(build, build.add(Gram(node.x, product.x, node.map), loc), product.w, loc)
     found = _scaled_vector(build, node.y, node.map)
     if found is None:
         return None
@@ -108,15 +109,15 @@ def matrices_gradient(build: Builder, ref: Ref) -> Ref | None:
     t, y = value_type(build, ref), value_type(build, node.y)
     scale = multiplied(build, [Factor(f.ref, (1,), f.inverse) for f in scales], y.dtype, y.space, loc)
     scale = shaped(build, scale, (1,), loc)
-    total = build.add(TypedGram(node.x, scale, node.map), loc)
+    total = build.add(Gram(node.x, scale, node.map), loc)
     row = shaped(build, vector, (1, t.shape[1]), loc)
     return negated(build, build.add(Pointwise(Op.mul, (total, row)), loc), sign, loc)
 
 
 def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
-    """push(s * typed(x, W, t), t) -> W' typedgram(x, s, t)"""
+    """push(s * typed(x, W, t), t) -> W' gram(x, s, t)"""
     node, loc = build.nodes[ref], build.locs[ref]
-    if isinstance(node, Gram):
+    if isinstance(node, Gram) and node.map is None:
         return _shared_gradient(build, node, loc)
     if not isinstance(node, Push) or node.fold is not Fold.sum or node.empty != 0:
         return None
@@ -132,7 +133,7 @@ def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
     space = value_type(build, node.x).space
     scale = multiplied(build, [Factor(f.ref, f.shape[:-1], f.inverse) for f in scales], t.dtype, space, loc)
     scale = shaped(build, scale, (heads,), loc)
-    total = build.add(TypedGram(typed.x, scale, node.map), loc)  # [K, H]
+    total = build.add(Gram(typed.x, scale, node.map), loc)  # [K, H]
     (k,) = value_type(build, typed.x).shape
     w = build.add(Reshape(typed.w, (k, heads, p.shape[-1])), loc)
     wide = build.add(Reshape(total, (k, heads, 1)), loc)
@@ -141,12 +142,12 @@ def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
 
 
 def _shared_gradient(build: Builder, node: Gram, loc: str) -> Ref | None:
-    """gram(typed(x, W, t), d) -> the sum over types of W' typedgram(x, d, t), and turned round."""
+    """gram(typed(x, W, t), d) -> the sum over types of W' gram(x, d, t), and turned round."""
     for y, d, turned in ((node.x, node.y, False), (node.y, node.x, True)):
         typed = _typed(build, y)
         if typed is None or len(value_type(build, d).shape) != 1:
             continue
-        total = build.add(TypedGram(typed.x, d, typed.map), loc)  # [K, H]
+        total = build.add(Gram(typed.x, d, typed.map), loc)  # [K, H]
         types = value_type(build, total).space
         (k, j), h = value_type(build, typed.w).shape, value_type(build, d).shape[0]
         w = build.add(Reshape(typed.w, (k, j, 1)), loc)
@@ -174,6 +175,7 @@ def _shared(build: Builder, ref: Ref) -> MatMul | None:
     node = build.nodes[below_reshapes(build, ref)]
     if (
         not isinstance(node, MatMul)
+        or node.map is not None
         or value_type(build, ref).shape != value_type(build, below_reshapes(build, ref)).shape
     ):
         return None
@@ -183,25 +185,20 @@ def _shared(build: Builder, ref: Ref) -> MatMul | None:
 
 def distributed(build: Builder, ref: Ref) -> Ref | None:
     """typed(a + b, W, t) -> typed(a, W, t) + typed(b, W, t), and grams alike, where one part has a vector of types"""
-    node, loc = build.nodes[ref], build.locs[ref]
-    if not isinstance(node, TypedMatMul | TypedGram):
+    node = build.nodes[ref]
+    if not isinstance(node, MatMul | Gram) or node.map is None:
         return None
-    value = node.x if isinstance(node, TypedMatMul) else node.y
-    both = build.nodes[below_reshapes(build, value)]
-    shape = value_type(build, value).shape
+    m, side = node.map, len(ends(node)) - 1
+    whole = ends(node)[side]
+    shape, both = value_type(build, whole).shape, build.nodes[below_reshapes(build, whole)]
     if not isinstance(both, Pointwise) or both.op not in (Op.add, Op.sub) or len(shape) != 1:
         return None
-    whole = value_type(build, below_reshapes(build, value))
-    if any(value_type(build, r) != whole for r in both.args):
+    if any(numel(value_type(build, r).shape) != numel(shape) for r in both.args):
         return None
-    parts = [shaped(build, r, shape, loc) for r in both.args]
-    if not any(_scaled_vector(build, r, node.map) is not None or _shared(build, r) is not None for r in parts):
+    parts = [shaped(build, r, shape, build.locs[ref]) for r in both.args]
+    if not any(_scaled_vector(build, r, m) is not None or _shared(build, r) is not None for r in parts):
         return None
-    if isinstance(node, TypedMatMul):
-        made = [build.add(TypedMatMul(r, node.w, node.map), loc) for r in parts]
-    else:
-        made = [build.add(TypedGram(node.x, r, node.map), loc) for r in parts]
-    return build.add(Pointwise(both.op, (made[0], made[1])), loc)
+    return split(build, ref, side)
 
 
 def _scaled_vector(build: Builder, ref: Ref, m: Ref) -> tuple[int, list[Factor], Ref] | None:
@@ -223,9 +220,9 @@ def _on_types(build: Builder, f: Factor, m: Ref) -> Ref | None:
     return viewed(build, f, build.locs[f.ref]) if value_type(build, f.ref).space == UNIT else None
 
 
-def _typed(build: Builder, ref: Ref) -> TypedMatMul | None:
+def _typed(build: Builder, ref: Ref) -> MatMul | None:
     node = build.nodes[below_reshapes(build, ref)]
-    if not isinstance(node, TypedMatMul) or not isinstance(build.nodes[node.map], MapOf):
+    if not isinstance(node, MatMul) or node.map is None or not isinstance(build.nodes[node.map], MapOf):
         return None
     return node if len(value_type(build, node.x).shape) == 1 else None
 
@@ -237,7 +234,7 @@ def _sum(build: Builder, ref: Ref, dim: int, loc: str) -> Ref:
 RULES = (
     Rule("reorder", "sum_j typed(x, W, t)[j] pull(w, t)[j]", "typed(x, W w, t)", dot),
     Rule("reorder-rows", "typed(s pull(w, t), W, t)", "s pull(W w, t)", rows_gradient),
-    Rule("reorder-matrices", "typedgram(x, s pull(w, t), t)", "outer(typedgram(x, s, t), w)", matrices_gradient),
-    Rule("reorder-vectors", "push(s typed(x, W, t), t)", "W' typedgram(x, s, t)", vectors_gradient),
+    Rule("reorder-matrices", "gram(x, s pull(w, t), t)", "outer(gram(x, s, t), w)", matrices_gradient),
+    Rule("reorder-vectors", "push(s typed(x, W, t), t)", "W' gram(x, s, t)", vectors_gradient),
     Rule("reorder-sums", "typed(a + b, W, t)", "typed(a, W, t) + typed(b, W, t)", distributed),
 )

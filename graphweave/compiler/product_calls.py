@@ -1,0 +1,162 @@
+"""Products of a program as calls: which tensors they take, and the runner behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from graphweave.analysis.cones import map_type, type_of
+from graphweave.analysis.typed import PushedProduct, call_operands, gathered, matrices, pushed_product
+from graphweave.compiler.products import Product
+from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
+from graphweave.compiler.typed import TypedGram, TypedProduct
+from graphweave.compiler.typed_scatter import TypedScatter
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.ir.message import nodes
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import MapOf, Program, Ref
+from graphweave.runtime import arena
+from graphweave.runtime.index import Index
+from graphweave.schedule.options import Options, Target
+
+_CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram], type[TypedScatter]]] = {
+    "cpp": (TypedProduct, TypedGram, TypedScatter),
+    "triton": (TritonProduct, TritonGram, TritonScatter),
+}
+
+
+Step: TypeAlias = Callable[..., Any]
+"""`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""
+
+
+def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
+    """The runner of a product, by its map and the target; None where PyTorch runs the node as it stands."""
+    node = program.nodes[ref]
+    match node:
+        case nodes.MatMul(map=None) | nodes.AddMatMul(map=None) | nodes.Gram(map=None):
+            return _shared(program, ref, node, options)
+        case nodes.MatMul(x, w, int(m)):
+            return _typed(program, ref, x, w, m, options)
+        case nodes.Gram(x, y, int(m)):
+            return _typed_gram(program, ref, (x, y), m, options)
+        case nodes.Push(map=m) if (pushed := pushed_product(program, ref)) is not None:
+            return _pushed(program, ref, pushed, m, options)
+        case _:
+            return None
+
+
+def _shared(
+    program: Program, ref: Ref, node: nodes.MatMul | nodes.AddMatMul | nodes.Gram, options: Options
+) -> Step | None:
+    """Products of f32 or f64 rows on the CPU."""
+    rows, t = type_of(program, node.x), type_of(program, ref)
+    if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
+        return None
+    match node:
+        case nodes.Gram():
+            gram = Product("gram", t.shape[0], t.shape[1], t.dtype)
+            return lambda rows, *xy: gram(xy[0], xy[-1])  # x alone where y is x
+        case nodes.MatMul():
+            product = Product("matmul", rows.shape[0], t.shape[0], t.dtype)
+            return lambda rows, x, w: product(x, w)
+        case nodes.AddMatMul(a):
+            # A product that nobody else reads may be added to where it lies; what is saved or given may not.
+            into = isinstance(program.nodes[a], nodes.MatMul | nodes.AddMatMul)
+            adding = Product("addmatmul", rows.shape[0], t.shape[0], t.dtype)
+            return lambda rows, a, x, w: adding.add(a if into else _copy(a), x, w)
+
+
+def _typed(program: Program, ref: Ref, x: Ref, w: Ref, m: Ref, options: Options) -> Step:
+    rows, types, matrix, names = (
+        _Rows.of(program, x),
+        _Map.of(program, m),
+        matrices(program, w),
+        call_operands(program, ref),
+    )
+    *blocks, k, j = type_of(program, w).shape
+    product = _CALLS[options.target][0](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+
+    def multiply(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
+        given = dict(zip(names, values, strict=True))
+        value, gather = rows.read(given)
+        return product(value, given[matrix.w], types.index(given, counts), gather)
+
+    return multiply
+
+
+def _typed_gram(program: Program, ref: Ref, ends: tuple[Ref, Ref], m: Ref, options: Options) -> Step:
+    (first, second), types = (_Rows.of(program, r) for r in ends), _Map.of(program, m)
+    *blocks, k, j = type_of(program, ref).shape
+    gram, names = (
+        _CALLS[options.target][1](numel(blocks), k, j, type_of(program, ref).dtype),
+        call_operands(program, ref),
+    )
+
+    def outer(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
+        given = dict(zip(names, values, strict=True))
+        (a, gather_a), (b, gather_b) = first.read(given), second.read(given)
+        return gram(a, b, types.index(given, counts), gather_a, gather_b)
+
+    return outer
+
+
+def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: Options) -> Step:
+    node, scale = pushed.product, pushed.scale
+    assert node.map is not None
+    rows, matrix, names = _Rows.of(program, node.x), matrices(program, node.w), call_operands(program, ref)
+    types, along = _Map.of(program, node.map), _Map.of(program, m)
+    *blocks, k, j = type_of(program, node.w).shape
+    scatter = _CALLS[options.target][2](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+
+    def push(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
+        given = dict(zip(names, values, strict=True))
+        value, gather = rows.read(given)
+        ends = types.index(given, counts), along.index(given, counts)
+        return scatter(value, given[matrix.w], *ends, gather, None if scale is None else given[scale].reshape(-1))
+
+    return push
+
+
+def _copy(a: Tensor) -> Tensor:
+    return arena.empty(a.shape, a.dtype).copy_(a)
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """The index tensor of a map; `rows` None where it counts the rows of the value that it gathers from."""
+
+    values: Ref
+    wrap: bool
+    rows: Space | None
+
+    @classmethod
+    def of(cls, program: Program, m: Ref, *, gathers: bool = False) -> _Map:
+        node = program.nodes[m]
+        assert isinstance(node, MapOf)
+        return cls(node.index, node.wrap, None if gathers else map_type(program, m).cod)
+
+    def index(self, given: Mapping[Ref, Tensor], counts: Mapping[Space, int], rows: int = 0) -> Index:
+        return Index(given[self.values], rows if self.rows is None else counts[self.rows], self.wrap)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """An operand's rows, of features `shape`: those of `x`, or those that `gather` names."""
+
+    x: Ref
+    shape: tuple[int, ...]
+    gather: _Map | None
+
+    @classmethod
+    def of(cls, program: Program, ref: Ref) -> _Rows:
+        rows = gathered(program, ref)
+        gather = None if rows.map is None else _Map.of(program, rows.map, gathers=True)
+        return cls(rows.x, type_of(program, ref).shape, gather)
+
+    def read(self, given: Mapping[Ref, Tensor]) -> tuple[Tensor, Index | None]:
+        x = given[self.x]
+        index = None if self.gather is None else self.gather.index(given, {}, x.shape[0])
+        return x.reshape(x.shape[0], *self.shape), index

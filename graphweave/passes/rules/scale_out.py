@@ -1,0 +1,93 @@
+"""(x * s) W -> (x W) * s for s of one number a row, and gram(x * s, y) -> gram(x, y * s), whatever the map.
+
+Legal always. A mean (a sum divided by a count) is then no obstacle to rules that move a product through a push. Where
+rows are pulled, a product whose weights are chosen along a map then gathers them itself, and no product of rows and
+numbers has to be stored for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphweave.core.types import Op
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Pointwise, Pull, Ref, Reshape
+from graphweave.passes.products import below_reshapes, negated, shaped, value_type
+from graphweave.passes.rules.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class _Scaled:
+    """`sign` times `rows`, times (or divided by) each of `numbers`, one a row, the innermost first."""
+
+    rows: Ref
+    numbers: tuple[tuple[Op, Ref], ...] = ()
+    sign: int = 1
+
+
+def scale_out(build: Builder, ref: Ref) -> Ref | None:
+    """(x * s) W -> (x W) * s, and quotients; gram(x * s, y) -> gram(x, y * s)"""
+    node, loc = build.nodes[ref], build.locs[ref]
+    if isinstance(node, MatMul) and (found := _scaled(build, node.x)) is not None:
+        return _times(build, build.add(replace(node, x=found.rows), loc), found, loc)
+    if isinstance(node, Gram) and (found := _scaled(build, node.x)) is not None:
+        return build.add(replace(node, x=found.rows, y=_times(build, node.y, found, loc)), loc)
+    if isinstance(node, Gram) and (found := _scaled(build, node.y)) is not None:
+        return build.add(replace(node, x=_times(build, node.x, found, loc), y=found.rows), loc)
+    return None
+
+
+def for_gathering(build: Builder, ref: Ref) -> Ref | None:
+    """(pull(x, m) * s) W[t] -> (pull(x, m) W[t]) * s"""
+    node = build.nodes[ref]
+    if not isinstance(node, MatMul) or node.map is None:
+        return None
+    pull = build.nodes[below_reshapes(build, _peeled(build, node.x).rows)]
+    return scale_out(build, ref) if isinstance(pull, Pull) and isinstance(build.nodes[pull.map], MapOf) else None
+
+
+def _scaled(build: Builder, ref: Ref) -> _Scaled | None:
+    """`ref` without its numbers and its sign; None where it has none."""
+    found = _peeled(build, ref)
+    if not found.numbers and found.sign > 0:
+        return None
+    return replace(found, rows=shaped(build, found.rows, value_type(build, ref).shape, build.locs[ref]))
+
+
+def _peeled(build: Builder, ref: Ref) -> _Scaled:
+    numbers: list[tuple[Op, Ref]] = []
+    sign, rows = 1, ref
+    while True:
+        match build.nodes[rows]:
+            case Reshape(x):
+                rows = x
+            case Pointwise(Op.neg, (x,)):
+                rows, sign = x, -sign
+            case Pointwise(Op.mul | Op.div as op, (x, s)):
+                if op is Op.mul and not _is_number(build, s):
+                    x, s = s, x
+                if not _is_number(build, s) or value_type(build, x) != value_type(build, rows):
+                    break
+                numbers.append((op, s))
+                rows = x
+            case _:
+                break
+    return _Scaled(rows, tuple(reversed(numbers)), sign)
+
+
+def _is_number(build: Builder, ref: Ref) -> bool:
+    return numel(value_type(build, ref).shape) == 1
+
+
+def _times(build: Builder, ref: Ref, found: _Scaled, loc: str) -> Ref:
+    """`ref` times the numbers of `found`."""
+    rank, out = len(value_type(build, ref).shape), ref
+    for op, s in found.numbers:
+        by = s if len(value_type(build, s).shape) <= rank else shaped(build, s, (), loc)
+        out = build.add(Pointwise(op, (out, by)), loc)
+    return negated(build, out, found.sign, loc)
+
+
+RULE = Rule("scale-out-of-linear", "(x * s) W, gram(x * s, g)", "(x W) * s, gram(x, g * s)", scale_out)
+GATHERED = Rule("scale-out-of-gathered", "(pull(x, m) * s) W[t]", "(pull(x, m) W[t]) * s", for_gathering)
