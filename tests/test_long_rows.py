@@ -26,6 +26,7 @@ NODES = 24
 @pytest.fixture(autouse=True)
 def few_edges_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of more than 8 edges is divided, into pieces of 3 edges."""
+    formats.clear()
     monkeypatch.setattr(long_rows, "LONG", 8)
     monkeypatch.setattr(long_rows, "SHARE", 1 << 40)
     monkeypatch.setattr(long_rows, "PIECE", 3)

@@ -19,7 +19,6 @@ from graphweave.runtime.launch import Kernel
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.typed_blocks import column, typed_blocks
-from graphweave.runtime.typed_pieces import typed_pieces
 
 BLOCK_BYTES = 1 << 19
 """Of the rows of the result that one block adds to: a quarter of a second-level cache."""
@@ -71,13 +70,10 @@ class TypedScatter:
     def _by_kernel(
         self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None
     ) -> Tensor:
-        pieces = typed_pieces(types, dst, dst.wide)
-        if pieces is not None:
-            dst = pieces.index
-        out = arena.empty((dst.rows, self.blocks, self.j), x.dtype)
         num = self._num_blocks(types.values.numel(), dst.rows, x.element_size())
         wide = any(i.wide for i in (types, dst, src) if i is not None) or num * types.rows > formats.INT32_MAX
         found = typed_blocks(types, dst, num, wide)
+        out = arena.empty((found.pieces.num_all, self.blocks, self.j), x.dtype)
         rows = found.order if src is None else column(types, dst, src, num, wide)
         # Turned over here: in the kernel, each block would do it for each of its types.
         matrices = w.reshape(types.rows, self.blocks, self.j, self.k).mT if self.transposed else w
@@ -87,7 +83,7 @@ class TypedScatter:
         kernel = _kernel(toolchain(), ScatterKernel(self.blocks, self.k, self.j, self.dtype, wide))
         sizes = types.rows, 1 if scale is None else scale.shape[1]
         kernel(ptrs, sizes, found.bounds, num_threads())
-        return out if pieces is None else pieces.folded(out)
+        return found.pieces.folded(out)
 
     def _num_blocks(self, edges: int, rows: int, itemsize: int) -> int:
         """A power of two, so that layers of about equal widths share the order of edges."""

@@ -63,7 +63,7 @@ def long_rows(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> LongRows 
     csr = formats.csr(index, num_rows, wrap, wide)
     if not is_long(csr.max_degree, num_rows, csr.num_edges):
         return None
-    key = ("long_rows", place(index), num_rows, wrap, wide, LONG, SHARE, PIECE)
+    key = ("long_rows", place(index), num_rows, wrap, wide)
     return cast(LongRows, formats.cached(key, (index,), lambda: _build(index, csr, wrap, wide)))
 
 

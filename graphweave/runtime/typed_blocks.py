@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
+from graphweave.runtime.typed_pieces import TypedPieces, typed_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class TypedBlocks:
     """The edge at each position, of the dtype of indptr."""
 
     rows: Tensor
-    """The row of the edge at each position."""
+    """The row of the edge at each position, or the piece of a divided row."""
+
+    pieces: TypedPieces
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -52,18 +55,23 @@ def column(types: Index, rows: Index, other: Index, num_blocks: int, wide: bool 
 
 
 def _build(types: Index, rows: Index, num_blocks: int, wide: bool) -> TypedBlocks:
-    csr = formats.csr(rows.values, rows.rows, rows.wrap, wide)
-    perm = formats.perm(rows.values, rows.rows, rows.wrap, wide)
-    row, kind = rows.flat(wide), types.flat(wide)
+    pieces, row = typed_pieces(types, rows, wide)
+    perm: Tensor | None
+    if pieces.divided:
+        of_rows, perm = formats.grouped(row, pieces.num_all, wide)
+    else:
+        of_rows = formats.csr(rows.values, rows.rows, rows.wrap, wide).indptr
+        perm = formats.perm(rows.values, rows.rows, rows.wrap, wide)
+    kind = types.flat(wide)
     if perm is not None:
         row, kind = row.index_select(0, perm), kind.index_select(0, perm)
-    bounds = _bounds(csr.indptr, num_blocks)
-    at = torch.arange(rows.rows)
+    bounds = _bounds(of_rows, num_blocks)
+    at = torch.arange(pieces.num_all)
     block = torch.searchsorted(bounds[1:], at, right=True, out_int32=not wide)
     key = block.index_select(0, row).mul_(types.rows).add_(kind)  # which fits, since the caller says so with `wide`
     indptr, order = formats.grouped(key, (bounds.numel() - 1) * types.rows, wide)
     row = row.index_select(0, order)
-    return TypedBlocks(bounds, indptr, order if perm is None else perm.index_select(0, order), row)
+    return TypedBlocks(bounds, indptr, order if perm is None else perm.index_select(0, order), row, pieces)
 
 
 def _bounds(indptr: Tensor, num_blocks: int) -> Tensor:

@@ -7,7 +7,6 @@ a product for each type in a row: all pieces of a row have hardly more products 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import torch
 from torch import Tensor
@@ -18,17 +17,12 @@ from graphweave.runtime.index import Index
 
 @dataclass(frozen=True, slots=True)
 class TypedPieces:
-    index: Index
-    """The row of each edge; of edges of divided rows their piece. Pieces come behind the `num_rows` rows."""
+    """Pieces come behind the `num_rows` rows; there are `num_all` of both. `divided`: a row, and the first and last + 1
+    of its pieces."""
 
     num_rows: int
-
+    num_all: int
     divided: tuple[tuple[int, int, int], ...]
-    """A row, and the first and last + 1 of its pieces."""
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return (self.index.values,)
 
     def folded(self, out: Tensor) -> Tensor:
         """`out` [rows and pieces, ...] -> [rows, ...]: pieces are added to their rows, in a fixed order."""
@@ -37,22 +31,19 @@ class TypedPieces:
         return out[: self.num_rows]
 
 
-def typed_pieces(types: Index, rows: Index, wide: bool = False) -> TypedPieces | None:
-    """Of edges with a type and a row each; None where no row is long (see `long_rows.py`)."""
-    csr = formats.csr(rows.values, rows.rows, rows.wrap, wide)
+def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPieces, Tensor]:
+    """Of edges with a type and a row each; and the row of each edge, of edges of divided rows their piece [edges].
+
+    Without long rows (see `long_rows.py`) there are no pieces.
+    """
+    csr, values = formats.csr(rows.values, rows.rows, rows.wrap, wide), rows.flat(wide)
     if not long_rows.is_long(csr.max_degree, csr.num_rows, csr.num_edges):
-        return None
-    key = "typed_pieces", types.key, rows.key, wide, long_rows.LONG, long_rows.SHARE, long_rows.PIECE
-    tensors = types.values, rows.values
-    return cast(TypedPieces, formats.cached(key, tensors, lambda: _build(types, rows, csr, wide)))
-
-
-def _build(types: Index, rows: Index, csr: formats.CsrFormat, wide: bool) -> TypedPieces:
+        return TypedPieces(rows.rows, rows.rows, ()), values
     perm = formats.perm(rows.values, rows.rows, rows.wrap, wide)
     degree = csr.indptr.diff().long()
     long = (degree > long_rows.shortest(csr.num_rows, csr.num_edges)).nonzero().flatten()
     size = long_rows.piece_size(int(degree[long].sum()))
-    values, kinds = rows.flat(wide).clone(), types.flat(wide)
+    values, kinds = values.clone(), types.flat(wide)
     divided: list[tuple[int, int, int]] = []
     first = rows.rows
     for row in long.tolist():
@@ -63,7 +54,7 @@ def _build(types: Index, rows: Index, csr: formats.CsrFormat, wide: bool) -> Typ
         values[edges[by_type].long()] = (first + torch.arange(here.numel()) // size).to(values.dtype)
         divided.append((row, first, last))
         first = last
-    return TypedPieces(Index(values, first), rows.rows, tuple(divided))
+    return TypedPieces(rows.rows, first, tuple(divided)), values
 
 
 def _sum(parts: Tensor) -> Tensor:
