@@ -111,11 +111,15 @@ def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: 
     *blocks, k, j = type_of(program, node.w).shape
     scatter = _CALLS[options.target][2](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
+    shape = type_of(program, ref).shape
+
     def push(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
         given = dict(zip(names, values, strict=True))
         value, gather = rows.read(given)
         ends = types.index(given, counts), along.index(given, counts)
-        return scatter(value, given[matrix.w], *ends, gather, None if scale is None else given[scale].reshape(-1))
+        scales = None if scale is None else given[scale].reshape(-1)
+        out = scatter(value, given[matrix.w], *ends, gather, scales)
+        return out.view(out.shape[0], *shape)
 
     return push
 
