@@ -15,9 +15,8 @@ from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonSc
 from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.types import UNIT, DType, Space
-from graphweave.ir.message import nodes
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import MapOf, Program, Ref
+from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Push, Ref
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 from graphweave.schedule.options import Options, Target
@@ -31,93 +30,83 @@ _CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram], type[TypedScatte
 Step: TypeAlias = Callable[..., Any]
 """`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""
 
+_Run: TypeAlias = Callable[[Mapping[Ref, Tensor], Mapping[Space, int]], Tensor]
+
 
 def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
     """The runner of a product, by its map and the target; None where PyTorch runs the node as it stands."""
-    node = program.nodes[ref]
-    match node:
-        case nodes.MatMul(map=None) | nodes.AddMatMul(map=None) | nodes.Gram(map=None):
-            return _shared(program, ref, node, options)
-        case nodes.MatMul(x, w, int(m)):
-            return _typed(program, ref, x, w, m, options)
-        case nodes.Gram(x, y, int(m)):
-            return _typed_gram(program, ref, (x, y), m, options)
-        case nodes.Push(map=m) if (pushed := pushed_product(program, ref)) is not None:
-            return _pushed(program, ref, pushed, m, options)
-        case _:
-            return None
+    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
+        return _shared(program, ref, node, options)
+    if isinstance(node, MatMul) and node.map is not None:
+        run = _typed(program, ref, node, node.map, options)
+    elif isinstance(node, Gram) and node.map is not None:
+        run = _typed_gram(program, ref, node, node.map, options)
+    elif isinstance(node, Push) and pushed is not None:
+        run = _pushed(program, ref, pushed, node.map, options)
+    else:
+        return None
+    names = call_operands(program, ref)
+    return lambda counts, *values: run(dict(zip(names, values, strict=True)), counts)
 
 
-def _shared(
-    program: Program, ref: Ref, node: nodes.MatMul | nodes.AddMatMul | nodes.Gram, options: Options
-) -> Step | None:
+def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options) -> Step | None:
     """Products of f32 or f64 rows on the CPU."""
     rows, t = type_of(program, node.x), type_of(program, ref)
     if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
         return None
-    match node:
-        case nodes.Gram():
-            gram = Product("gram", t.shape[0], t.shape[1], t.dtype)
-            return lambda rows, *xy: gram(xy[0], xy[-1])  # x alone where y is x
-        case nodes.MatMul():
-            product = Product("matmul", rows.shape[0], t.shape[0], t.dtype)
-            return lambda rows, x, w: product(x, w)
-        case nodes.AddMatMul(a):
-            # A product that nobody else reads may be added to where it lies; what is saved or given may not.
-            into = isinstance(program.nodes[a], nodes.MatMul | nodes.AddMatMul)
-            adding = Product("addmatmul", rows.shape[0], t.shape[0], t.dtype)
-            return lambda rows, a, x, w: adding.add(a if into else _copy(a), x, w)
+    if isinstance(node, Gram):
+        gram = Product("gram", t.shape[0], t.shape[1], t.dtype)
+        return lambda rows, *xy: gram(xy[0], xy[-1])  # x alone where y is x
+    if isinstance(node, MatMul):
+        product = Product("matmul", rows.shape[0], t.shape[0], t.dtype)
+        return lambda rows, x, w: product(x, w)
+    # A product that nobody else reads may be added to where it lies; what is saved or given may not.
+    into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
+    adding = Product("addmatmul", rows.shape[0], t.shape[0], t.dtype)
+    return lambda rows, a, x, w: adding.add(a if into else _copy(a), x, w)
 
 
-def _typed(program: Program, ref: Ref, x: Ref, w: Ref, m: Ref, options: Options) -> Step:
-    rows, types, matrix, names = (
-        _Rows.of(program, x),
-        _Map.of(program, m),
-        matrices(program, w),
-        call_operands(program, ref),
-    )
-    *blocks, k, j = type_of(program, w).shape
+def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -> _Run:
+    rows, types, matrix = _Rows.of(program, node.x), _Map.of(program, m), matrices(program, node.w)
+    *blocks, k, j = type_of(program, node.w).shape
     product = _CALLS[options.target][0](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
-    def multiply(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
-        given = dict(zip(names, values, strict=True))
+    def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
         return product(value, given[matrix.w], types.index(given, counts), gather)
 
-    return multiply
+    return run
 
 
-def _typed_gram(program: Program, ref: Ref, ends: tuple[Ref, Ref], m: Ref, options: Options) -> Step:
-    (first, second), types = (_Rows.of(program, r) for r in ends), _Map.of(program, m)
+def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref, options: Options) -> _Run:
+    first, second, types = _Rows.of(program, node.x), _Rows.of(program, node.y), _Map.of(program, m)
     *blocks, k, j = type_of(program, ref).shape
-    gram, names = (
-        _CALLS[options.target][1](numel(blocks), k, j, type_of(program, ref).dtype),
-        call_operands(program, ref),
-    )
+    gram = _CALLS[options.target][1](numel(blocks), k, j, type_of(program, ref).dtype)
 
-    def outer(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
-        given = dict(zip(names, values, strict=True))
+    def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         (a, gather_a), (b, gather_b) = first.read(given), second.read(given)
         return gram(a, b, types.index(given, counts), gather_a, gather_b)
 
-    return outer
+    return run
 
 
-def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: Options) -> Step:
-    node, scale = pushed.product, pushed.scale
+def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: Options) -> _Run:
+    node, scale, t = pushed.product, pushed.scale, type_of(program, ref)
     assert node.map is not None
-    rows, matrix, names = _Rows.of(program, node.x), matrices(program, node.w), call_operands(program, ref)
-    types, along = _Map.of(program, node.map), _Map.of(program, m)
+    rows, types, along = _Rows.of(program, node.x), _Map.of(program, node.map), _Map.of(program, m)
+    matrix = matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    scatter = _CALLS[options.target][2](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+    scatter = _CALLS[options.target][2](numel(blocks), k, j, t.dtype, matrix.transposed)
 
-    def push(counts: Mapping[Space, int], *values: Tensor) -> Tensor:
-        given = dict(zip(names, values, strict=True))
+    def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
         ends = types.index(given, counts), along.index(given, counts)
-        return scatter(value, given[matrix.w], *ends, gather, None if scale is None else given[scale].reshape(-1))
+        scales = None if scale is None else given[scale].reshape(-1)
+        out = scatter(value, given[matrix.w], *ends, gather, scales)
+        return out.view(out.shape[0], *t.shape)
 
-    return push
+    return run
 
 
 def _copy(a: Tensor) -> Tensor:

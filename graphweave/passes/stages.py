@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from graphweave.analysis.cones import is_light
 from graphweave.analysis.flow import Extract, depending, edge_spaces, is_structure
+from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
@@ -26,7 +27,8 @@ def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
     """`part` is a backward; `tangents` are positions in its program."""
     program = part.program
     late = depending(program, tangents)
-    calls = [r for r in sorted(late) if not isinstance(program.nodes[r], Input) and not is_light(program, r)]
+    computed = computed_for(program, [r for r in program.outputs if r is not None])
+    calls = [r for r in sorted(late & computed) if not isinstance(program.nodes[r], Input) and not is_light(program, r)]
     starts = _starts(program, calls, late)
     stages = _stages(program, late, starts)
     wrapped = {(r, s) for ref, ss in stages.items() for s in ss for r in operands(program.nodes[ref])}
@@ -61,7 +63,7 @@ def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
 def _starts(program: Program, calls: list[Ref], late: frozenset[Ref]) -> list[Ref]:
     """Gradients of nodes that exist as tensors anyway, what products and calls read and make: each begins a stage."""
     edges = edge_spaces(program)
-    around = {r for c in calls for r in (c, *operands(program.nodes[c])) if r in late}
+    around = {r for c in calls for r in (c, *sources(program, c)) if r in late}
     return sorted(r for r in around if isinstance(t := program.types[r], Type) and t.space not in edges | {UNIT})
 
 
