@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-FLAGS = ("-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+from graphweave.runtime import toolchain
+
+NATIVE = Path(toolchain.__file__).parent / "native"
+"""The package's C++ files; its headers are included as <graphweave/....h> from here."""
+
+FLAGS = (
+    "-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}",
+)  # fmt: skip
 """For a C++ program of a test."""
 
 ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0"}

@@ -1,25 +1,33 @@
-"""The precompiled header of kernels: made once, used by every kernel, and no part of what a kernel is."""
+"""The headers of kernels: which there are, where the compiler finds them, and their precompiled form."""
 
 from __future__ import annotations
 
 import ctypes
+import os
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
+from graphweave.codegen.cpp.native import Header, includes
 from graphweave.core.settings import override
-from graphweave.runtime import headers, kernel_cache, toolchain
+from graphweave.runtime import headers, kernel_cache, sources, toolchain
 from graphweave.runtime.toolchain import Toolchain
+from tests.sanitizer_support import NATIVE
 
-TEXT = '#include <immintrin.h>\nextern "C" int answer() { return 42; }\n'
+SMALL = '#include <graphweave/base.h>\nextern "C" int answer() { return 42; }\n'
+TEXT = "#include <graphweave/vectors.h>\n" + SMALL
 
-pytestmark = pytest.mark.skipif("clang" in (toolchain.available() or "clang"), reason="needs g++")
+needs_gcc = pytest.mark.skipif("clang" in (toolchain.available() or "clang"), reason="needs g++")
 
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(headers, "_refused", set())
+    monkeypatch.setattr(headers, "_checked", set())
     with override(cache_dir=tmp_path, sanitize=()):
         kernel_cache.forget()
         yield tmp_path / "kernels"
@@ -46,28 +54,120 @@ def answer(text: str) -> int:
     return int(ctypes.CDLL(str(kernel_cache.shared_object(text, toolchain.toolchain()))).answer())
 
 
+def included_from(flags: tuple[str, ...]) -> Path:
+    return Path(flags[flags.index("-I") + 1])
+
+
+# ---------------------------------------------------------------- which there are
+
+
+def test_what_generated_text_may_include_is_there() -> None:
+    assert {f"{name}.h" for name in get_args(Header)} <= set(sources.headers())
+    assert sources.included(includes(get_args(Header))) == set(sources.headers()), "a header that nothing includes"
+
+
+def test_another_header_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = kernel_cache.key_of(TEXT, toolchain.toolchain()), sources.digest()
+    changed = {**sources.headers(), "vectors.h": sources.headers()["vectors.h"] + b"\n"}
+    monkeypatch.setattr(sources, "headers", lambda: changed)
+    monkeypatch.setattr(sources, "digest", sources.digest.__wrapped__)
+    after = kernel_cache.key_of(TEXT, toolchain.toolchain()), sources.digest()
+    assert before[0] != after[0] and before[1] != after[1]
+
+
+# ---------------------------------------------------------------- where they are
+
+
+def test_a_copy_of_the_headers_lies_beside_the_kernels(cache: Path) -> None:
+    assert answer(SMALL) == 42
+    (root,) = (path for path in (cache / "headers").iterdir() if path.is_dir())
+    assert {p.name: p.read_bytes() for p in (root / "graphweave").iterdir()} == sources.headers()
+    assert not list(root.glob("build-*"))
+
+
+@pytest.mark.parametrize("damage", ["changed", "gone"])
+def test_a_damaged_copy_is_written_again(cache: Path, damage: str) -> None:
+    broken = included_from(headers.include_flags(cache)) / "graphweave" / "base.h"
+    if damage == "changed":
+        broken.write_text("#error\n")
+    else:
+        broken.unlink()
+    assert answer(SMALL) == 42
+    assert broken.read_bytes() == sources.headers()["base.h"]
+
+
+def test_headers_of_other_versions_are_deleted_when_they_are_no_longer_used(cache: Path) -> None:
+    old, recent = cache / "headers" / "old", cache / "headers" / "recent"
+    for folder in (old, recent):
+        (folder / "graphweave").mkdir(parents=True)
+    os.utime(old, (time.time() - 30 * 24 * 3600,) * 2)
+    mine = included_from(headers.include_flags(cache))
+    assert mine.exists() and recent.exists() and not old.exists()
+
+
+def test_a_text_without_our_headers_is_compiled_as_it_stands(cache: Path, commands: list[tuple[str, ...]]) -> None:
+    assert answer(SMALL.replace("graphweave/base.h", "cstdint")) == 42
+    assert not [c for c in commands if "-I" in c or "-include" in c or "c++-header" in c]
+
+
+def test_all_native_files_are_in_the_package() -> None:
+    assert {path.name for path in (NATIVE / "graphweave").glob("*.h")} == set(sources.headers())
+    assert sources.source("formats.cpp") == (NATIVE / "formats.cpp").read_text()
+
+
+# ---------------------------------------------------------------- precompiled
+
+
+@needs_gcc
 def test_headers_are_read_once_for_all_kernels(cache: Path, commands: list[tuple[str, ...]]) -> None:
     assert answer(TEXT) == 42
     assert answer(TEXT.replace("42", "43")) == 43
+    assert answer(SMALL) == 42
     made = [c for c in commands if "c++-header" in c]
     started = [c for c in commands if "-include" in c]
-    assert len(made) == 1 and len(started) == 2
+    assert len(made) == 1 and len(started) == 3
     header = Path(started[0][started[0].index("-include") + 1])
     assert header.with_name("kernels.h.gch").exists() and cache in header.parents
 
 
-def test_a_text_without_the_large_header_is_compiled_as_it_stands(cache: Path, commands: list[tuple[str, ...]]) -> None:
-    assert answer(TEXT.replace("immintrin.h", "cstdint")) == 42
-    assert not [c for c in commands if "-include" in c or "c++-header" in c]
+@needs_gcc
+def test_a_small_kernel_alone_does_not_wait_for_the_precompiled_header(
+    cache: Path, commands: list[tuple[str, ...]]
+) -> None:
+    assert answer(SMALL) == 42
+    assert not [c for c in commands if "c++-header" in c or "-include" in c]
 
 
+@needs_gcc
+def test_a_damaged_precompiled_header_is_made_again(cache: Path, commands: list[tuple[str, ...]]) -> None:
+    flags = headers.flags_for(TEXT, toolchain.toolchain(), cache)
+    compiled = Path(flags[flags.index("-include") + 1]).with_name("kernels.h.gch")
+    content = bytearray(compiled.read_bytes())
+    compiled.write_bytes(content[: len(content) // 2])
+    headers._checked.clear()  # as a new process
+    assert headers.flags_for(TEXT, toolchain.toolchain(), cache) == flags
+    assert len([c for c in commands if "c++-header" in c]) == 2
+    assert answer(TEXT) == 42
+
+
+@needs_gcc
+def test_who_asks_at_once_for_the_precompiled_header_makes_it_once(
+    cache: Path, commands: list[tuple[str, ...]]
+) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = set(pool.map(lambda _: headers.flags_for(TEXT, toolchain.toolchain(), cache), range(3)))
+    assert len(found) == 1
+    assert len([c for c in commands if "c++-header" in c]) == 1
+
+
+@needs_gcc
 def test_without_a_precompiled_header_kernels_are_compiled_all_the_same(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = toolchain.toolchain()
     refusing = Toolchain((*tools.command, "-no-such-flag"), tools.version, tools.flags, tools.openmp, tools.cpu)
-    assert headers.flags_for(TEXT, refusing, cache) == ()
-    assert headers.flags_for(TEXT, refusing, cache) == ()
+    for _ in range(2):
+        assert headers.flags_for(TEXT, refusing, cache) == headers.include_flags(cache)
     assert answer(TEXT) == 42
 
 
@@ -75,4 +175,5 @@ def test_sanitized_kernels_and_clang_read_the_headers_themselves(cache: Path) ->
     tools = toolchain.toolchain()
     sanitized = Toolchain(tools.command, tools.version, (*tools.flags, "-fsanitize=address"), tools.openmp, tools.cpu)
     clang = Toolchain(("clang++",), "Debian clang version 14", tools.flags, tools.openmp, tools.cpu)
-    assert headers.flags_for(TEXT, sanitized, cache) == headers.flags_for(TEXT, clang, cache) == ()
+    for other in (sanitized, clang):
+        assert headers.flags_for(TEXT, other, cache) == headers.include_flags(cache)

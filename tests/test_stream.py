@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from graphweave.codegen.cpp.stream import LIMIT
 from graphweave.core.types import Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.parse import parse
 from tests.program_support import compiled, in_order
+
+LIMIT = 16 << 20  # bytes: `gw_streamed_from`
 
 SUM = """
 space V = s0

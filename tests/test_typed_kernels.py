@@ -196,7 +196,7 @@ def test_integers_of_both_widths_wrap_where_they_may(
 def test_indices_of_64_bits() -> None:
     """Which no graph that fits into a test needs."""
     kernel = TypedKernel("matmul", 1, 4, 3, DType.f64, wide=True)
-    assert "const int64_t* const indptr" in print_typed(kernel)
+    assert "<double, int64_t, 1, 4, 3, false>" in print_typed(kernel)
     assert kernel.name != TypedKernel("matmul", 1, 4, 3, DType.f64).name
     types, num = TYPES["mixed"]
     grouped = typed._Grouped(Index(types, num))

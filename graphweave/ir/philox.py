@@ -2,7 +2,8 @@
 
 Philox-2x32 of ten rounds, the cheapest generator of its family that passes every battery of TestU01 (Salmon, Moraes,
 Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011). The low half of the seed is the key; the position,
-its high half mixed with the high half of the seed, is the counter. `codegen/cpp/preamble.py` says the same in C++.
+its high half mixed with the high half of the seed, is the counter. `runtime/native/graphweave/random.h` is the same in
+C++.
 """
 
 from __future__ import annotations

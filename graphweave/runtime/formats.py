@@ -15,7 +15,6 @@ import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Protocol, TypeVar, cast
 
 import torch
@@ -26,7 +25,7 @@ from graphweave.core.errors import DataError
 from graphweave.core.log import logger
 from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
-from graphweave.runtime import capturing, device_formats, kernel_cache
+from graphweave.runtime import capturing, device_formats, kernel_cache, sources
 from graphweave.runtime.launch import MAX_CHUNKS
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
@@ -203,15 +202,10 @@ def _tensors(value: Format | Tensor) -> tuple[Tensor, ...]:
     return (value,) if isinstance(value, Tensor) else value.tensors
 
 
-@lru_cache(maxsize=1)
-def _source() -> str:
-    return (Path(__file__).parent / "native" / "formats.cpp").read_text(encoding="utf-8")
-
-
 @lru_cache(maxsize=8)
 def _native(tools: object) -> ctypes.CDLL:
     """The native library; `tools` is only the key, so that a change of compiler settings is honoured."""
-    library = kernel_cache.library(_source())
+    library = kernel_cache.library(sources.source("formats.cpp"))
     pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     library.gw_flat.argtypes = (pointer, i32, i64, i64, i64, i32, pointer, i32, i32)
     library.gw_flat.restype = i64

@@ -28,7 +28,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import CacheError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
-from graphweave.runtime import headers
+from graphweave.runtime import headers, sources
 from graphweave.runtime.launch import Kernel
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 
@@ -90,12 +90,12 @@ def _version() -> str:
 
 
 def key_of(text: str, tools: Toolchain) -> str:
-    """SHA-256 of the text and of all that turns it into machine code.
+    """SHA-256 of the text, of the headers' content and of all that turns them into machine code.
 
     Comment lines are left out: they name the user's files, which PyG for one gives a new random name in each process.
     """
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
-    parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, code)
+    parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, sources.digest(), code)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

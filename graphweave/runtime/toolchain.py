@@ -26,6 +26,8 @@ _REQUIRED = ("-std=c++17", "-fPIC", "-O3")
 # No contraction either: the backward computes messages again and compares them with the maximum that the forward kept,
 # so an expression must have the same bits in every kernel. Kernels write out the fused multiply-adds that pay.
 _WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
+# Two edges interleaved cost more than they save: GCC then no longer vectorises the lanes inside (seen with GCC 12).
+_WANTED_OF_GCC = ("-fno-loop-unroll-and-jam",)
 _OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
 _COMPILE_SECONDS = 600
 
@@ -157,7 +159,8 @@ def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
             continue
         version = banner.stdout.splitlines()[0] if banner.stdout else "unknown"
         openmp_flags = _openmp_flags(version, _torch_openmp())
-        usual = (*_REQUIRED, *_supported(command, _WANTED), *_arch_flags(command, arch))
+        wanted = _WANTED if "clang" in version else (*_WANTED, *_WANTED_OF_GCC)
+        usual = (*_REQUIRED, *_supported(command, wanted), *_arch_flags(command, arch))
         flags = (*usual, *openmp_flags, *_sanitizer_flags(sanitize))
         return Toolchain(command, version, flags, _torch_openmp() if openmp_flags else None, _cpu())
     raise ToolchainError(

@@ -22,7 +22,6 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +31,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import ToolchainError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
-from graphweave.runtime import kernel_cache, tracked
+from graphweave.runtime import kernel_cache, sources, tracked
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
@@ -185,7 +184,7 @@ def _sums_of(t: Tensor) -> _Sums | None:
 def _native(tools: object) -> ctypes.CDLL | None:
     """The native library; `tools` is only the key, so that a change of compiler settings is honoured."""
     try:
-        library = kernel_cache.library((Path(__file__).parent / "native" / "checksum.cpp").read_text(encoding="utf-8"))
+        library = kernel_cache.library(sources.source("checksum.cpp"))
     except ToolchainError as error:
         warn_once(_log, f"edits that PyTorch does not see are not noticed: {error}")
         return None

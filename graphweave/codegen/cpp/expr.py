@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 
 from graphweave.codegen.arrays import Array, flatten
 from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.native import HALVES, Header
 from graphweave.codegen.names import Names
 from graphweave.core.errors import IRError
-from graphweave.core.types import HALF, DType, Fold, Op
+from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
 from graphweave.ir.loop.types import dtype_of
 
@@ -22,7 +23,7 @@ class Scope:
     types: dict[str, DType]
     row_pointers: dict[tuple[str, str], str] = field(default_factory=dict)  # (array, row variable) -> pointer
     fused: set[str] = field(default_factory=set)  # lanes that another lane's loop also covers
-    helpers: set[str] = field(default_factory=set)  # preamble functions used so far
+    headers: set[Header] = field(default_factory=set)  # with the functions used so far
 
 
 # ---------------------------------------------------------------- addresses
@@ -97,7 +98,7 @@ def expression(expr: Expr, scope: Scope) -> str:
             indptr, r = scope.names.derived(csr, "indptr"), expression(row, scope)
             return f"((int64_t){indptr}[{r} + 1] - (int64_t){indptr}[{r}])"
         case Uniform(seed, row, size, index, dtype):
-            scope.helpers.add(f"gw_uniform_{dtype.value}")
+            scope.headers.add("random")
             position = f"{row_offset(row, size, scope)} + {offset_text((index,), (size,), scope)}"
             return f"gw_uniform_{dtype.value}({expression(seed, scope)}, {position})"
         case Call(op, args):
@@ -110,8 +111,8 @@ def _cast(x: Expr, dtype: DType, scope: Scope) -> str:
         return text
     if dtype is DType.bool:
         return f"({text} != 0)"
-    if dtype in HALF:
-        scope.helpers.add(f"gw_{dtype.value}")
+    if dtype in HALVES:
+        scope.headers.add(HALVES[dtype])
     if source.is_float and dtype in (DType.u8, DType.i8, DType.i16):
         return f"({ctype(dtype)})(int64_t){_atom(text)}"  # wraps, where the direct conversion is undefined
     return f"({ctype(dtype)}){_atom(text)}"
@@ -155,7 +156,7 @@ def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
     match op:
         case Op.where:
             # a function, whose arguments are evaluated: a branch with a load in it would not become vector code
-            scope.helpers.add("gw_select")
+            scope.headers.add("pointwise")
             return f"gw_select<{ctype(dtype)}>({x}, {texts[1]}, {texts[2]})"
         case Op.logical_and | Op.logical_or:  # not && and ||: branches would keep the loop from vectorising
             left, right = (_truth(text, dtype) for text in texts)
@@ -184,7 +185,7 @@ def _float_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
     x, joined, one = texts[0], ", ".join(texts), literal(1, dtype)
     own = (_OWN_F32 if dtype is DType.f32 else _OWN_F64).get(op)
     if own is not None:
-        scope.helpers.add(f"{own}_{dtype.value}")
+        scope.headers.add("elementary")
         return f"{own}({joined})"
     if op in _INFIX:
         return f"({x} {_INFIX[op]} {texts[1]})"
@@ -197,7 +198,7 @@ def _float_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
             return f"({one} / std::sqrt({x}))"
         case Op.reciprocal:
             return f"({one} / {_atom(x)})"
-    scope.helpers.add(_GENERIC[op])
+    scope.headers.add("pointwise")
     return f"{_GENERIC[op]}({joined})"
 
 
@@ -211,7 +212,7 @@ def _int_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
         return _wrapping(op, dtype, texts)
     if op not in _GENERIC:
         raise IRError(f"'{op.value}' has no {dtype.value} form; cast its operand to a float first.")
-    scope.helpers.add(_GENERIC[op])
+    scope.headers.add("pointwise")
     return f"{_GENERIC[op]}<{ctype(dtype)}>({', '.join(texts)})"
 
 
@@ -237,7 +238,7 @@ def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: Scope
     """As `folded`, a product added in one step: sums are not compared with what another kernel computes again."""
     match value:
         case Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
-            scope.helpers.add("gw_madd")
+            scope.headers.add("numbers")
             return f"{target} = gw_madd({expression(a, scope)}, {expression(b, scope)}, {target})"
     return folded(fold, dtype, target, expression(value, scope), scope)
 
@@ -255,5 +256,5 @@ def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> s
             op = Op.maximum if fold is Fold.max else Op.minimum
             if dtype is DType.bool:
                 return f"{target} = {_bool_call(op, [target, value])}"
-            scope.helpers.add(_GENERIC[op])
+            scope.headers.add("pointwise")
             return f"{target} = {_GENERIC[op]}<{ctype(dtype)}>({target}, {value})"

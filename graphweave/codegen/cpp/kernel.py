@@ -16,24 +16,17 @@ from __future__ import annotations
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import Scope, folded
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
-from graphweave.codegen.cpp.preamble import preamble
+from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
-from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
 from graphweave.ir.loop.walk import statements
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
 _ALIGN = 64
-# Two edges interleaved cost more than they save: GCC then no longer vectorises the lanes inside (seen with GCC 12).
-_NO_JAM = """\
-#if defined(__GNUC__) && !defined(__clang__)
-#pragma GCC optimize("no-loop-unroll-and-jam")
-#endif
-"""
 
 
 def print_kernel(kernel: Kernel) -> str:
@@ -43,14 +36,10 @@ def print_kernel(kernel: Kernel) -> str:
         IRError: where C++ cannot say it (products of matrices of half precision).
     """
     unit = _Unit(kernel)
-    body, entry = unit.row_function(), unit.entry()  # printing them collects the helpers they need
+    body, entry = unit.row_function(), unit.entry()  # printing them collects the headers they need
     parts = [
         "".join(f"// {line}\n" for line in kernel.header),
-        _NO_JAM if unit.walked else "",
-        "#include <cmath>\n#include <cstdint>\n#include <cstdlib>\n#include <cstring>\n",
-        "#ifdef _OPENMP\n#include <omp.h>\n#endif\n" if unit.scratch else "",
-        "#if defined(__AVX__)\n#include <immintrin.h>\n#endif\n" if unit.streamed else "",
-        preamble(unit.scope.helpers),
+        includes(unit.scope.headers),
         body,
         entry,
     ]
@@ -66,8 +55,8 @@ class _Unit:
         self.names = cpp_names(
             [kernel.name, kernel.row, *arrays, *kernel.sizes, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
         )
-        self.scope = Scope(self.names, arrays, parameter_types(kernel))
-        self.scope.helpers.update(f"gw_{b.dtype.value}" for b in kernel.buffers if b.dtype in (DType.f16, DType.bf16))
+        self.scope = Scope(self.names, arrays, parameter_types(kernel), headers={"base"})
+        self.scope.headers.update(HALVES[b.dtype] for b in kernel.buffers if b.dtype in HALVES)
         self.tiles = tile_sizes(kernel.body)
         self.heap = [
             stmt
@@ -77,6 +66,8 @@ class _Unit:
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
         self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
+        if self.scratch:
+            self.scope.headers.add("threads")
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
         self.walked = {stmt.csr for stmt in edges}
@@ -206,11 +197,7 @@ class _Unit:
             self._fill(w, buffer, pointers[buffer.name])
         args = self.indptrs + [pointers.get(b.name, self.names.of(b.name)) for b in self.kernel.buffers]
         if self.scratch:
-            w.flush_left("#ifdef _OPENMP")
-            w.line("char* const gw_mine = scratch + gw_bytes * omp_get_thread_num();")
-            w.flush_left("#else")
-            w.line("char* const gw_mine = scratch;")
-            w.flush_left("#endif")
+            w.line("char* const gw_mine = scratch + gw_bytes * gw_thread();")
             for array in self.private:
                 at = self.names.derived("at", array.name)
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")

@@ -27,7 +27,7 @@ _WORDS = """
     num_rows first last chunk thread parts scratch
 """  # of the language, of the headers a kernel includes, and of the printer's own entry point
 _RESERVED = frozenset(_WORDS.split())
-_RESERVED_SHAPE = re.compile(r"_.*|gw_.*|u?int\w*_t|U?INT\w+|M_\w+")
+_RESERVED_SHAPE = re.compile(r"_.*|gw_.*|GW_.*|u?int\w*_t|U?INT\w+|M_\w+")
 
 
 def cpp_names(ir_names: Iterable[str]) -> Names:
@@ -40,7 +40,7 @@ def _clashes(name: str) -> bool:
 
 
 def ctype(dtype: DType) -> str:
-    """The C++ type of `dtype`. Those of half precision (`preamble.py`) are for storage and convert to float."""
+    """The C++ type of `dtype`. Those of half precision (`bfloat16.h`, `float16.h`) are for storage, convert to float."""
     return _CTYPES[dtype]
 
 

@@ -140,7 +140,7 @@ class Printer:
         scope, names, dtype = self.scope, self.scope.names, self.scope.types[stmt.reference]
         lane, size = stmt.lane
         raised, factor = (names.derived(stmt.reference, part) for part in ("raised", "factor"))
-        scope.helpers.update((f"gw_raise_{dtype.value}", "gw_max"))
+        scope.headers.add("online_softmax")
 
         def per_element(text: str, pragma: str = "#pragma omp simd") -> None:
             with self._loops((stmt.lane,), (), (stmt.value, Var(lane)), pragma):
@@ -232,7 +232,7 @@ class Printer:
             # apart from the vector: a short store into it would stall the wide load that follows
             self.w.line(f"{text} {name}_rest = 0;")
             self._partial(stmt, lane, (str(full), str(extent)), f"{name}_rest +=", simd=False)
-        self.scope.helpers.add(f"gw_tree_{stmt.dtype.value}_{width}")
+        self.scope.headers.add("folds")
         rest = f" + {name}_rest" if extent > full else ""
         self.w.line(f"const {text} {name} = gw_tree{width}({part}){rest};")
 
@@ -258,7 +258,7 @@ class Printer:
             return "+" if fold is Fold.sum else "*"
         if not dtype.is_float:
             return fold.value
-        self.scope.helpers.add(f"gw_fold_{fold.value}_{dtype.value}")
+        self.scope.headers.add("folds")
         return f"gw_{fold.value}"
 
     @contextmanager
@@ -350,7 +350,7 @@ class Printer:
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{size}];")
 
     def _product(self, function: str, tile: str, arrays: tuple[str, ...], wide: tuple[str, str]) -> None:
-        """A call of the preamble's `function`, for rows of the elements that the arrays `wide` have."""
+        """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
         if any(self.scope.arrays[array].dtype in (DType.f16, DType.bf16) for array in arrays):
             raise IRError("C++ kernels multiply edges by no matrices of half precision.")
         names = self.scope.names
@@ -361,7 +361,7 @@ class Printer:
             numel, stashed = self.scope.arrays[array].numel, array in self.stashes
             offset = f" + ({begin} - {self._first(array)}) * {numel}" if stashed else ""
             pointers.append(names.of(array) + offset)
-        self.scope.helpers.add(function)
+        self.scope.headers.add("products")
         self.w.line(f"{function}<{extents}>({', '.join(pointers)}, {end} - {begin});")
 
     def _prefetch(self, stmt: Edges, distance: int) -> None:

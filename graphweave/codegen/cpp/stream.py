@@ -10,33 +10,8 @@ from graphweave.codegen.cpp.expr import Scope, row_offset
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Buffer, Kernel, Role, Var
 
-LIMIT = 16 << 20
-"""Bytes of an output from which it is not expected to stay in cache."""
-
 _LINE = 64
 _MOST = 4096  # bytes of one row: it is staged on the stack
-
-STREAM = """
-// 64-byte lines to 64-byte aligned memory, not through the cache
-GW_INLINE void gw_stream(void* to, const void* from, int64_t bytes) {
-#if defined(__AVX512F__)
-  for (int64_t i = 0; i < bytes; i += 64)
-    _mm512_stream_si512((__m512i*)((char*)to + i), _mm512_load_si512((const char*)from + i));
-#elif defined(__AVX__)
-  for (int64_t i = 0; i < bytes; i += 32)
-    _mm256_stream_si256((__m256i*)((char*)to + i), _mm256_load_si256((const __m256i*)((const char*)from + i)));
-#else
-  memcpy(to, from, bytes);
-#endif
-}
-GW_INLINE bool gw_streams(const void* to, int64_t bytes) {
-  return bytes >= LIMIT && (uintptr_t)to % 64 == 0;
-}
-GW_INLINE void gw_streamed() {
-#if defined(__AVX__)
-  _mm_sfence();
-#endif
-}""".replace("LIMIT", str(LIMIT))
 
 
 def streamed(kernel: Kernel) -> list[Buffer]:
@@ -49,7 +24,7 @@ def streamed(kernel: Kernel) -> list[Buffer]:
 def declare(w: Writer, scope: Scope, buffers: list[Buffer]) -> None:
     """Whether each output is large enough, before the rows."""
     for b in buffers:
-        scope.helpers.add("gw_stream")
+        scope.headers.add("streaming")
         name = scope.names.of(b.name)
         w.line(f"const bool {scope.names.derived(b.name, 'streams')} = gw_streams({name}, num_rows * {_bytes(b)});")
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kPiece = 256;    // bytes
 constexpr int64_t kElements = 32;  // of a piece whose elements are apart
-constexpr int64_t kParts = 64;   // at most
+constexpr int64_t kParts = 64;     // at most
 constexpr int64_t kStep = 29;      // odd: steps of it visit every part of a power of two, near ones far apart in time
 constexpr int64_t kSerial = 1 << 18;  // bytes below which threads do not pay
 
@@ -19,90 +19,90 @@ constexpr int64_t kSerial = 1 << 18;  // bytes below which threads do not pay
 
 // As `_Sums` of unseen_edits.py. Strides are in bytes.
 struct Sums {
-    const char* data;
-    int64_t item, rows, row_stride, cols, col_stride;
-    int64_t parts;  // a power of two
-    int64_t turn;     // checks so far
-    uint64_t sums[kParts];
+  const char* data;
+  int64_t item, rows, row_stride, cols, col_stride;
+  int64_t parts;  // a power of two
+  int64_t turn;   // checks so far
+  uint64_t sums[kParts];
 };
 
 namespace {
 
 // Each word is mixed with its position, so that no exchange of words leaves the sum as it was.
 inline uint64_t mixed(uint64_t word, uint64_t position) {
-    uint64_t x = word + position * 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93u;
-    return x ^ (x >> 32);
+  uint64_t x = word + position * 0x9E3779B97F4A7C15u;
+  x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93u;
+  return x ^ (x >> 32);
 }
 
 uint64_t sum_of_bytes(const char* data, int64_t count, uint64_t position) {
-    uint64_t sum = 0;
-    int64_t at = 0;
-    for (; at + 8 <= count; at += 8) {
-        uint64_t word;
-        std::memcpy(&word, data + at, 8);
-        sum += mixed(word, position + static_cast<uint64_t>(at / 8));
-    }
-    if (at < count) {
-        uint64_t word = 0;
-        std::memcpy(&word, data + at, static_cast<size_t>(count - at));
-        sum += mixed(word, position + static_cast<uint64_t>(at / 8));
-    }
-    return sum;
+  uint64_t sum = 0;
+  int64_t at = 0;
+  for (; at + 8 <= count; at += 8) {
+    uint64_t word;
+    std::memcpy(&word, data + at, 8);
+    sum += mixed(word, position + static_cast<uint64_t>(at / 8));
+  }
+  if (at < count) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + at, static_cast<size_t>(count - at));
+    sum += mixed(word, position + static_cast<uint64_t>(at / 8));
+  }
+  return sum;
 }
 
 uint64_t sum_of_elements(const char* data, int64_t item, int64_t stride, int64_t count, uint64_t position) {
-    uint64_t sum = 0;
-    for (int64_t i = 0; i < count; ++i) {
-        uint64_t word = 0;
-        std::memcpy(&word, data + i * stride, static_cast<size_t>(item));
-        sum += mixed(word, position + static_cast<uint64_t>(i));
-    }
-    return sum;
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    uint64_t word = 0;
+    std::memcpy(&word, data + i * stride, static_cast<size_t>(item));
+    sum += mixed(word, position + static_cast<uint64_t>(i));
+  }
+  return sum;
 }
 
 struct Pieces {
-    bool together;  // the elements of a row lie side by side
-    int64_t length; // of a row: bytes if together, else elements
-    int64_t size;   // of a piece, in the same unit
-    int64_t per_row;
-    int64_t count;
+  bool together;   // the elements of a row lie side by side
+  int64_t length;  // of a row: bytes if together, else elements
+  int64_t size;    // of a piece, in the same unit
+  int64_t per_row;
+  int64_t count;
 };
 
 Pieces pieces_of(const Sums& s) {
-    const bool together = s.col_stride == s.item || s.cols == 1;
-    const int64_t length = together ? s.cols * s.item : s.cols, size = together ? kPiece : kElements;
-    const int64_t per_row = (length + size - 1) / size;
-    return {together, length, size, per_row, per_row * s.rows};
+  const bool together = s.col_stride == s.item || s.cols == 1;
+  const int64_t length = together ? s.cols * s.item : s.cols, size = together ? kPiece : kElements;
+  const int64_t per_row = (length + size - 1) / size;
+  return {together, length, size, per_row, per_row * s.rows};
 }
 
 uint64_t sum_of_piece(const Sums& s, const Pieces& p, int64_t piece) {
-    const int64_t row = p.per_row == p.count ? 0 : piece / p.per_row, begin = (piece - row * p.per_row) * p.size;
-    const int64_t count = std::min(p.size, p.length - begin);
-    const char* from = s.data + row * s.row_stride;
-    const uint64_t position = static_cast<uint64_t>(piece * kPiece);
-    if (p.together) return sum_of_bytes(from + begin, count, position);
-    return sum_of_elements(from + begin * s.col_stride, s.item, s.col_stride, count, position);
+  const int64_t row = p.per_row == p.count ? 0 : piece / p.per_row, begin = (piece - row * p.per_row) * p.size;
+  const int64_t count = std::min(p.size, p.length - begin);
+  const char* from = s.data + row * s.row_stride;
+  const uint64_t position = static_cast<uint64_t>(piece * kPiece);
+  if (p.together) return sum_of_bytes(from + begin, count, position);
+  return sum_of_elements(from + begin * s.col_stride, s.item, s.col_stride, count, position);
 }
 
 uint64_t sum_of_part(const Sums& s, const Pieces& p, int64_t which) {
-    uint64_t sum = 0;
-    for (int64_t piece = which; piece < p.count; piece += s.parts) sum += sum_of_piece(s, p, piece);
-    return sum;
+  uint64_t sum = 0;
+  for (int64_t piece = which; piece < p.count; piece += s.parts) sum += sum_of_piece(s, p, piece);
+  return sum;
 }
 
 }  // namespace
 
 // Fills in the sum of every part.
 extern "C" void gw_sum(Sums* s, int32_t threads) {
-    const Pieces p = pieces_of(*s);
-    const bool serial = s->rows * s->cols * s->item < kSerial;
+  const Pieces p = pieces_of(*s);
+  const bool serial = s->rows * s->cols * s->item < kSerial;
 #pragma omp parallel for num_threads(serial ? 1 : threads) schedule(static)
-    for (int64_t which = 0; which < s->parts; ++which) s->sums[which] = sum_of_part(*s, p, which);
+  for (int64_t which = 0; which < s->parts; ++which) s->sums[which] = sum_of_part(*s, p, which);
 }
 
 // Whether memory still has the sum of the part whose turn it is.
 extern "C" int32_t gw_next_is_same(Sums* s) {
-    const int64_t which = (__atomic_fetch_add(&s->turn, 1, __ATOMIC_RELAXED) * kStep) & (s->parts - 1);
-    return sum_of_part(*s, pieces_of(*s), which) == s->sums[which];
+  const int64_t which = (__atomic_fetch_add(&s->turn, 1, __ATOMIC_RELAXED) * kStep) & (s->parts - 1);
+  return sum_of_part(*s, pieces_of(*s), which) == s->sums[which];
 }

@@ -17,55 +17,55 @@ constexpr int64_t kSerial = 1 << 15;  // below this many elements a parallel reg
 constexpr int kParts = 8;             // threads that each read a whole index: more would only share its bandwidth
 
 struct Index {
-    const void* data;
-    int64_t stride;
-    int64_t count;
-    int64_t rows;
-    bool is64;
-    bool wrap;
+  const void* data;
+  int64_t stride;
+  int64_t count;
+  int64_t rows;
+  bool is64;
+  bool wrap;
 };
 
 int threads_for(int64_t work, int32_t threads) { return work < kSerial ? 1 : std::max<int32_t>(threads, 1); }
 
 template <typename In>
 inline int64_t value_at(const Index& index, int64_t e) {
-    return static_cast<int64_t>(static_cast<const In*>(index.data)[e * index.stride]);
+  return static_cast<int64_t>(static_cast<const In*>(index.data)[e * index.stride]);
 }
 
 // The row that value names, or -1. One unsigned comparison covers both ends.
 inline int64_t row_of(const Index& index, int64_t value) {
-    if (index.wrap && value < 0) value += index.rows;
-    return static_cast<uint64_t>(value) < static_cast<uint64_t>(index.rows) ? value : -1;
+  if (index.wrap && value < 0) value += index.rows;
+  return static_cast<uint64_t>(value) < static_cast<uint64_t>(index.rows) ? value : -1;
 }
 
 void keep_smallest(std::atomic<int64_t>& best, int64_t candidate) {
-    int64_t seen = best.load(std::memory_order_relaxed);
-    while (candidate < seen && !best.compare_exchange_weak(seen, candidate)) {
-    }
+  int64_t seen = best.load(std::memory_order_relaxed);
+  while (candidate < seen && !best.compare_exchange_weak(seen, candidate)) {
+  }
 }
 
 int64_t block_begin(int64_t count, int64_t block, int64_t blocks) {
-    return static_cast<int64_t>(static_cast<__int128>(count) * block / blocks);
+  return static_cast<int64_t>(static_cast<__int128>(count) * block / blocks);
 }
 
 // Calls body(block, begin, end) for `blocks` equal ranges of 0..count.
 template <typename Body>
 void in_blocks(int64_t count, int blocks, Body body) {
 #pragma omp parallel for num_threads(blocks) schedule(static, 1)
-    for (int b = 0; b < blocks; ++b) body(b, block_begin(count, b, blocks), block_begin(count, b + 1, blocks));
+  for (int b = 0; b < blocks; ++b) body(b, block_begin(count, b, blocks), block_begin(count, b + 1, blocks));
 }
 
 template <typename In, typename Out>
 int64_t flat(const Index& index, Out* out, int32_t threads) {
-    std::atomic<int64_t> bad{index.count};
-    in_blocks(index.count, threads_for(index.count, threads), [&](int, int64_t begin, int64_t end) {
-        for (int64_t e = begin; e < end; ++e) {
-            const int64_t row = row_of(index, value_at<In>(index, e));
-            if (row < 0) return keep_smallest(bad, e);
-            if (out) out[e] = static_cast<Out>(row);
-        }
-    });
-    return bad == index.count ? -1 : bad.load();
+  std::atomic<int64_t> bad{index.count};
+  in_blocks(index.count, threads_for(index.count, threads), [&](int, int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      const int64_t row = row_of(index, value_at<In>(index, e));
+      if (row < 0) return keep_smallest(bad, e);
+      if (out) out[e] = static_cast<Out>(row);
+    }
+  });
+  return bad == index.count ? -1 : bad.load();
 }
 
 // What scatter reports besides a position: it could not allocate, or the index was written to meanwhile.
@@ -74,36 +74,36 @@ constexpr int64_t kNoMemory = -2, kChanged = -3;
 // indptr of the rows that index names. A histogram for each block of edges, added up.
 template <typename In, typename Out>
 int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t threads) {
-    // Histograms pay only while together they are not larger than the edges.
-    const int64_t affordable = std::max<int64_t>(1, 4 * index.count / std::max<int64_t>(index.rows, 1));
-    const int blocks = static_cast<int>(std::min<int64_t>(threads_for(index.count, threads), affordable));
-    std::unique_ptr<Out[]> counts(new (std::nothrow) Out[static_cast<size_t>(blocks) * index.rows]);
-    if (!counts) return kNoMemory;
-    std::atomic<int64_t> bad{index.count};
-    std::atomic<bool> ordered{true};
-    in_blocks(index.count, blocks, [&](int b, int64_t begin, int64_t end) {
-        Out* mine = counts.get() + static_cast<int64_t>(b) * index.rows;
-        std::fill(mine, mine + index.rows, Out(0));
-        int64_t before = begin > 0 ? row_of(index, value_at<In>(index, begin - 1)) : 0;
-        bool rising = true;
-        for (int64_t e = begin; e < end; ++e) {
-            const int64_t row = row_of(index, value_at<In>(index, e));
-            if (row < 0) return keep_smallest(bad, e);
-            rising &= row >= before;
-            before = row;
-            ++mine[row];
-        }
-        if (!rising) ordered.store(false, std::memory_order_relaxed);
-    });
-    if (bad != index.count) return bad;
-    sorted = ordered;
-    Out position = 0;
-    for (int64_t row = 0; row < index.rows; ++row) {
-        indptr[row] = position;
-        for (int b = 0; b < blocks; ++b) position += counts[static_cast<int64_t>(b) * index.rows + row];
+  // Histograms pay only while together they are not larger than the edges.
+  const int64_t affordable = std::max<int64_t>(1, 4 * index.count / std::max<int64_t>(index.rows, 1));
+  const int blocks = static_cast<int>(std::min<int64_t>(threads_for(index.count, threads), affordable));
+  std::unique_ptr<Out[]> counts(new (std::nothrow) Out[static_cast<size_t>(blocks) * index.rows]);
+  if (!counts) return kNoMemory;
+  std::atomic<int64_t> bad{index.count};
+  std::atomic<bool> ordered{true};
+  in_blocks(index.count, blocks, [&](int b, int64_t begin, int64_t end) {
+    Out* mine = counts.get() + static_cast<int64_t>(b) * index.rows;
+    std::fill(mine, mine + index.rows, Out(0));
+    int64_t before = begin > 0 ? row_of(index, value_at<In>(index, begin - 1)) : 0;
+    bool rising = true;
+    for (int64_t e = begin; e < end; ++e) {
+      const int64_t row = row_of(index, value_at<In>(index, e));
+      if (row < 0) return keep_smallest(bad, e);
+      rising &= row >= before;
+      before = row;
+      ++mine[row];
     }
-    indptr[index.rows] = position;
-    return -1;
+    if (!rising) ordered.store(false, std::memory_order_relaxed);
+  });
+  if (bad != index.count) return bad;
+  sorted = ordered;
+  Out position = 0;
+  for (int64_t row = 0; row < index.rows; ++row) {
+    indptr[row] = position;
+    for (int b = 0; b < blocks; ++b) position += counts[static_cast<int64_t>(b) * index.rows + row];
+  }
+  indptr[index.rows] = position;
+  return -1;
 }
 
 // out[k] = value(e) of the edge e at position k of the CSR `indptr` of index: the second half of a stable counting sort.
@@ -111,86 +111,85 @@ int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t thread
 // what one thread writes fits a cache better. value(e) < 0 means that edge e is bad.
 template <typename In, typename Out, typename Value>
 int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads, Value value) {
-    std::unique_ptr<Out[]> next(new (std::nothrow) Out[static_cast<size_t>(index.rows)]);
-    if (!next) return kNoMemory;
-    const int parts = std::min(threads_for(index.count, threads), kParts);
-    std::atomic<int64_t> bad{index.count};
-    std::atomic<bool> changed{false};
-    in_blocks(index.count, parts, [&](int, int64_t first, int64_t last) {
-        const auto row_at = [&](int64_t k) { return std::lower_bound(indptr, indptr + index.rows, Out(k)) - indptr; };
-        const int64_t begin = first == 0 ? 0 : row_at(first), end = last == index.count ? index.rows : row_at(last);
-        std::copy(indptr + begin, indptr + end, next.get() + begin);
-        for (int64_t e = 0; e < index.count; ++e) {
-            const int64_t row = row_of(index, value_at<In>(index, e));
-            if (row < begin || row >= end) continue;
-            const int64_t k = next[row]++, found = value(e);
-            if (found < 0) return keep_smallest(bad, e);
-            if (k >= index.count) return changed.store(true);
-            out[k] = static_cast<Out>(found);
-        }
-        // Only if nobody wrote to the index since its rows were counted is every position filled, and once.
-        for (int64_t row = begin; row < end; ++row)
-            if (next[row] != indptr[row + 1]) return changed.store(true);
-    });
-    if (bad != index.count) return bad;
-    return changed ? kChanged : -1;
+  std::unique_ptr<Out[]> next(new (std::nothrow) Out[static_cast<size_t>(index.rows)]);
+  if (!next) return kNoMemory;
+  const int parts = std::min(threads_for(index.count, threads), kParts);
+  std::atomic<int64_t> bad{index.count};
+  std::atomic<bool> changed{false};
+  in_blocks(index.count, parts, [&](int, int64_t first, int64_t last) {
+    const auto row_at = [&](int64_t k) { return std::lower_bound(indptr, indptr + index.rows, Out(k)) - indptr; };
+    const int64_t begin = first == 0 ? 0 : row_at(first), end = last == index.count ? index.rows : row_at(last);
+    std::copy(indptr + begin, indptr + end, next.get() + begin);
+    for (int64_t e = 0; e < index.count; ++e) {
+      const int64_t row = row_of(index, value_at<In>(index, e));
+      if (row < begin || row >= end) continue;
+      const int64_t k = next[row]++, found = value(e);
+      if (found < 0) return keep_smallest(bad, e);
+      if (k >= index.count) return changed.store(true);
+      out[k] = static_cast<Out>(found);
+    }
+    // Only if nobody wrote to the index since its rows were counted is every position filled, and once.
+    for (int64_t row = begin; row < end; ++row)
+      if (next[row] != indptr[row + 1]) return changed.store(true);
+  });
+  if (bad != index.count) return bad;
+  return changed ? kChanged : -1;
 }
 
 template <typename Out>
 int64_t max_degree(const Out* indptr, int64_t num_rows, int32_t threads) {
-    int64_t best = 0;
+  int64_t best = 0;
 #pragma omp parallel for num_threads(threads_for(num_rows, threads)) reduction(max : best)
-    for (int64_t row = 0; row < num_rows; ++row)
-        best = std::max(best, static_cast<int64_t>(indptr[row + 1]) - static_cast<int64_t>(indptr[row]));
-    return best;
+  for (int64_t row = 0; row < num_rows; ++row)
+    best = std::max(best, static_cast<int64_t>(indptr[row + 1]) - static_cast<int64_t>(indptr[row]));
+  return best;
 }
 
 // chunks[c] is the first row at which rows + edges reach c / num_chunks of their total.
 template <typename Out>
 void balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_chunks) {
-    const int64_t total = num_rows + static_cast<int64_t>(indptr[num_rows]);
-    for (int64_t c = 0; c <= num_chunks; ++c) {
-        const int64_t goal = block_begin(total, c, num_chunks);
-        int64_t low = 0, high = num_rows;
-        while (low < high) {
-            const int64_t middle = low + (high - low) / 2;
-            if (middle + static_cast<int64_t>(indptr[middle]) < goal) low = middle + 1;
-            else high = middle;
-        }
-        chunks[c] = low;
+  const int64_t total = num_rows + static_cast<int64_t>(indptr[num_rows]);
+  for (int64_t c = 0; c <= num_chunks; ++c) {
+    const int64_t goal = block_begin(total, c, num_chunks);
+    int64_t low = 0, high = num_rows;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (middle + static_cast<int64_t>(indptr[middle]) < goal)
+        low = middle + 1;
+      else
+        high = middle;
     }
-    chunks[num_chunks] = num_rows;  // trailing rows without edges
+    chunks[c] = low;
+  }
+  chunks[num_chunks] = num_rows;  // trailing rows without edges
 }
 
 // Calls body with a number of the type that values of an index have.
 template <typename Body>
 int64_t with_type(const Index& index, Body body) {
-    return index.is64 ? body(int64_t{}) : body(int32_t{});
+  return index.is64 ? body(int64_t{}) : body(int32_t{});
 }
 
 template <typename Out>
 int64_t group(const Index& index, Out* indptr, bool& sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
               int32_t threads) {
-    const int64_t bad = with_type(index, [&](auto in) {
-        return count_rows<decltype(in), Out>(index, indptr, sorted, threads);
-    });
-    if (bad != -1) return bad;
-    *degree = max_degree(indptr, index.rows, threads);
-    balance(indptr, index.rows, chunks, num_chunks);
-    return -1;
+  const int64_t bad =
+      with_type(index, [&](auto in) { return count_rows<decltype(in), Out>(index, indptr, sorted, threads); });
+  if (bad != -1) return bad;
+  *degree = max_degree(indptr, index.rows, threads);
+  balance(indptr, index.rows, chunks, num_chunks);
+  return -1;
 }
 
 template <typename Out>
 int64_t place(const Index& index, const Index& other, const Out* indptr, Out* out, int32_t threads) {
-    return with_type(index, [&](auto in) {
-        if (!other.data)
-            return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
-        return with_type(other, [&](auto value) {
-            return scatter<decltype(in)>(index, indptr, out, threads, [&](int64_t e) {
-                return row_of(other, value_at<decltype(value)>(other, e));
-            });
-        });
+  return with_type(index, [&](auto in) {
+    if (!other.data) return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
+    return with_type(other, [&](auto value) {
+      return scatter<decltype(in)>(index, indptr, out, threads,
+                                   [&](int64_t e) { return row_of(other, value_at<decltype(value)>(other, e)); });
     });
+  });
 }
 
 }  // namespace
@@ -198,40 +197,39 @@ int64_t place(const Index& index, const Index& other, const Out* indptr, Out* ou
 // out[e] = the row that index[e] names; with out null, only checks. Returns the first bad position, or -1.
 extern "C" int64_t gw_flat(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
                            void* out, int32_t wide, int32_t threads) {
-    const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-    if (wide) {
-        auto* to = static_cast<int64_t*>(out);
-        return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
-    }
-    auto* to = static_cast<int32_t*>(out);
+  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
+  if (wide) {
+    auto* to = static_cast<int64_t*>(out);
     return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
+  }
+  auto* to = static_cast<int32_t*>(out);
+  return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
 }
 
 // out[e] = index[e] in 32 bits, whatever it names. Returns the first position whose value does not fit, or -1.
 extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, int32_t* out, int32_t threads) {
-    const Index index{data, stride, count, 0, true, false};
-    std::atomic<int64_t> bad{count};
-    in_blocks(count, threads_for(count, threads), [&](int, int64_t begin, int64_t end) {
-        for (int64_t e = begin; e < end; ++e) {
-            const int64_t value = value_at<int64_t>(index, e);
-            out[e] = static_cast<int32_t>(value);
-            if (out[e] != value) return keep_smallest(bad, e);
-        }
-    });
-    return bad == count ? -1 : bad.load();
+  const Index index{data, stride, count, 0, true, false};
+  std::atomic<int64_t> bad{count};
+  in_blocks(count, threads_for(count, threads), [&](int, int64_t begin, int64_t end) {
+    for (int64_t e = begin; e < end; ++e) {
+      const int64_t value = value_at<int64_t>(index, e);
+      out[e] = static_cast<int32_t>(value);
+      if (out[e] != value) return keep_smallest(bad, e);
+    }
+  });
+  return bad == count ? -1 : bad.load();
 }
 
 // Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places.
 extern "C" int64_t gw_group(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
                             void* indptr, int32_t* sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
                             int32_t wide, int32_t threads) {
-    const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-    bool in_order = false;
-    const int64_t bad =
-        wide ? group(index, static_cast<int64_t*>(indptr), in_order, degree, chunks, num_chunks, threads)
-             : group(index, static_cast<int32_t*>(indptr), in_order, degree, chunks, num_chunks, threads);
-    *sorted = in_order;
-    return bad;
+  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
+  bool in_order = false;
+  const int64_t bad = wide ? group(index, static_cast<int64_t*>(indptr), in_order, degree, chunks, num_chunks, threads)
+                           : group(index, static_cast<int32_t*>(indptr), in_order, degree, chunks, num_chunks, threads);
+  *sorted = in_order;
+  return bad;
 }
 
 // out[k] = the row that `other` names for the edge at position k of index's CSR; with `other` null, that edge's id.
@@ -239,8 +237,8 @@ extern "C" int64_t gw_group(const void* data, int32_t is64, int64_t stride, int6
 extern "C" int64_t gw_place(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
                             const void* other, int32_t other_is64, int64_t other_stride, int64_t other_rows,
                             int32_t other_wrap, const void* indptr, void* out, int32_t wide, int32_t threads) {
-    const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-    const Index to{other, other_stride, count, other_rows, other_is64 != 0, other_wrap != 0};
-    if (wide) return place(index, to, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
-    return place(index, to, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
+  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
+  const Index to{other, other_stride, count, other_rows, other_is64 != 0, other_wrap != 0};
+  if (wide) return place(index, to, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
+  return place(index, to, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
 }

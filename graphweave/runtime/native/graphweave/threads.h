@@ -1,0 +1,15 @@
+// Which thread runs: kernels keep scratch for each.
+#pragma once
+
+#include <graphweave/base.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+GW_INLINE int gw_thread() {
+#ifdef _OPENMP
+  return omp_get_thread_num();
+#else
+  return 0;
+#endif
+}

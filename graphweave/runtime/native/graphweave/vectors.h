@@ -1,0 +1,58 @@
+// Vectors of the machine.
+#pragma once
+
+#include <graphweave/numbers.h>
+#if defined(__FMA__) || defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+// Of products: bytes of a vector, vectors of one block's row at most, vectors of a block that fit into registers.
+#if defined(__AVX512F__)
+constexpr int gw_bytes_of_vector = 64, gw_vectors = 4, gw_registers = 24;
+#elif defined(__AVX__)
+constexpr int gw_bytes_of_vector = 32, gw_vectors = 2, gw_registers = 12;
+#else
+constexpr int gw_bytes_of_vector = 16, gw_vectors = 2, gw_registers = 12;
+#endif
+
+// W elements; of one, the element itself
+template <class T, int W>
+struct gw_vector {
+  typedef T type __attribute__((vector_size(W * sizeof(T))));
+};
+template <class T>
+struct gw_vector<T, 1> {
+  typedef T type;
+};
+
+// a * b + c; not left to the compiler, which may fuse in one block and not in another
+template <class V>
+GW_INLINE V gw_fma(V a, V b, V c) {
+  return a * b + c;
+}
+GW_INLINE float gw_fma(float a, float b, float c) { return gw_madd(a, b, c); }
+GW_INLINE double gw_fma(double a, double b, double c) { return gw_madd(a, b, c); }
+#if defined(__FMA__)
+#define GW_FMA(number, width, raw, call)                                                                              \
+  GW_INLINE gw_vector<number, width>::type gw_fma(gw_vector<number, width>::type a, gw_vector<number, width>::type b, \
+                                                  gw_vector<number, width>::type c) {                                 \
+    return (gw_vector<number, width>::type)call((raw)a, (raw)b, (raw)c);                                              \
+  }
+GW_FMA(float, 4, __m128, _mm_fmadd_ps)
+GW_FMA(float, 8, __m256, _mm256_fmadd_ps)
+GW_FMA(double, 2, __m128d, _mm_fmadd_pd)
+GW_FMA(double, 4, __m256d, _mm256_fmadd_pd)
+#if defined(__AVX512F__)
+GW_FMA(float, 16, __m512, _mm512_fmadd_ps)
+GW_FMA(double, 8, __m512d, _mm512_fmadd_pd)
+#endif
+#undef GW_FMA
+#endif
+
+// the widest vector that fits into J columns
+template <class T, int J>
+constexpr int gw_width() {
+  int width = gw_bytes_of_vector / sizeof(T);
+  while (width > J) width /= 2;
+  return width * (int)sizeof(T) < 16 ? 1 : width;
+}
