@@ -87,14 +87,18 @@ slow: $(STAMP)
 zoo: $(STAMP)
 	$(BIN)/python -m bench.zoo
 
+NATIVE := $(wildcard graphweave/runtime/native/*.cpp graphweave/runtime/native/*/*.h tests/native/*)
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 	$(BIN)/mypy
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(NATIVE)
 
 bench: $(STAMP)
 	$(BIN)/python -m bench.train_step $(ARGS)

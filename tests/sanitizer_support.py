@@ -44,7 +44,9 @@ def build_sanitized(source: Path, *flags: str) -> Path:
     """The program that g++ makes of a C++ file, with sanitizers."""
     _of_gcc("--version")
     program = source.with_suffix("")
-    subprocess.run(["g++", *FLAGS, *flags, str(source), "-o", str(program)], check=True, capture_output=True)
+    command = ["g++", *FLAGS, *flags, str(source), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
     return program
 
 

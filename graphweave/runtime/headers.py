@@ -44,10 +44,10 @@ _checked: set[Path] = set()
 def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
     """Flags that let `tools` compile `text`: where the headers are, made in `folder` if need be, and precompiled.
 
-    Empty for a text without headers of ours. The precompiled header is made for the first text that reads <immintrin.h>,
-    and then used for all: it saves 0.2 s of such a text, 0.05 s of others, and making it takes 0.8 s. Not precompiled: for
-    clang, whose precompiled headers have a form of their own; for sanitized kernels, which are compiled from their text
-    alone, so that one that includes too little is found; and where the header cannot be made.
+    Empty for a text without headers of ours. The precompiled header is made for the first text that reads
+    <immintrin.h>, and then used for all: it saves 0.2 s of such a text, 0.05 s of others, and making it takes 0.8 s.
+    Not precompiled: for clang, whose precompiled headers have a form of their own; for sanitized kernels, which are
+    compiled from their text alone, so that one that includes too little is found; and where the header cannot be made.
     """
     included = sources.included(text)
     if not included:
@@ -104,7 +104,7 @@ def _tidy(root: Path) -> None:
 
 
 def _precompiled(tools: Toolchain, root: Path, *, make: bool) -> Path | None:
-    """The header whose precompiled form lies beside it; None if there is none, and it is not to be made or cannot be."""
+    """The header whose precompiled form lies beside it; None if there is none, and `make` is false or it cannot be."""
     text = "".join(f"#include <graphweave/{name}>\n" for name in sources.headers() if name not in _ALONE)
     key = hashlib.sha256("\0".join((tools.identity, sources.digest(), text)).encode()).hexdigest()[:16]
     header = root / key / "kernels.h"

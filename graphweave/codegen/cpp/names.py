@@ -40,7 +40,7 @@ def _clashes(name: str) -> bool:
 
 
 def ctype(dtype: DType) -> str:
-    """The C++ type of `dtype`. Those of half precision (`bfloat16.h`, `float16.h`) are for storage, convert to float."""
+    """The C++ type of `dtype`. Those of half precision (`bfloat16.h`, `float16.h`) only store, as floats."""
     return _CTYPES[dtype]
 
 

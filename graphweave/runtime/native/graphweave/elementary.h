@@ -5,6 +5,10 @@
 
 #include <graphweave/numbers.h>
 
+// 2^n of a normal number; unsigned, since what NaN makes of n is shifted past the end
+GW_INLINE float gw_power(int32_t n) { return gw_float((int32_t)((uint32_t)(n + 127) << 23)); }
+GW_INLINE double gw_power(int64_t n) { return gw_double((int64_t)((uint64_t)(n + 1023) << 52)); }
+
 // 2^n * e^r with x = n ln 2 + r; overflows to inf, underflows gradually, keeps NaN
 GW_INLINE float gw_exp(float x) {
   const float capped = x > 89.0f ? 89.0f : x;
@@ -20,7 +24,7 @@ GW_INLINE float gw_exp(float x) {
   p = gw_madd(p * r, r, r) + 1.0f;
   const int32_t exponent = gw_bits(shifted) - 0x4b400000;
   const int32_t half = exponent >> 1;
-  return p * gw_float((half + 127) << 23) * gw_float((exponent - half + 127) << 23);
+  return p * gw_power(half) * gw_power(exponent - half);
 }
 
 GW_INLINE double gw_exp(double x) {
@@ -42,12 +46,12 @@ GW_INLINE double gw_exp(double x) {
   p = gw_madd(p * r, r, r) + 1.0;
   const int64_t exponent = gw_bits(shifted) - INT64_C(0x4338000000000000);
   const int64_t half = exponent >> 1;
-  return p * gw_double((half + 1023) << 52) * gw_double((exponent - half + 1023) << 52);
+  return p * gw_power(half) * gw_power(exponent - half);
 }
 
 GW_INLINE float gw_log(float x) {
   const bool tiny = x < 1.17549435e-38f;  // denormals are scaled into the normal range
-  const int32_t bits = gw_bits(tiny ? x * 8388608.0f : x) - 0x3f3504f3;
+  const int32_t bits = (int32_t)((uint32_t)gw_bits(tiny ? x * 8388608.0f : x) - 0x3f3504f3u);  // -0 wraps
   const float n = (float)(bits >> 23) - (tiny ? 23.0f : 0.0f);
   const float f = gw_float((bits & 0x007fffff) + 0x3f3504f3) - 1.0f;
   float p = 0.0696770115f;
