@@ -12,6 +12,7 @@
 //   op.left(i, k)   element k of row i
 //   op.right(k)     row k of the matrix
 //   op.to(i)        row i of the result
+//   op.below(i)     the operand whose row 0 is row i of this one
 //   op.streams      whether the result goes past the cache; its rows are then whole aligned vectors
 //   op.ahead(i, n)  called before rows i .. n - 1 are multiplied, to prefetch others
 #pragma once
@@ -19,10 +20,10 @@
 #include <graphweave/streaming.h>
 #include <graphweave/vectors.h>
 
-// op.to(i)[c] = (add ? op.to(i)[c] : 0) + sum over k of op.left(i, k) * op.right(k)[c], R rows from i, C vectors of
-// columns c from `at`, the last of them at `last`
+// op.to(i)[c] = (add ? op.to(i)[c] : 0) + sum over k of op.left(i, k) * op.right(k)[c], R rows i, C vectors of columns c
+// from `at`, the last of them at `last`
 template <int R, int C, int W, class T, class Op>
-GW_INLINE void gw_block(const Op& op, int64_t i, int64_t at, int64_t last, bool add) {
+GW_INLINE void gw_block(const Op& op, int64_t at, int64_t last, bool add) {
   typedef typename gw_vector<T, W>::type V;
   V acc[R][C];
 #pragma GCC unroll 16
@@ -30,7 +31,7 @@ GW_INLINE void gw_block(const Op& op, int64_t i, int64_t at, int64_t last, bool 
 #pragma GCC unroll 4
     for (int c = 0; c < C; ++c) {
       acc[r][c] = V{};
-      if (add) memcpy(&acc[r][c], op.to(i + r) + at + (c == C - 1 ? last : c * W), sizeof(V));
+      if (add) memcpy(&acc[r][c], op.to(r) + at + (c == C - 1 ? last : c * W), sizeof(V));
     }
   for (int64_t k = 0; k < op.count; ++k) {
     const T* const right = op.right(k) + at;
@@ -39,7 +40,7 @@ GW_INLINE void gw_block(const Op& op, int64_t i, int64_t at, int64_t last, bool 
     for (int c = 0; c < C; ++c) memcpy(&y[c], right + (c == C - 1 ? last : c * W), sizeof(V));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const V x = op.left(i + r, k) - V{};
+      const V x = op.left(r, k) - V{};
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) acc[r][c] = gw_fma(x, y[c], acc[r][c]);
     }
@@ -47,7 +48,7 @@ GW_INLINE void gw_block(const Op& op, int64_t i, int64_t at, int64_t last, bool 
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) gw_put(op.to(i + r) + at + (c == C - 1 ? last : c * W), acc[r][c], op.streams);
+    for (int c = 0; c < C; ++c) gw_put(op.to(r) + at + (c == C - 1 ? last : c * W), acc[r][c], op.streams);
 }
 
 // all rows of one group of columns, in blocks about equally high
@@ -58,10 +59,11 @@ GW_INLINE void gw_rows(const Op& op, int64_t rows, int64_t at, int64_t last, boo
   for (int64_t b = 0, i = 0; b < blocks; ++b) {
     const int64_t next = rows * (b + 1) / blocks;
     if (at == 0) op.ahead(i, next);
+    const Op here = op.below(i);
     switch (next - i) {
-#define GW_ROWS(R)                                                       \
-  case R:                                                                \
-    if constexpr (R <= most) gw_block<R, C, W, T>(op, i, at, last, add); \
+#define GW_ROWS(R)                                                      \
+  case R:                                                               \
+    if constexpr (R <= most) gw_block<R, C, W, T>(here, at, last, add); \
     break;
       GW_ROWS(1) GW_ROWS(2) GW_ROWS(3) GW_ROWS(4) GW_ROWS(5) GW_ROWS(6) GW_ROWS(7) GW_ROWS(8)
 #undef GW_ROWS
@@ -96,6 +98,7 @@ struct gw_plain {
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return a[i * ar + k * ak]; }
   GW_INLINE_MEMBER const T* right(int64_t k) const { return b + k * J; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return out + i * J; }
+  GW_INLINE_MEMBER gw_plain below(int64_t i) const { return {out + i * J, a + i * ar, ar, ak, b, count}; }
   GW_INLINE_MEMBER void ahead(int64_t, int64_t) const {}
 };
 

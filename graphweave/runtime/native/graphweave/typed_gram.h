@@ -26,6 +26,12 @@ struct gw_outer {
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return NARROW ? y[k][into + i] : x[k][from + i]; }
   GW_INLINE_MEMBER const T* right(int64_t k) const { return NARROW ? x[k] + from : y[k] + into; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return part + i * columns; }
+  GW_INLINE_MEMBER gw_outer below(int64_t i) const {
+    gw_outer op = *this;
+    (NARROW ? op.into : op.from) += i;
+    op.part += i * columns;
+    return op;
+  }
   // prefetches some of the rows that the next tile reads: those that are as far in it as i in all elements
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from + into != 0) return;

@@ -32,6 +32,12 @@ struct gw_times {
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return x[i][from + k]; }
   GW_INLINE_MEMBER const T* right(int64_t k) const { return w + k * J; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return out[i] + into; }
+  GW_INLINE_MEMBER gw_times below(int64_t i) const {
+    gw_times op = *this;
+    op.x += i;
+    op.out += i;
+    return op;
+  }
   // prefetches the rows that the next tile reads, and writes
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from != 0) return;

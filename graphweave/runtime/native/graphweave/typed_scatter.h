@@ -22,6 +22,7 @@ struct gw_adds {
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return tile[i * B * K + from + k]; }
   GW_INLINE_MEMBER const T* right(int64_t k) const { return w + k * J; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return out[i] + into; }
+  GW_INLINE_MEMBER gw_adds below(int64_t i) const { return {tile + i * B * K, out + i, from, into, w}; }
   GW_INLINE_MEMBER void ahead(int64_t, int64_t) const {}
 };
 
