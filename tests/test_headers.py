@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+import torch
 
+import graphweave
 from graphweave.codegen.cpp.native import Header, includes
 from graphweave.core.settings import override
 from graphweave.runtime import headers, kernel_cache, sources, toolchain
@@ -113,6 +115,17 @@ def test_a_text_without_our_headers_is_compiled_as_it_stands(cache: Path, comman
 def test_all_native_files_are_in_the_package() -> None:
     assert {path.name for path in (NATIVE / "graphweave").glob("*.h")} == set(sources.headers())
     assert sources.source("formats.cpp") == (NATIVE / "formats.cpp").read_text()
+
+
+def test_a_dumped_kernel_compiles_where_it_lies(tmp_path: Path) -> None:
+    x, edge_index = torch.randn(5, 3), torch.tensor([[0, 1, 1], [4, 4, 0]])
+    with override(dump=tmp_path / "dump"):
+        graphweave.compile(lambda x, e: torch.zeros_like(x).index_add(0, e[1], torch.exp(x[e[0]])))(x, edge_index)
+    (text,) = (tmp_path / "dump").glob("*.cpp")
+    assert "<graphweave/elementary.h>" in text.read_text()
+    command = (*toolchain.toolchain().command, "-std=c++17", "-fsyntax-only", f"-I{text.parent}", str(text))
+    done = toolchain.run_compiler(command)
+    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------------- precompiled

@@ -9,6 +9,7 @@ from graphweave.core.settings import settings
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.show import show as show_program
+from graphweave.runtime import sources
 
 _number = itertools.count()
 
@@ -28,11 +29,15 @@ def dump_program(name: str, program: Program) -> None:
 
 
 def dump_plan(plan: Plan, wrapper: str) -> None:
-    """The program, each kernel as loop IR and C++, and the Python that calls them."""
-    if settings().dump is None:
+    """The program, each kernel as loop IR and C++, with the headers it includes, and the Python that calls them."""
+    folder = settings().dump
+    if folder is None:
         return
     dump_program(plan.name, plan.program)
     for k in plan.kernels.values():
         dump_text(f"{k.lowered.kernel.name}.loop.txt", show_kernel(k.lowered.kernel))
         dump_text(f"{k.lowered.kernel.name}.cpp", k.text)
     dump_text(f"{plan.name}.py", wrapper)
+    for name in {name for k in plan.kernels.values() for name in sources.included(k.text)}:
+        (folder / "graphweave").mkdir(exist_ok=True)
+        (folder / "graphweave" / name).write_bytes(sources.headers()[name])
