@@ -49,19 +49,19 @@ static void check_matmul(bool indexed, int threads) {
   for (int i = 0; i < sums.count; ++i) close(gram[i], sums[i], "gram", K, J);
 }
 
-// Two blocks of three rows and of two, of nodes that edges of three types reach.
+// Two blocks, of more rows than a tile and of two, that edges of three types reach; one type has no edges.
 template <class T, int B, int K, int J>
 static void check_scatter(bool scaled, int64_t scales, int threads) {
-  const int64_t nodes = 5, num_types = 3, bounds[] = {0, 3, 5};
-  enum { kEdges = 160 };
+  const int64_t nodes = 62, num_types = 3, bounds[] = {0, 60, 62};
+  enum { kEdges = 280 };
   int32_t indptr[2 * 3 + 1] = {0}, src[kEdges], dst[kEdges], edge[kEdges], type[kEdges];
   int at = 0;
   for (int block = 0; block < 2; ++block)
     for (int t = 0; t < 3; ++t) {
-      const int count = t == 1 ? 0 : 40;
+      const int count = t == 1 ? 0 : 70;
       for (int i = 0; i < count; ++i, ++at) {
         src[at] = (at * 3 + t) % nodes, type[at] = t, edge[at] = kEdges - 1 - at;
-        dst[at] = (int32_t)(block == 0 ? i * 3 / count : 3 + i * 2 / count);
+        dst[at] = (int32_t)(block == 0 ? i * 60 / count : 60 + i * 2 / count);
       }
       indptr[block * 3 + t + 1] = at;
     }
