@@ -12,6 +12,7 @@ from torch import nn
 
 import graphweave
 from bench.check import Result, error_against, step
+from graphweave.compiler import region_step
 from graphweave.core.types import DType
 from graphweave.runtime import formats, long_rows
 from graphweave.testing.programs import random_program
@@ -145,6 +146,11 @@ def check(number: int) -> None:
 def test_programs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_rows, "LONG", 1)
     check(number)
+
+
+def test_programs_whose_indices_need_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_step, "_NARROW", -1)
+    check(4)
 
 
 @pytest.mark.slow
