@@ -116,7 +116,7 @@ def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
 @pytest.mark.parametrize("dtype", by_default(ROUNDING, torch.bfloat16))
 @pytest.mark.parametrize("name", by_default(["sum", "gat-dropout", "max"], "sum"))
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
-    """As exact as eager mode, with the same masks."""
+    """As exact as eager mode."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer = LAYERS[name]().to(dtype).eval()
