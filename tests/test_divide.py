@@ -35,6 +35,8 @@ from tests.loop_support import (
     totals,
     two_ends,
 )
+from tests.sanitizer_support import run_sanitized
+from tests.support import by_default
 from tests.test_cpp_kernels import assert_same
 
 KERNELS = {
@@ -101,14 +103,29 @@ def test_pieces_compute_what_rows_compute(name: str, size: int) -> None:
         assert_same(by_pieces(case, DEGREES[graph], size), interpreted(case))
 
 
-@pytest.mark.parametrize("size", [3, 64])
-@pytest.mark.parametrize("name", KERNELS)
-def test_printed_as_cpp(name: str, size: int) -> None:
+@pytest.mark.parametrize("name", by_default(KERNELS, "attention_2_5", "edge_mlp_3_4_5", "online_2_3"))
+def test_printed_as_cpp(name: str) -> None:
     case = case_for(KERNELS[name], DEGREES["hub"])
-    assert_same(by_pieces(case, DEGREES["hub"], size, by_cpp), interpreted(case))
+    for size in (3, 64):
+        assert_same(by_pieces(case, DEGREES["hub"], size, by_cpp), interpreted(case))
 
 
-@pytest.mark.parametrize("name", ["online_2_3", "attention_2_5", "spmm_max_33_i64"])
+_SANITIZED = """
+from tests import test_divide as tests
+from tests.loop_support import DEGREES, case_for
+for degrees in (DEGREES["hub"], DEGREES["no_edges"]):
+    tests.by_pieces(case_for(tests.KERNELS["{}"], degrees), degrees, 3, tests.by_cpp)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.sanitize
+@pytest.mark.parametrize("name", ["edge_mlp_3_4_5", "attention_2_5", "online_2_3"])
+def test_pieces_are_clean_under_sanitizers(name: str) -> None:
+    run_sanitized(_SANITIZED.format(name))
+
+
+@pytest.mark.parametrize("name", by_default(["online_2_3", "attention_2_5", "spmm_max_33_i64"], "online_2_3"))
 @pytest.mark.parametrize("run", [interp.run, by_cpp], ids=["interpreted", "cpp"])
 def test_nan_and_inf_travel_as_in_whole_rows(name: str, run: Run) -> None:
     case = case_for(KERNELS[name], DEGREES["hub"], special=True)

@@ -12,6 +12,7 @@ from torch import nn
 
 import graphweave
 from bench.check import Result, error_against, step
+from graphweave.compiler import region_step
 from graphweave.core.types import DType
 from graphweave.runtime import formats, long_rows
 from graphweave.testing.programs import random_program
@@ -115,7 +116,7 @@ def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
 @pytest.mark.parametrize("dtype", by_default(ROUNDING, torch.bfloat16))
 @pytest.mark.parametrize("name", by_default(["sum", "gat-dropout", "max"], "sum"))
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
-    """As exact as eager mode, with the same masks."""
+    """As exact as eager mode."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer = LAYERS[name]().to(dtype).eval()
@@ -145,6 +146,11 @@ def check(number: int) -> None:
 def test_programs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_rows, "LONG", 1)
     check(number)
+
+
+def test_programs_whose_indices_need_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(region_step, "_NARROW", -1)
+    check(4)
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from graphweave.ir.message.nodes import Program
 from graphweave.runtime import arena
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import Kernel, uniform_chunks
-from graphweave.runtime.long_rows import long_rows
+from graphweave.runtime.long_rows import is_long, long_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
@@ -90,7 +90,7 @@ class CppStep(RegionStep):
             csr = self._csr(m, index, counts, wide)
             keep.append(csr.indptr)
             heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
-            if self._walks:
+            if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges):
                 long = long_rows(index[m], csr.num_rows, self._wraps(m), wide)
             if long is not None:
                 chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)

@@ -176,10 +176,11 @@ class _Divide:
         dtype = self._allocs[reference].dtype
         part = Load(f"{sum_.buffer}_part", (Var(WITHIN), *sum_.index))
         own, now = Load(f"{reference}_part", (Var(WITHIN), sum_.of)), Load(reference, (sum_.of,))
-        scaled = Call(Op.mul, (part, Call(Op.exp, (Call(Op.sub, (own, now)),))))
+        zero, alike = Lit(0.0, dtype), Call(Op.eq, (own, now))
+        below = Call(Op.where, (alike, zero, Call(Op.sub, (own, now))))
         nothing = Call(Op.eq, (own, Lit(-math.inf, dtype)))
-        other = Call(Op.where, (nothing, Lit(0.0, dtype), scaled))
-        value = Call(Op.where, (Call(Op.eq, (own, now)), part, other))
+        other = Call(Op.where, (nothing, zero, Call(Op.mul, (part, Call(Op.exp, (below,))))))
+        value = Call(Op.where, (alike, part, other))
         return nest(sum_.lanes, [Accum(sum_.buffer, sum_.index, Fold.sum, value)])[0]
 
     def _lanes(self, name: str) -> tuple[tuple[tuple[str, int], ...], tuple[Expr, ...]]:
