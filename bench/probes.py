@@ -117,9 +117,9 @@ def _call_probe(program: Program, ref: Ref, values: Sequence[Any], out: Any) -> 
     moved = 0 if is_view else sum(storages.values())
     flops = 0
     match node:
-        case MatMul():
+        case MatMul(map=None):
             flops = 2 * values[0].shape[0] * values[0].shape[1] * values[1].shape[1]
-        case Gram():
+        case Gram(map=None):
             flops = 2 * values[0].shape[0] * values[0].shape[1] * values[-1].shape[1]
         case _:
             flops = out.numel() if isinstance(out, torch.Tensor) and not is_view else 0
