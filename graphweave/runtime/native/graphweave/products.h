@@ -101,7 +101,9 @@ struct gw_plain {
   GW_INLINE_MEMBER const T* right(int64_t k) const { return b + k * J; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return out + i * J; }
   GW_INLINE_MEMBER const T* begun(int64_t i) const { return added + i * J; }
-  GW_INLINE_MEMBER gw_plain below(int64_t i) const { return {out + i * J, a + i * ar, ar, ak, b, count, added + i * J}; }
+  GW_INLINE_MEMBER gw_plain below(int64_t i) const {
+    return {out + i * J, a + i * ar, ar, ak, b, count, added + i * J};
+  }
   GW_INLINE_MEMBER void ahead(int64_t, int64_t) const {}
 };
 
