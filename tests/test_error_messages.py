@@ -215,7 +215,10 @@ def test_mistakes_of_users(call: Callable[[], Any], words: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value", "expected"),
-    [("GRAPHWEAVE_CACHE_BYTES", "12x", "a number of bytes"), ("GRAPHWEAVE_LOGS", "pases", "out of all")],
+    [
+        ("GRAPHWEAVE_CACHE_BYTES", "12x", "a number of bytes"),
+        pytest.param("GRAPHWEAVE_LOGS", "pases", "out of all", marks=pytest.mark.slow),
+    ],
 )
 def test_a_bad_variable_is_one_line(name: str, value: str, expected: str) -> None:
     """The import succeeds, and the command line says it in one line; a program meets it where it compiles."""

@@ -161,6 +161,22 @@ def test_least_recently_used_kernels_are_evicted(cache: Path) -> None:
     assert [path.stem for path in cache.glob("*.so")] == [built(cache, 21).stem]
 
 
+def test_the_folder_is_looked_through_as_it_fills(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[int] = []
+    evict = kernel_cache.evict
+    monkeypatch.setattr(
+        kernel_cache, "evict", lambda *args, **kwargs: looks.append(evict(*args, **kwargs)) or looks[-1]
+    )
+    for n in (51, 52, 53):
+        run(n)
+    assert len(looks) == 1
+    with override(cache_bytes=kernel_cache.contents(cache).bytes):
+        for n in (54, 55):
+            run(n)
+            assert kernel_cache.contents(cache).bytes <= looks[0] * 3.2
+    assert not built(cache, 51).exists()
+
+
 def test_a_bound_smaller_than_one_kernel_still_runs(cache: Path) -> None:
     with override(cache_bytes=0):
         assert run(31) == 1031

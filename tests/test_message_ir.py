@@ -257,3 +257,12 @@ def test_builder_makes_equal_nodes_one_and_no_others() -> None:
     random = [b.add(Aten("aten.rand.default", (), (), unit, serial)) for serial in (1, 2, 1)]
     assert random[0] != random[1] and random[0] == random[2]
     assert operands(Aten("aten.f.g", (Operand(3), (Operand(1),)), (("k", Operand(3)),), unit)) == (3, 1, 3)
+
+
+def test_constants_are_equal_if_they_are_the_same_number() -> None:
+    """NaN is itself, whatever Python makes of it in a dataclass (3.13 compares field by field)."""
+    t = Type(UNIT, (), DType.f32)
+    assert Const(float("nan"), t) == Const(float("nan"), t)
+    assert hash(Const(float("nan"), t)) == hash(Const(float("nan"), t))
+    assert Const(0.0, t) != Const(-0.0, t)
+    assert Const(1, t) != Const(1.0, t)

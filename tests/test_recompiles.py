@@ -36,7 +36,7 @@ def _counts(name: str, through: str) -> None:
     assert 1 <= found.compilations <= MOST[through], found.reasons
 
 
-@pytest.mark.parametrize("name", by_default(CASES, "f differences", "SortAggregation"))
+@pytest.mark.parametrize("name", by_default(CASES, "f differences"))
 def test_five_sets_of_sizes_take_at_most_three_compilations(name: str) -> None:
     _counts(name, "compile")
 

@@ -105,7 +105,17 @@ SPELLINGS: dict[str, Aggregate] = {
 }
 
 
-RARER = ("scatter_add_", "index_add", "embedding", "amin", "sum", "prod", "mean-with-self", "amax-with-self")
+RARER = (
+    "scatter_add_",
+    "index_add",
+    "embedding",
+    "amin",
+    "sum",
+    "prod",
+    "mean-with-self",
+    "amax-with-self",
+    "segments",
+)
 
 
 @pytest.mark.parametrize("name", by_default(SPELLINGS, *(name for name in SPELLINGS if name not in RARER)))

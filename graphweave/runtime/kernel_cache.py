@@ -142,7 +142,7 @@ def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
             log.warning("%s is damaged: building it again", target)
             bump("kernel_damaged")
         _build(text, tools, target)
-    evict(folder, settings().cache_bytes, keep=target)
+    _keep_within(folder, settings().cache_bytes, target)
     return target
 
 
@@ -172,9 +172,7 @@ def _build(text: str, tools: Toolchain, target: Path) -> None:
         compile_shared(source, built, headers.flags_for(text, tools, target.parent))
         digest = built.with_suffix(".sha256")
         digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
-        for path in (digest, built):
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
+        for path in (digest, built):  # not flushed to disk: what a power cut leaves half written fails its digest
             os.replace(path, target.with_suffix(path.suffix))
     bump("kernel_builds")
     log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
@@ -208,8 +206,22 @@ def _bytes_of(library: Path) -> int:
     return sum(file.stat().st_size for s in (".so", ".cpp") if (file := library.with_suffix(s)).exists())
 
 
-def evict(folder: Path, bound: int, keep: Path | None = None) -> None:
-    """Deletes the least recently used kernels until the folder is within `bound` bytes; `keep` always stays."""
+_room: dict[tuple[Path, int], int] = {}
+"""Bytes that this process may add to a folder before it looks through it again, by folder and bound."""
+
+
+def _keep_within(folder: Path, bound: int, added: Path) -> None:
+    """The folder with what was `added` is within `bound`, but for a sixteenth of it a process: to look at all kernels
+    after each that is built would cost a large cache more than the compiler does."""
+    room = _room.get((folder, bound), 0) - _bytes_of(added)
+    _room[folder, bound] = room if room > 0 else min(bound - evict(folder, bound, keep=added), bound >> 4)
+
+
+def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
+    """Deletes the least recently used kernels until the folder is within `bound` bytes; `keep` always stays.
+
+    Returns the bytes that are left.
+    """
     entries: list[tuple[float, int, Path]] = []
     for path in folder.glob("*.so"):
         try:
@@ -219,9 +231,10 @@ def evict(folder: Path, bound: int, keep: Path | None = None) -> None:
     total = sum(size for _, size, _ in entries)
     for _, size, path in sorted(entries):
         if total <= bound:
-            return
+            break
         if path == keep:
             continue
         for suffix in (".so", ".sha256", ".cpp", ".lock"):
             path.with_suffix(suffix).unlink(missing_ok=True)
         total -= size
+    return total

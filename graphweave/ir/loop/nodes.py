@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
+from graphweave.core.exact import Exact
 from graphweave.core.types import DType, Fold, Op
 
 # ---------------------------------------------------------------- expressions (scalars)
@@ -28,8 +29,8 @@ class Var:
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lit:
+@dataclass(frozen=True, slots=True, eq=False)
+class Lit(Exact):
     value: float | int | bool
     dtype: DType
 
@@ -103,8 +104,8 @@ class Let:
     value: Expr
 
 
-@dataclass(frozen=True, slots=True)
-class Alloc:
+@dataclass(frozen=True, slots=True, eq=False)
+class Alloc(Exact):
     """A dense array private to the enclosing row or edge, filled with `fill` (left unset when None)."""
 
     name: str

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from typing import Any
 
+from graphweave.core.exact import exact
 from graphweave.core.types import Space
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import Arg, Aten, Concat, Join, Node, Operand, Pointwise, Program, Ref, ValueType
@@ -109,13 +110,4 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
 
 
 def _exact(node: Node) -> Any:
-    """A key under which 1, 1.0, True and -0.0 differ: they are equal in Python and not in tensor programs."""
-    return type(node).__name__, tuple(_exact_value(getattr(node, f.name)) for f in fields(node))
-
-
-def _exact_value(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return tuple(map(_exact_value, value))
-    if isinstance(value, bool | int | float):
-        return type(value).__name__, repr(value)
-    return value
+    return type(node).__name__, tuple(exact(getattr(node, f.name)) for f in fields(node))

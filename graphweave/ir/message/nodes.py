@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.core.exact import Exact
 from graphweave.core.types import DType, Fold, Op, Space
 
 Ref: TypeAlias = int
@@ -56,8 +57,8 @@ class Input:
     type: Type | AnyType
 
 
-@dataclass(frozen=True, slots=True)
-class Const:
+@dataclass(frozen=True, slots=True, eq=False)
+class Const(Exact):
     """out[r, ...] = value, for every row and feature."""
 
     value: float | int | bool
