@@ -84,9 +84,10 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
 
     None for any other node. Sums of f32 or f64 along a map of rows; the product may be seen through reshapes.
     """
-    node, t = program.nodes[ref], program.types[ref]
+    node = program.nodes[ref]
     if not isinstance(node, Push) or not node.fused or node.fold is not Fold.sum or node.empty != 0:
         return None
+    t = program.types[ref]
     if not isinstance(program.nodes[node.map], MapOf) or not isinstance(t, Type) or t.dtype not in _PUSHED:
         return None
     x = below(program, node.x)
@@ -161,8 +162,9 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
 def is_typed(program: Program, ref: Ref) -> bool:
     """Whether the node is computed as a product whose matrices are chosen along a map."""
     node = program.nodes[ref]
-    named = isinstance(node, MatMul | AddMatMul | Gram) and node.map is not None
-    return named or pushed_product(program, ref) is not None
+    if isinstance(node, MatMul | AddMatMul | Gram):
+        return node.map is not None
+    return isinstance(node, Push) and pushed_product(program, ref) is not None
 
 
 def is_typed_product(node: Node) -> bool:
