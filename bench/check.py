@@ -73,7 +73,9 @@ def step(
     live = [value for value in outputs if value.is_floating_point() and value.requires_grad]
     if backward and live:
         noise = torch.Generator().manual_seed(seed + 1)
-        cotangents = [torch.randn(value.shape, generator=noise, dtype=value.dtype) for value in live]
+        # The same numbers in every precision: those that PyTorch draws depend on it.
+        drawn = [torch.randn(value.shape, generator=noise, dtype=torch.float64) for value in live]
+        cotangents = [one.to(value.dtype) for one, value in zip(drawn, live, strict=True)]
         torch.autograd.backward(live, cotangents)
     grads: dict[str, Tensor | None] = {}
     if module is not None:

@@ -9,12 +9,14 @@ from contextlib import contextmanager
 import pytest
 import torch
 
+from bench.check import step
 from bench.common import in_fresh_process
 from bench.graphs import knn_clouds, pseudo_coordinates
 from bench.memory_growth import fit
 from bench.traffic import Traffic, traffic_of
 from bench.turns import Player, PlayerLost, take_turns
 from graphweave.ir.loop.parse import parse
+from tests.support import features
 
 SPMM = """\
 kernel spmm_sum_4(v < N, E; i32) {
@@ -146,3 +148,11 @@ def test_a_player_beyond_its_memory_says_so() -> None:
 def test_a_fresh_process_that_fails_is_a_result() -> None:
     answer = in_fresh_process("bench.memory", ["--graph", "no such graph"])
     assert answer["status"].startswith("exit 2")
+
+
+def test_a_run_in_double_precision_is_the_same_problem() -> None:
+    x = features(7, 9)
+    single, double = (step(lambda x: x * 3, (x.to(dtype),)) for dtype in (torch.float32, torch.float64))
+    wide, narrow = double.grads["input[0]"], single.grads["input[0]"]
+    assert wide is not None and narrow is not None
+    torch.testing.assert_close(narrow.double(), wide, rtol=1e-6, atol=1e-6)
