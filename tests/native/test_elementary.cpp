@@ -49,6 +49,7 @@ static void check_all(float x) {
   check("log", x, gw_log(x), logl(x), 2);
   check("log1p", x, gw_log1p(x), log1pl(x), 4);
   check("tanh", x, gw_tanh(x), tanhl(x), 3);
+  CHECK(x != 0 || std::signbit(gw_tanh(x)) == std::signbit(x), "tanh(%g) has the other sign", (double)x);
 }
 
 int main() {

@@ -77,14 +77,14 @@ GW_INLINE float gw_log1p(float x) {
 
 GW_INLINE float gw_tanh(float x) {
   const float a = x < 0.0f ? -x : x;
-  const float t = x * x;
+  const float t = a * a;
   float p = -0.00609670822f;
   p = gw_madd(p, t, 0.0209971737f);
   p = gw_madd(p, t, -0.053850908f);
   p = gw_madd(p, t, 0.133327697f);
   p = gw_madd(p, t, -0.333333289f);
   const float far = 1.0f - 2.0f / (gw_exp(2.0f * a) + 1.0f);
-  return a < 0.625f ? gw_madd(p * t, x, x) : (x < 0.0f ? -far : far);
+  return __builtin_copysignf(a < 0.625f ? gw_madd(p * t, a, a) : far, x);  // -0 keeps its sign
 }
 
 GW_INLINE float gw_sigmoid(float x) { return 1.0f / (1.0f + gw_exp(-x)); }
