@@ -119,10 +119,14 @@ def in_float64(name: str) -> Result | None:
     args, kwargs = pytree.tree_map_only(
         torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, (built.args, built.kwargs)
     )
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # of tensors that a model makes for itself
     try:
         return step(module, args, kwargs, module=module, counter_based=True)
     except RuntimeError:
         return None
+    finally:
+        torch.set_default_dtype(before)
 
 
 def left_to_pytorch(report: Report) -> tuple[str, ...]:
