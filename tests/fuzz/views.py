@@ -216,7 +216,7 @@ def _write(g: Growing, text: str) -> None:
             total = sum(r.sum() for r in reals if r.requires_grad)
             if not isinstance(total, int):
                 total.backward()
-    except RuntimeError as error:
+    except (RuntimeError, IndexError) as error:
         g.take_back(before)
         raise Rejected from error
     except Rejected:
