@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -140,3 +141,14 @@ def needs_float16(dtype: object = torch.float16) -> None:
     """Skips a test of float16 where the C++ compiler in force cannot store it (before GCC 12 and clang 15)."""
     if str(dtype) in (str(torch.float16), str(DType.f16)) and not _float16():
         pytest.skip("the C++ compiler has no _Float16")
+
+
+@contextmanager
+def threads(n: int) -> Iterator[None]:
+    """Inside, PyTorch and kernels run on `n` threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

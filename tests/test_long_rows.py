@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ from graphweave.core.types import DType
 from graphweave.runtime import formats, long_rows
 from graphweave.testing.programs import random_program
 from tests.program_support import ZOO, assert_computes, compiled, large
-from tests.support import Graph, assert_matches, by_default, features, needs_float16, random_graph
+from tests.support import Graph, assert_matches, by_default, features, needs_float16, random_graph, threads
 from tests.test_edge_products import Scored, mlp, program_of_products
 from tests.test_half_precision import ROUNDING, rounding
 
@@ -48,16 +47,6 @@ def hubs() -> Iterator[Graph]:
 
 
 HUBS = tuple(hubs())
-
-
-@contextmanager
-def threads(n: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 # ---------------------------------------------------------------- layers
@@ -95,7 +84,7 @@ def test_layers(name: str, door: str) -> None:
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", by_default(LAYERS, "edgeconv-sum"))
 def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
-    """Of float32, where sums in another order differ."""
+    """What sums of float32 in another order may differ by."""
     torch.manual_seed(0)
     layer = LAYERS[name]()
     fast = graphweave.compile(layer)
@@ -116,7 +105,7 @@ def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
 @pytest.mark.parametrize("dtype", by_default(ROUNDING, torch.bfloat16))
 @pytest.mark.parametrize("name", by_default(["sum", "gat-dropout", "max"], "sum"))
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
-    """As exact as eager mode."""
+    """Results in float32 are as exact as eager mode's."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer = LAYERS[name]().to(dtype).eval()

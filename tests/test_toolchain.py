@@ -122,7 +122,7 @@ def test_flags_the_compiler_refuses_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", sorted(NATIVE.glob("*.cpp")), ids=lambda path: path.stem)
 def test_native_sources_compile_where_there_is_no_openmp(source: Path, tmp_path: Path) -> None:
-    """As with clang and the OpenMP of PyTorch's wheels for Linux, which is GCC's: kernels run on one thread."""
+    """clang cannot use the OpenMP of PyTorch's wheels for Linux, which is GCC's, and runs kernels on one thread."""
     (tmp_path / "omp.h").write_text('#error "the compiler has no OpenMP"\n')
     tools = toolchain.toolchain()
     flags = [flag for flag in tools.flags if flag not in ("-fopenmp", "-Xclang")]

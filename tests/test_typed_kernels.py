@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 import torch
 from torch import Tensor
@@ -16,7 +13,7 @@ from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
 from graphweave.runtime.index import Index
 from tests.sanitizer_support import run_sanitized
-from tests.support import by_default
+from tests.support import by_default, threads
 
 DTYPES = {torch.float32: DType.f32, torch.float64: DType.f64, torch.bfloat16: DType.bf16, torch.float16: DType.f16}
 WIDTHS = [
@@ -65,16 +62,6 @@ TYPES = rows_of_types()
 @pytest.fixture(autouse=True)
 def kernels_for_few_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(typed, "FEW", -1)
-
-
-@contextmanager
-def threads(n: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(n)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def want_product(x: Tensor, w: Tensor, types: Tensor) -> Tensor:

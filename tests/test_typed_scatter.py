@@ -16,8 +16,8 @@ from graphweave.runtime.index import Index
 from graphweave.runtime.typed_blocks import typed_blocks
 from graphweave.runtime.typed_pieces import typed_pieces
 from tests.sanitizer_support import run_sanitized
-from tests.support import by_default
-from tests.test_typed_kernels import DTYPES, TYPES, close, draw, threads, want_product
+from tests.support import by_default, threads
+from tests.test_typed_kernels import DTYPES, TYPES, close, draw, want_product
 
 NODES = 61
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -38,8 +38,10 @@ def users(program: Program) -> list[list[Ref]]:
     return out
 
 
-def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
-    """Every node that `roots` need, themselves included; what lies behind `stop` is not followed."""
+def reached(
+    roots: Iterable[Ref], below: Callable[[Ref], Iterable[Ref]], stop: frozenset[Ref] = frozenset()
+) -> set[Ref]:
+    """`roots`, what is `below` each of them, and so on; what lies behind `stop` is not followed."""
     seen: set[Ref] = set()
     todo = list(roots)
     while todo:
@@ -48,8 +50,13 @@ def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = fro
             continue
         seen.add(ref)
         if ref not in stop:
-            todo.extend(operands(program.nodes[ref]))
+            todo.extend(below(ref))
     return seen
+
+
+def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
+    """Every node that `roots` need, themselves included; what lies behind `stop` is not followed."""
+    return reached(roots, lambda ref: operands(program.nodes[ref]), stop)
 
 
 def depending(program: Program, roots: Iterable[Ref]) -> frozenset[Ref]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from graphweave.analysis.flow import reached
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -126,15 +127,7 @@ def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:
 
 def computed_for(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
     """Every node that must be computed for `roots`, themselves included, and nothing behind `stop`."""
-    seen: set[Ref] = set()
-    todo = list(roots)
-    while todo:
-        ref = todo.pop()
-        if ref not in seen:
-            seen.add(ref)
-            if ref not in stop:
-                todo.extend(sources(program, ref))
-    return seen
+    return reached(roots, lambda ref: sources(program, ref), stop)
 
 
 def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -12,16 +12,12 @@ from torch import Tensor
 from graphweave.codegen.cpp import print_kernel
 from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.core.counters import bump
-from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Buffer, Kernel, Role
+from graphweave.ir.loop.interp import FOLDS
+from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.runtime import arena, kernel_cache, launch
 from graphweave.runtime.launch import CHUNK_WORK, uniform_chunks
 from graphweave.runtime.long_rows import LongRows
 from graphweave.runtime.threads import num_threads
-
-_FOLDS: dict[Fold, Callable[..., Tensor]] = {
-    Fold.sum: torch.add, Fold.mul: torch.mul, Fold.max: torch.maximum, Fold.min: torch.minimum,
-}  # fmt: skip
 
 
 class DividedRows:
@@ -49,19 +45,10 @@ class DividedRows:
             known.update((name, t.data_ptr()) for name, t in mine.items())
             rows = num_rows(kernel, long.pieces)
             given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]
-            # Of the sizes these kernels read the first, and no largest degrees, which are for stashes.
+            # These kernels read the first of the sizes, and no largest degrees, which are for stashes.
             sizes = [rows] + [0] * (len(kernel.sizes) - 1 + len(kernel.csrs))
             function(given, sizes, uniform_chunks(rows, CHUNK_WORK), num_threads())
             for b in kernel.buffers:
-                if b.role is Role.total:
-                    _fold(b, totals[b.name], mine[b.name])
+                if b.fold is not None:
+                    FOLDS[b.fold](totals[b.name], mine[b.name], out=totals[b.name])
         bump("divided_launches")
-
-
-def _fold(buffer: Buffer, out: Tensor, more: Tensor) -> None:
-    """In place."""
-    assert buffer.fold is not None
-    fold = _FOLDS[buffer.fold]
-    if buffer.dtype is DType.bool:
-        fold = torch.logical_or if buffer.fold in (Fold.sum, Fold.max) else torch.logical_and
-    fold(out, more, out=out)

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from graphweave.analysis.cones import needs, type_of
+from graphweave.analysis.flow import reached
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Alloc, Comment, IndexSum, Raise, Rescaled, Stmt
 from graphweave.ir.message.builder import operands
@@ -96,14 +97,7 @@ def _path(program: Program, top: Ref, maximum: Ref, m: Ref) -> list[Ref] | None:
 
 def dependents(program: Program, tops: Iterable[Ref], maximum: Ref, m: Ref) -> frozenset[Ref]:
     """Nodes at or below `tops`, down to pulls and pushes, that depend on the pull of `maximum`."""
-    seen: set[Ref] = set()
-    todo = list(tops)
-    while todo:
-        r = todo.pop()
-        if r not in seen:
-            seen.add(r)
-            if not isinstance(program.nodes[r], Pull | Push):
-                todo.extend(operands(program.nodes[r]))
+    seen = reached(tops, lambda r: () if isinstance(n := program.nodes[r], Pull | Push) else operands(n))
     found: set[Ref] = set()
     for r in sorted(seen):
         node = program.nodes[r]

@@ -37,7 +37,7 @@ class LongRows:
     """int64: the chunks of the CSR, in which the divided rows are left out: see `launch.py`."""
 
     max_degree: int
-    """Of the rows that are not divided."""
+    """The most edges of a row that is not divided; 0 where all are."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -58,22 +58,28 @@ def piece_size(num_edges: int) -> int:
     return max(PIECE, -(-num_edges // MAX_PIECES))
 
 
+def cut(csr: formats.CsrFormat) -> tuple[Tensor, int] | None:
+    """The rows that are divided, and the edges of a piece; None where no row is long."""
+    if not is_long(csr.max_degree, csr.num_rows, csr.num_edges):
+        return None
+    degree = csr.indptr.diff().long()
+    row = (degree > shortest(csr.num_rows, csr.num_edges)).nonzero().flatten()
+    return row, piece_size(int(degree[row].sum()))
+
+
 def long_rows(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> LongRows | None:
-    """Of the CSR of `index`; None where no row is long."""
+    """What the rows of the CSR of `index` are divided into; None where no row is long."""
     csr = formats.csr(index, num_rows, wrap, wide)
-    if not is_long(csr.max_degree, num_rows, csr.num_edges):
+    found = cut(csr)
+    if found is None:
         return None
     key = ("long_rows", place(index), num_rows, wrap, wide)
-    return cast(LongRows, formats.cached(key, (index,), lambda: _build(index, csr, wrap, wide)))
+    return cast(LongRows, formats.cached(key, (index,), lambda: _build(index, csr, wrap, wide, *found)))
 
 
-def _build(index: Tensor, csr: formats.CsrFormat, wrap: bool, wide: bool) -> LongRows:
-    degree = csr.indptr.diff()
-    divided = degree > shortest(csr.num_rows, csr.num_edges)
-    row = divided.nonzero().flatten()
-    size = piece_size(int(degree[divided].sum()))
+def _build(index: Tensor, csr: formats.CsrFormat, wrap: bool, wide: bool, row: Tensor, size: int) -> LongRows:
     pieces = row_pieces(index, csr.num_rows, wrap, wide, row.numel(), size)
     starts = torch.cat([csr.chunks, row, row + 1]).unique()
     chunks = torch.where(torch.isin(starts, row), ~starts, starts)
-    rest = degree[~divided]
-    return LongRows(pieces, chunks, int(rest.max()) if rest.numel() else 0)
+    rest = csr.indptr.diff().index_fill(0, row, 0)
+    return LongRows(pieces, chunks, int(rest.max()))

@@ -39,7 +39,7 @@ class RowPieces:
     """[pieces] from there to the position in the rows' CSR."""
 
     num_edges: int
-    """Of all pieces, at most: a device is not asked how many."""
+    """How many edges all pieces have, at most: a device is not asked."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:

@@ -32,17 +32,16 @@ class TypedPieces:
 
 
 def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPieces, Tensor]:
-    """Of edges with a type and a row each; and the row of each edge, of edges of divided rows their piece [edges].
+    """The pieces of the rows of edges with a type and a row each; and for each edge its row, or its piece [edges].
 
     Without long rows (see `long_rows.py`) there are no pieces.
     """
     csr, values = formats.csr(rows.values, rows.rows, rows.wrap, wide), rows.flat(wide)
-    if not long_rows.is_long(csr.max_degree, csr.num_rows, csr.num_edges):
+    found = long_rows.cut(csr)
+    if found is None:
         return TypedPieces(rows.rows, rows.rows, ()), values
+    long, size = found
     perm = formats.perm(rows.values, rows.rows, rows.wrap, wide)
-    degree = csr.indptr.diff().long()
-    long = (degree > long_rows.shortest(csr.num_rows, csr.num_edges)).nonzero().flatten()
-    size = long_rows.piece_size(int(degree[long].sum()))
     values, kinds = values.clone(), types.flat(wide)
     divided: list[tuple[int, int, int]] = []
     first = rows.rows
@@ -58,7 +57,7 @@ def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPi
 
 
 def _sum(parts: Tensor) -> Tensor:
-    """Of all rows, by halves: the same bits for any number of threads, which PyTorch's own sum does not promise."""
+    """The sum of all rows, by halves: the bits depend on no number of threads, which PyTorch does not promise."""
     while (num := parts.shape[0]) > 1:
         half = (num + 1) // 2
         upper, parts = parts[half:], parts[:half].clone()

@@ -119,7 +119,7 @@ class _Unit:
                     w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
             declare(w, self.scope, self.streamed)
             if kernel.tile is not None:
-                printer.tiles_of_rows(*kernel.tile, kernel)
+                printer.tiles_of_rows(kernel)
             else:
                 self._each_row(printer)
             if self.streamed:

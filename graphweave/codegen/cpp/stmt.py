@@ -335,8 +335,10 @@ class Printer:
 
     # ------------------------------------------------------------ tiles
 
-    def tiles_of_rows(self, tile: str, size: int, kernel: Kernel) -> None:
-        """The rows first .. last - 1, `size` at a time. Of what products read, the next rows are asked for."""
+    def tiles_of_rows(self, kernel: Kernel) -> None:
+        """The rows first .. last - 1, tile by tile. Of what products read, the next rows are asked for."""
+        assert kernel.tile is not None
+        tile, size = kernel.tile
         names = self.scope.names
         begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
         with self.w.block(f"for (int64_t {begin} = first; {begin} < last; {begin} += {size})"):

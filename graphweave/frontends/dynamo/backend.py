@@ -141,8 +141,12 @@ def graphweave(
 
 def leave_to_python(name: str, begins: str, error: BaseException) -> None:
     """A function that PyTorch could not trace runs as Python: told and counted. It begins at "file:line" `begins`."""
-    why, where = reason_of(error)
     bump("eager_fallbacks")
+    tell_not_traced(name, begins, error)
+
+
+def tell_not_traced(name: str, begins: str, error: BaseException) -> None:
+    why, where = reason_of(error)
     record_eager(f"{name}{at(where or begins)} could not be traced: {why}")
     warn_once(not_traced(name, where or begins, why))
 

@@ -18,13 +18,12 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules.module import _has_any_global_hook
 from torch.utils._pytree import tree_leaves
 
-from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import as_traced, guard_sizes_of
-from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, warn_once
+from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, tell_not_traced, warn_once
 from graphweave.frontends.dynamo.call_state import State
 from graphweave.frontends.dynamo.capture_settings import (
     CAPTURE,
@@ -36,7 +35,7 @@ from graphweave.frontends.dynamo.capture_settings import (
 )  # fmt: skip
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
-from graphweave.frontends.dynamo.reasons import at, line_of, not_traced, reason_of, unconverted
+from graphweave.frontends.dynamo.reasons import line_of, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, places_in, places_of, swapped
 from graphweave.frontends.dynamo.sparse_matrix import in_use
 from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
@@ -173,13 +172,11 @@ class Captured:
     def _retreat(self, error: Exception) -> None:
         """Trace with the next settings from now on, or run eagerly where there are none left."""
         name = name_of(self._target)
-        why, where = reason_of(error)
         self._settings = self._settings[1:]
         if self._settings:
-            _log.info("%s: tracing failed (%s); tracing with other settings", name, why)
+            _log.info("%s: tracing failed (%s); tracing with other settings", name, reason_of(error)[0])
             return
-        record_eager(f"{name}{at(where or line_of(self._target))} could not be traced: {why}")
-        warn_once(not_traced(name, where or line_of(self._target), why))
+        tell_not_traced(name, line_of(self._target), error)
 
 
 def _with_floats(settings: CaptureSettings) -> tuple[CaptureSettings, CaptureSettings]:

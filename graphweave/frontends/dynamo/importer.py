@@ -13,6 +13,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from graphweave.analysis.flow import reached
 from graphweave.core.errors import IRError
 from graphweave.core.lines import CALLED_FROM, is_generated, is_library
 from graphweave.core.types import UNIT, Space
@@ -442,14 +443,7 @@ def _flat(arg: Any) -> Iterable[Any]:
 
 
 def _needed(b: Builder, roots: Iterable[Ref]) -> set[Ref]:
-    seen: set[Ref] = set()
-    todo = list(roots)
-    while todo:
-        ref = todo.pop()
-        if ref not in seen:
-            seen.add(ref)
-            todo.extend(operands(b.nodes[ref]))
-    return seen
+    return reached(roots, lambda ref: operands(b.nodes[ref]))
 
 
 def _spaces(t: Any) -> tuple[Space, ...]:

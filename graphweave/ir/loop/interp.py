@@ -49,7 +49,7 @@ _TORCH = {
     DType.i64: torch.int64, DType.i32: torch.int32, DType.i16: torch.int16, DType.i8: torch.int8,
     DType.u8: torch.uint8, DType.bool: torch.bool,
 }  # fmt: skip
-_FOLDS: dict[Fold, Callable[[Tensor, Tensor], Tensor]] = {
+FOLDS: dict[Fold, Callable[..., Tensor]] = {
     Fold.sum: torch.add, Fold.mul: torch.mul, Fold.max: torch.maximum, Fold.min: torch.minimum,
 }  # fmt: skip
 
@@ -108,14 +108,14 @@ class _Frame:
                 self.arrays[buffer][self._index(buffer, index)] = self.value(value)
             case Accum(buffer, index, fold, value):
                 at, array = self._index(buffer, index), self.arrays[buffer]
-                array[at] = _FOLDS[fold](array[at], self.value(value))
+                array[at] = FOLDS[fold](array[at], self.value(value))
             case Raise():
                 self._raise(stmt)
             case FoldLanes(name, dtype, fold, lanes, body, value):
                 total = torch.tensor(identity(fold, dtype).value, dtype=_TORCH[dtype])
                 for _ in self._iterate(lanes):
                     self.block(body)
-                    total = _FOLDS[fold](total, self.value(value))
+                    total = FOLDS[fold](total, self.value(value))
                 self.scalars[name] = total
             case Lanes(lanes, inner):
                 for _ in self._iterate(lanes):
