@@ -73,7 +73,7 @@ class _Count:
 
     def __post_init__(self) -> None:
         self._buffers = {b.name: b for b in self.kernel.buffers}
-        self._arrays = {s.name: math.prod(s.shape) for s in self.kernel.stashes}
+        self._arrays = {a.name: math.prod(a.shape) for a in (*self.kernel.stashes, *self.kernel.buffers)}
 
     @property
     def rows(self) -> int:
@@ -96,8 +96,9 @@ class _Count:
                 return self._all(body, self.edges, tile)
             case TileArray(name=name, shape=shape):
                 self._arrays[name] = math.prod(shape)
-            case TileMatMul(out=out, x=x) | TileGram(x=x, y=out):
-                self.flops += 2 * self.edges * self._arrays[x] * self._arrays[out]
+            case TileMatMul(out=out, x=x, add=also) | TileGram(x=x, y=out, out=also):
+                self.flops += 2 * times * self._arrays[x] * self._arrays[out]
+                self.streamed.update(name for name in (x, out, also) if name in self._buffers)
             case Lanes(lanes=lanes, body=body):
                 return self._all(body, times * math.prod(extent for _, extent in lanes), walk)
             case FoldLanes(lanes=lanes):

@@ -16,6 +16,7 @@ from bench.memory_growth import fit
 from bench.traffic import Traffic, traffic_of
 from bench.turns import Player, PlayerLost, take_turns
 from graphweave.ir.loop.parse import parse
+from tests.loop_support import node_stages
 from tests.support import features
 
 SPMM = """\
@@ -55,6 +56,16 @@ def test_what_is_only_gathered_is_not_counted_twice() -> None:
     got = traffic_of(kernel, {"N": 10, "E": 30}, 30)
     assert got.gather == 4 * 11 + 4 * 30 + 16 * 30 + 160
     assert got.flops == 4 * 30
+
+
+def test_products_of_rows_count_once_a_row_and_products_of_edges_once_an_edge() -> None:
+    rows, edges = 10, 30
+    got = traffic_of(node_stages(3, 5), {"N": rows, "E": edges}, edges)
+    products = 2 * rows * 4 * (3 * 5) + 2 * edges * (3 * 3)
+    exponentials, sums, relu = edges * 2 * 3, edges * 3 * 3, rows * 5
+    assert got.flops == products + exponentials + sums + relu
+    assert got.gather - got.compulsory == 4 * edges * 3  # x is multiplied where it lies, so gathered rows are more
+
 
 
 def test_every_pass_over_the_edges_gathers_again() -> None:
