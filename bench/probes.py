@@ -15,7 +15,8 @@ from bench.traffic import Traffic, traffic_of
 from graphweave.compiler import wrapper
 from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.targets import STEPS
-from graphweave.ir.message.nodes import Aten, Gram, MatMul, Program, Ref
+from graphweave.ir.message.nodes import Gram, MatMul, Program, Ref
+from graphweave.ir.message.show import operation
 from graphweave.schedule.options import Options
 
 
@@ -123,5 +124,4 @@ def _call_probe(program: Program, ref: Ref, values: Sequence[Any], out: Any) -> 
             flops = 2 * values[0].shape[0] * values[0].shape[1] * values[-1].shape[1]
         case _:
             flops = out.numel() if isinstance(out, torch.Tensor) and not is_view else 0
-    name = node.target if isinstance(node, Aten) else type(node).__name__.lower()
-    return Probe(f"{name} %{ref}", False, Traffic(moved, moved, flops))
+    return Probe(f"{operation(node)} %{ref}", False, Traffic(moved, moved, flops))

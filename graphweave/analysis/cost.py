@@ -29,7 +29,6 @@ from graphweave.core.types import EXPENSIVE, UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
-    Aten,
     Cast,
     Concat,
     Const,
@@ -38,6 +37,7 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     MatMul,
+    Opaque,
     Pad,
     Pointwise,
     Program,
@@ -118,7 +118,7 @@ class _Counter:
 
     def _made_by_walks(self, ref: Ref) -> bool:
         """A value of edges that kernels make again, although it depends on the graph alone."""
-        return self._on_edges(ref) and not isinstance(self.nodes[ref], Aten | Input)
+        return self._on_edges(ref) and not isinstance(self.nodes[ref], Opaque | Input)
 
     def count(self) -> Cost:
         totals = self._walks_of_pushes()
@@ -159,7 +159,7 @@ class _Counter:
                     self._mark(node.x, {(late, node.map, None)})
             elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
-            elif isinstance(node, Aten) or is_typed(self.program, ref):
+            elif isinstance(node, Opaque) or is_typed(self.program, ref):
                 for r in call_operands(self.program, ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
@@ -221,7 +221,7 @@ class _Counter:
         if isinstance(node, Pull) and ref not in self.given:
             return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
         leaf = (
-            isinstance(node, Input | Aten)
+            isinstance(node, Input | Opaque)
             or is_typed(self.program, ref)
             or (ref in self.given and not is_structure(node))
         )
@@ -232,7 +232,7 @@ class _Counter:
     def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Aten) or is_typed(self.program, ref):
+            if ref in self.given or isinstance(node, Pull | Input | Opaque) or is_typed(self.program, ref):
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
                 if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
@@ -338,7 +338,7 @@ class _Counter:
                 if is_typed(self.program, ref):
                     streamed = r in sources(self.program, ref) and not isinstance(self.nodes[r], MapOf)
                     readers.setdefault(r, set()).add(("call" if streamed else "gather", ref))
-                elif isinstance(node, MatMul | Gram | Aten):
+                elif isinstance(node, MatMul | Gram | Opaque):
                     readers.setdefault(r, set()).add(("call", ref))
                 elif isinstance(node, Pull):
                     if any(w[1] != node.map for w in self.walks.get(ref, ())):
@@ -353,7 +353,7 @@ class _Counter:
                 continue
             size = numel(t.shape) * t.dtype.itemsize
             reads = readers.get(ref, set())
-            exists = isinstance(node, Input | MatMul | Aten) or is_typed(self.program, ref) or ref in self.given
+            exists = isinstance(node, Input | MatMul | Opaque) or is_typed(self.program, ref) or ref in self.given
             if reads and not isinstance(node, Input) and ref not in self.given:
                 self.cost.add(t.space, bytes=size)
             if exists or reads:
@@ -362,5 +362,5 @@ class _Counter:
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""
         node = self.nodes[ref]
-        stored = isinstance(node, Input | MatMul | Aten) or is_typed(self.program, ref)
+        stored = isinstance(node, Input | MatMul | Opaque) or is_typed(self.program, ref)
         return stored or ref in self.given or (late and ref not in self.late)

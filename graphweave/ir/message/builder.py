@@ -9,7 +9,20 @@ from typing import Any
 from graphweave.core.exact import exact
 from graphweave.core.types import Space
 from graphweave.ir.message.infer import infer
-from graphweave.ir.message.nodes import Arg, Aten, Concat, Join, Node, Operand, Pointwise, Program, Ref, ValueType
+from graphweave.ir.message.nodes import (
+    After,
+    Arg,
+    Aten,
+    Concat,
+    Join,
+    JoinIndices,
+    Node,
+    Operand,
+    Pointwise,
+    Program,
+    Ref,
+    ValueType,
+)
 
 
 class Builder:
@@ -57,8 +70,10 @@ def operands(node: Node) -> tuple[Ref, ...]:
     match node:
         case Pointwise(_, args):
             return args
-        case Concat(xs, _) | Join(xs, _):
+        case Concat(xs, _) | Join(xs, _) | JoinIndices(xs):
             return xs
+        case After(x, others):
+            return x, *others
         case Aten(_, args, kwargs):
             return (*_arg_refs(args), *(r for _, a in kwargs for r in _arg_refs(a)))
         case _:
@@ -75,6 +90,10 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
             return Concat(tuple(map(rename, xs)), dim)
         case Join(xs, space):
             return Join(tuple(map(rename, xs)), space)
+        case JoinIndices(indices):
+            return replace(node, indices=tuple(map(rename, indices)))
+        case After(x, others):
+            return After(rename(x), tuple(map(rename, others)))
         case Aten(_, args, kwargs):
             # in the order of `operands`, which a caller's `rename` may count on
             new_args = tuple(_rename_arg(a, rename) for a in args)
@@ -89,7 +108,7 @@ _REF_FIELDS: dict[str, tuple[str, ...]] = {
     "Random": ("seed",), "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",),
     "Reduce": ("x",), "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
     "MatMul": ("x", "w", "map"), "AddMatMul": ("a", "x", "w", "map"), "Gram": ("x", "y", "map"),
-    "Part": ("x",),
+    "Part": ("x",), "UniquePairs": ("a", "b"), "PairIndex": ("pairs",), "AssertIndex": ("index",),
 }  # fmt: skip
 
 

@@ -7,14 +7,16 @@ import math
 import re
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, get_args
 
 from graphweave.core.errors import ParseError
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.nodes import (
     AddMatMul,
+    After,
     AnyType,
     Arg,
+    AssertIndex,
     Aten,
     Atom,
     Broadcast,
@@ -24,12 +26,17 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     Join,
+    JoinIndices,
     MapOf,
     MapType,
     MatMul,
     Node,
+    NumbersOfSegments,
     Operand,
     Pad,
+    PairIndex,
+    PairPart,
+    PairsType,
     Part,
     Permute,
     Pointwise,
@@ -40,9 +47,11 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Reshape,
+    RowsOfSegments,
     Slice,
     ToUnit,
     Type,
+    UniquePairs,
     ValueType,
 )
 
@@ -102,9 +111,9 @@ class _Line:
 
     def space_line(self) -> tuple[Space, str]:
         self.take("space")
-        name = self.name()
+        space = self.space()
         self.take("=")
-        return Space(name), self.rest()
+        return space, self.rest()
 
     def return_line(self) -> tuple[Ref | None, ...]:
         self.take("return")
@@ -139,10 +148,14 @@ class _Line:
             if self.peek().startswith('"'):
                 return AnyType(self.name())
             self.at = start
-        space = Space(self.name())
+        space = self.space()
+        if space.name == "pairs" and self.peek() not in ("->", "["):
+            dom = self.space()
+            self.take("->")
+            return PairsType(dom, self.space())
         if self.peek() == "->":
             self.take("->")
-            return MapType(space, Space(self.name()))
+            return MapType(space, self.space())
         return Type(space, self.ints(), self.member(DType, self.word("an element type")))
 
     def node(self, t: ValueType) -> Node:
@@ -158,9 +171,9 @@ class _Line:
             case "map":
                 index = self.ref()
                 self.take("to")
-                return MapOf(index, Space(self.name()), self.flag("wrap"))
+                return MapOf(index, self.space(), self.flag("wrap"))
             case "tounit":
-                return ToUnit(Space(self.name()))
+                return ToUnit(self.space())
             case "pull":
                 return Pull(*self.pair())
             case "push":
@@ -175,20 +188,41 @@ class _Line:
             case "gram":
                 return Gram(*self.pair(), self.product_map())
             case "join":
-                space = Space(self.name())
-                return Join(self.several(self.ref) if self.peek().startswith("%") else (), space)
+                space = self.space()
+                return Join(self.refs(), space)
             case "part":
                 x, at = self.ref(), self.keyword_int("at")
-                return Part(x, tuple(map(Space, self.several(self.name))), at)
+                return Part(x, self.several(self.space), at)
+            case "uniquepairs":
+                a, b = self.pair()
+                self.take("to")
+                return UniquePairs(a, b, self.space())
+            case "pairindex" if fold in get_args(PairPart):
+                return PairIndex(self.ref(), fold)  # type: ignore[arg-type]
+            case "joinindices" | "rowsofsegments" | "numbersofsegments":
+                return self.segments(head)
+            case "after":
+                x, *others = self.several(self.ref)
+                return After(x, tuple(others))
+            case "assertindex":
+                return AssertIndex(self.ref(), self.keyword_int("size"))
             case "concat":
                 dim = self.keyword_int("dim")
-                return Concat(self.several(self.ref) if self.peek().startswith("%") else (), dim)
+                return Concat(self.refs(), dim)
             case "call":
                 return self.call(t)
             case "cast" | "reduce" | "reshape" | "broadcast" | "permute" | "slice" | "pad":
                 return self.reshaping(head, fold)
             case _:
-                return Pointwise(self.member(Op, word), self.several(self.ref) if self.peek().startswith("%") else ())
+                return Pointwise(self.member(Op, word), self.refs())
+
+    def segments(self, head: str) -> Node:
+        space, at = self.space(), self.keyword("at", self.ints)
+        wrap = self.keyword("wrap", self.ints) if self.peek() == "wrap" else (0,) * len(at)
+        of = self.keyword("of", lambda: self.block(self.space))
+        if head == "joinindices":
+            return JoinIndices(self.refs(), of, at, tuple(map(bool, wrap)), space)
+        return (RowsOfSegments if head == "rowsofsegments" else NumbersOfSegments)(of, at, space)
 
     def reshaping(self, head: str, fold: str) -> Node:
         x = self.ref()
@@ -253,8 +287,8 @@ class _Line:
     # ------------------------------------------------------------ pieces
 
     def plain(self, t: ValueType) -> Type | AnyType:
-        if isinstance(t, MapType):
-            self.fail("no map type for an input or a call")
+        if isinstance(t, MapType | PairsType):
+            self.fail("no map type and no pairs for an input or a call")
         return t
 
     def row_type(self, t: ValueType, what: str) -> Type:
@@ -274,6 +308,12 @@ class _Line:
         self.take(",")
         return self.ref()
 
+    def refs(self) -> tuple[Ref, ...]:
+        return self.several(self.ref) if self.peek().startswith("%") else ()
+
+    def space(self) -> Space:
+        return Space(self.name())
+
     def several(self, item: Callable[[], _T]) -> tuple[_T, ...]:
         items = [item()]
         while self.peek() == ",":
@@ -290,10 +330,13 @@ class _Line:
     def ints(self) -> tuple[int, ...]:
         return self.block(self.integer)
 
-    def keyword_int(self, name: str) -> int:
+    def keyword(self, name: str, value: Callable[[], _T]) -> _T:
         self.take(name)
         self.take("=")
-        return self.integer()
+        return value()
+
+    def keyword_int(self, name: str) -> int:
+        return self.keyword(name, self.integer)
 
     def flag(self, word: str) -> bool:
         present = self.peek() == word
@@ -302,11 +345,7 @@ class _Line:
         return present
 
     def empty(self) -> float:
-        if self.peek() != "empty":
-            return 0.0
-        self.take("empty")
-        self.take("=")
-        return self.value()
+        return self.keyword("empty", self.value) if self.peek() == "empty" else 0.0
 
     def member(self, kind: type[_E], text: str) -> _E:
         try:

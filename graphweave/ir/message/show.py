@@ -10,8 +10,10 @@ from graphweave.core.types import Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     AddMatMul,
+    After,
     AnyType,
     Arg,
+    AssertIndex,
     Aten,
     Atom,
     Broadcast,
@@ -21,12 +23,16 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     Join,
+    JoinIndices,
     MapOf,
     MapType,
     MatMul,
     Node,
+    NumbersOfSegments,
     Operand,
     Pad,
+    PairIndex,
+    PairsType,
     Part,
     Permute,
     Pointwise,
@@ -37,9 +43,11 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Reshape,
+    RowsOfSegments,
     Slice,
     ToUnit,
     Type,
+    UniquePairs,
     ValueType,
 )
 
@@ -65,6 +73,8 @@ def show_type(t: ValueType) -> str:
             return f"{_name(dom.name)} -> {_name(cod.name)}"
         case AnyType(text):
             return f"any {json.dumps(text)}"
+        case PairsType(dom, pairs):
+            return f"pairs {_name(dom.name)} -> {_name(pairs.name)}"
 
 
 def show_node(node: Node) -> str:
@@ -107,10 +117,30 @@ def show_node(node: Node) -> str:
         case Join(xs, space):
             return f"join {_space(space)} {_refs(xs)}".rstrip()
         case Part(x, of, at):
-            return f"part %{x} at={at} {', '.join(map(_space, of))}".rstrip()
+            return f"part %{x} at={at} {_spaces(of)}".rstrip()
+        case UniquePairs(a, b, space):
+            return f"uniquepairs %{a}, %{b} to {_space(space)}"
+        case PairIndex(pairs, part):
+            return f"pairindex.{part} %{pairs}"
+        case JoinIndices(indices, of, at, wraps, space):
+            signs = f" wrap={list(map(int, wraps))}" if any(wraps) else ""
+            return f"joinindices {_space(space)} at={list(at)}{signs} of=[{_spaces(of)}] {_refs(indices)}".rstrip()
+        case RowsOfSegments(of, at, space):
+            return f"rowsofsegments {_space(space)} at={list(at)} of=[{_spaces(of)}]"
+        case NumbersOfSegments(of, numbers, space):
+            return f"numbersofsegments {_space(space)} at={list(numbers)} of=[{_spaces(of)}]"
+        case After(x, others):
+            return f"after {_refs((x, *others))}"
+        case AssertIndex(index, size):
+            return f"assertindex %{index} size={size}"
         case Aten(target, args, kwargs, _, serial):
             given = [*map(_arg, args), *(f"{_name(k)}={_arg(a)}" for k, a in kwargs)]
             return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")
+
+
+def operation(node: Node) -> str:
+    """The word for what `node` does, or the name of the operator that it calls."""
+    return node.target if isinstance(node, Aten) else type(node).__name__.lower()
 
 
 def _arg(arg: Arg) -> str:
@@ -139,6 +169,10 @@ def _refs(refs: Iterable[Ref]) -> str:
 
 def _space(space: Space) -> str:
     return _name(space.name)
+
+
+def _spaces(spaces: Iterable[Space]) -> str:
+    return ", ".join(map(_space, spaces))
 
 
 def _name(text: str) -> str:

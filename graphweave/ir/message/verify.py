@@ -14,16 +14,21 @@ from graphweave.ir.message.nodes import (
     Const,
     Input,
     Join,
+    JoinIndices,
     MapOf,
     MapType,
     Node,
+    NumbersOfSegments,
+    PairsType,
     Part,
     Pointwise,
     Program,
     Push,
     Reduce,
+    RowsOfSegments,
     ToUnit,
     Type,
+    UniquePairs,
     ValueType,
 )
 
@@ -37,7 +42,8 @@ _NEVER_BOOL = frozenset({Op.neg, Op.sub, Op.relu, Op.floor, Op.ceil, Op.pow})
 def verify(program: Program) -> None:
     """Raises IRError at the first node that is out of order, ill typed or on an undeclared space.
 
-    Also: input names are distinct, fills and constants fit their dtype, no operator is used on a dtype it lacks.
+    Also: input names are distinct, a space has the pairs of one node, fills and constants fit their dtype, no operator
+    is used on a dtype it lacks.
     """
     count = len(program.nodes)
     if not len(program.types) == len(program.locs) == count:
@@ -47,6 +53,7 @@ def verify(program: Program) -> None:
         )
     spaces = _declared(program)
     names: set[str] = set()
+    pairs: dict[Space, Node] = {}
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
         _node(ref, node, t, program)
         for space in _spaces_of(node, t):
@@ -56,6 +63,8 @@ def verify(program: Program) -> None:
             if node.name in names:
                 raise IRError(f"%{ref}: expected distinct names of inputs, {node.name!r} comes twice")
             names.add(node.name)
+        if isinstance(node, UniquePairs) and pairs.setdefault(node.space, node) != node:
+            raise IRError(f"%{ref}: space {node.space} has the pairs of another node already: {pairs[node.space]!r}")
     for ref_out in program.outputs:
         if ref_out is not None and not 0 <= ref_out < count:
             raise IRError(f"output %{ref_out} is no node (there are {count})")
@@ -124,9 +133,11 @@ def _spaces_of(node: Node, t: ValueType) -> tuple[Space, ...]:
     match node, t:
         case (Part(of=of), _):
             return of
+        case (JoinIndices(of=of) | RowsOfSegments(of=of) | NumbersOfSegments(of=of), Type(space)):
+            return (*of, space)
         case (_, Type(space)):
             return (space,)
-        case (MapOf() | ToUnit(), MapType(dom, cod)):
+        case (MapOf() | ToUnit(), MapType(dom, cod)) | (_, PairsType(dom, cod)):
             return (dom, cod)
         case (_, MapType() | AnyType()):
             return ()
