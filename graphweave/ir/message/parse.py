@@ -217,7 +217,8 @@ class _Line:
                 return Pointwise(self.member(Op, word), self.refs())
 
     def segments(self, head: str) -> Node:
-        space, at = self.space(), self.keyword("at", self.ints)
+        space = self.space()
+        at = self.keyword("numbers" if head == "numbersofsegments" else "at", self.ints)
         wrap = self.keyword("wrap", self.ints) if self.peek() == "wrap" else (0,) * len(at)
         of = self.keyword("of", lambda: self.block(self.space))
         if head == "joinindices":

@@ -128,7 +128,7 @@ def show_node(node: Node) -> str:
         case RowsOfSegments(of, at, space):
             return f"rowsofsegments {_space(space)} at={list(at)} of=[{_spaces(of)}]"
         case NumbersOfSegments(of, numbers, space):
-            return f"numbersofsegments {_space(space)} at={list(numbers)} of=[{_spaces(of)}]"
+            return f"numbersofsegments {_space(space)} numbers={list(numbers)} of=[{_spaces(of)}]"
         case After(x, others):
             return f"after {_refs((x, *others))}"
         case AssertIndex(index, size):
