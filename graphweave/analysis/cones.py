@@ -16,6 +16,7 @@ from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     Broadcast,
     Cast,
     Concat,
@@ -242,6 +243,10 @@ class _Walk:
                 self.visit(x)
             case MatMul(x, w, None):
                 self._shared[w] = None  # read as a whole
+                self.visit(x)
+            case AddMatMul(a, x, w, None):
+                self._shared[w] = None
+                self.visit(a)
                 self.visit(x)
             case _:
                 for operand in operands(node):

@@ -19,6 +19,7 @@ from graphweave.analysis.cones import (
     needs,
     space_of,
     tile_map,
+    type_of,
     walks_along,
 )
 from graphweave.analysis.flow import edge_spaces, is_structure
@@ -52,10 +53,12 @@ class Groups:
     needs: dict[Ref, Needs]
 
 
-def group(program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> Groups:
-    """Groups of the `demanded` nodes; `given` values exist already."""
-    grouping = _Grouping(program, demanded, given)
-    last = _after_edges(program, demanded)
+def group(
+    program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref] = frozenset()
+) -> Groups:
+    """Groups of the `demanded` nodes; `given` values exist already, `products` are those that kernels compute."""
+    grouping = _Grouping(program, demanded, given, products)
+    last = _after_edges(program, demanded, products)
     for ref in (*sorted(demanded - last), *sorted(last)):
         grouping.visit(ref)
     for ref in sorted(grouping.floating):
@@ -63,8 +66,9 @@ def group(program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> 
     return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
 
 
-def _after_edges(program: Program, demanded: frozenset[Ref]) -> frozenset[Ref]:
-    """Totals over edges, and shared values that only they lead to: placed last, beside whatever walks their edges then.
+def _after_edges(program: Program, demanded: frozenset[Ref], products: frozenset[Ref]) -> frozenset[Ref]:
+    """Totals over edges, grams of rows, and shared values that only they lead to: placed last, beside whatever walks
+    their edges or holds their rows then.
 
     In program order a total often comes before the pushes whose gathers it could share.
     """
@@ -74,6 +78,7 @@ def _after_edges(program: Program, demanded: frozenset[Ref]) -> frozenset[Ref]:
     for ref, node in enumerate(program.nodes):
         shared = space_of(program, ref) == UNIT
         total = shared and is_push(program, ref) and space_of(program, operands(node)[0]) in edges
+        total |= ref in products and isinstance(node, Gram)
         if total or (shared and not late.isdisjoint(operands(node))):
             late.add(ref)
         else:
@@ -86,8 +91,10 @@ def _after_edges(program: Program, demanded: frozenset[Ref]) -> frozenset[Ref]:
 
 
 class _Grouping:
-    def __init__(self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> None:
-        self.program = program
+    def __init__(
+        self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref]
+    ) -> None:
+        self.program, self.products = program, products
         self.stored = demanded | given
         self.groups: list[Group] = []
         self.group_of: dict[Ref, int] = {}
@@ -95,6 +102,7 @@ class _Grouping:
         self.floating: set[Ref] = set()
         self.impure: int | None = None  # the last call that draws or writes: those keep their order
         self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map under whose rows they are computed
+        self.multiplied: set[Ref] = set()  # products of rows, and what needs one at its own row before it is complete
 
     # -------------------------------------------------------- placing nodes
 
@@ -102,13 +110,15 @@ class _Grouping:
         """Take the next node of the program: place it, or let it float."""
         program, node = self.program, self.program.nodes[ref]
         unit_value = space_of(program, ref) == UNIT and not is_push(program, ref)
-        if not is_light(program, ref) or isinstance(node, Reshape) or unit_value:
+        if ref not in self.products and (not is_light(program, ref) or isinstance(node, Reshape) or unit_value):
             self._call(ref)
             return
         self.along[ref] = walks_along(program, ref)
         cone = is_push(program, ref) or self.along[ref] is not None
         self.needs[ref] = needs(program, ref, self.stored, through=cone)
-        if not cone and all(self._exists(r) for r in self.needs[ref].same):
+        if not cone and (ref in self.products or self.multiplied & self.floating & set(self.needs[ref].same)):
+            self.multiplied.add(ref)
+        if not cone and not self._is_total(ref) and all(self._exists(r) for r in self.needs[ref].same):
             self.floating.add(ref)
             return
         self.settle(ref)
@@ -176,18 +186,23 @@ class _Grouping:
         return self._shared_bytes(reader, g, None) + _GATHER * shared > self._shared_bytes(ref, g, None)
 
     def _complete_before(self, ref: Ref) -> list[Ref]:
-        """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads)."""
+        """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads).
+
+        And products of its own row, if it walks edges: a kernel multiplies when it is done with them.
+        """
         n = self.needs[ref]
         _, along = self._home(ref)
         if self._is_total(ref):
             return [*(y for y, _ in n.pulls), *n.same, *n.shared]
         if along is not None:
-            return [*(y for y, m in n.pulls if m != along), *n.same, *n.shared]
+            return [*(y for y, m in n.pulls if m != along or y in self.multiplied), *n.same, *n.shared]
         return [*(y for y, _ in n.pulls), *n.shared]
 
     def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
         """Rows and map of a group opened for `ref`."""
         node, along = self.program.nodes[ref], self.along.get(ref)
+        if ref in self.products and isinstance(node, Gram):
+            return type_of(self.program, node.x).space, None
         if self._is_total(ref):
             if in_tiles(self.program, ref):
                 along = tile_map(self.program, ref)
@@ -202,7 +217,8 @@ class _Grouping:
         return space, None
 
     def _is_total(self, ref: Ref) -> bool:
-        return is_push(self.program, ref) and space_of(self.program, ref) == UNIT
+        pushed = is_push(self.program, ref) or ref in self.products
+        return pushed and space_of(self.program, ref) == UNIT
 
     def _candidates(self, ref: Ref) -> list[int]:
         """Groups of the rows and map at which `ref` is at home; for totals over edges any that walks these edges."""
@@ -213,7 +229,7 @@ class _Grouping:
                 node = self.program.nodes[ref]
                 assert isinstance(node, Push | Gram)
                 walks = g.map is not None and map_type(self.program, g.map).dom == space_of(self.program, node.x)
-                fits = walks or (along is None and g.rows == rows)
+                fits = (walks and ref not in self.products) or (along is None and g.rows == rows)
             else:
                 fits = g.rows == rows and (along is None or g.map in (None, along))
             if fits:
@@ -221,12 +237,21 @@ class _Grouping:
         return found
 
     def _legal(self, ref: Ref, g: int) -> bool:
-        """No value of another row of `g` is needed, and nothing needed waits for `g` to finish."""
+        """No value of another row of `g` is needed, nothing needed waits for `g` to finish, no edge for a product."""
         local, remote = self._deps(ref, g)
         if any(self.group_of.get(r) == g for r in remote):
             return False
+        if self._walks(ref, g) and any(self.group_of.get(r) == g and r in self.multiplied for r in local):
+            return False
         outside = self._producers([*local, *remote]) - {g}
         return not any(self._waits_for(p, g) for p in outside)
+
+    def _walks(self, ref: Ref, g: int) -> bool:
+        """Whether `ref`, as a member of `g`, is computed on the edges of its rows."""
+        node = self.program.nodes[ref]
+        if isinstance(node, Push):
+            return map_type(self.program, node.map).dom != self.groups[g].rows
+        return self.along[ref] is not None or is_push(self.program, ref)
 
     def _join(self, ref: Ref, g: int) -> None:
         local, remote = self._deps(ref, g)
@@ -237,6 +262,11 @@ class _Grouping:
         group.members.append(ref)
         group.before |= self._producers([*local, *remote]) - {g}
         self.group_of[ref] = g
+        behind = any(self.group_of.get(r) == g and r in self.multiplied for r in local)
+        if ref not in self.products and not behind:
+            self.multiplied.discard(ref)
+        elif not self._walks(ref, g):
+            self.multiplied.add(ref)
 
     # -------------------------------------------------------- what a node reads, and what that costs
 

@@ -9,6 +9,7 @@ from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.stream import begin_row, end_row
 from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
@@ -51,7 +52,8 @@ _SHORT = 4  # lanes of a fold that are written out
 @dataclass(frozen=True, slots=True)
 class Printer:
     """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
-    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for."""
+    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for, and
+    whose rows of the outputs `streamed` may go past the cache."""
 
     w: Writer
     scope: Scope
@@ -60,8 +62,10 @@ class Printer:
     tiles: dict[str, int]
     row: str
     walked: tuple[str, ...]
+    streamed: list[Buffer]
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
+    between: dict[int, list[str]] = field(default_factory=dict)  # by product: what it asks for meanwhile
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
@@ -108,13 +112,13 @@ class Printer:
                 self._tile_array(stmt)
             case TileRows():
                 self._rows_of_tile(stmt)
-            case TileMatMul(tile, out, x, w, add):
+            case TileMatMul(_, out, x, w, add):
                 if add is None:
-                    self._product("gw_matmul", tile, (out, x, w), (x, out))
+                    self._product("gw_matmul", stmt, (out, x, w), (x, out))
                 else:
-                    self._product("gw_addmatmul", tile, (out, add, x, w), (x, out))
-            case TileGram(tile, out, x, y):
-                self._product("gw_gram", tile, (out, x, y), (x, y))
+                    self._product("gw_addmatmul", stmt, (out, add, x, w), (x, out))
+            case TileGram(out=out, x=x, y=y):
+                self._product("gw_gram", stmt, (out, x, y), (x, y))
 
     def _let(self, stmt: Let, rest: tuple[Stmt, ...]) -> None:
         value = expression(stmt.value, self.scope)
@@ -336,30 +340,53 @@ class Printer:
     # ------------------------------------------------------------ tiles
 
     def tiles_of_rows(self, kernel: Kernel) -> None:
-        """The rows first .. last - 1, tile by tile. Of what products read, the next rows are asked for."""
+        """The rows first .. last - 1, tile by tile."""
         assert kernel.tile is not None
         tile, size = kernel.tile
         names = self.scope.names
         begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
         with self.w.block(f"for (int64_t {begin} = first; {begin} < last; {begin} += {size})"):
             self.w.line(f"const int64_t {end} = {begin} + {size} < last ? {begin} + {size} : last;")
-            for buffer in _multiplied(kernel):
-                self.scope.headers.add("prefetch")
-                rows, width = names.of(buffer.name), self.scope.arrays[buffer.name].numel
-                self.w.line(f"gw_fetch_rows({rows}, {width}, {end}, {size}, last);")
+            self.between.update(self._fetches(kernel, end))
             self.body(kernel.body)
 
-    def _rows_of_tile(self, stmt: TileRows) -> None:
+    def _fetches(self, kernel: Kernel, end: str) -> dict[int, list[str]]:
+        """By product: what it asks for while it multiplies. What the next tile gathers and multiplies is in a near
+        cache by then, and does not keep the arithmetic waiting, nor the arithmetic it."""
         names = self.scope.names
-        row, begin, end = (
-            self._bind(self.row, POSITION),
-            names.derived(stmt.tile, "begin"),
-            names.derived(stmt.tile, "end"),
-        )
+        products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
+        loops = [s for rows in kernel.body if isinstance(rows, TileRows) for s in rows.body if isinstance(s, Edges)]
+        span = f"{end} + gw_from, {end} + gw_to < last ? {end} + gw_to : last"
+        calls = []
+        for walk in loops:
+            indptr = names.derived(walk.csr, "indptr")
+            for hint in walk.prefetch:
+                width = self.scope.arrays[hint.buffer].numel
+                rows, column = names.of(hint.buffer), names.of(hint.column)
+                calls.append(f"gw_fetch_edges({rows}, {width}, {column}, {indptr}, {span});")
+        for buffer in _multiplied(kernel):
+            calls.append(f"gw_fetch_rows({names.of(buffer.name)}, {self.scope.arrays[buffer.name].numel}, {span});")
+        out: dict[int, list[str]] = {}
+        for i, call in enumerate(dict.fromkeys(calls)):
+            out.setdefault(id(products[i % len(products)]), []).append(call)
+        return out
+
+    def _rows_of_tile(self, stmt: TileRows) -> None:
+        begin, end = (self.scope.names.derived(stmt.tile, what) for what in ("begin", "end"))
+        self.rows(begin, end, stmt.body)
+
+    def rows(self, begin: str, end: str, body: tuple[Stmt, ...]) -> None:
+        """`body` for the rows from `begin` on, before `end`."""
+        row = self._bind(self.row, POSITION)
+        stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
+        streamed = [b for b in self.streamed if b.name in stored]
         with self.w.block(f"for (int64_t {row} = {begin}; {row} < {end}; ++{row})"):
-            self.edges_of_row()
-            self._pointers(self.row, stmt.body)
-            self.body(stmt.body)
+            if any(isinstance(s, Edges | Tiles) for s in body):
+                self.edges_of_row()
+            begin_row(self.w, self.scope, streamed, self.row, {b.name: ctype(b.dtype) for b in streamed})
+            self._pointers(self.row, body)
+            self.body(body)
+            end_row(self.w, self.scope, streamed, self.row)
 
     def _pointers(self, k: str, body: tuple[Stmt, ...]) -> None:
         """Pointers to row or position `k` of all arrays that `body` reads or writes there."""
@@ -396,12 +423,14 @@ class Printer:
             size = max(1, self.scope.arrays[stmt.name].numel * self.tiles[stmt.tile])
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{size}];")
 
-    def _product(self, function: str, tile: str, arrays: tuple[str, ...], wide: tuple[str, str]) -> None:
+    def _product(
+        self, function: str, stmt: TileMatMul | TileGram, arrays: tuple[str, ...], wide: tuple[str, str]
+    ) -> None:
         """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
         if any(self.scope.arrays[array].dtype in (DType.f16, DType.bf16) for array in arrays):
             raise IRError("C++ kernels multiply edges by no matrices of half precision.")
         names = self.scope.names
-        begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
+        begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
         extents = ", ".join(str(self.scope.arrays[array].numel) for array in wide)
         pointers = []
         for array in arrays:
@@ -412,7 +441,20 @@ class Printer:
                 offset = f" + {begin} * {numel}" if self._has_rows(array) else ""
             pointers.append(names.of(array) + offset)
         self.scope.headers.add("products")
-        self.w.line(f"{function}<{extents}>({', '.join(pointers)}, {end} - {begin});")
+        given = [*pointers, f"{end} - {begin}"]
+        fetches = self.between.get(id(stmt), [])
+        streams = [names.derived(b.name, "streams") for b in self.streamed if b.name == arrays[0]]
+        if isinstance(stmt, TileMatMul) and (streams or fetches):
+            given += streams or ["false"]
+        if not fetches:
+            self.w.line(f"{function}<{extents}>({', '.join(given)});")
+            return
+        self.scope.headers.add("prefetch")
+        with self.w.block(""):
+            with self.w.block("const auto gw_between = [&](int64_t gw_from, int64_t gw_to)", "};"):
+                for call in fetches:
+                    self.w.line(call)
+            self.w.line(f"{function}<{extents}>({', '.join([*given, 'gw_between'])});")
 
     def _has_rows(self, array: str) -> bool:
         """Whether `array` is a parameter with a row for each of the kernel's."""

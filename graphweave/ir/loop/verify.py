@@ -60,8 +60,8 @@ def verify(kernel: Kernel) -> None:
     scope = _Scope(types=parameter_types(kernel))
     if kernel.tile is not None:
         tile, size = kernel.tile
-        if size < 1 or kernel.stashes:
-            fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}), and its kernel no stashes.")
+        if size < 1:
+            fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}).")
         scope.tiles[tile], scope.types[tile] = _ROWS, POSITION
     _Verifier(kernel).block(kernel.body, scope, "body")
 
@@ -265,7 +265,9 @@ class _Verifier:
         self._walk(stmt, scope, place)
         if stmt.size < 1:
             fail(place, f"a tile has at least one position (got {stmt.size}).")
-        if scope.tiles or scope.positions:
+        if any(csr != _ROWS for csr in scope.tiles.values()) or any(
+            csr != _ROWS for csr, _ in scope.positions.values()
+        ):
             fail(place, "tiles belong to a row, not to a tile or an edge.")
         inner = scope.inside()
         self._bind(stmt.tile, POSITION, inner, place)
@@ -282,7 +284,9 @@ class _Verifier:
         self.block(stmt.body, inner, place)
 
     def _inside_tile(self, tile: str, scope: _Scope, place: str) -> None:
-        if tile not in scope.tiles or scope.positions or scope.extents:
+        inside = {of for _, of in scope.positions.values()}
+        within = inside if scope.tiles.get(tile) == _ROWS else {csr for csr, _ in scope.positions.values()} - {_ROWS}
+        if tile not in scope.tiles or within or scope.extents:
             fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
 
     def _product(self, stmt: TileMatMul | TileGram, scope: _Scope, place: str) -> None:
