@@ -90,12 +90,12 @@ space P = ""
 %0: V[4] f32 = input x
 %1: E[] i64 = input src
 %2: F[] i64 = input rows
-%3: U[] i64 = joinindices U at=[0, 1] wrap=[0, 1] of=[V, W] %1, %2  # net.py:3 x[src]
-%4: U[] i64 = numbersofsegments U numbers=[0, 1] of=[E, F]
-%5: N[] i64 = rowsofsegments N at=[1, 0] of=[W, V]
-%6: pairs U -> P = uniquepairs %3, %4 to P
-%7: U[] i64 = pairindex.rows %6
-%8: P[] i64 = pairindex.b %6
+%3: U[] i64 = joinindices %1, %2 of=[V, W] at=[0, 1] wraps=[false, true] space=U  # net.py:3 x[src]
+%4: U[] i64 = numbersofsegments of=[E, F] numbers=[0, 1] space=U
+%5: N[] i64 = rowsofsegments of=[W, V] at=[1, 0] space=N
+%6: pairs U -> P = uniquepairs %3, %4 space=P
+%7: U[] i64 = pairindex %6 part=rows
+%8: P[] i64 = pairindex %6 part=b
 %9: V[4] f32 = after %0, %7, %8
 %10: any "none" = assertindex %1 size=7
 return %5, %7, %8, %9
@@ -127,9 +127,19 @@ def test_a_space_may_have_any_name(name: str) -> None:
     assert parse(show(program)) == program
 
 
-def test_parse_refuses_another_part_of_pairs() -> None:
-    with pytest.raises(ParseError, match=r"instead of 'pairindex.c'"):
-        parse("%0: E[] i64 = pairindex.c %0\nreturn")
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("uniquepairs %0 space=P", "expected an operand such as %3 as b"),
+        ("uniquepairs %0, %0, %0 space=P", "expected only the operands a, b"),
+        ("uniquepairs %0, %0", "expected 'space'"),
+        ("assertindex %0 size=x", "expected a number"),
+        ("after", "expected an operand such as %3 as x"),
+    ],
+)
+def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
+    with pytest.raises(ParseError, match=said):
+        parse(f"%0: E[] i64 = {text}\nreturn")
 
 
 # ---------------------------------------------------------------- what is refused
@@ -145,6 +155,7 @@ def test_parse_refuses_another_part_of_pairs() -> None:
         (UniquePairs(0, 1, P), (index, AnyType("i64[2, s0]")), "must be a value"),
         (PairIndex(0, "a"), (index,), "must be unique pairs"),
         (PairIndex(0, "a"), (AnyType("pairs P"),), "must be unique pairs"),
+        (PairIndex(0, "c"), (of,), "rows, a or b"),  # type: ignore[arg-type]
         (PairIndex(1, "a"), (index,), "is not an earlier node"),
         (MapOf(0, P), (of,), "must be a value"),
         (JoinIndices((0, 0), (V,), (0,), (False, False), U), (index,), "a segment and a sign for each"),
@@ -177,7 +188,7 @@ def test_wrong_operands_are_refused(node: Node, given: tuple[ValueType, ...], co
         ("of=[W, V]", "of=[W, X]", "space X is not declared"),
         ("pairs U -> P", "pairs E -> P", "must be PairsType"),
         ("after %0, %7, %8", "after %0, %7, %10", "must come earlier"),
-        ("%8: P[] i64 = pairindex.b %6", "%8: pairs U -> P = uniquepairs %4, %3 to P", "the pairs of another node"),
+        ("%8: P[] i64 = pairindex %6 part=b", "%8: pairs U -> P = uniquepairs %4, %3 space=P", "pairs of another"),
     ],
 )  # fmt: skip
 def test_verify_refuses(old: str, new: str, complaint: str) -> None:

@@ -83,17 +83,6 @@ def edge_spaces(program: Program) -> frozenset[Space]:
     )
 
 
-def spaces_in(t: ValueType) -> tuple[Space, ...]:
-    """The spaces that a type speaks of."""
-    match t:
-        case Type(space):
-            return (space,)
-        case MapType(dom, cod) | PairsType(dom, cod):
-            return (dom, cod)
-        case _:
-            return ()
-
-
 def is_view(node: Node) -> bool:
     """An ATen call whose result shares its operand's memory: free to repeat."""
     if not isinstance(node, Aten) or node.target.startswith("builtin."):

@@ -17,7 +17,6 @@ from graphweave.analysis.flow import (
     depending,
     edge_spaces,
     extract,
-    spaces_in,
     symbol_of,
     symbols_in,
 )
@@ -25,7 +24,7 @@ from graphweave.analysis.hoist import hoisted
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.builder import operands
+from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Input, MapOf, PairIndex, Program, Push, Random, Ref, Type
 from graphweave.passes.apart import made_instead, with_copies

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import ARITY, UNIT, DType, Op, Space
@@ -27,6 +28,7 @@ from graphweave.ir.message.nodes import (
     NumbersOfSegments,
     Pad,
     PairIndex,
+    PairPart,
     PairsType,
     Part,
     Permute,
@@ -213,8 +215,8 @@ def _made_once(node: Node, types: Sequence[ValueType]) -> Type | PairsType:
             return PairsType(t.space, space)
         case PairIndex(pairs, part):
             of = _at(pairs, types, node)
-            if not isinstance(of, PairsType):
-                raise IRError(f"{node!r}: operand %{pairs} must be unique pairs (got {of})")
+            if not isinstance(of, PairsType) or part not in get_args(PairPart):
+                raise IRError(f"{node!r}: operand %{pairs} must be unique pairs, read as rows, a or b (got {of})")
             return Type(of.dom if part == "rows" else of.pairs, (), DType.i64)
         case JoinIndices(indices, of, at, wraps, space):
             ts = [_index(i, types, node) for i in indices]

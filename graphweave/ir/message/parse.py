@@ -6,17 +6,17 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from enum import Enum
+from functools import partial
 from typing import Any, NoReturn, TypeVar, get_args
 
 from graphweave.core.errors import ParseError
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.nodes import (
     AddMatMul,
-    After,
     AnyType,
     Arg,
-    AssertIndex,
     Aten,
     Atom,
     Broadcast,
@@ -26,16 +26,13 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     Join,
-    JoinIndices,
     MapOf,
     MapType,
     MatMul,
     Node,
-    NumbersOfSegments,
+    Opaque,
     Operand,
     Pad,
-    PairIndex,
-    PairPart,
     PairsType,
     Part,
     Permute,
@@ -47,11 +44,9 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Reshape,
-    RowsOfSegments,
     Slice,
     ToUnit,
     Type,
-    UniquePairs,
     ValueType,
 )
 
@@ -68,6 +63,11 @@ _TOKEN = re.compile(
 )
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
+_BY_FIELDS = {
+    kind.__name__.lower(): kind for kind in (Pull, MatMul, AddMatMul, Gram, *get_args(Opaque)) if kind is not Aten
+}
+"""Nodes whose text is that of their fields."""
+
 _CONSTANTS: dict[str, float] = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
 
 
@@ -174,38 +174,16 @@ class _Line:
                 return MapOf(index, self.space(), self.flag("wrap"))
             case "tounit":
                 return ToUnit(self.space())
-            case "pull":
-                return Pull(*self.pair())
             case "push":
-                x, m = self.pair()
-                return Push(x, m, self.member(Fold, fold), self.empty(), self.flag("fused"))
-            case "matmul":
-                return MatMul(*self.pair(), self.product_map())
-            case "addmatmul":
-                a = self.ref()
+                x = self.ref()
                 self.take(",")
-                return AddMatMul(a, *self.pair(), self.product_map())
-            case "gram":
-                return Gram(*self.pair(), self.product_map())
+                return Push(x, self.ref(), self.member(Fold, fold), self.empty(), self.flag("fused"))
             case "join":
                 space = self.space()
                 return Join(self.refs(), space)
             case "part":
                 x, at = self.ref(), self.keyword_int("at")
                 return Part(x, self.several(self.space), at)
-            case "uniquepairs":
-                a, b = self.pair()
-                self.take("to")
-                return UniquePairs(a, b, self.space())
-            case "pairindex" if fold in get_args(PairPart):
-                return PairIndex(self.ref(), fold)  # type: ignore[arg-type]
-            case "joinindices" | "rowsofsegments" | "numbersofsegments":
-                return self.segments(head)
-            case "after":
-                x, *others = self.several(self.ref)
-                return After(x, tuple(others))
-            case "assertindex":
-                return AssertIndex(self.ref(), self.keyword_int("size"))
             case "concat":
                 dim = self.keyword_int("dim")
                 return Concat(self.refs(), dim)
@@ -213,17 +191,32 @@ class _Line:
                 return self.call(t)
             case "cast" | "reduce" | "reshape" | "broadcast" | "permute" | "slice" | "pad":
                 return self.reshaping(head, fold)
+            case _ if word in _BY_FIELDS:
+                return self.node_of(_BY_FIELDS[word])
             case _:
                 return Pointwise(self.member(Op, word), self.refs())
 
-    def segments(self, head: str) -> Node:
-        space = self.space()
-        at = self.keyword("numbers" if head == "numbersofsegments" else "at", self.ints)
-        wrap = self.keyword("wrap", self.ints) if self.peek() == "wrap" else (0,) * len(at)
-        of = self.keyword("of", lambda: self.block(self.space))
-        if head == "joinindices":
-            return JoinIndices(self.refs(), of, at, tuple(map(bool, wrap)), space)
-        return (RowsOfSegments if head == "rowsofsegments" else NumbersOfSegments)(of, at, space)
+    def node_of(self, kind: type) -> Node:
+        """A node as its fields: operands in their order, then what else there is by name."""
+        refs = list(self.refs())
+        given: dict[str, Any] = {}
+        for f in fields(kind):
+            if f.type == "tuple[Ref, ...]":
+                given[f.name], refs = tuple(refs), []
+            elif "Ref" in str(f.type):
+                if not refs and f.type == "Ref":
+                    self.fail(f"an operand such as %3 as {f.name}")
+                given[f.name] = refs.pop(0) if refs else None
+            else:
+                given[f.name] = self.keyword(f.name, partial(self.field, str(f.type)))
+        if refs:
+            self.fail(f"only the operands {', '.join(given)}")
+        return kind(**given)
+
+    def field(self, annotation: str) -> Any:
+        if annotation.startswith("tuple["):
+            return self.block(partial(self.field, annotation[len("tuple[") : -len(", ...]")]))
+        return self.space() if annotation == "Space" else self.value() if annotation in ("int", "bool") else self.name()
 
     def reshaping(self, head: str, fold: str) -> Node:
         x = self.ref()
@@ -296,18 +289,6 @@ class _Line:
         if not isinstance(t, Type):
             self.fail(f"{what} to have a value type")
         return t
-
-    def pair(self) -> tuple[Ref, Ref]:
-        first = self.ref()
-        self.take(",")
-        return first, self.ref()
-
-    def product_map(self) -> Ref | None:
-        """The map of a product, which is to unit where none is named."""
-        if self.peek() != ",":
-            return None
-        self.take(",")
-        return self.ref()
 
     def refs(self) -> tuple[Ref, ...]:
         return self.several(self.ref) if self.peek().startswith("%") else ()

@@ -5,49 +5,40 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
 
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
-    AddMatMul,
-    After,
     AnyType,
     Arg,
-    AssertIndex,
     Aten,
     Atom,
     Broadcast,
     Cast,
     Concat,
     Const,
-    Gram,
     Input,
     Join,
-    JoinIndices,
     MapOf,
     MapType,
-    MatMul,
     Node,
-    NumbersOfSegments,
     Operand,
     Pad,
-    PairIndex,
     PairsType,
     Part,
     Permute,
     Pointwise,
     Program,
-    Pull,
     Push,
     Random,
     Reduce,
     Ref,
     Reshape,
-    RowsOfSegments,
     Slice,
     ToUnit,
     Type,
-    UniquePairs,
     ValueType,
 )
 
@@ -89,8 +80,6 @@ def show_node(node: Node) -> str:
             return f"map %{index} to {_space(cod)}" + (" wrap" if wrap else "")
         case ToUnit(dom):
             return f"tounit {_space(dom)}"
-        case Pull(x, m):
-            return f"pull %{x}, %{m}"
         case Push(x, m, fold, empty, fused):
             missing = "" if repr(empty) == "0.0" else f" empty={_literal(empty)}"
             return f"push.{fold.value} %{x}, %{m}{missing}" + (" fused" if fused else "")
@@ -112,35 +101,34 @@ def show_node(node: Node) -> str:
             return f"pad %{x} dim={dim} {before}, {after}"
         case Concat(xs, dim):
             return f"concat dim={dim} {_refs(xs)}".rstrip()
-        case MatMul() | AddMatMul() | Gram():
-            return f"{type(node).__name__.lower()} {_refs(operands(node))}"
         case Join(xs, space):
             return f"join {_space(space)} {_refs(xs)}".rstrip()
         case Part(x, of, at):
-            return f"part %{x} at={at} {_spaces(of)}".rstrip()
-        case UniquePairs(a, b, space):
-            return f"uniquepairs %{a}, %{b} to {_space(space)}"
-        case PairIndex(pairs, part):
-            return f"pairindex.{part} %{pairs}"
-        case JoinIndices(indices, of, at, wraps, space):
-            signs = f" wrap={list(map(int, wraps))}" if any(wraps) else ""
-            return f"joinindices {_space(space)} at={list(at)}{signs} of=[{_spaces(of)}] {_refs(indices)}".rstrip()
-        case RowsOfSegments(of, at, space):
-            return f"rowsofsegments {_space(space)} at={list(at)} of=[{_spaces(of)}]"
-        case NumbersOfSegments(of, numbers, space):
-            return f"numbersofsegments {_space(space)} numbers={list(numbers)} of=[{_spaces(of)}]"
-        case After(x, others):
-            return f"after {_refs((x, *others))}"
-        case AssertIndex(index, size):
-            return f"assertindex %{index} size={size}"
+            return f"part %{x} at={at} {', '.join(map(_space, of))}".rstrip()
         case Aten(target, args, kwargs, _, serial):
             given = [*map(_arg, args), *(f"{_name(k)}={_arg(a)}" for k, a in kwargs)]
             return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")
+        case _:
+            others = [f for f in fields(node) if "Ref" not in str(f.type)]
+            said = [f"{f.name}={_field(getattr(node, f.name))}" for f in others]
+            return " ".join(filter(None, (operation(node), _refs(operands(node)), *said)))
 
 
 def operation(node: Node) -> str:
     """The word for what `node` does, or the name of the operator that it calls."""
     return node.target if isinstance(node, Aten) else type(node).__name__.lower()
+
+
+def _field(value: Any) -> str:
+    match value:
+        case Space():
+            return _space(value)
+        case str():
+            return _name(value)
+        case tuple():
+            return f"[{', '.join(map(_field, value))}]"
+        case _:
+            return _literal(value)
 
 
 def _arg(arg: Arg) -> str:
@@ -169,10 +157,6 @@ def _refs(refs: Iterable[Ref]) -> str:
 
 def _space(space: Space) -> str:
     return _name(space.name)
-
-
-def _spaces(spaces: Iterable[Space]) -> str:
-    return ", ".join(map(_space, spaces))
 
 
 def _name(text: str) -> str:

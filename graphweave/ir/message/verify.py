@@ -6,27 +6,18 @@ import math
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.ir.message.builder import operands
+from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import (
-    AnyType,
     Concat,
     Const,
     Input,
     Join,
-    JoinIndices,
-    MapOf,
-    MapType,
     Node,
-    NumbersOfSegments,
-    PairsType,
-    Part,
     Pointwise,
     Program,
     Push,
     Reduce,
-    RowsOfSegments,
-    ToUnit,
     Type,
     UniquePairs,
     ValueType,
@@ -56,7 +47,7 @@ def verify(program: Program) -> None:
     pairs: dict[Space, Node] = {}
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
         _node(ref, node, t, program)
-        for space in _spaces_of(node, t):
+        for space in (*spaces_in(node), *spaces_in(t)):
             if space not in spaces:
                 raise IRError(f"%{ref}: space {space} is not declared (declared: {', '.join(map(str, spaces))})")
         if isinstance(node, Input):
@@ -127,17 +118,3 @@ def _computes(ref: int, op: Op, t: ValueType) -> None:
         raise IRError(f"%{ref}: {op.value} needs floating point operands (got {t.dtype.value}): cast them")
     if op in _NEVER_BOOL and t.dtype is DType.bool:
         raise IRError(f"%{ref}: {op.value} is not defined on bool: cast the operands")
-
-
-def _spaces_of(node: Node, t: ValueType) -> tuple[Space, ...]:
-    match node, t:
-        case (Part(of=of), _):
-            return of
-        case (JoinIndices(of=of) | RowsOfSegments(of=of) | NumbersOfSegments(of=of), Type(space)):
-            return (*of, space)
-        case (_, Type(space)):
-            return (space,)
-        case (MapOf() | ToUnit(), MapType(dom, cod)) | (_, PairsType(dom, cod)):
-            return (dom, cod)
-        case (_, MapType() | AnyType()):
-            return ()
