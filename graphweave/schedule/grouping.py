@@ -63,6 +63,7 @@ def group(
         grouping.visit(ref)
     for ref in sorted(grouping.floating):
         grouping.settle_if_floating(ref)
+    grouping.move_to_readers()
     return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
 
 
@@ -290,6 +291,7 @@ class _Grouping:
         """Bytes a row that need not be moved if `ref` joins `g`: results kept local, reads done once."""
         group = self.groups[g]
         local, remote = self._deps(ref, g)
+        local = self._with_floating(local)
         members = set(group.members)
         gain = sum(self._bytes(r) for r in local if r in members)
         if beside == g:
@@ -303,9 +305,65 @@ class _Grouping:
         gain += sum(self._bytes(r) for r in local if r in read_locally and r not in members)
         return gain + _GATHER * sum(self._bytes(r) for r in remote if r in gathered)
 
+    def _with_floating(self, refs: Iterable[Ref]) -> list[Ref]:
+        """`refs`, and what those of them that float would bring along."""
+        found: dict[Ref, None] = {}
+        todo = list(refs)
+        while todo:
+            r = todo.pop()
+            if r not in found:
+                found[r] = None
+                todo.extend(self.needs[r].same if r in self.floating else ())
+        return list(found)
+
     def _bytes(self, ref: Ref) -> int:
         t = self.program.types[ref]
         return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) and t.space != UNIT else 0
+
+    # -------------------------------------------------------- second thoughts
+
+    def move_to_readers(self) -> None:
+        """Computes row-wise values where they are read, if that is one kernel and what they are made of is stored.
+
+        They were placed beside what they are made of, since nobody had asked for them yet.
+        """
+        outputs, read_by = set(self.program.outputs), self._read_by()
+        for ref in sorted(self.along, reverse=True):
+            g, readers = self.group_of[ref], read_by.get(ref, {})
+            groups = {self.group_of[m] for m in readers}
+            here = self.groups[g]
+            moves = ref not in outputs and ref not in self.products and self._is_row_wise(ref) and here.rows is not None
+            if not moves or g in groups or len(groups) != 1 or not all(readers.values()):
+                continue
+            (h,) = groups
+            own = self.needs[ref].same
+            stored = (r for r in own if self.group_of.get(r) == g and r not in outputs)
+            if self.groups[h].rows != here.rows or any(
+                all(self.group_of[m] == g for m in read_by[r] if m != ref) for r in stored
+            ):
+                continue
+            there = {r for m in self.groups[h].members for r in self._deps(m, h)[0]}
+            if sum(self._bytes(r) for r in own if r not in there) <= 2 * self._bytes(ref):
+                here.members.remove(ref)
+                self._join(ref, h)
+
+    def _is_row_wise(self, ref: Ref) -> bool:
+        return self.along[ref] is None and not is_push(self.program, ref)
+
+    def _read_by(self) -> dict[Ref, dict[Ref, bool]]:
+        """The members and calls that read each value, and whether each does so at its own row alone."""
+        found: dict[Ref, dict[Ref, bool]] = {}
+        for g, group in enumerate(self.groups):
+            for m in group.members:
+                local, remote = self._deps(m, g) if group.rows is not None else ([], list(self._called(m)))
+                for r in local:
+                    found.setdefault(r, {})[m] = True
+                for r in remote:
+                    found.setdefault(r, {})[m] = False
+        return found
+
+    def _called(self, ref: Ref) -> set[Ref]:
+        return self._through_structure(call_operands(self.program, ref))
 
     # -------------------------------------------------------- order between groups
 
@@ -356,7 +414,7 @@ class _Grouping:
         for g, group in enumerate(self.groups):
             for ref in group.members:
                 if group.rows is None:
-                    out |= self._through_structure(call_operands(self.program, ref))
+                    out |= self._called(ref)
                     continue
                 local, remote = self._deps(ref, g)
                 out.update(r for r in (*local, *remote) if self.group_of.get(r) != g)
