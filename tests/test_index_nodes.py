@@ -23,11 +23,14 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     JoinIndices,
+    Kept,
+    LaidOut,
     MapOf,
     MapType,
     MatMul,
     Node,
     NumbersOfSegments,
+    Own,
     PairIndex,
     PairsType,
     Program,
@@ -64,6 +67,10 @@ WELL_TYPED: list[tuple[Node, tuple[ValueType, ...], ValueType]] = [
     (After(0, (1, 2)), (wide, index, of), wide),
     (After(0, ()), (wide,), wide),
     (AssertIndex(0, 5), (Type(E, (3, 1), DType.i64),), AnyType("none")),
+    (LaidOut(0, (1, 0)), (wide,), wide),
+    (LaidOut(0, (2, 0, 1), True), (AnyType("f32[2, s0, 4]"),), AnyType("f32[2, s0, 4]")),
+    (Own(0, ()), (Type(UNIT, (), DType.f32),), Type(UNIT, (), DType.f32)),
+    (Kept(0), (wide,), wide),
 ]
 
 
@@ -71,7 +78,7 @@ WELL_TYPED: list[tuple[Node, tuple[ValueType, ...], ValueType]] = [
 def test_each_node_has_a_type_and_text_that_reads_back(node: Node, given: tuple[ValueType, ...], t: ValueType) -> None:
     assert infer(node, given) == t
     count = len(given)
-    first = [Input(f"in{i}", g) if isinstance(g, Type) else UniquePairs(0, 0, P) for i, g in enumerate(given)]
+    first = [Input(f"in{i}", g) if isinstance(g, Type | AnyType) else UniquePairs(0, 0, P) for i, g in enumerate(given)]
     spaces = tuple((s, "") for s in (V, W, E, F, P, U))
     program = Program((*first, node), (*given, t), (*("",) * count, "m.py:1 x"), (), spaces)
     assert parse(show(program)) == program
@@ -173,6 +180,9 @@ def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
         (After(0, (3,)), (wide,), "is not an earlier node"),
         (After(0, ()), (of,), "must be a value"),
         (AssertIndex(0, 3), (wide,), "expected integers"),
+        (LaidOut(0, (0,)), (of,), "must be a tensor"),
+        (Own(0, (0,)), (MapType(E, V),), "must be a tensor"),
+        (Kept(0), (of,), "must be a tensor"),
     ],
 )  # fmt: skip
 def test_wrong_operands_are_refused(node: Node, given: tuple[ValueType, ...], complaint: str) -> None:
@@ -323,6 +333,19 @@ def test_waiting_changes_no_value() -> None:
     program = b.program([b.add(After(x, (y,)))], [(E, "s0"), (V, "s1")])
     given = torch.randn(3, 2)
     assert interp(program, {"x": given, "y": torch.ones(0)})[0] is given
+
+
+def test_memory_changes_no_number() -> None:
+    x = torch.randn(4, 3)
+    b = Builder()
+    ref = b.add(Input("x", Type(E, (3,), DType.f32)))
+    program = b.program([b.add(n) for n in (LaidOut(ref, (1, 0)), Own(ref, (0, 1)), Kept(ref))], [(E, "s0")])
+    turned, own, kept = interp(program, {"x": x})
+    assert turned.stride() == (1, 4) and own is x and kept.data_ptr() != x.data_ptr()
+    for value in (turned, own, kept):
+        assert torch.equal(value, x)
+    (whole,) = interp(b.program([b.add(LaidOut(ref, (0, 1), True))], [(E, "s0")]), {"x": x[1:]})
+    assert whole.storage_offset() == 0 and torch.equal(whole, x[1:])
 
 
 # ---------------------------------------------------------------- once a graph

@@ -11,7 +11,6 @@ import torch
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.layouts import KEPT, LAID_OUT, OWN
 from graphweave.ir.message.nodes import (
     AnyType,
     AssertIndex,
@@ -115,9 +114,7 @@ SIZE_FUNCTIONS = {"Max": "max", "Min": "min"}
 """Functions in expressions of sizes, and Python's names of them."""
 
 
-_NO_WORK = frozenset({
-    "builtin.getitem", LAID_OUT, OWN, KEPT, "aten._assert_scalar.default", "aten.scalar_tensor.default",
-})  # fmt: skip
+_NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
 
 
 def is_work(program: Program, ref: Ref) -> bool:

@@ -19,7 +19,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.layouts import OWN, Promise, memory_of, settled
+from graphweave.ir.message.layouts import Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
     AnyType,
     Aten,
@@ -30,6 +30,7 @@ from graphweave.ir.message.nodes import (
     MapType,
     Node,
     Opaque,
+    Own,
     PairsType,
     Part,
     Permute,
@@ -191,7 +192,7 @@ class Wrapper:
         node = self._program.nodes[ref]
         if isinstance(node, ToUnit):
             return "None"
-        if isinstance(node, Aten) and node.target == OWN:
+        if isinstance(node, Own):
             return self._own(ref, node)
         refs = tuple(dict.fromkeys(call_operands(self._program, ref)))
         args = "".join(f", {self._ensure(r)}" for r in refs)
@@ -209,13 +210,11 @@ class Wrapper:
                 self._ensure(size)
         return self._ready[ref]
 
-    def _own(self, ref: Ref, node: Aten) -> str:
+    def _own(self, ref: Ref, node: Own) -> str:
         """A tensor of which results are views: in memory that no argument shares."""
-        (x,), order = operands(node), node.args[1]
-        assert isinstance(order, tuple)
-        name = self._ensure(x)
-        self._scope[f"p{ref}"] = Promise(order)  # type: ignore[arg-type]
-        self._line(f"v{ref} = settled({name}, p{ref}, taken)", (x,))
+        name = self._ensure(node.x)
+        self._scope[f"p{ref}"] = Promise(node.order)
+        self._line(f"v{ref} = settled({name}, p{ref}, taken)", (node.x,))
         self._ready[ref] = f"v{ref}"
         return self._ready[ref]
 

@@ -13,7 +13,6 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType
-from graphweave.ir.message.layouts import laid_out, own
 from graphweave.ir.message.nodes import Arg, Atom, Operand, Ref
 
 TORCH_DTYPE: dict[DType, torch.dtype] = {
@@ -48,9 +47,6 @@ _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(builtins, name) for name in ("max", "min", "abs", "round", "int", "float", "bool", "len")},
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     "truediv": _truediv,
-    "_laid_out": laid_out,
-    "_own": own,
-    "_kept": torch.clone,
 }
 _BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()} | {operator.truediv: "truediv"}
 _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)

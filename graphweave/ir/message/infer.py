@@ -11,6 +11,7 @@ from graphweave.ir.message.nodes import (
     NOTHING,
     AddMatMul,
     After,
+    AnyType,
     AssertIndex,
     Aten,
     Broadcast,
@@ -21,11 +22,14 @@ from graphweave.ir.message.nodes import (
     Input,
     Join,
     JoinIndices,
+    Kept,
+    LaidOut,
     MapOf,
     MapType,
     MatMul,
     Node,
     NumbersOfSegments,
+    Own,
     Pad,
     PairIndex,
     PairPart,
@@ -88,6 +92,11 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             for other in others:
                 _at(other, types, node)
             return _value(x, types, node)
+        case LaidOut(x) | Own(x) | Kept(x):
+            held = _at(x, types, node)
+            if not isinstance(held, Type | AnyType):
+                raise IRError(f"{node!r}: operand %{x} must be a tensor (got {held})")
+            return held
         case AssertIndex(index):
             t = _value(index, types, node)
             _expect(not t.dtype.is_float, node, "integers", t)

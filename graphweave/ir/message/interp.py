@@ -18,6 +18,7 @@ from graphweave.core.errors import DataError, IRError
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
+from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import (
     AddMatMul,
     After,
@@ -32,12 +33,15 @@ from graphweave.ir.message.nodes import (
     Input,
     Join,
     JoinIndices,
+    Kept,
+    LaidOut,
     MapOf,
     MapType,
     MatMul,
     Node,
     NumbersOfSegments,
     Opaque,
+    Own,
     Pad,
     PairIndex,
     PairsType,
@@ -129,6 +133,12 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
             return numbers_of_segments(_rows_of_each(of, rows_of), numbers, device)
         case After(x):
             return values[x]
+        case LaidOut(x, order, whole):
+            return laid_out(values[x], order, whole)
+        case Own(x, order):
+            return laid_out(values[x], order, True)
+        case Kept(x):
+            return torch.clone(values[x])
         case AssertIndex(index, size):
             return check_columns(values[index], size)
         case Aten(target, args, kwargs):

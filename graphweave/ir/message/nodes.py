@@ -371,6 +371,33 @@ class AssertIndex:
     size: int
 
 
+# ---------------------------------------------------------------- memory
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """out = x, its dims in memory in `order`, outermost first, without gaps; `whole`: from where its memory starts."""
+
+    x: Ref
+    order: tuple[int, ...]
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """out = x, laid out whole in `order` in memory that no argument of the program lies in."""
+
+    x: Ref
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """out = a copy of x for the backward, as a user may overwrite x before it."""
+
+    x: Ref
+
+
 # ---------------------------------------------------------------- outside the algebra
 
 
@@ -407,8 +434,9 @@ class Aten:
 
 
 Opaque: TypeAlias = (
-    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | After | AssertIndex | Aten
-)
+    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | After | AssertIndex
+    | LaidOut | Own | Kept | Aten
+)  # fmt: skip
 """What is executed as one call, whose result lies in memory: no kernel computes it, nor looks into it."""
 
 Node: TypeAlias = (

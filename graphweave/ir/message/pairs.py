@@ -13,7 +13,7 @@ from graphweave.ir.message.fingerprint import fingerprint
 from graphweave.ir.message.nodes import MapOf, Node, Ref
 
 
-class Pairs(NamedTuple):
+class PairTensors(NamedTuple):
     """The value of `UniquePairs`, int64: which pair each row has, and the two ends of each pair."""
 
     rows: Tensor
@@ -21,7 +21,7 @@ class Pairs(NamedTuple):
     b: Tensor
 
 
-def unique_pairs(a: Tensor, b: Tensor) -> Pairs:
+def unique_pairs(a: Tensor, b: Tensor) -> PairTensors:
     """The pairs (a[i], b[i]) of `a` and `b`, integer [n], ordered by b, then a.
 
     Values may be negative; their ranges may not span more than 2**63 pairs.
@@ -29,11 +29,11 @@ def unique_pairs(a: Tensor, b: Tensor) -> Pairs:
     a, b = a.long(), b.long()
     if not a.numel():
         empty = a.new_empty(0)
-        return Pairs(empty, empty.clone(), empty.clone())
+        return PairTensors(empty, empty.clone(), empty.clone())
     (low, high), first = torch.aminmax(a), b.min()
     width = high - low + 1
     keys, rows = torch.unique((b - first) * width + (a - low), return_inverse=True)
-    return Pairs(rows, keys % width + low, keys.div(width, rounding_mode="floor") + first)
+    return PairTensors(rows, keys % width + low, keys.div(width, rounding_mode="floor") + first)
 
 
 def pair_space(nodes: Sequence[Node], m: Ref, t: Ref) -> Space:

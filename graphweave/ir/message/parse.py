@@ -64,7 +64,9 @@ _TOKEN = re.compile(
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
 _BY_FIELDS = {
-    kind.__name__.lower(): kind for kind in (Pull, MatMul, AddMatMul, Gram, *get_args(Opaque)) if kind is not Aten
+    kind.__name__.lower(): kind
+    for kind in (Pull, MatMul, AddMatMul, Gram, Join, Part, *get_args(Opaque))
+    if kind is not Aten
 }
 """Nodes whose text is that of their fields."""
 
@@ -178,12 +180,6 @@ class _Line:
                 x = self.ref()
                 self.take(",")
                 return Push(x, self.ref(), self.member(Fold, fold), self.empty(), self.flag("fused"))
-            case "join":
-                space = self.space()
-                return Join(self.refs(), space)
-            case "part":
-                x, at = self.ref(), self.keyword_int("at")
-                return Part(x, self.several(self.space), at)
             case "concat":
                 dim = self.keyword_int("dim")
                 return Concat(self.refs(), dim)

@@ -20,14 +20,12 @@ from graphweave.ir.message.nodes import (
     Concat,
     Const,
     Input,
-    Join,
     MapOf,
     MapType,
     Node,
     Operand,
     Pad,
     PairsType,
-    Part,
     Permute,
     Pointwise,
     Program,
@@ -101,10 +99,6 @@ def show_node(node: Node) -> str:
             return f"pad %{x} dim={dim} {before}, {after}"
         case Concat(xs, dim):
             return f"concat dim={dim} {_refs(xs)}".rstrip()
-        case Join(xs, space):
-            return f"join {_space(space)} {_refs(xs)}".rstrip()
-        case Part(x, of, at):
-            return f"part %{x} at={at} {', '.join(map(_space, of))}".rstrip()
         case Aten(target, args, kwargs, _, serial):
             given = [*map(_arg, args), *(f"{_name(k)}={_arg(a)}" for k, a in kwargs)]
             return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")
