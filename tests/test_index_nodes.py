@@ -100,11 +100,11 @@ space P = ""
 %3: U[] i64 = joinindices %1, %2 of=[V, W] at=[0, 1] wraps=[false, true] space=U  # net.py:3 x[src]
 %4: U[] i64 = numbersofsegments of=[E, F] numbers=[0, 1] space=U
 %5: N[] i64 = rowsofsegments of=[W, V] at=[1, 0] space=N
-%6: pairs U -> P = uniquepairs %3, %4 space=P
-%7: U[] i64 = pairindex %6 part=rows
-%8: P[] i64 = pairindex %6 part=b
+%6: pairs U -> P = uniquepairs %3, %4 P
+%7: U[] i64 = pairindex %6 rows
+%8: P[] i64 = pairindex %6 b
 %9: V[4] f32 = after %0, %7, %8
-%10: any "none" = assertindex %1 size=7
+%10: any "none" = assertindex %1 7
 return %5, %7, %8, %9
 """
 
@@ -137,10 +137,10 @@ def test_a_space_may_have_any_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("uniquepairs %0 space=P", "expected an operand such as %3 as b"),
-        ("uniquepairs %0, %0, %0 space=P", "expected only the operands a, b"),
-        ("uniquepairs %0, %0", "expected 'space'"),
-        ("assertindex %0 size=x", "expected a number"),
+        ("uniquepairs %0 P", "expected an operand such as %3 as b"),
+        ("uniquepairs %0, %0, %0 P", "expected only the operands a, b"),
+        ("uniquepairs %0, %0", "expected a name"),
+        ("assertindex %0 x", "expected an integer"),
         ("after", "expected an operand such as %3 as x"),
     ],
 )
@@ -198,7 +198,7 @@ def test_wrong_operands_are_refused(node: Node, given: tuple[ValueType, ...], co
         ("of=[W, V]", "of=[W, X]", "space X is not declared"),
         ("pairs U -> P", "pairs E -> P", "must be PairsType"),
         ("after %0, %7, %8", "after %0, %7, %10", "must come earlier"),
-        ("%8: P[] i64 = pairindex %6 part=b", "%8: pairs U -> P = uniquepairs %4, %3 space=P", "pairs of another"),
+        ("%8: P[] i64 = pairindex %6 b", "%8: pairs U -> P = uniquepairs %4, %3 P", "pairs of another"),
     ],
 )  # fmt: skip
 def test_verify_refuses(old: str, new: str, complaint: str) -> None:

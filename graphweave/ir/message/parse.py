@@ -14,38 +14,26 @@ from typing import Any, NoReturn, TypeVar, get_args
 from graphweave.core.errors import ParseError
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.nodes import (
-    AddMatMul,
     AnyType,
     Arg,
     Aten,
     Atom,
-    Broadcast,
-    Cast,
     Concat,
     Const,
-    Gram,
     Input,
-    Join,
     MapOf,
     MapType,
-    MatMul,
     Node,
-    Opaque,
     Operand,
     Pad,
     PairsType,
-    Part,
-    Permute,
     Pointwise,
     Program,
-    Pull,
     Push,
     Random,
     Reduce,
     Ref,
-    Reshape,
     Slice,
-    ToUnit,
     Type,
     ValueType,
 )
@@ -64,10 +52,9 @@ _TOKEN = re.compile(
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
 _BY_FIELDS = {
-    kind.__name__.lower(): kind
-    for kind in (Pull, MatMul, AddMatMul, Gram, Join, Part, *get_args(Opaque))
-    if kind is not Aten
-}
+    kind.__name__.lower(): kind for kind in get_args(Node)
+    if kind not in (Input, Const, Random, MapOf, Push, Pointwise, Reduce, Slice, Pad, Concat, Aten)
+}  # fmt: skip
 """Nodes whose text is that of their fields."""
 
 _CONSTANTS: dict[str, float] = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
@@ -174,8 +161,6 @@ class _Line:
                 index = self.ref()
                 self.take("to")
                 return MapOf(index, self.space(), self.flag("wrap"))
-            case "tounit":
-                return ToUnit(self.space())
             case "push":
                 x = self.ref()
                 self.take(",")
@@ -185,7 +170,7 @@ class _Line:
                 return Concat(self.refs(), dim)
             case "call":
                 return self.call(t)
-            case "cast" | "reduce" | "reshape" | "broadcast" | "permute" | "slice" | "pad":
+            case "reduce" | "slice" | "pad":
                 return self.reshaping(head, fold)
             case _ if word in _BY_FIELDS:
                 return self.node_of(_BY_FIELDS[word])
@@ -193,8 +178,9 @@ class _Line:
                 return Pointwise(self.member(Op, word), self.refs())
 
     def node_of(self, kind: type) -> Node:
-        """A node as its fields: operands in their order, then what else there is by name."""
+        """A node as its fields: operands in their order, then what else there is, by name where that is several."""
         refs = list(self.refs())
+        named = sum("Ref" not in str(f.type) for f in fields(kind)) > 1
         given: dict[str, Any] = {}
         for f in fields(kind):
             if f.type == "tuple[Ref, ...]":
@@ -204,7 +190,8 @@ class _Line:
                     self.fail(f"an operand such as %3 as {f.name}")
                 given[f.name] = refs.pop(0) if refs else None
             else:
-                given[f.name] = self.keyword(f.name, partial(self.field, str(f.type)))
+                read = partial(self.field, str(f.type))
+                given[f.name] = self.keyword(f.name, read) if named else read()
         if refs:
             self.fail(f"only the operands {', '.join(given)}")
         return kind(**given)
@@ -212,21 +199,23 @@ class _Line:
     def field(self, annotation: str) -> Any:
         if annotation.startswith("tuple["):
             return self.block(partial(self.field, annotation[len("tuple[") : -len(", ...]")]))
-        return self.space() if annotation == "Space" else self.value() if annotation in ("int", "bool") else self.name()
+        match annotation:
+            case "Space":
+                return self.space()
+            case "DType":
+                return self.member(DType, self.word("an element type"))
+            case "int":
+                return self.integer()
+            case "bool":
+                return self.value()
+            case _:
+                return self.name()
 
     def reshaping(self, head: str, fold: str) -> Node:
         x = self.ref()
         match head:
-            case "cast":
-                return Cast(x, self.member(DType, self.word("an element type")))
             case "reduce":
                 return Reduce(x, self.member(Fold, fold), self.ints(), self.flag("keepdim"))
-            case "reshape":
-                return Reshape(x, self.ints())
-            case "broadcast":
-                return Broadcast(x, self.ints())
-            case "permute":
-                return Permute(x, self.ints())
             case "slice":
                 dim, start = self.keyword_int("dim"), self.integer()
                 self.take(":")

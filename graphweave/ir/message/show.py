@@ -8,15 +8,13 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
-from graphweave.core.types import Space
+from graphweave.core.types import DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     AnyType,
     Arg,
     Aten,
     Atom,
-    Broadcast,
-    Cast,
     Concat,
     Const,
     Input,
@@ -26,16 +24,13 @@ from graphweave.ir.message.nodes import (
     Operand,
     Pad,
     PairsType,
-    Permute,
     Pointwise,
     Program,
     Push,
     Random,
     Reduce,
     Ref,
-    Reshape,
     Slice,
-    ToUnit,
     Type,
     ValueType,
 )
@@ -76,23 +71,13 @@ def show_node(node: Node) -> str:
             return f"random %{seed}"
         case MapOf(index, cod, wrap):
             return f"map %{index} to {_space(cod)}" + (" wrap" if wrap else "")
-        case ToUnit(dom):
-            return f"tounit {_space(dom)}"
         case Push(x, m, fold, empty, fused):
             missing = "" if repr(empty) == "0.0" else f" empty={_literal(empty)}"
             return f"push.{fold.value} %{x}, %{m}{missing}" + (" fused" if fused else "")
         case Pointwise(op, args):
             return f"{op.value} {_refs(args)}".rstrip()
-        case Cast(x, dtype):
-            return f"cast %{x} {dtype.value}"
         case Reduce(x, fold, dims, keepdim):
             return f"reduce.{fold.value} %{x} {list(dims)}" + (" keepdim" if keepdim else "")
-        case Reshape(x, shape):
-            return f"reshape %{x} {list(shape)}"
-        case Broadcast(x, shape):
-            return f"broadcast %{x} {list(shape)}"
-        case Permute(x, perm):
-            return f"permute %{x} {list(perm)}"
         case Slice(x, dim, start, stop, step):
             return f"slice %{x} dim={dim} {start}:{stop}:{step}"
         case Pad(x, dim, before, after):
@@ -104,7 +89,7 @@ def show_node(node: Node) -> str:
             return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")
         case _:
             others = [f for f in fields(node) if "Ref" not in str(f.type)]
-            said = [f"{f.name}={_field(getattr(node, f.name))}" for f in others]
+            said = [f"{f.name}=" * (len(others) > 1) + _field(getattr(node, f.name)) for f in others]
             return " ".join(filter(None, (operation(node), _refs(operands(node)), *said)))
 
 
@@ -117,6 +102,8 @@ def _field(value: Any) -> str:
     match value:
         case Space():
             return _space(value)
+        case DType():
+            return value.value
         case str():
             return _name(value)
         case tuple():
