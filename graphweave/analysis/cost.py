@@ -31,7 +31,6 @@ from graphweave.core.types import EXPENSIVE, UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
-    Aten,
     Cast,
     Concat,
     Const,
@@ -40,6 +39,7 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     MatMul,
+    Opaque,
     Pad,
     Pointwise,
     Program,
@@ -124,7 +124,7 @@ class _Counter:
 
     def _made_by_walks(self, ref: Ref) -> bool:
         """A value of edges that kernels make again, although it depends on the graph alone."""
-        return self._on_edges(ref) and not isinstance(self.nodes[ref], Aten | Input)
+        return self._on_edges(ref) and not isinstance(self.nodes[ref], Opaque | Input)
 
     def count(self) -> Cost:
         totals = self._walks_of_pushes()
@@ -165,7 +165,7 @@ class _Counter:
                     self._mark(node.x, {(late, node.map, None)})
             elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
-            elif isinstance(node, Aten) or is_typed(self.program, ref):
+            elif isinstance(node, Opaque) or is_typed(self.program, ref):
                 for r in call_operands(self.program, ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
@@ -227,7 +227,7 @@ class _Counter:
         if isinstance(node, Pull) and ref not in self.given:
             return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
         leaf = (
-            isinstance(node, Input | Aten)
+            isinstance(node, Input | Opaque)
             or is_typed(self.program, ref)
             or (ref in self.given and not is_structure(node))
         )
@@ -238,7 +238,7 @@ class _Counter:
     def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Aten) or is_typed(self.program, ref):
+            if ref in self.given or isinstance(node, Pull | Input | Opaque) or is_typed(self.program, ref):
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
                 if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
@@ -368,7 +368,7 @@ class _Counter:
     def _is_call(self, ref: Ref) -> bool:
         """Whether the node is run by itself, on tensors."""
         product = isinstance(self.nodes[ref], MatMul | Gram) and ref not in self.joined
-        return product or isinstance(self.nodes[ref], Aten) or is_typed(self.program, ref)
+        return product or isinstance(self.nodes[ref], Opaque) or is_typed(self.program, ref)
 
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""

@@ -14,7 +14,6 @@ from graphweave.compiler.plan import Plan
 from graphweave.core.types import UNIT
 from graphweave.ir.message.nodes import (
     AddMatMul,
-    Aten,
     Gram,
     Input,
     MapType,
@@ -25,7 +24,7 @@ from graphweave.ir.message.nodes import (
     Ref,
     Type,
 )
-from graphweave.ir.message.show import show, show_type
+from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.parameters import value_name
 from graphweave.passes.rewritten import Rewritten, Step
 from graphweave.schedule.regions import Region
@@ -191,9 +190,8 @@ def describe(
         node = program.nodes[step.ref]
         products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
         if is_work(program, step.ref):
-            assert isinstance(node, Aten)
             why = refused.get(step.ref, "no kernel computes it")
-            fallbacks.append(FallbackNote(node.target, glossary.in_words(program, why), program.locs[step.ref]))
+            fallbacks.append(FallbackNote(operation(node), glossary.in_words(program, why), program.locs[step.ref]))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))
     return GraphNote(
