@@ -25,10 +25,12 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Place,
     Prefetch,
     Raise,
     Rescaled,
     Role,
+    Rows,
     Stmt,
     Store,
     TileArray,
@@ -289,28 +291,59 @@ class _Verifier:
         self._inside_tile(stmt.tile, scope, place)
         x = self._tile_row(stmt.x, stmt.tile, scope, place)
         if isinstance(stmt, TileMatMul):
-            y, whole, role = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output), stmt.w, Role.input
+            y = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output)
             if stmt.out in (stmt.x, stmt.w):
                 fail(place, f"'{stmt.out}' is both operand and result.")
             if stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != y:
                 fail(place, f"'{stmt.add}' must have {y} elements a row.")
-            types = {scope.types[n] for n in (stmt.x, stmt.out, stmt.add or stmt.x) if n in scope.types}
+            types = {self._element_type(n, scope) for n in (stmt.x, stmt.out, stmt.add or stmt.x)}
+            whole, numel = stmt.w, self._matrix(stmt, scope, place)
         else:
-            y, whole, role = self._tile_row(stmt.y, stmt.tile, scope, place), stmt.out, Role.total
-            types = {scope.types[n] for n in (stmt.x, stmt.y) if n in scope.types}
-        buffer = self.buffers.get(whole)
-        if buffer is None or buffer.role is not role or buffer.rows is not None or buffer.fold not in (None, Fold.sum):
-            fail(place, f"'{whole}' is not {'shared data' if role is Role.input else 'a total that sums'}.")
-            return
-        if math.prod(buffer.shape) != x * y:
-            fail(place, f"'{whole}' must have {x} x {y} elements (got {buffer.shape}).")
-        half = role is Role.input and buffer.dtype in (DType.f16, DType.bf16) and types == {DType.f32}
-        if not half and (types != {buffer.dtype} or not buffer.dtype.is_float):
+            y = self._tile_row(stmt.y, stmt.tile, scope, place)
+            types = {self._element_type(n, scope) for n in (stmt.x, stmt.y)}
+            whole, numel = stmt.out, self._sum(stmt.out, scope, place)
+        if stmt.blocks < 1 or x % stmt.blocks or y % stmt.blocks:
+            fail(place, f"rows of {x} and {y} elements do not consist of {stmt.blocks} blocks.")
+        if numel * stmt.blocks != x * y:
+            blocks = "" if stmt.blocks == 1 else f"{stmt.blocks} x "
+            fail(place, f"'{whole}' must have {blocks}{x // stmt.blocks} x {y // stmt.blocks} elements (got {numel}).")
+        dtype = scope.types[whole]
+        half = isinstance(stmt, TileMatMul) and dtype in (DType.f16, DType.bf16) and types == {DType.f32}
+        if not half and (types != {dtype} or not dtype.is_float):
             fail(place, "operands and result must be of one float type.")
 
-    def _tile_row(self, name: str, tile: str, scope: _Scope, place: str, role: Role = Role.input) -> int:
+    def _matrix(self, stmt: TileMatMul, scope: _Scope, place: str) -> int:
+        """Elements of the matrices that rows are multiplied by."""
+        buffer = self.buffers.get(stmt.w)
+        if stmt.row is not None:
+            if scope.types.get(stmt.row) not in _INDEX:
+                fail(place, f"'{stmt.row}' is not an index here.")
+            if buffer is None or buffer.role is not Role.input or buffer.rows is None:
+                raise IRError(f"{place}: '{stmt.w}' is not an input with rows.")
+            return math.prod(buffer.shape)
+        if stmt.w in scope.allocs:
+            return math.prod(scope.allocs[stmt.w])
+        if buffer is None or buffer.role is not Role.input or buffer.rows is not None:
+            raise IRError(f"{place}: '{stmt.w}' is neither shared data nor an alloc of the row.")
+        return math.prod(buffer.shape)
+
+    def _sum(self, name: str, scope: _Scope, place: str) -> int:
+        """Elements of what a gram adds to."""
+        if name in scope.allocs:
+            return math.prod(scope.allocs[name])
+        buffer = self.buffers.get(name)
+        if buffer is None or buffer.role is not Role.total or buffer.fold is not Fold.sum:
+            raise IRError(f"{place}: '{name}' is neither a total that sums nor an alloc of the row.")
+        return math.prod(buffer.shape)
+
+    def _element_type(self, at: Place, scope: _Scope) -> DType:
+        return scope.types[at.buffer if isinstance(at, Rows) else at]
+
+    def _tile_row(self, at: Place, tile: str, scope: _Scope, place: str, role: Role = Role.input) -> int:
         """Elements a position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its rows."""
-        buffer, csr = self.buffers.get(name), scope.tiles[tile]
+        if isinstance(at, Rows):
+            return self._named_rows(at, scope, place, role)
+        name, buffer, csr = at, self.buffers.get(at), scope.tiles[tile]
         if scope.tile_arrays.get(name, ("", ()))[0] == tile:
             shape = scope.tile_arrays[name][1]
         elif name in self.stashes and self.stashes[name].csr == csr:
@@ -327,6 +360,16 @@ class _Verifier:
         if math.prod(shape) < 1 or not shape:
             fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
         return math.prod(shape)
+
+    def _named_rows(self, at: Rows, scope: _Scope, place: str, role: Role) -> int:
+        buffer, column = self.buffers.get(at.buffer), self.buffers.get(at.column)
+        if column is None or column.role is not Role.column:
+            fail(place, f"'{at.column}' is not a column of the kernel.")
+        if at.shift is not None and scope.types.get(at.shift) not in _INDEX:
+            fail(place, f"'{at.shift}' is not an index here.")
+        if buffer is None or buffer.role is not role or buffer.rows is None or math.prod(buffer.shape) < 1:
+            raise IRError(f"{place}: '{at.buffer}' is not an {role.name} with rows of one element or more.")
+        return math.prod(buffer.shape)
 
     def _prefetch(self, prefetch: Prefetch, scope: _Scope, place: str) -> None:
         column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
