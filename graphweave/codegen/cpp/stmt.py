@@ -9,9 +9,9 @@ from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.products import declare_turned, print_product, turn
 from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
 from graphweave.codegen.writer import Writer
-from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -108,13 +108,8 @@ class Printer:
                 self._tile_array(stmt)
             case TileRows():
                 self._rows_of_tile(stmt)
-            case TileMatMul(tile, out, x, w, add):
-                if add is None:
-                    self._product("gw_matmul", tile, (out, x, w), (x, out))
-                else:
-                    self._product("gw_addmatmul", tile, (out, add, x, w), (x, out))
-            case TileGram(tile, out, x, y):
-                self._product("gw_gram", tile, (out, x, y), (x, y))
+            case TileMatMul() | TileGram():
+                print_product(self, stmt)
 
     def _let(self, stmt: Let, rest: tuple[Stmt, ...]) -> None:
         value = expression(stmt.value, self.scope)
@@ -316,12 +311,12 @@ class Printer:
         if (array, k) in self.scope.row_pointers:
             return
         pointer = self.scope.names.derived(array, k)
-        edge = f"({self.scope.names.of(k)} - {self._first(array)})"
+        edge = f"({self.scope.names.of(k)} - {self.first(array)})"
         numel = self.scope.arrays[array].numel
         self.w.line(f"auto* const {pointer} = {self.scope.names.of(array)} + {edge} * {numel};")
         self.scope.row_pointers[array, k] = pointer
 
-    def _first(self, array: str) -> str:
+    def first(self, array: str) -> str:
         """The position of the first row of a stash or tile array."""
         walked = self.tile_of[array] if array in self.tile_of else self.stashes[array].csr
         return self.scope.names.derived(walked, "begin")
@@ -382,11 +377,13 @@ class Printer:
                 self.w.line(f"const int64_t {end} = {rest} < {last} ? {rest} : {last};")
                 self.body(stmt.body)
             return
+        declare_turned(self, stmt)
         count, number = names.derived(stmt.tile, "count"), names.of(stmt.tile)
         step = f"{number} = 0, {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size}"
         with self.w.block(f"for (int64_t {step}; {number} < {count}; ++{number})"):
             for bound, at in ((begin, number), (end, f"({number} + 1)")):
                 self.w.line(f"const int64_t {bound} = {first} + ({last} - {first}) * {at} / {count};")
+            turn(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 
     def _tile_array(self, stmt: TileArray) -> None:
@@ -395,28 +392,6 @@ class Printer:
         if stmt.name not in self.heap:
             size = max(1, self.scope.arrays[stmt.name].numel * self.tiles[stmt.tile])
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{size}];")
-
-    def _product(self, function: str, tile: str, arrays: tuple[str, ...], wide: tuple[str, str]) -> None:
-        """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
-        if any(self.scope.arrays[array].dtype in (DType.f16, DType.bf16) for array in arrays):
-            raise IRError("C++ kernels multiply edges by no matrices of half precision.")
-        names = self.scope.names
-        begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
-        extents = ", ".join(str(self.scope.arrays[array].numel) for array in wide)
-        pointers = []
-        for array in arrays:
-            numel = self.scope.arrays[array].numel
-            if array in self.stashes:
-                offset = f" + ({begin} - {self._first(array)}) * {numel}"
-            else:  # an array of the tile, an input or output of its rows, or shared data
-                offset = f" + {begin} * {numel}" if self._has_rows(array) else ""
-            pointers.append(names.of(array) + offset)
-        self.scope.headers.add("products")
-        self.w.line(f"{function}<{extents}>({', '.join(pointers)}, {end} - {begin});")
-
-    def _has_rows(self, array: str) -> bool:
-        """Whether `array` is a parameter with a row for each of the kernel's."""
-        return array not in self.tile_of and self.scope.arrays[array].has_rows
 
     def _prefetch(self, stmt: Edges, distance: int, shift: str | None) -> None:
         """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row; shifted
@@ -446,7 +421,7 @@ class Printer:
 def _multiplied(kernel: Kernel) -> list[Buffer]:
     """Inputs whose rows products read where they lie."""
     products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
-    read = {name for s in products for name in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
+    read = {place for s in products for place in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
     return [b for b in kernel.buffers if b.name in read]
 
 
