@@ -41,7 +41,8 @@ class Weight:
 
 
 PRODUCTS = 4
-"""Work of an edge whose row is multiplied by a matrix. It is more, but pieces leave sums as large as that matrix."""
+"""Work of an edge whose row is multiplied by a matrix: rows are long sooner, their pieces are smaller, and fewer. It is
+more, but a piece may leave a sum as large as that matrix."""
 
 SUMS = Weight()
 
@@ -72,7 +73,7 @@ def shortest(num_rows: int, num_edges: int, weight: Weight = SUMS) -> int:
 
 def piece_size(num_edges: int, weight: Weight = SUMS) -> int:
     """Edges of a piece of divided rows that have `num_edges` together."""
-    pieces = max(1, min(MAX_PIECES, PARTS_BYTES // max(weight.leaves, 1)))
+    pieces = max(1, min(MAX_PIECES // weight.work, PARTS_BYTES // max(weight.leaves, 1)))
     return max(PIECE // weight.work, -(-num_edges // pieces), 1)
 
 

@@ -27,7 +27,7 @@ class Options:
     prefetch_bytes: int = 16
     prefetch_distance: int = 16
     tile: int = 32
-    typed_tile: int = 48
+    typed_tile: int = 64
     stash_product: int = 256
     online: Literal["auto", "always", "never"] = "auto"
     online_tile: int = 32

@@ -21,6 +21,7 @@ from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.products import gathering, scattered, turned
 from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
+from graphweave.codegen.cpp.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
@@ -76,6 +77,9 @@ class _Unit:
             for stmt in (*statements(kernel.body), *turns)
             if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
+        self.sums = sums_of(kernel, arrays)
+        in_place = {name for name, s in self.sums.items() if s.copy is not None}
+        self.heap = [a for a in self.heap if a.name not in in_place]
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
         self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
@@ -114,7 +118,9 @@ class _Unit:
             w.line(f"    {param},")
         heap = frozenset(a.name for a in self.heap)
         walked = tuple(csr.name for csr in kernel.csrs if csr.name in self.walked)
-        printer = Printer(w, self.scope, {s.name: s for s in kernel.stashes}, heap, self.tiles, kernel.row, walked)
+        printer = Printer(
+            w, self.scope, {s.name: s for s in kernel.stashes}, heap, self.tiles, kernel.row, walked, self.sums
+        )
         with w.block("    int64_t first, int64_t last)"):
             for csr in kernel.csrs:
                 if csr.name in self.prefetching:
@@ -138,7 +144,8 @@ class _Unit:
             printer.edges_of_row()
             begin_row(w, self.scope, self.streamed, kernel.row, {b.name: ctype(b.dtype) for b in kernel.buffers})
             printer.row_pointers(kernel.row, kernel.body)
-            printer.body(kernel.body)
+            copies = [s.copy for s in self.sums.values() if s.copy is not None]
+            printer.body(tuple(s for s in kernel.body if s not in copies))
             end_row(w, self.scope, self.streamed, kernel.row)
 
     # ------------------------------------------------------------ the entry point

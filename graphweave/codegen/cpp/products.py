@@ -125,7 +125,8 @@ def _print_by_rows(p: Printer, stmt: TileMatMul | TileGram) -> None:
     template = ", ".join(map(str, extents))
     if isinstance(stmt, TileGram):
         y = _rows(p, stmt.y, tile, "const ")
-        p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known});")
+        add = f"{names.of(tile)} > 0" if stmt.out in p.sums else "true"
+        p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {add});")
         return
     if stmt.add is not None:
         raise IRError("a product that is added to rows finds them, and its own, one after the other.")

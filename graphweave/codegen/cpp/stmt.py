@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
@@ -10,6 +10,7 @@ from itertools import product
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.products import declare_turned, print_product, turn
+from graphweave.codegen.cpp.sums import Sum
 from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType, Fold
@@ -51,7 +52,8 @@ _SHORT = 4  # lanes of a fold that are written out
 @dataclass(frozen=True, slots=True)
 class Printer:
     """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
-    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for."""
+    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for; `sums`
+    are arrays that the first tile of a row sets."""
 
     w: Writer
     scope: Scope
@@ -60,6 +62,7 @@ class Printer:
     tiles: dict[str, int]
     row: str
     walked: tuple[str, ...]
+    sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
 
@@ -132,9 +135,17 @@ class Printer:
         if info.is_scalar:
             self.w.line(f"{ctype(stmt.dtype)} {name}{'' if fill is None else f' = {fill}'};")
             return
-        if stmt.name not in self.heap:
+        sum_ = self.sums.get(stmt.name)
+        if sum_ is not None and sum_.copy is not None:
+            pointer = self.scope.row_pointers.get((sum_.output, self.row))
+            row = row_offset(Var(self.row), info.numel, self.scope)
+            self.w.line(f"auto* const {name} = {pointer or f'{self.scope.names.of(sum_.output)} + {row}'};")
+        elif stmt.name not in self.heap:
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{max(1, info.numel)}];")
         if fill is not None and info.numel:
+            if sum_ is not None:
+                begin, end = (self.scope.names.derived(sum_.csr, what) for what in ("begin", "end"))
+                self.w.line(f"if ({begin} == {end})")
             self.w.flush_left("#pragma omp simd")
             self.w.line(f"for (int64_t gw_i = 0; gw_i < {info.numel}; ++gw_i) {name}[gw_i] = {fill};")
 
@@ -364,8 +375,7 @@ class Printer:
         self.row_pointers(k, body)
 
     def _tiles(self, stmt: Tiles) -> None:
-        """Tiles of one row are equally long, give or take one, where products run: a short last one would waste
-        registers."""
+        """Tiles of one row are about equally long where products run: a short last one would waste registers."""
         names = self.scope.names
         first, last = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
         begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
@@ -378,11 +388,13 @@ class Printer:
                 self.body(stmt.body)
             return
         declare_turned(self, stmt)
-        count, number = names.derived(stmt.tile, "count"), names.of(stmt.tile)
-        step = f"{number} = 0, {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size}"
-        with self.w.block(f"for (int64_t {step}; {number} < {count}; ++{number})"):
-            for bound, at in ((begin, number), (end, f"({number} + 1)")):
-                self.w.line(f"const int64_t {bound} = {first} + ({last} - {first}) * {at} / {count};")
+        number, count, size = names.of(stmt.tile), names.derived(stmt.tile, "count"), names.derived(stmt.tile, "size")
+        self.w.line(f"const int64_t {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size};")
+        divided = f"{count} > 1 ? ({last} - {first} + {count} - 1) / {count} : {last} - {first}"
+        self.w.line(f"const int64_t {size} = {divided};")
+        with self.w.block(f"for (int64_t {number} = 0; {number} < {count}; ++{number})"):
+            self.w.line(f"const int64_t {begin} = {first} + {number} * {size};")
+            self.w.line(f"const int64_t {end} = {begin} + {size} < {last} ? {begin} + {size} : {last};")
             turn(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 

@@ -32,7 +32,7 @@ GW_INLINE void gw_turn(T* to, const T* from) {
 }
 
 // Rows of one block of columns: the operand of a product.
-template <class T, class X, class Out, int B, int K, int J>
+template <class T, class X, class Out, int B, int K, int J, int MOST>
 struct gw_times {
   const T* const* x;
   T* const* out;
@@ -41,7 +41,7 @@ struct gw_times {
   bool streams, fetches_no_result;
   X rows;
   Out results;
-  int64_t n, known;  // rows of the tile, and how many come from its first on
+  int64_t known;  // positions from the tile's first on
   static constexpr int64_t count = K;
   GW_INLINE_MEMBER const T* row(int64_t i) const { return x[i] + from; }
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return x[i][from + k]; }
@@ -54,10 +54,10 @@ struct gw_times {
     op.out += i;
     return op;
   }
-  // prefetches the rows that the next tile reads, and writes
+  // prefetches rows that a tile of MOST would leave to the next, to read and to write
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from != 0) return;
-    for (int64_t k = n + begin; k < n + stop && k < known; ++k) {
+    for (int64_t k = MOST + begin; k < MOST + stop && k < known; ++k) {
       if (rows.index) gw_fetch<false, 3>(rows.row(k, B * K), B * K * sizeof(T));
       if (results.index && !fetches_no_result) gw_fetch<true, 3>(results.row(k, B * J), B * J * sizeof(T));
     }
@@ -87,8 +87,8 @@ GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known,
   }
   for (int64_t b = 0; b < B; ++b)
     gw_rows_times<gw_is_narrow<T, J>(), K, J, T>(
-        gw_times<T, X, Out, B, K, J>{from, into, b * K, b * J, w + b * K * J, lines && streams,
-                                     (lines || stages) && streams, x, out, n, known},
+        gw_times<T, X, Out, B, K, J, MOST>{from, into, b * K, b * J, w + b * K * J, lines && streams,
+                                           (lines || stages) && streams, x, out, known},
         n);
   if (stages && streams)
     for (int64_t i = 0; i < n; ++i) gw_stream(out.row(i, B * J), into[i], B * J * sizeof(T));
@@ -96,7 +96,7 @@ GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known,
 
 // An element of a gram is a sum over rows: the operand of a product. i counts elements of x's rows, or of y's if NARROW,
 // where the result is computed as [J, K].
-template <class T, class X, class Y, int B, int K, int J, bool NARROW>
+template <class T, class X, class Y, int B, int K, int J, int MOST, bool NARROW>
 struct gw_outer {
   static constexpr int64_t height = NARROW ? J : K, columns = NARROW ? K : J;
   const T* const* x;
@@ -118,12 +118,12 @@ struct gw_outer {
     op.part += i * columns;
     return op;
   }
-  // prefetches some of the rows that the next tile reads: those that are as far in it as i in all elements
+  // prefetches some of the rows that a tile of MOST would leave to the next: those as far in it as i in all elements
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from + into != 0) return;
-    for (int64_t k = begin * count / height; k < stop * count / height && count + k < known; ++k) {
-      if (x_rows.index) gw_fetch<false, 2>(x_rows.row(count + k, B * K), B * K * sizeof(T));
-      if (y_rows.index) gw_fetch<false, 2>(y_rows.row(count + k, B * J), B * J * sizeof(T));
+    for (int64_t k = begin * count / height; k < stop * count / height && MOST + k < known; ++k) {
+      if (x_rows.index) gw_fetch<false, 2>(x_rows.row(MOST + k, B * K), B * K * sizeof(T));
+      if (y_rows.index) gw_fetch<false, 2>(y_rows.row(MOST + k, B * J), B * J * sizeof(T));
     }
   }
 };
@@ -133,9 +133,10 @@ GW_APART void gw_rows_outer(const Op& op, bool add) {
   gw_product<Op::columns, T>(op, Op::height, add);
 }
 
-// out[b][i][j] += sum over k of x[k][b][i] * y[k][b][j], n rows k of at most MOST; `known` as of gw_row_matmul
+// out[b][i][j] = (add ? out[b][i][j] : 0) + sum over k of x[k][b][i] * y[k][b][j], n rows k of at most MOST; `known` as
+// of gw_row_matmul
 template <int B, int K, int J, int MOST, class T, class X, class Y>
-GW_INLINE void gw_row_gram(T* out, X x, Y y, int64_t n, int64_t known) {
+GW_INLINE void gw_row_gram(T* out, X x, Y y, int64_t n, int64_t known, bool add) {
   constexpr bool narrow = gw_is_narrow<T, J>(), packs = narrow && K > 1 && J > 1;
   const T *first[MOST], *other[MOST];
   for (int64_t i = 0; i < n; ++i) {
@@ -145,10 +146,10 @@ GW_INLINE void gw_row_gram(T* out, X x, Y y, int64_t n, int64_t known) {
   for (int64_t b = 0; b < B; ++b) {
     alignas(64) T packed[packs ? K * J : 1];
     T* const sum = out + b * K * J;
-    const gw_outer<T, X, Y, B, K, J, narrow> op{first, other, b * K, b * J, n, packs ? packed : sum, x, y, known};
-    gw_rows_outer<T>(op, !packs);
+    const gw_outer<T, X, Y, B, K, J, MOST, narrow> op{first, other, b * K, b * J, n, packs ? packed : sum, x, y, known};
+    gw_rows_outer<T>(op, add && !packs);
     if constexpr (packs)
       for (int64_t i = 0; i < K; ++i)
-        for (int64_t j = 0; j < J; ++j) sum[i * J + j] += packed[j * K + i];
+        for (int64_t j = 0; j < J; ++j) sum[i * J + j] = (add ? sum[i * J + j] : T(0)) + packed[j * K + i];
   }
 }
