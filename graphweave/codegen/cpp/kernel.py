@@ -18,10 +18,10 @@ from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import Scope, folded
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
-from graphweave.codegen.cpp.products import gathering, scattered, turned
+from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
 from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
-from graphweave.codegen.cpp.sums import sums_of
+from graphweave.codegen.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
@@ -77,7 +77,7 @@ class _Unit:
             for stmt in (*statements(kernel.body), *turns)
             if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
-        self.sums = sums_of(kernel, arrays)
+        self.sums = {name: s for name, s in sums_of(kernel, arrays).items() if by_rows(s.gram)}
         in_place = {name for name, s in self.sums.items() if s.copy is not None}
         self.heap = [a for a in self.heap if a.name not in in_place]
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]

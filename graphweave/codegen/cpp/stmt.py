@@ -10,8 +10,9 @@ from itertools import product
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.products import declare_turned, print_product, turn
-from graphweave.codegen.cpp.sums import Sum
-from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
+from graphweave.codegen.cpp.walk import can_fuse, lanes_used
+from graphweave.codegen.sums import Sum
+from graphweave.codegen.walk import accesses
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (

@@ -1,7 +1,8 @@
-"""Arrays of a row that grams add to: where they lie, and when they begin.
+"""Arrays of a row that a gram adds to, and nothing else.
 
-A gram's sum is as large as a matrix. To fill it with zeros first, and to copy it to its tensor at last, would each cost
-what some rows of the product do, so the first tile sets it, in the tensor itself where nothing else is done with it.
+A gram's sum is as large as a matrix. In C++ it is neither filled with zeros first nor copied to its tensor at last:
+each costs what some rows of the product do, so the first tile sets it, in the tensor itself. In Triton it is a matrix
+in registers, which is stored from there.
 """
 
 from __future__ import annotations
@@ -10,8 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from graphweave.codegen.arrays import Affine, Array, flatten
-from graphweave.codegen.cpp.products import by_rows
-from graphweave.codegen.cpp.walk import accesses
+from graphweave.codegen.walk import accesses
 from graphweave.ir.loop.nodes import Alloc, Expr, Kernel, Lanes, Load, Stmt, Store, TileGram, Tiles, Var
 from graphweave.ir.loop.walk import statements
 
@@ -21,8 +21,8 @@ class Sum:
     """An array that one gram adds to, over the edges of `csr`; `copy` is the statement that writes it to row `row` of
     `output`, if that is all that becomes of it."""
 
+    gram: TileGram
     csr: str
-    tile: str
     copy: Stmt | None = None
     output: str = ""
 
@@ -30,14 +30,15 @@ class Sum:
 def sums_of(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[str, Sum]:
     """The arrays that begin as zeros to which nothing is added but the products of one gram."""
     found: dict[str, Sum] = {}
-    grams = [(s, tiles) for tiles in kernel.body if isinstance(tiles, Tiles) for s in tiles.body]
+    walks = [s for s in kernel.body if isinstance(s, Tiles)]
+    grams = [(s, tiles) for tiles in walks for s in tiles.body if isinstance(s, TileGram)]
     for alloc in kernel.body:
         if not isinstance(alloc, Alloc) or alloc.fill != 0:
             continue
-        mine = [(s, tiles) for s, tiles in grams if isinstance(s, TileGram) and s.out == alloc.name and by_rows(s)]
+        mine = [(s, tiles) for s, tiles in grams if s.out == alloc.name]
         if len(mine) == 1 and not _is_stored(kernel.body, alloc.name):
-            ((_, tiles),) = mine
-            found[alloc.name] = _with_copy(kernel, alloc.name, Sum(tiles.csr, tiles.tile), arrays)
+            gram, tiles = mine[0]
+            found[alloc.name] = _with_copy(kernel, alloc.name, Sum(gram, tiles.csr), arrays)
     return found
 
 
@@ -52,7 +53,7 @@ def _with_copy(kernel: Kernel, name: str, found: Sum, arrays: Mapping[str, Array
             to, own = arrays[output], arrays[name]
             same = to.has_rows and to.numel == own.numel and to.dtype is own.dtype
             if same and _linear(flatten(tuple(index), to.shape)) == _linear(flatten(at, own.shape)) is not None:
-                return Sum(found.csr, found.tile, copy, output)
+                return Sum(found.gram, found.csr, copy, output)
     return found
 
 
