@@ -21,10 +21,13 @@ from torch import Tensor
 
 from bench.check import relative_error
 from bench.common import arguments, gemm_rate, interleaved, ratio_table, save, seconds_of, triad_bandwidth
-from graphweave.compiler.typed import TypedGram, TypedProduct
+from graphweave.compiler.build import build_inference
 from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.types import DType
+from graphweave.ir.message.nodes import Input
 from graphweave.runtime.index import Index
+from graphweave.schedule.options import options_for
+from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
 
 TOLERANCE = 1e-4
 """Relative to the largest result: sums of up to some hundred thousand float32 terms in another order."""
@@ -77,9 +80,17 @@ def make(case: Case) -> Work:
     return Work(x, y, w, types, src, order, torch.bincount(types, minlength=case.types).tolist())
 
 
+def kernel_of(case: Case, work: Work, result: str) -> Callable[[], Tensor]:
+    """The product, or its gram, as a compiled program."""
+    program = typed_program(case.blocks, case.k, case.j, gathers=True, results=(result,))
+    made = build_inference(program, (), {}, options_for("cpp"), {}, verify=False)
+    given = {"x": work.x, "w": work.w, "t": work.types, "y": work.y, "src": work.src}
+    args = [given[n.name] for n in made.plan.program.nodes if isinstance(n, Input)]
+    return lambda: made([*args])[0]
+
+
 def product_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
-    run = TypedProduct(case.blocks, case.k, case.j, DType.f32)
-    types, gather = Index(work.types, case.types), Index(work.src, case.nodes)
+    run = kernel_of(case, work, PRODUCT)
     gathered = work.src[work.order]
     shape = case.rows, *work.x.shape[1:-1], case.j
 
@@ -97,7 +108,7 @@ def product_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
 
     calls: dict[str, Callable[[], Tensor]] = {
         "segments": segments,
-        "graphweave": lambda: run(work.x, work.w, types, gather),
+        "graphweave": run,
     }
     if 4 * case.rows * case.blocks * case.k * case.j <= _COPIES_BYTES:
         calls["copies"] = copies
@@ -105,8 +116,7 @@ def product_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
 
 
 def gram_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
-    run = TypedGram(case.blocks, case.k, case.j, DType.f32)
-    types, gather = Index(work.types, case.types), Index(work.src, case.nodes)
+    run = kernel_of(case, work, GRAM)
     gathered = work.src[work.order]
 
     def segments() -> Tensor:
@@ -117,7 +127,7 @@ def gram_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
     def multiply(a: Tensor, b: Tensor) -> Tensor:
         return torch.mm(a.t(), b) if case.blocks == 1 else torch.bmm(a.permute(1, 2, 0), b.transpose(0, 1))
 
-    return {"segments": segments, "graphweave": lambda: run(work.x, work.y, types, gather)}
+    return {"segments": segments, "graphweave": run}
 
 
 def scatter_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:

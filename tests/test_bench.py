@@ -71,7 +71,6 @@ def test_products_of_rows_count_once_a_row_and_products_of_edges_once_an_edge() 
     assert got.gather - got.compulsory == 4 * edges * 3  # x is multiplied where it lies, so gathered rows are more
 
 
-
 def test_every_pass_over_the_edges_gathers_again() -> None:
     walk = SPMM[SPMM.index("    edges k") : SPMM.index("    lanes c < 4 {\n      y")]
     again = walk.replace(" k ", " k2 ").replace("[k]", "[k2]").replace("k + 2", "k2 + 2").replace("let u", "let u2")

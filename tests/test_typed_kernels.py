@@ -1,17 +1,25 @@
-"""Products with a matrix for each type of row: kernels, copies for few rows and the library, against float64."""
+"""Products with a matrix for each type of row: kernels, and the library's product for each type, against float64."""
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import pytest
 import torch
 from torch import Tensor
 
-from graphweave.codegen.cpp.typed import TypedKernel, print_typed
-from graphweave.compiler import typed
+from graphweave.compiler import region_step
+from graphweave.compiler.executable import Executable
 from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
+from graphweave.ir.loop.nodes import TileGram, TileMatMul
+from graphweave.ir.loop.walk import statements
+from graphweave.ir.message.nodes import MatMul
 from graphweave.runtime.index import Index
+from graphweave.schedule.regions import Region
+from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
+from tests.program_support import compiled, in_order
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
 
@@ -59,11 +67,6 @@ def rows_of_types() -> dict[str, tuple[Tensor, int]]:
 TYPES = rows_of_types()
 
 
-@pytest.fixture(autouse=True)
-def kernels_for_few_rows_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed, "FEW", -1)
-
-
 def want_product(x: Tensor, w: Tensor, types: Tensor) -> Tensor:
     """x [S, B, K], w [R, B, K, J]."""
     return torch.einsum("sbk,sbkj->sbj", x.double(), w.double()[types])
@@ -82,28 +85,67 @@ def close(got: Tensor, want: Tensor, terms: int) -> None:
     torch.testing.assert_close(got.double(), want, rtol=0, atol=rounding * max(scale, 1.0) * max(1.0, terms**0.5))
 
 
+@lru_cache(maxsize=64)
+def made(blocks: int, k: int, j: int, dtype: DType, options: frozenset[tuple[str, object]]) -> Executable:
+    """A program of `typed_program`, all of it kernels."""
+    executable = compiled(typed_program(blocks, k, j, dtype, **dict(options)))  # type: ignore[arg-type]
+    assert all(isinstance(step, Region) for step in executable.plan.schedule.steps)
+    return executable
+
+
+def run(blocks: int, k: int, j: int, given: dict[str, Tensor], **options: object) -> list[Tensor]:
+    """What the program gives for x, w, t, y and src."""
+    dtype = next(DTYPES[t.dtype] for t in given.values() if t.dtype in DTYPES)
+    executable = made(blocks, k, j, dtype, frozenset(options.items()))
+    return executable(in_order(executable.plan.program, given))
+
+
 def check(name: str, blocks: int, k: int, j: int, dtype: torch.dtype, *, gathers: bool, transposed: bool) -> None:
+    """The product and the gram in one kernel, and a gram with operands exchanged in one of its own."""
+    types, num = TYPES[name]
+    rows, b = types.numel(), (blocks,) if blocks > 1 else ()
+    w, y = draw(num, blocks, k, j, dtype=dtype), draw(rows, blocks, j, dtype=dtype)
+    at = torch.arange(rows) * 7 % 50
+    held = draw(50 if gathers else rows, blocks, k, dtype=dtype)
+    x = held[at] if gathers else held
+    matrices = (w.mT if transposed else w).contiguous()
+    given = {"x": held.view(-1, *b, k), "t": types, "y": y.view(rows, *b, j), "src": at}
+    given["w"] = matrices.view(num, *b, *matrices.shape[2:])
+    product, gram = run(blocks, k, j, given, gathers=gathers, transposed=transposed)
+    close(product.view(rows, blocks, j), want_product(x, w, types), k)
+    want = want_gram(x, y, types, num)
+    close(gram.view(num, blocks, k, j), want, rows)
+    if gathers:
+        (exchanged,) = run(blocks, k, j, given, gathers=True, results=(GRAM,), swapped=True)
+        close(exchanged.view(num, blocks, j, k), want.mT, rows)
+
+
+def check_library(
+    name: str, blocks: int, k: int, j: int, dtype: torch.dtype, *, gathers: bool, transposed: bool
+) -> None:
     types, num = TYPES[name]
     rows, kind = types.numel(), DTYPES[dtype]
     w, y = draw(num, blocks, k, j, dtype=dtype), draw(rows, blocks, j, dtype=dtype)
     given = w.mT.contiguous() if transposed else w
+    held, gather = draw(50 if gathers else rows, blocks, k, dtype=dtype), None
+    x = held
     if gathers:
-        held, at = draw(50, blocks, k, dtype=dtype), torch.arange(rows) * 7 % 50
+        at = torch.arange(rows) * 7 % 50
         gather, x = Index(at, 50), held[at]
-    else:
-        held = x = draw(rows, blocks, k, dtype=dtype)
-        gather = None
-    close(
-        TypedProduct(blocks, k, j, kind, transposed)(held, given, Index(types, num), gather),
-        want_product(x, w, types),
-        k,
-    )
-    gram = TypedGram(blocks, k, j, kind)
+    product = TypedProduct(blocks, k, j, kind, transposed)(held, given, Index(types, num), gather)
+    close(product, want_product(x, w, types), k)
     want = want_gram(x, y, types, num)
-    close(gram(held, y, Index(types, num), gather), want, rows)
+    close(TypedGram(blocks, k, j, kind)(held, y, Index(types, num), gather), want, rows)
     if gathers:
         swapped = TypedGram(blocks, j, k, kind)(y, held, Index(types, num), None, gather)
         close(swapped, want.mT, rows)
+
+
+def test_a_product_and_its_gram_are_one_kernel_that_reads_rows_where_they_lie() -> None:
+    executable = made(1, 6, 5, DType.f32, frozenset({"gathers": True, "transposed": True}.items()))
+    (kernel,) = (k.plan.lowered.kernel for k in executable.kernels.values())
+    products = [s for s in statements(kernel.body) if isinstance(s, TileMatMul | TileGram)]
+    assert len(products) == 2 and len(list(statements(kernel.body))) <= 8  # and what stores the gram: nothing is copied
 
 
 @pytest.mark.parametrize("gathers", [False, True])
@@ -147,69 +189,61 @@ def test_wide_matrices(k: int) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", TYPES)
-def test_the_library_takes_what_has_no_kernel(name: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed, "WIDEST", 0)
-    check(name, 1, 5, 6, dtype, gathers=True, transposed=False)
-    check(name, 2, 5, 6, dtype, gathers=False, transposed=True)
+def test_the_library_takes_what_has_no_kernel(name: str, dtype: torch.dtype) -> None:
+    check_library(name, 1, 5, 6, dtype, gathers=True, transposed=False)
+    check_library(name, 2, 5, 6, dtype, gathers=False, transposed=True)
 
 
-@pytest.mark.parametrize("name", TYPES)
-def test_few_rows_take_copies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_kernel(*_: object) -> None:
-        raise AssertionError("expected copies of the matrices")
-
-    monkeypatch.setattr(typed, "FEW", 10_000)
-    monkeypatch.setattr(typed, "load", no_kernel)
-    check(name, 1, 5, 6, torch.float32, gathers=True, transposed=False)
-    check(name, 2, 5, 6, torch.float64, gathers=False, transposed=True)
+@pytest.mark.parametrize("widths", [(513, 2, DType.f32), (4, 4, DType.bf16), (4, 513, DType.f64)], ids=str)
+def test_wide_matrices_and_half_precision_are_calls(widths: tuple[int, int, DType]) -> None:
+    made = compiled(typed_program(1, *widths, results=(PRODUCT,)))
+    steps = made.plan.schedule.steps
+    assert not any(isinstance(s, Region) and isinstance(made.plan.program.nodes[s.members[0]], MatMul) for s in steps)
 
 
-@pytest.mark.parametrize("few", [-1, 10_000])
 @pytest.mark.parametrize("integers", [torch.int32, torch.int64])
-def test_integers_of_both_widths_wrap_where_they_may(
-    integers: torch.dtype, few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(typed, "FEW", few)
+def test_integers_of_both_widths_wrap_where_they_may(integers: torch.dtype) -> None:
     types, num = TYPES["mixed"]
-    x, w, y = draw(40, 1, 8), draw(num, 1, 8, 5), draw(types.numel(), 1, 5)
+    x, w, y = draw(40, 8), draw(num, 8, 5), draw(types.numel(), 5)
     at = torch.arange(types.numel()) % 40
     negative = torch.where(at % 3 == 0, at - 40, at).to(integers)
-    kinds = Index(torch.where(types % 2 == 0, types - num, types).to(integers), num, wrap=True)
-    gather = Index(negative, 40, wrap=True)
-    close(TypedProduct(1, 8, 5, DType.f64)(x, w, kinds, gather), want_product(x[at], w, types), 8)
-    close(TypedGram(1, 8, 5, DType.f64)(x, y, kinds, gather), want_gram(x[at], y, types, num), types.numel())
+    kinds = torch.where(types % 2 == 0, types - num, types).to(integers)
+    given = {"x": x, "w": w, "t": kinds, "y": y, "src": negative}
+    product, gram = run(1, 8, 5, given, gathers=True, wraps=True)
+    want = want_product(x[at].unsqueeze(1), w.unsqueeze(1), types).squeeze(1)
+    close(product, want, 8)
+    close(gram, want_gram(x[at].unsqueeze(1), y.unsqueeze(1), types, num).squeeze(1), types.numel())
+    wrapped, others = Index(kinds, num, wrap=True), Index(negative, 40, wrap=True)
+    close(TypedProduct(1, 8, 5, DType.f64)(x, w, wrapped, others), want, 8)
 
 
-def test_indices_of_64_bits() -> None:
+def test_indices_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which no graph that fits into a test needs."""
-    kernel = TypedKernel("matmul", 1, 4, 3, DType.f64, wide=True)
-    assert "<double, int64_t, 1, 4, 3, false>" in print_typed(kernel)
-    assert kernel.name != TypedKernel("matmul", 1, 4, 3, DType.f64).name
-    types, num = TYPES["mixed"]
-    grouped = typed._Grouped(Index(types, num))
-    grouped.wide, grouped.csr = True, typed.formats.csr(types, num, wide=True)
-    grouped.perm = typed.formats.perm(types, num, wide=True)
-    x, w, out = draw(types.numel(), 1, 4), draw(num, 1, 4, 3), torch.empty(types.numel(), 1, 3, dtype=torch.float64)
-    chunks = typed.uniform_chunks(types.numel(), 7)
-    typed._run(kernel, (x, w, out), grouped, (grouped.perm, grouped.perm), chunks)
-    close(out, want_product(x, w, types), 4)
+    monkeypatch.setattr(region_step, "_NARROW", 100)
+    types, num = TYPES["skewed"]
+    x, w, y = draw(types.numel(), 4), draw(num, 4, 3), draw(types.numel(), 3)
+    executable = compiled(typed_program(1, 4, 3, DType.f64))
+    product, gram = executable(in_order(executable.plan.program, {"x": x, "w": w, "t": types, "y": y}))
+    close(product, want_product(x.unsqueeze(1), w.unsqueeze(1), types).squeeze(1), 4)
+    close(gram, want_gram(x.unsqueeze(1), y.unsqueeze(1), types, num).squeeze(1), types.numel())
 
 
-@pytest.mark.parametrize("few", [-1, 10_000])
 @pytest.mark.parametrize("bad", [7, -1])
-def test_an_index_out_of_range_is_refused(bad: int, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed, "FEW", few)
+def test_an_index_out_of_range_is_refused(bad: int) -> None:
     types, num = TYPES["mixed"]
     wrong = types.clone()
     wrong[100] = bad
     x, w, y = draw(types.numel(), 1, 8), draw(num, 1, 8, 5), draw(types.numel(), 1, 5)
     product, gram = TypedProduct(1, 8, 5, DType.f64), TypedGram(1, 8, 5, DType.f64)
+    given = {"x": x[:7].squeeze(1), "w": w.squeeze(1), "y": y.squeeze(1)}
     calls = [
         lambda: product(x, w, Index(wrong, num)),
         lambda: product(x[:7], w, Index(types, num), Index(wrong, 7)),
         lambda: gram(x, y, Index(wrong, num)),
         lambda: gram(x[:7], y, Index(types, num), Index(wrong, 7)),
         lambda: gram(x, y[:7], Index(types, num), None, Index(wrong, 7)),
+        lambda: run(1, 8, 5, {**given, "t": wrong, "src": types}, gathers=True),
+        lambda: run(1, 8, 5, {**given, "t": types, "src": wrong}, gathers=True),
     ]
     for call in calls:
         with pytest.raises(IndexRangeError, match="out of range"):
@@ -239,24 +273,26 @@ def test_strides_and_shapes_of_the_callers_tensors() -> None:
 def test_results_that_go_past_the_cache(blocks: int, k: int, j: int) -> None:
     types = torch.arange(130_003) * 7 % 11
     x, w = draw(20, blocks, k, dtype=torch.float32), draw(11, blocks, k, j, dtype=torch.float32)
-    at = torch.arange(types.numel()) % 20
-    got = TypedProduct(blocks, k, j, DType.f32)(x, w, Index(types, 11), Index(at, 20))
+    at, b = torch.arange(types.numel()) % 20, (blocks,) if blocks > 1 else ()
+    y = torch.empty(types.numel(), *b, j)
+    given = {"x": x.view(20, *b, k), "w": w.view(11, *b, k, j), "t": types, "src": at, "y": y}
+    (got,) = run(blocks, k, j, given, gathers=True, results=(PRODUCT,))
     assert got.numel() * 4 >= 16 << 20
     each = want_product(x[at[:220]], w, types[:220])  # repeats after 20 x 11 rows
-    close(got, each.repeat(-(-types.numel() // 220), 1, 1)[: types.numel()], k)
+    close(got.view(-1, blocks, j), each.repeat(-(-types.numel() // 220), 1, 1)[: types.numel()], k)
 
 
 @pytest.mark.parametrize("name", ["mixed", "skewed", "many_types"])
 @pytest.mark.parametrize(("k", "j"), [(64, 33), (64, 1), (9, 2)])
 def test_the_number_of_threads_changes_no_bit(name: str, k: int, j: int) -> None:
+    """Of few types, the rows of each are divided."""
     types, num = TYPES[name]
     types = types.repeat(8)
     x, w, y = (draw(*s, dtype=torch.float32) for s in ((types.numel(), k), (num, k, j), (types.numel(), j)))
     results = []
     for n in (1, 2):
         with threads(n):
-            product = TypedProduct(1, k, j, DType.f32)(x, w, Index(types, num))
-            results.append((product, TypedGram(1, k, j, DType.f32)(x, y, Index(types, num))))
+            results.append(run(1, k, j, {"x": x, "w": w, "t": types, "y": y}))
     assert all(torch.equal(*pair) for pair in zip(*results, strict=True))
 
 
@@ -265,15 +301,15 @@ def test_what_is_not_finite_stays_with_its_row() -> None:
     for j in (1, 5):
         x, w = draw(types.numel(), 33, dtype=torch.float32), draw(num, 33, j, dtype=torch.float32)
         x[11], w[4] = float("inf"), float("nan")
-        got = TypedProduct(1, 33, j, DType.f32)(x, w, Index(types, num))
+        got, _ = run(1, 33, j, {"x": x, "w": w, "t": types, "y": torch.zeros(types.numel(), j)})
         assert torch.equal(got.isfinite().all(1), (types != 4) & (torch.arange(types.numel()) != 11))
 
 
 _SANITIZED = """
 import torch
-from graphweave.compiler import typed
+from graphweave.runtime import long_rows
 from tests import test_typed_kernels as tests
-typed.FEW = -1
+long_rows.LONG, long_rows.PIECE = 200, 80
 for name in ("no_rows", "one_row", "mixed", "sorted", "empty_types"):
     tests.check(name, {})
 """

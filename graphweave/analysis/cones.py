@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphweave.analysis.tiles import is_tiled
-from graphweave.analysis.typed import pushed_product
+from graphweave.analysis.typed import is_typed_product, is_walked, matrices, pushed_product
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -50,13 +50,13 @@ _INLINE_UNIT = 4096  # elements; larger shared values are computed once by PyTor
 def is_light(program: Program, ref: Ref) -> bool:
     """A node that a kernel may compute: O(1) work an element, sizes known, element type that kernels have.
 
-    Or a product of matrices over edges, in tiles.
+    Or a product of matrices over edges, in tiles, or over rows of types.
     """
     node, t = program.nodes[ref], program.types[ref]
     if not isinstance(t, Type) or t.dtype not in KERNEL_DTYPES or numel(t.shape) == 0:
         return False
     if isinstance(node, MatMul | Gram):
-        return is_tiled(program, ref)
+        return is_tiled(program, ref) or is_walked(program, ref)
     if isinstance(node, Push):
         source = program.types[node.x]
         good = isinstance(source, Type) and t.dtype.is_float and numel(source.shape) > 0
@@ -119,16 +119,27 @@ def is_push(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, Push):
         return pushed_product(program, ref) is None
-    return isinstance(node, Gram) and is_tiled(program, ref)
+    return isinstance(node, Gram) and (is_tiled(program, ref) or is_walked(program, ref))
+
+
+def pushed_along(program: Program, ref: Ref) -> Ref | None:
+    """The map along which a push, or a gram by type, is summed into rows; None for a total, and for anything else."""
+    node = program.nodes[ref]
+    if not isinstance(node, Push | Gram) or not is_push(program, ref) or space_of(program, ref) == UNIT:
+        return None
+    return node.map
 
 
 def walks_along(program: Program, ref: Ref) -> Ref | None:
     """The map under whose rows a value of edges is best computed, though it lies on the edges themselves.
 
     Where a node reads wide values through two maps, grouping its edges by one of them leaves only the other to be
-    gathered (an SDDMM); where it needs a product of matrices, edges come in tiles. None for anything else: its own
-    rows, in their order, do.
+    gathered (an SDDMM); where it needs a product of matrices, edges come in tiles; a typed product reads each matrix
+    once for all its rows. None for anything else: its own rows, in their order, do.
     """
+    if is_typed_product(node := program.nodes[ref]) and is_walked(program, ref):
+        assert isinstance(node, MatMul)
+        return node.map
     if is_push(program, ref) or not is_light(program, ref) or space_of(program, ref) == UNIT:
         return None
     width = _widths(program, ref)
@@ -139,7 +150,7 @@ def walks_along(program: Program, ref: Ref) -> Ref | None:
 
 def in_tiles(program: Program, ref: Ref) -> bool:
     """Whether computing `ref` from other rows takes tiles of edges: it is a product of matrices, or has one inside."""
-    if is_tiled(program, ref):
+    if is_tiled(program, ref) or is_walked(program, ref):
         return True
     return any(is_tiled(program, r) for r in needs(program, ref, frozenset(), through=True).inner)
 
@@ -223,7 +234,7 @@ class _Walk:
         if isinstance(node, Const) or r in self._inner:
             return
         seen_through = isinstance(node, Reshape | Random) and light
-        exists = r in self._stored or not light or isinstance(node, Push | Gram | Input)
+        exists = r in self._stored or not light or isinstance(node, Push | Gram | Input) or is_typed_product(node)
         if space_of(self._program, r) == UNIT:
             leaf, found = exists, self._shared
         else:
@@ -248,6 +259,12 @@ class _Walk:
                 self._shared[w] = None
                 self.visit(a)
                 self.visit(x)
+            case MatMul(x, w, int(m)):  # the matrix of the row's own type
+                self._pulls[(matrices(self._program, w).w, m)] = None
+                self.visit(x)
+            case Gram(x, y):
+                self.visit(x)
+                self.visit(y)
             case _:
                 for operand in operands(node):
                     self.visit(operand)

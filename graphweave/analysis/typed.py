@@ -1,8 +1,8 @@
 """What a typed product reads: rows that it gathers itself, and matrices that it reads as they lie.
 
-A typed product is a call of its own between kernels (`compiler/typed.py`). The pull of its rows along a map and the
-transposition of its matrices are done on the fly, so neither has to exist as a tensor. Nor have its rows where a push
-of them is `fused`: they are added up by destination and type before they are multiplied.
+A typed product is part of a kernel whose rows are the types (`is_walked`), or a call of its own. The pull of its rows
+along a map and the transposition of its matrices are done on the fly, so neither has to exist as a tensor. Nor have its
+rows where a push of them is `fused`: they are added up by destination and type before they are multiplied.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     return None
 
 
-_PUSHED = (DType.f32, DType.f64)
+_MULTIPLIED = _PUSHED = (DType.f32, DType.f64)
+
+WIDEST = 512
+"""Rows and columns of a matrix that kernels multiply by."""
 
 
 def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
@@ -113,6 +116,28 @@ def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
         return True
     t, rows = program.types[scale], program.types[product.x]
     return isinstance(t, Type) and isinstance(rows, Type) and t.space == rows.space and numel(t.shape) == 1
+
+
+def is_walked(program: Program, ref: Ref) -> bool:
+    """Whether kernels compute the typed product: type by type, from the rows that the map sends there.
+
+    Of floats that kernels multiply. Wide matrices are the vendor's library's: one product for each type.
+    """
+    node = program.nodes[ref]
+    if not isinstance(node, MatMul | Gram) or node.map is None or not isinstance(program.nodes[node.map], MapOf):
+        return False
+    matrix, t = program.types[node.w if isinstance(node, MatMul) else ref], program.types[ref]
+    if not isinstance(matrix, Type) or not isinstance(t, Type) or t.dtype not in _MULTIPLIED:
+        return False
+    return min(matrix.shape) > 0 and max(matrix.shape[-2:]) <= WIDEST
+
+
+def blocks_of(program: Program, ref: Ref) -> int:
+    """How many matrices a type has in a typed product, or in its gram: blocks on a diagonal."""
+    node = program.nodes[ref]
+    t = program.types[node.w if isinstance(node, MatMul) else ref]
+    assert isinstance(t, Type)
+    return numel(t.shape[:-2])
 
 
 def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:

@@ -5,8 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from graphweave.codegen.arrays import Array
-from graphweave.ir.loop.nodes import Alloc, Edges, FoldLanes, Kernel, Lanes, Let, Raise, Stmt, TileArray, Tiles
-from graphweave.ir.loop.walk import statements
+from graphweave.ir.loop.nodes import (
+    Accum,
+    Alloc,
+    Edges,
+    Expr,
+    FoldLanes,
+    Kernel,
+    Lanes,
+    Let,
+    Load,
+    Raise,
+    Stmt,
+    Store,
+    TileArray,
+    Tiles,
+)
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
+
+Access = tuple[str, tuple[Expr, ...]]
 
 
 def local_arrays(body: tuple[Stmt, ...]) -> dict[str, Array]:
@@ -41,3 +58,14 @@ def binders(body: tuple[Stmt, ...]) -> Iterator[str]:
                 yield from (lane for s in sums for lane, _ in s.lanes)
             case Edges(k):
                 yield k
+
+
+def accesses(body: tuple[Stmt, ...]) -> Iterator[Access]:
+    """Every `array[index]` in `body`, read or written."""
+    for stmt in statements(body):
+        if isinstance(stmt, Store | Accum):
+            yield stmt.buffer, stmt.index
+        for top in expressions(stmt):
+            for expr in subexpressions(top):
+                if isinstance(expr, Load):
+                    yield expr.buffer, expr.index

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweave.compiler.cpp_divided import DividedRows
+from graphweave.compiler.cpp_divided import DividedRows, weight_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.ir.loop.nodes import Edges, Role, Tiles
@@ -30,6 +30,7 @@ class CppStep(RegionStep):
         self._kernels: dict[bool, Kernel] = {}
         self._divided: dict[bool, DividedRows] = {}
         self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
+        self._weight = weight_of(plan.lowered.kernel)
         self._work = max(1, sum(numel(b.shape) for b in plan.lowered.kernel.buffers))
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
         self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
@@ -91,8 +92,8 @@ class CppStep(RegionStep):
             csr = self._csr(m, index, counts, wide)
             keep.append(csr.indptr)
             heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
-            if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges):
-                long = long_rows(index[m], csr.num_rows, self._wraps(m), wide)
+            if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
+                long = long_rows(index[m], csr.num_rows, self._wraps(m), wide, self._weight)
             if long is not None:
                 chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
             sizes.append(most)

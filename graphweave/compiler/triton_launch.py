@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
+from graphweave.codegen.triton.products import takes_one_row
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileMatMul, Tiles
+from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.aten import TORCH_DTYPE
@@ -113,9 +114,13 @@ class Launches:
     many: int = 1 << 13
     share: int = 16
     size: int = 512
+    few: int | None = None
+    """The most rows that are divided, if there is a bound."""
 
     def cut(self, num_rows: int) -> int:
         """How many of the rows are divided."""
+        if self.few is not None and num_rows > self.few:
+            return self.few
         return num_rows // self.share if self.pieces is not None and num_rows >= self.many else 0
 
 
@@ -129,6 +134,8 @@ def launches_of(kernel: Kernel) -> Launches:
     inner = list(statements(kernel.body))
     products = any(isinstance(s, TileMatMul) for s in inner)
     walks = any(isinstance(s, Edges | Tiles) for s in inner)
+    if takes_one_row(kernel):
+        return _by_row(kernel)
     if interpreted():  # whose time is that of its calls
         return Launches(Launch(8, 16), Launch(4, 16) if walks and not products else None, many=12, share=3, size=5)
     if products:
@@ -140,6 +147,18 @@ def launches_of(kernel: Kernel) -> Launches:
     if not walks:
         return Launches(short)
     return Launches(short, Launch(1, max(edges, min(2 * ELEMENTS // lanes, 256)), warps=8))
+
+
+def _by_row(kernel: Kernel) -> Launches:
+    """Rows are types, few as a rule and of any number of edges: all are divided, and of many the longest.
+
+    What pieces leave for a gram is as large as its matrix, therefore not of all rows if there are many.
+    """
+    grams = any(isinstance(s, TileGram) for s in statements(kernel.body))
+    if interpreted():
+        return Launches(Launch(1, 16), Launch(1, 16), many=0, share=1, size=20)
+    how = Launch(1, 32, warps=8)
+    return Launches(how, how, many=0, share=1, few=1 << 12 if grams else None)
 
 
 def _widest(body: Sequence[Stmt]) -> int:

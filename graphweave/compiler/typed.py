@@ -1,41 +1,20 @@
-"""Products whose matrix depends on the type of the row, and the gradients of their matrices, as calls.
+"""Products whose matrix depends on the type of the row, and the gradients of their matrices, by the vendor's library.
 
-Three ways: a generated kernel (`codegen/cpp/typed.py`); for few rows, a batch of small products with a matrix for each
-row, which needs no kernel; and for other dtypes and for wide matrices one product of the vendor's library for each type
-that has rows.
+What no kernel multiplies (half precision, wide matrices: `analysis/typed.is_walked`) is one product for each type that
+has rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from graphweave.codegen.cpp.typed import TypedKernel, print_typed
 from graphweave.core.errors import DataError
 from graphweave.core.types import DType
 from graphweave.runtime import arena, formats
 from graphweave.runtime.index import Index
-from graphweave.runtime.kernel_cache import load
-from graphweave.runtime.launch import CHUNK_WORK, Kernel, uniform_chunks
-from graphweave.runtime.threads import num_threads
-from graphweave.runtime.toolchain import toolchain
-
-WIDEST = 512
-"""Rows and columns of a matrix up to which kernels are generated."""
-
-FEW = 512
-"""Rows up to which each may have a copy of its matrix, if all copies together have at most `COPIED` elements."""
-
-COPIED = 1 << 18
-
-_CHUNK_ROWS = 128  # of a product, at least: a matrix is fetched, and turned over, for each chunk that it occurs in
-_PART = 1024  # rows that one part of a gram stands for, at least
-_PARTS_BYTES = 64 << 20  # of all parts together, as far as there is more than one
-
-_DTYPES = {DType.f32: torch.float32, DType.f64: torch.float64}
 
 
 class TypedProduct:
@@ -61,22 +40,6 @@ class TypedProduct:
 
     def _multiplied(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
         """x [rows, blocks, k], w [types, blocks, k, j] -> [S, blocks, j]."""
-        if not has_kernel(self.dtype, self.k, self.j, self.blocks):
-            return self._by_type(x, w, types, gather)
-        if few(types.values.numel(), w):
-            copies = w.index_select(0, types.flat())
-            return gathered_rows(x, gather).unsqueeze(2) @ (copies.mT if self.transposed else copies)
-        return self._by_kernel(x.contiguous(), w.contiguous(), types, gather)
-
-    def _by_kernel(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
-        out = arena.empty((types.values.numel(), self.blocks, self.j), x.dtype)
-        grouped = _Grouped(types, gather)
-        chunks = uniform_chunks(out.shape[0], min(self.blocks * (self.k + self.j), CHUNK_WORK // _CHUNK_ROWS))
-        spec = TypedKernel("matmul", self.blocks, self.k, self.j, self.dtype, self.transposed, grouped.wide)
-        _run(spec, (x, w, out), grouped, (grouped.column(gather), grouped.perm), chunks)
-        return out
-
-    def _by_type(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
         out = arena.empty((types.values.numel(), self.blocks, self.j), x.dtype)
         grouped = _Grouped(types, gather)
         for kind, here, rows in grouped.segments(gather):
@@ -108,34 +71,12 @@ class TypedGram:
 
     def _summed(self, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None) -> Tensor:
         """x [rows, blocks, k], y [rows, blocks, j] -> [types, blocks, k, j]."""
-        size = types.rows, self.blocks, self.k, self.j
-        if not has_kernel(self.dtype, self.k, self.j, self.blocks):
-            out = arena.empty(size, x.dtype).zero_()
-            self._add_by_type(out, x, y, types, gather_x, gather_y)
-        elif few(types.values.numel(), out := x.new_empty(size)):
-            add_outer(out.zero_(), gathered_rows(x, gather_x), gathered_rows(y, gather_y), types)
-        else:
-            out = arena.empty(size, x.dtype)
-            self._by_kernel(out, x.contiguous(), y.contiguous(), types, gather_x, gather_y)
-        return out
-
-    def _by_kernel(
-        self, out: Tensor, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None
-    ) -> None:
-        grouped = _Grouped(types, gather_x, gather_y)
-        num = types.values.numel()
-        parts = max(1, min(num // _PART, _PARTS_BYTES // (self.blocks * self.k * self.j * x.element_size())))
-        chunks = uniform_chunks(num, max(1, parts * (1 << 14) // max(num, 1)))
-        spec = TypedKernel("gram", self.blocks, self.k, self.j, self.dtype, wide=grouped.wide)
-        _run(spec, (x, y, out), grouped, (grouped.column(gather_x), grouped.column(gather_y)), chunks)
-
-    def _add_by_type(
-        self, out: Tensor, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None
-    ) -> None:
+        out = arena.empty((types.rows, self.blocks, self.k, self.j), x.dtype).zero_()
         grouped = _Grouped(types, gather_x, gather_y)
         second = (rows for _, _, rows in grouped.segments(gather_y))
         for (kind, _, rows), others in zip(grouped.segments(gather_x), second, strict=True):
             out[kind] = x[rows].permute(1, 2, 0) @ y[others].transpose(0, 1)
+        return out
 
 
 class _Grouped:
@@ -163,31 +104,6 @@ class _Grouped:
             at = slice(int(indptr[kind]), int(indptr[kind + 1]))
             rows = [positions[at] if order is None else order[at].long() for order in (perm, column)]
             yield kind, rows[0], rows[1]
-
-
-@lru_cache(maxsize=1024)
-def _kernel(tools: object, spec: TypedKernel) -> Kernel:
-    """`tools` is only the key, so that a change of compiler settings is honoured."""
-    return load(print_typed(spec), spec.name)
-
-
-def _run(
-    spec: TypedKernel,
-    tensors: tuple[Tensor, Tensor, Tensor],
-    grouped: _Grouped,
-    rows: tuple[Tensor | None, Tensor | None],
-    chunks: Tensor,
-) -> None:
-    ptrs = [0 if t is None else t.data_ptr() for t in (*tensors, grouped.csr.indptr, *rows)]
-    _kernel(toolchain(), spec)(ptrs, (grouped.types.rows,), chunks, num_threads())
-
-
-def has_kernel(dtype: DType, k: int, j: int, blocks: int) -> bool:
-    return dtype in _DTYPES and blocks > 0 and 0 < k <= WIDEST and 0 < j <= WIDEST
-
-
-def few(num: int, matrices: Tensor) -> bool:
-    return num <= FEW and num * matrices[:1].numel() <= COPIED
 
 
 def gathered_rows(x: Tensor, gather: Index | None) -> Tensor:

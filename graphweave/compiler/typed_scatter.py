@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from graphweave.analysis.typed import WIDEST
 from graphweave.codegen.cpp.typed_scatter import ScatterKernel, print_scatter
-from graphweave.compiler.typed import TypedProduct, few, has_kernel
+from graphweave.compiler.typed import TypedProduct
 from graphweave.core.errors import DataError
 from graphweave.core.types import DType
 from graphweave.runtime import arena, formats
@@ -56,7 +57,7 @@ class TypedScatter:
 
     def _added(self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> Tensor:
         """x and w as they are given, scale [E, 1] or [E, blocks] -> [dst.rows, blocks, j]."""
-        if has_kernel(self.dtype, self.k, self.j, self.blocks) and not few(types.values.numel(), w):
+        if self.dtype in (DType.f32, DType.f64) and min(width := (self.k, self.j)) > 0 and max(width) <= WIDEST:
             return self._by_kernel(x, w, types, dst, src, scale)
         out = arena.empty((dst.rows, self.blocks, self.j), x.dtype).zero_()
         return self._add_messages(out, x, w, types, dst, src, scale)

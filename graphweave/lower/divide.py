@@ -36,9 +36,11 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Place,
     Raise,
     Rescaled,
     Role,
+    Rows,
     Stash,
     Stmt,
     Store,
@@ -176,6 +178,8 @@ class _Divide:
         for stmt in statements(body):
             if isinstance(stmt, Accum) and stmt.buffer in self._allocs:
                 yield stmt.buffer, stmt.fold
+            elif isinstance(stmt, TileGram) and stmt.out in self._allocs:
+                yield stmt.out, Fold.sum
 
     def _empty(self, name: str, fold: Fold) -> Alloc:
         alloc = self._allocs[name]
@@ -249,12 +253,19 @@ def _named(body: Iterable[Stmt]) -> Iterator[str]:
         elif isinstance(stmt, Edges | Tiles):
             yield stmt.csr
         elif isinstance(stmt, TileMatMul):
-            yield stmt.w  # what it multiplies are arrays of the tile
+            yield from (stmt.w, *_parameters(stmt.x, stmt.out))
         elif isinstance(stmt, TileGram):
-            yield stmt.out
+            yield from (stmt.out, *_parameters(stmt.x, stmt.y))
         for top in expressions(stmt):
             for expr in subexpressions(top):
                 if isinstance(expr, Load):
                     yield expr.buffer
                 elif isinstance(expr, Degree):
                     yield expr.csr
+
+
+def _parameters(*places: Place) -> Iterator[str]:
+    """Buffers and columns of rows that products gather or scatter."""
+    for place in places:
+        if isinstance(place, Rows):
+            yield from (place.buffer, place.column)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from graphweave.analysis.cones import leaves, needs, space_of, type_of
+from graphweave.analysis.cones import leaves, needs, pushed_along, space_of, type_of
+from graphweave.analysis.typed import below, blocks_of, gathered, is_typed, matrices
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.loop.nodes import (
     Call,
@@ -15,8 +16,10 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Place,
     Prefetch,
     Role,
+    Rows,
     Stash,
     Stmt,
     TileArray,
@@ -33,8 +36,8 @@ from graphweave.lower.blocks import choose_blocks, folds_into, is_expensive, sto
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.online import Relative
 from graphweave.lower.parameters import map_name, value_name
-from graphweave.lower.tiles import Stage, has_products, stages
-from graphweave.lower.values import Scope, find, load, shape_of
+from graphweave.lower.tiles import Stage, has_products, read_by_shared, stages
+from graphweave.lower.values import NeedsLocal, Scope, find, load, shape_of
 
 _TILE = "tile"
 _K = Var("k")
@@ -47,8 +50,8 @@ class EdgePass:
         """`online`: maxima among `members`, and the sums that are relative to them while this pass runs."""
         self._draft, self._program, self._members = draft, draft.program, members
         self._online = [Relative.to(draft, m, sums) for m, sums in online.items() if sums]
-        nodes = ((r, self._program.nodes[r]) for r in members)
-        self._accumulated = {r: n for r, n in nodes if isinstance(n, Push) and not draft.is_total(n)}
+        self._accumulated = [r for r in members if pushed_along(self._program, r) is not None]
+        self._operands = self._gathered(draft.stored | draft.stashes.keys())
         self._arrays: dict[Ref, str] = {}  # what has a row for each edge of the tile, or of the row (a stash)
         self._stashed: frozenset[Ref] = frozenset()
 
@@ -56,8 +59,10 @@ class EdgePass:
         """Accumulators, the loop over edges, and what is done with the accumulators after it."""
         draft = self._draft
         out: list[Stmt] = []
-        for r, push in self._accumulated.items():
-            start = identity(push.fold, type_of(self._program, r).dtype).value
+        for r in self._accumulated:
+            node = self._program.nodes[r]
+            fold = node.fold if isinstance(node, Push) else Fold.sum
+            start = identity(fold, type_of(self._program, r).dtype).value
             out += [*draft.comment(r), draft.row_array(r, start)]
         for relative in self._online:
             out += relative.start()
@@ -67,15 +72,17 @@ class EdgePass:
         products = has_products(self._program, self._members, inner)
         if products or self._online:
             sums = frozenset(s for relative in self._online for s in relative.places)
-            plan = stages(self._program, self._members, inner, frozenset(draft.stashes), sums)
+            for r in read_by_shared(self._program, (*self._members, *inner)):
+                self._operands.pop(r, None)
+            kept = frozenset(draft.stashes) | self._operands.keys()
+            plan = stages(self._program, self._members, inner, kept, sums)
             self._stashed = self._wanted_later(r for stage in plan for r in stage.products)
-            size = draft.options.tile if products else draft.options.online_tile
-            out.append(Tiles(_TILE, size, CSR, "v", tuple(self._tile(plan))))
+            out.append(Tiles(_TILE, self._size(products), CSR, "v", tuple(self._tile(plan))))
         else:
             out += EdgeLoop(draft, self._members, self._members).statements()
         draft.passed.update(self._members)
-        for r, push in self._accumulated.items():
-            out += self._without_edges(r, push)
+        for r in self._accumulated:
+            out += self._without_edges(r)
         for r in self._accumulated:
             if r in draft.region.outputs:
                 out += draft.output(draft.row, r, "v")
@@ -94,10 +101,10 @@ class EdgePass:
                 out += draft.block(draft.row, r, f"{value_name(self._program, r)}_v")
         return out
 
-    def _without_edges(self, ref: Ref, push: Push) -> list[Stmt]:
+    def _without_edges(self, ref: Ref) -> list[Stmt]:
         """A row without edges gets the push's `empty` value."""
-        dtype = type_of(self._program, ref).dtype
-        if identity(push.fold, dtype).value == push.empty:
+        push, dtype = self._program.nodes[ref], type_of(self._program, ref).dtype
+        if not isinstance(push, Push) or identity(push.fold, dtype).value == push.empty:
             return []
         no_edges = Call(Op.eq, (Degree(CSR, Var("v")), Lit(0, DType.i64)))
         place = self._draft.row.at[ref]
@@ -130,9 +137,13 @@ class EdgePass:
     def _product(self, ref: Ref) -> list[Stmt]:
         draft, node = self._draft, self._program.nodes[ref]
         if isinstance(node, Gram):
-            total = draft.parameters.tensor(ref, Role.total, Fold.sum)
-            return [*draft.comment(ref), TileGram(_TILE, total, self._place(node.x), self._place(node.y))]
+            typed = node.map is not None
+            to = draft.row.at[ref][0] if typed else draft.parameters.tensor(ref, Role.total, Fold.sum)
+            blocks = blocks_of(self._program, ref) if typed else 1
+            return [*draft.comment(ref), TileGram(_TILE, to, self._place(node.x), self._place(node.y), blocks)]
         assert isinstance(node, MatMul)
+        if node.map is not None:
+            return self._typed(ref, node)
         draft.read_at_row(node.w)
         weight, _ = draft.row.at[node.w]
         array = self._array(ref)
@@ -142,6 +153,54 @@ class EdgePass:
             draft.stashes[ref] = Stash(f"{value_name(self._program, ref)}_kept", CSR, array.dtype, array.shape)
             declared, self._arrays[ref] = (), draft.stashes[ref].name
         return [*draft.comment(ref), *declared, TileMatMul(_TILE, self._arrays[ref], self._place(node.x), weight)]
+
+    def _typed(self, ref: Ref, node: MatMul) -> list[Stmt]:
+        """The product by the row's own matrix, stored in the user's order of the edges."""
+        draft, matrix = self._draft, matrices(self._program, node.w)
+        draft.read_at_row(matrix.w)
+        if matrix.w not in draft.row.at:  # computed in this kernel, but not into an array
+            raise NeedsLocal(matrix.w)
+        name, lead = draft.row.at[matrix.w]
+        row = lead[0].name if lead and isinstance(lead[0], Var) else None
+        assert draft.region.map is not None
+        out = Rows(draft.parameters.tensor(ref, Role.output), draft.parameters.perm(draft.region.map))
+        x, blocks = self._place(node.x), blocks_of(self._program, ref)
+        product = TileMatMul(_TILE, out, x, name, None, row, matrix.transposed, blocks)
+        return [*draft.comment(ref), product]
+
+    def _gathered(self, kept: frozenset[Ref]) -> dict[Ref, Rows]:
+        """Operands of typed products whose rows exist: these are read where they lie."""
+        found: dict[Ref, Rows] = {}
+        for r in self._members:
+            match self._program.nodes[r]:
+                case MatMul(x, _, int()):
+                    operands_: tuple[Ref, ...] = (x,)
+                case Gram(x, y, int()):
+                    operands_ = (x, y)
+                case _:
+                    continue
+            found.update((x, rows) for x in operands_ if (rows := self._rows_of(x, kept)) is not None)
+        return found
+
+    def _rows_of(self, ref: Ref, kept: frozenset[Ref]) -> Rows | None:
+        """Where the rows of `ref` lie: in a tensor, in the user's order or gathered along a map."""
+        walked, parameters = self._draft.region.map, self._draft.parameters
+        assert walked is not None
+        rows = gathered(self._program, ref)
+        if rows.map is None:
+            stored = below(self._program, ref)
+            lies = leaves(self._program, (stored,), kept).same == (stored,)
+            return Rows(parameters.tensor(stored), parameters.perm(walked)) if lies else None
+        if rows.map == walked:
+            return None
+        return Rows(parameters.tensor(rows.x), parameters.column(walked, rows.map))
+
+    def _size(self, products: bool) -> int:
+        """Edges of a tile."""
+        options = self._draft.options
+        if any(is_typed(self._program, r) for r in self._members):
+            return options.typed_tile
+        return options.tile if products else options.online_tile
 
     def _wanted_later(self, products: Iterable[Ref]) -> frozenset[Ref]:
         """Products that later passes over the row's edges need; not those behind others that are kept for them."""
@@ -156,7 +215,9 @@ class EdgePass:
                     keep |= {r}
         return keep
 
-    def _place(self, ref: Ref) -> str:
+    def _place(self, ref: Ref) -> Place:
+        if ref in self._operands and ref not in self._arrays:
+            return self._operands[ref]
         return self._arrays[ref] if ref in self._arrays else self._draft.stashes[ref].name
 
 

@@ -27,7 +27,9 @@ from graphweave.ir.loop.nodes import (
     Lanes,
     Let,
     Load,
+    Place,
     Raise,
+    Rows,
     Stash,
     Stmt,
     Store,
@@ -92,14 +94,19 @@ def _uses(body: Iterable[Stmt], stashes: Mapping[str, Stash]) -> _Uses:
     stored = {s.buffer for s in inner if isinstance(s, Store)}
     tops = (top for s in inner for top in expressions(s))
     loaded = {e.buffer for top in tops for e in subexpressions(top) if isinstance(e, Load)}
-    results = {s.out for s in inner if isinstance(s, TileMatMul)}
-    read = {x for s in inner for x in ((s.x,) if isinstance(s, TileMatMul) else _pair(s))}
+    products = [s for s in inner if isinstance(s, TileMatMul)]
+    results = {s.out for s in products if isinstance(s.out, str)}
+    read = {x for s in inner for x in ((s.x,) if isinstance(s, TileMatMul) else _pair(s)) if isinstance(x, str)}
     of = frozenset(stashes)
     return _Uses(of & stored, of & loaded, of & (results | read), of & (stored | results))
 
 
-def _pair(stmt: Stmt) -> tuple[str, ...]:
+def _pair(stmt: Stmt) -> tuple[Place, ...]:
     return (stmt.x, stmt.y) if isinstance(stmt, TileGram) else ()
+
+
+def _shifted(place: Place) -> Place:
+    return replace(place, shift=SHIFT) if isinstance(place, Rows) else place
 
 
 def _lanes(stash: Stash) -> tuple[tuple[tuple[str, int], ...], tuple[Expr, ...]]:
@@ -123,7 +130,14 @@ class _OnPieces:
     def in_tile(self, stmt: Stmt) -> Stmt:
         if isinstance(stmt, TileArray):
             self._tiled.add(stmt.name)
-        return self.edges(stmt) if isinstance(stmt, Edges) else stmt
+        match stmt:
+            case Edges():
+                return self.edges(stmt)
+            case TileMatMul(x=x, out=out):
+                return replace(stmt, x=_shifted(x), out=_shifted(out))
+            case TileGram(x=x, y=y):
+                return replace(stmt, x=_shifted(x), y=_shifted(y))
+        return stmt
 
     def edges(self, walk: Edges) -> Edges:
         """Local stashes are arrays of the tile, or without tiles of the edge."""

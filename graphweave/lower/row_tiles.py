@@ -145,7 +145,7 @@ class RowTiles:
             out.append(self._arrays[to])
         if ref in self._place:
             draft.row.at[ref] = (to, (Var("v"),))
-        return [*out, TileMatMul(TILE, to, first, weight, *others)]
+        return [*out, TileMatMul(TILE, to, first, weight, others[0] if others else None)]
 
     def _is_free(self, added: Ref) -> bool:
         """Whether the product that adds to `added` is all that reads it, so that it may take its memory."""

@@ -59,7 +59,7 @@ class _OfSlots:
                 case TileRows(tile, body):
                     rows = (self._stmt(s) for s in bodies.get(body, body))
                     yield TileRows(tile, (self._let, *rows))
-                case TileMatMul(x=x, out=out, add=add):
+                case TileMatMul(x=str(x), out=str(out), add=add):
                     reads = [name for name in (x, add) if name is not None]
                     yield from self._read(reads)
                     into = self._array(out) if out in self._buffers else out
@@ -69,7 +69,7 @@ class _OfSlots:
                     yield replace(stmt, out=into, x=self._place(x), add=added)
                     if into != out:
                         yield self._copied(out, self._kernel.row, into, self._slot)
-                case TileGram(x=x, y=y):
+                case TileGram(x=str(x), y=str(y)):
                     yield from self._read([x, y])
                     yield replace(stmt, x=self._place(x), y=self._place(y))
                 case _:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import space_of
+from graphweave.analysis.typed import is_typed_product
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Pull, Push, Ref
@@ -44,7 +45,7 @@ def stages(
                 arrays[level.get(x, 0)][x] = None
     results: list[list[Ref]] = [[] for _ in arrays]
     for r in members:
-        if not isinstance(program.nodes[r], Gram):
+        if not isinstance(program.nodes[r], Gram) and not is_typed_product(program.nodes[r]):
             results[level[r] + (r in relative)].append(r)
     _add_shared(program, arrays, results, inner)
     ready = {r: max(level.get(x, 0) for x in read[r]) for r in products}
@@ -57,6 +58,12 @@ def stages(
 
 def has_products(program: Program, members: Iterable[Ref], inner: Iterable[Ref]) -> bool:
     return any(isinstance(program.nodes[r], MatMul | Gram) for r in (*members, *inner))
+
+
+def read_by_shared(program: Program, refs: Iterable[Ref]) -> frozenset[Ref]:
+    """What products with shared weights among `refs` read of each edge."""
+    products = (r for r in refs if isinstance(n := program.nodes[r], MatMul | Gram) and n.map is None)
+    return frozenset(x for r in products for x in _read(program, r))
 
 
 def _read(program: Program, ref: Ref) -> tuple[Ref, ...]:

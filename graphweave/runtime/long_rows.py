@@ -28,6 +28,24 @@ PIECE = 1 << 10
 MAX_PIECES = 256
 """Pieces that all divided rows together are cut into, one more for each row."""
 
+PARTS_BYTES = 64 << 20
+"""Of what all pieces leave, at most: wide grams are cut into fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """What rows weigh in a kernel: `work` of an edge, 1 where it is added, and bytes that a piece of a row `leaves`."""
+
+    work: int = 1
+    leaves: int = 0
+
+
+PRODUCTS = 4
+"""Work of an edge whose row is multiplied by a matrix: rows are long sooner, their pieces are smaller, and fewer. It is
+more, but a piece may leave a sum as large as that matrix."""
+
+SUMS = Weight()
+
 
 @dataclass(frozen=True, slots=True)
 class LongRows:
@@ -44,36 +62,37 @@ class LongRows:
         return (*self.pieces.tensors, self.chunks)
 
 
-def is_long(degree: int, num_rows: int, num_edges: int) -> bool:
-    return degree > shortest(num_rows, num_edges)
+def is_long(degree: int, num_rows: int, num_edges: int, weight: Weight = SUMS) -> bool:
+    return degree > shortest(num_rows, num_edges, weight)
 
 
-def shortest(num_rows: int, num_edges: int) -> int:
+def shortest(num_rows: int, num_edges: int, weight: Weight = SUMS) -> int:
     """Edges that a row may have without being divided."""
-    return max(LONG, (num_rows + num_edges) // SHARE)
+    return max(LONG // weight.work, (num_rows + num_edges) // SHARE)
 
 
-def piece_size(num_edges: int) -> int:
+def piece_size(num_edges: int, weight: Weight = SUMS) -> int:
     """Edges of a piece of divided rows that have `num_edges` together."""
-    return max(PIECE, -(-num_edges // MAX_PIECES))
+    pieces = max(1, min(MAX_PIECES // weight.work, PARTS_BYTES // max(weight.leaves, 1)))
+    return max(PIECE // weight.work, -(-num_edges // pieces), 1)
 
 
-def cut(csr: formats.CsrFormat) -> tuple[Tensor, int] | None:
+def cut(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | None:
     """The rows that are divided, and the edges of a piece; None where no row is long."""
-    if not is_long(csr.max_degree, csr.num_rows, csr.num_edges):
+    if not is_long(csr.max_degree, csr.num_rows, csr.num_edges, weight):
         return None
     degree = csr.indptr.diff().long()
-    row = (degree > shortest(csr.num_rows, csr.num_edges)).nonzero().flatten()
-    return row, piece_size(int(degree[row].sum()))
+    row = (degree > shortest(csr.num_rows, csr.num_edges, weight)).nonzero().flatten()
+    return row, piece_size(int(degree[row].sum()), weight)
 
 
-def long_rows(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> LongRows | None:
+def long_rows(index: Tensor, num_rows: int, wrap: bool, wide: bool, weight: Weight = SUMS) -> LongRows | None:
     """What the rows of the CSR of `index` are divided into; None where no row is long."""
     csr = formats.csr(index, num_rows, wrap, wide)
-    found = cut(csr)
+    found = cut(csr, weight)
     if found is None:
         return None
-    key = ("long_rows", place(index), num_rows, wrap, wide)
+    key = ("long_rows", place(index), num_rows, wrap, wide, weight)
     return cast(LongRows, formats.cached(key, (index,), lambda: _build(index, csr, wrap, wide, *found)))
 
 

@@ -17,6 +17,7 @@ from graphweave.analysis.cones import (
     is_push,
     map_type,
     needs,
+    pushed_along,
     space_of,
     tile_map,
     type_of,
@@ -209,8 +210,8 @@ class _Grouping:
                 along = tile_map(self.program, ref)
             elif isinstance(node, Push):
                 return map_type(self.program, node.map).dom, None
-        elif isinstance(node, Push):
-            along = node.map
+        elif is_push(self.program, ref):
+            along = pushed_along(self.program, ref)
         if along is not None:
             return map_type(self.program, along).cod, along
         space = space_of(self.program, ref)
@@ -274,9 +275,7 @@ class _Grouping:
     def _deps(self, ref: Ref, g: int) -> tuple[list[Ref], list[Ref]]:
         """Values `ref` needs at the same row of group `g`, and values it needs complete."""
         group, n, node = self.groups[g], self.needs[ref], self.program.nodes[ref]
-        along = self.along[ref]
-        if isinstance(node, Push) and isinstance(self.program.nodes[node.map], MapOf):
-            along = node.map
+        along = pushed_along(self.program, ref) if is_push(self.program, ref) else self.along[ref]
         row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
         edge_level = along is not None or (is_push(self.program, ref) and not row_total)
         walked = along if along is not None else (group.map if edge_level else None)

@@ -17,7 +17,20 @@ from graphweave.analysis.typed import call_operands
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Const, Input, MapOf, Program, Pull, Push, Random, Ref, Reshape, ToUnit, Type
+from graphweave.ir.message.nodes import (
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    Program,
+    Pull,
+    Push,
+    Random,
+    Ref,
+    Reshape,
+    ToUnit,
+    Type,
+)
 from graphweave.schedule.grouping import Group, group
 from graphweave.schedule.options import Options
 
@@ -108,7 +121,7 @@ def demand(program: Program, given: frozenset[Ref], products: frozenset[Ref] = f
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
         todo.extend((*n.same, *n.shared))
-        if isinstance(node, Push):
+        if isinstance(node, Push | Gram) and node.map is not None:
             todo.append(node.map)
     return frozenset(found)
 

@@ -1,19 +1,8 @@
-// Products by type, grams by type and typed scatters against plain loops, with indices and without.
-#include <graphweave/typed_gram.h>
-#include <graphweave/typed_matmul.h>
+// Products of rows where they lie, grams of them and typed scatters against plain loops, with indices and without.
+#include <graphweave/row_products.h>
 #include <graphweave/typed_scatter.h>
 
 #include "check.h"
-
-static const int32_t kIndptr[] = {0, 60, 60, 61, 64};  // of the rows: one type has none, one is longer than a tile
-static const int kTypes = 4, kRows = 64;
-static const int64_t kChunks[] = {0, 5, 5, 50, 64};
-
-static int type_of(int position) {
-  int type = 0;
-  while (kIndptr[type + 1] <= position) ++type;
-  return type;
-}
 
 template <class T>
 static void close(T got, T want, const char* what, int k, int j) {
@@ -21,32 +10,41 @@ static void close(T got, T want, const char* what, int k, int j) {
   CHECK(error <= bound, "%s of %d x %d: %.17g, expected %.17g", what, k, j, (double)got, (double)want);
 }
 
+// A tile of kRows rows, behind which the index names others that must not be read; `streams`: aligned, past the cache
 template <class T, int B, int K, int J, bool TRANSPOSED>
-static void check_matmul(bool indexed, int threads) {
-  Numbers<T> x(kRows * B * K, 1), w(kTypes * B * K * J, 2), y(kRows * B * J, 3), out(kRows * B * J, 4);
-  Numbers<T> gram(kTypes * B * K * J, 5);
+static void check_rows(bool indexed, bool streams) {
+  enum { kRows = 13, kAll = 40, kMost = 16 };
+  Numbers<T> x(kAll * B * K, 1), w(B * K * J, 2), y(kAll * B * J, 3), gram(B * K * J, 5), turned(B * K * J);
+  T* const out = (T*)aligned_alloc(64, (kAll * B * J * sizeof(T) + 63) / 64 * 64);
   int32_t x_row[kRows], out_row[kRows];
-  for (int p = 0; p < kRows; ++p) x_row[p] = indexed ? p * 5 % kRows : p, out_row[p] = indexed ? kRows - 1 - p : p;
-  void* const rows[] = {indexed ? x_row : nullptr, indexed ? out_row : nullptr};
-  void* ptrs[] = {x.get(), w.get(), out.get(), (void*)kIndptr, rows[0], rows[1]};
-  CHECK((gw_typed_matmul<T, int32_t, B, K, J, TRANSPOSED>(ptrs, kTypes, kChunks, 4, threads)) == 0, "memory");
-  void* of_gram[] = {x.get(), y.get(), gram.get(), (void*)kIndptr, rows[0], rows[1]};
-  CHECK((gw_typed_gram<T, int32_t, B, K, J>(of_gram, kTypes, kChunks, 4, threads)) == 0, "memory");
-  Numbers<T> sums(kTypes * B * K * J);
+  for (int p = 0; p < kRows; ++p) x_row[p] = indexed ? p * 7 % kAll : p, out_row[p] = indexed ? kAll - 1 - 2 * p : p;
+  const gw_rows_of_tile<const T, int32_t> from{x.get(), indexed ? x_row : nullptr};
+  const gw_rows_of_tile<const T, int32_t> other{y.get(), indexed ? out_row : nullptr};
+  const gw_rows_of_tile<T, int32_t> into{out, indexed ? out_row : nullptr};
+  const T* matrix = w.get();
+  if (TRANSPOSED != gw_is_narrow<T, J>()) {
+    gw_turn<B, TRANSPOSED ? J : K, TRANSPOSED ? K : J>(turned.get(), w.get());
+    matrix = turned.get();
+  }
+  gw_row_matmul<B, K, J, kMost>(into, from, matrix, kRows, kRows, streams);
+  gw_streamed();
+  gw_row_gram<B, K, J, kMost>(gram.get(), from, other, kRows, kRows, false);
+  gw_row_gram<B, K, J, kMost>(gram.get(), from, other, 2, kRows, true);
+  Numbers<T> sums(B * K * J);
   for (int i = 0; i < sums.count; ++i) sums[i] = 0;
   for (int p = 0; p < kRows; ++p)
     for (int b = 0; b < B; ++b)
       for (int j = 0; j < J; ++j) {
-        const int matrix = (type_of(p) * B + b) * K * J;
         T sum = 0;
         for (int k = 0; k < K; ++k) {
           const T element = x[(x_row[p] * B + b) * K + k];
-          sum += element * w[matrix + (TRANSPOSED ? j * K + k : k * J + j)];
-          sums[matrix + k * J + j] += element * y[(out_row[p] * B + b) * J + j];
+          sum += element * w[b * K * J + (TRANSPOSED ? j * K + k : k * J + j)];
+          sums[(b * K + k) * J + j] += (p < 2 ? 2 : 1) * element * y[(out_row[p] * B + b) * J + j];
         }
         close(out[(out_row[p] * B + b) * J + j], sum, "matmul", K, J);
       }
   for (int i = 0; i < sums.count; ++i) close(gram[i], sums[i], "gram", K, J);
+  free(out);
 }
 
 // Two blocks, of more rows than a tile and of two, that edges of three types reach; one type has no edges.
@@ -80,12 +78,18 @@ static void check_scatter(bool scaled, int64_t scales, int threads) {
 }
 
 int main() {
-  for (int threads : {1, 2})
-    for (bool indexed : {false, true}) {
-      check_matmul<double, 1, 5, 4, false>(indexed, threads);
-      check_matmul<float, 2, 3, 17, true>(indexed, threads);
-      check_matmul<float, 2, 19, 2, false>(indexed, threads);  // narrow
-    }
+  int32_t failed = 0;
+#pragma omp parallel num_threads(2)
+  gw_fail(failed);
+  CHECK(failed == 1, "threads");
+  for (bool indexed : {false, true}) {
+    check_rows<double, 1, 5, 4, false>(indexed, false);
+    check_rows<float, 2, 3, 17, true>(indexed, false);
+    check_rows<float, 2, 19, 2, false>(indexed, false);  // narrow
+    check_rows<float, 1, 19, 1, true>(indexed, false);
+    check_rows<float, 1, 5, 32, false>(indexed, true);  // rows of lines
+    check_rows<float, 4, 5, 4, true>(indexed, true);    // of several blocks
+  }
   for (int threads : {1, 2}) {
     check_scatter<float, 2, 3, 17>(false, 1, threads);
     check_scatter<float, 2, 3, 17>(true, 2, threads);

@@ -18,11 +18,13 @@ from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import Scope, folded
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
+from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
 from graphweave.codegen.cpp.stmt import Printer
 from graphweave.codegen.cpp.stream import declare, streamed
+from graphweave.codegen.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
-from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Role, Stash, TileArray, TileMatMul, Tiles
+from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
 from graphweave.ir.loop.walk import statements
 
@@ -53,6 +55,8 @@ class _Unit:
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
         arrays |= local_arrays(kernel.body)
+        turns = turned(kernel, arrays)
+        arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in turns}
         tile = () if kernel.tile is None else kernel.tile[:1]
         self.names = cpp_names(
             [
@@ -70,9 +74,12 @@ class _Unit:
         self.tiles = tile_sizes(kernel)
         self.heap = [
             stmt
-            for stmt in statements(kernel.body)
+            for stmt in (*statements(kernel.body), *turns)
             if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
+        self.sums = {name: s for name, s in sums_of(kernel, arrays).items() if by_rows(s.gram)}
+        in_place = {name for name, s in self.sums.items() if s.copy is not None}
+        self.heap = [a for a in self.heap if a.name not in in_place]
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
         self.private: list[Stash | Alloc | TileArray] = [*kernel.stashes, *self.heap]
         self.scratch = bool(self.private)
@@ -82,9 +89,9 @@ class _Unit:
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
         self.walked = {stmt.csr for stmt in edges}
         hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
-        self.prefetching = {csr for csr, hint in hints if hint.shift is None}
+        self.prefetching = {csr for csr, hint in hints if hint.shift is None} | gathering(kernel)
         adding = [s for s in statements(kernel.body) if isinstance(s, TileMatMul) and s.add is not None]
-        self.shared = {name for stmt in adding for name in (stmt.add, stmt.out)}  # may be the same memory
+        self.shared: set[Place | None] = {p for stmt in adding for p in (stmt.add, stmt.out)}  # may be the same memory
         self.streamed = [b for b in streamed(kernel) if b.name not in self.shared]
         self.counts_rows = bool(self.prefetching or self.streamed)
         self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
@@ -112,17 +119,20 @@ class _Unit:
         heap = frozenset(a.name for a in self.heap)
         walked = tuple(csr.name for csr in kernel.csrs if csr.name in self.walked)
         stashes = {s.name: s for s in kernel.stashes}
-        printer = Printer(w, self.scope, stashes, heap, self.tiles, kernel.row, walked, self.streamed)
+        printer = Printer(w, self.scope, stashes, heap, self.tiles, kernel.row, walked, self.streamed, self.sums)
         with w.block("    int64_t first, int64_t last)"):
             for csr in kernel.csrs:
                 if csr.name in self.prefetching:
                     indptr = names.derived(csr.name, "indptr")
                     w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
-            declare(w, self.scope, self.streamed)
+            declare(w, self.scope, self.streamed, "num_rows")
+            for buffer, walked_csr in scattered(kernel):
+                declare(w, self.scope, [buffer], names.derived(walked_csr, "positions"))
             if kernel.tile is not None:
                 printer.tiles_of_rows(kernel)
             else:
-                printer.rows("first", "last", kernel.body)
+                copies = [s.copy for s in self.sums.values() if s.copy is not None]
+                printer.rows("first", "last", tuple(s for s in kernel.body if s not in copies))
             if self.streamed:
                 w.line("gw_streamed();")
         return w.text()

@@ -12,7 +12,7 @@ from graphweave.core.types import DType
 
 Header: TypeAlias = Literal[
     "base", "bfloat16", "elementary", "float16", "folds", "numbers", "online_softmax", "pointwise", "prefetch",
-    "products", "random", "streaming", "threads", "typed_gram", "typed_matmul", "typed_scatter",
+    "products", "random", "row_products", "streaming", "threads", "typed_scatter",
 ]  # fmt: skip
 
 HALVES: dict[DType, Header] = {DType.f16: "float16", DType.bf16: "bfloat16"}

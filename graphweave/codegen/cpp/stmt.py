@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.products import declare_turned, fetches, print_product, turn
 from graphweave.codegen.cpp.stream import begin_row, end_row
-from graphweave.codegen.cpp.walk import accesses, can_fuse, lanes_used
+from graphweave.codegen.cpp.walk import can_fuse, lanes_used
+from graphweave.codegen.sums import Sum
+from graphweave.codegen.walk import accesses
 from graphweave.codegen.writer import Writer
-from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -53,7 +55,7 @@ _SHORT = 4  # lanes of a fold that are written out
 class Printer:
     """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
     gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for, and
-    whose rows of the outputs `streamed` may go past the cache."""
+    whose rows of the outputs `streamed` may go past the cache; `sums` are arrays that the first tile of a row sets."""
 
     w: Writer
     scope: Scope
@@ -63,6 +65,7 @@ class Printer:
     row: str
     walked: tuple[str, ...]
     streamed: list[Buffer]
+    sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
     between: dict[int, list[str]] = field(default_factory=dict)  # by product: what it asks for meanwhile
@@ -112,13 +115,8 @@ class Printer:
                 self._tile_array(stmt)
             case TileRows():
                 self._rows_of_tile(stmt)
-            case TileMatMul(_, out, x, w, add):
-                if add is None:
-                    self._product("gw_matmul", stmt, (out, x, w), (x, out))
-                else:
-                    self._product("gw_addmatmul", stmt, (out, add, x, w), (x, out))
-            case TileGram(out=out, x=x, y=y):
-                self._product("gw_gram", stmt, (out, x, y), (x, y))
+            case TileMatMul() | TileGram():
+                print_product(self, stmt)
 
     def _let(self, stmt: Let, rest: tuple[Stmt, ...]) -> None:
         value = expression(stmt.value, self.scope)
@@ -141,9 +139,17 @@ class Printer:
         if info.is_scalar:
             self.w.line(f"{ctype(stmt.dtype)} {name}{'' if fill is None else f' = {fill}'};")
             return
-        if stmt.name not in self.heap:
+        sum_ = self.sums.get(stmt.name)
+        if sum_ is not None and sum_.copy is not None:
+            pointer = self.scope.row_pointers.get((sum_.output, self.row))
+            row = row_offset(Var(self.row), info.numel, self.scope)
+            self.w.line(f"auto* const {name} = {pointer or f'{self.scope.names.of(sum_.output)} + {row}'};")
+        elif stmt.name not in self.heap:
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{max(1, info.numel)}];")
         if fill is not None and info.numel:
+            if sum_ is not None:
+                begin, end = (self.scope.names.derived(sum_.csr, what) for what in ("begin", "end"))
+                self.w.line(f"if ({begin} == {end})")
             self.w.flush_left("#pragma omp simd")
             self.w.line(f"for (int64_t gw_i = 0; gw_i < {info.numel}; ++gw_i) {name}[gw_i] = {fill};")
 
@@ -320,12 +326,12 @@ class Printer:
         if (array, k) in self.scope.row_pointers:
             return
         pointer = self.scope.names.derived(array, k)
-        edge = f"({self.scope.names.of(k)} - {self._first(array)})"
+        edge = f"({self.scope.names.of(k)} - {self.first(array)})"
         numel = self.scope.arrays[array].numel
         self.w.line(f"auto* const {pointer} = {self.scope.names.of(array)} + {edge} * {numel};")
         self.scope.row_pointers[array, k] = pointer
 
-    def _first(self, array: str) -> str:
+    def first(self, array: str) -> str:
         """The position of the first row of a stash or tile array."""
         walked = self.tile_of[array] if array in self.tile_of else self.stashes[array].csr
         return self.scope.names.derived(walked, "begin")
@@ -347,29 +353,8 @@ class Printer:
         begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
         with self.w.block(f"for (int64_t {begin} = first; {begin} < last; {begin} += {size})"):
             self.w.line(f"const int64_t {end} = {begin} + {size} < last ? {begin} + {size} : last;")
-            self.between.update(self._fetches(kernel, end))
+            self.between.update(fetches(self, kernel, end))
             self.body(kernel.body)
-
-    def _fetches(self, kernel: Kernel, end: str) -> dict[int, list[str]]:
-        """By product: what it asks for while it multiplies. What the next tile gathers and multiplies is in a near
-        cache by then, and does not keep the arithmetic waiting, nor the arithmetic it."""
-        names = self.scope.names
-        products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
-        loops = [s for rows in kernel.body if isinstance(rows, TileRows) for s in rows.body if isinstance(s, Edges)]
-        span = f"{end} + gw_from, {end} + gw_to < last ? {end} + gw_to : last"
-        calls = []
-        for walk in loops:
-            indptr = names.derived(walk.csr, "indptr")
-            for hint in walk.prefetch:
-                width = self.scope.arrays[hint.buffer].numel
-                rows, column = names.of(hint.buffer), names.of(hint.column)
-                calls.append(f"gw_fetch_edges({rows}, {width}, {column}, {indptr}, {span});")
-        for buffer in _multiplied(kernel):
-            calls.append(f"gw_fetch_rows({names.of(buffer.name)}, {self.scope.arrays[buffer.name].numel}, {span});")
-        out: dict[int, list[str]] = {}
-        for i, call in enumerate(dict.fromkeys(calls)):
-            out.setdefault(id(products[i % len(products)]), []).append(call)
-        return out
 
     def _rows_of_tile(self, stmt: TileRows) -> None:
         begin, end = (self.scope.names.derived(stmt.tile, what) for what in ("begin", "end"))
@@ -396,8 +381,7 @@ class Printer:
         self.row_pointers(k, body)
 
     def _tiles(self, stmt: Tiles) -> None:
-        """Tiles of one row are equally long, give or take one, where products run: a short last one would waste
-        registers."""
+        """Tiles of one row are about equally long where products run: a short last one would waste registers."""
         names = self.scope.names
         first, last = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
         begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
@@ -409,11 +393,15 @@ class Printer:
                 self.w.line(f"const int64_t {end} = {rest} < {last} ? {rest} : {last};")
                 self.body(stmt.body)
             return
-        count, number = names.derived(stmt.tile, "count"), names.of(stmt.tile)
-        step = f"{number} = 0, {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size}"
-        with self.w.block(f"for (int64_t {step}; {number} < {count}; ++{number})"):
-            for bound, at in ((begin, number), (end, f"({number} + 1)")):
-                self.w.line(f"const int64_t {bound} = {first} + ({last} - {first}) * {at} / {count};")
+        declare_turned(self, stmt)
+        number, count, size = names.of(stmt.tile), names.derived(stmt.tile, "count"), names.derived(stmt.tile, "size")
+        self.w.line(f"const int64_t {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size};")
+        divided = f"{count} > 1 ? ({last} - {first} + {count} - 1) / {count} : {last} - {first}"
+        self.w.line(f"const int64_t {size} = {divided};")
+        with self.w.block(f"for (int64_t {number} = 0; {number} < {count}; ++{number})"):
+            self.w.line(f"const int64_t {begin} = {first} + {number} * {size};")
+            self.w.line(f"const int64_t {end} = {begin} + {size} < {last} ? {begin} + {size} : {last};")
+            turn(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 
     def _tile_array(self, stmt: TileArray) -> None:
@@ -422,43 +410,6 @@ class Printer:
         if stmt.name not in self.heap:
             size = max(1, self.scope.arrays[stmt.name].numel * self.tiles[stmt.tile])
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{size}];")
-
-    def _product(
-        self, function: str, stmt: TileMatMul | TileGram, arrays: tuple[str, ...], wide: tuple[str, str]
-    ) -> None:
-        """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
-        if any(self.scope.arrays[array].dtype in (DType.f16, DType.bf16) for array in arrays):
-            raise IRError("C++ kernels multiply edges by no matrices of half precision.")
-        names = self.scope.names
-        begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
-        extents = ", ".join(str(self.scope.arrays[array].numel) for array in wide)
-        pointers = []
-        for array in arrays:
-            numel = self.scope.arrays[array].numel
-            if array in self.stashes:
-                offset = f" + ({begin} - {self._first(array)}) * {numel}"
-            else:  # an array of the tile, an input or output of its rows, or shared data
-                offset = f" + {begin} * {numel}" if self._has_rows(array) else ""
-            pointers.append(names.of(array) + offset)
-        self.scope.headers.add("products")
-        given = [*pointers, f"{end} - {begin}"]
-        fetches = self.between.get(id(stmt), [])
-        streams = [names.derived(b.name, "streams") for b in self.streamed if b.name == arrays[0]]
-        if isinstance(stmt, TileMatMul) and (streams or fetches):
-            given += streams or ["false"]
-        if not fetches:
-            self.w.line(f"{function}<{extents}>({', '.join(given)});")
-            return
-        self.scope.headers.add("prefetch")
-        with self.w.block(""):
-            with self.w.block("const auto gw_between = [&](int64_t gw_from, int64_t gw_to)", "};"):
-                for call in fetches:
-                    self.w.line(call)
-            self.w.line(f"{function}<{extents}>({', '.join([*given, 'gw_between'])});")
-
-    def _has_rows(self, array: str) -> bool:
-        """Whether `array` is a parameter with a row for each of the kernel's."""
-        return array not in self.tile_of and self.scope.arrays[array].has_rows
 
     def _prefetch(self, stmt: Edges, distance: int, shift: str | None) -> None:
         """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row; shifted
@@ -483,13 +434,6 @@ class Printer:
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:
             self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")
-
-
-def _multiplied(kernel: Kernel) -> list[Buffer]:
-    """Inputs whose rows products read where they lie."""
-    products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
-    read = {name for s in products for name in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
-    return [b for b in kernel.buffers if b.name in read]
 
 
 def _is_short(stmt: FoldLanes) -> bool:

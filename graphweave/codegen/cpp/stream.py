@@ -21,12 +21,12 @@ def streamed(kernel: Kernel) -> list[Buffer]:
     return [b for b in outputs if _bytes(b) % _LINE == 0 and 0 < _bytes(b) <= _MOST]
 
 
-def declare(w: Writer, scope: Scope, buffers: list[Buffer]) -> None:
-    """Whether each output is large enough, before the rows."""
+def declare(w: Writer, scope: Scope, buffers: list[Buffer], rows: str) -> None:
+    """Whether each output, of so many rows, is large enough, before the rows."""
     for b in buffers:
         scope.headers.add("streaming")
         name = scope.names.of(b.name)
-        w.line(f"const bool {scope.names.derived(b.name, 'streams')} = gw_streams({name}, num_rows * {_bytes(b)});")
+        w.line(f"const bool {scope.names.derived(b.name, 'streams')} = gw_streams({name}, {rows} * {_bytes(b)});")
 
 
 def begin_row(w: Writer, scope: Scope, buffers: list[Buffer], row: str, types: dict[str, str]) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from graphweave.codegen.arrays import Array, flatten
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -24,19 +22,6 @@ from graphweave.ir.loop.nodes import (
     Var,
 )
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
-
-Access = tuple[str, tuple[Expr, ...]]
-
-
-def accesses(body: tuple[Stmt, ...]) -> Iterator[Access]:
-    """Every `array[index]` in `body`, read or written."""
-    for stmt in statements(body):
-        if isinstance(stmt, Store | Accum):
-            yield stmt.buffer, stmt.index
-        for top in expressions(stmt):
-            for expr in subexpressions(top):
-                if isinstance(expr, Load):
-                    yield expr.buffer, expr.index
 
 
 def lanes_used(body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> set[str]:

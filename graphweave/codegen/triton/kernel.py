@@ -13,11 +13,13 @@ Any R and K are right (R * K >= 16 where edges are multiplied by matrices); whic
 from __future__ import annotations
 
 from graphweave.codegen.arrays import Array
+from graphweave.codegen.sums import sums_of
 from graphweave.codegen.triton.axes import ROWS, power_of_two
 from graphweave.codegen.triton.names import triton_names
 from graphweave.codegen.triton.preamble import preamble
+from graphweave.codegen.triton.products import DOT
 from graphweave.codegen.triton.scope import Held, Printed, Scope
-from graphweave.codegen.triton.stmt import DOT, Printer, filled
+from graphweave.codegen.triton.stmt import Printer, filled
 from graphweave.codegen.walk import binders, local_arrays
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
@@ -59,7 +61,13 @@ class _Unit:
         inner = list(statements(kernel.body))
         self.walked = [csr.name for csr in kernel.csrs if any(_walks(s, csr.name) for s in inner)]
         self.shapes = {s.name: arrays[s.name].numel for s in inner if isinstance(s, TileArray)}
-        self.grams = {s.out: (s.x, s.y) for s in inner if isinstance(s, TileGram)}
+        self.sums = sums_of(kernel, arrays)
+        self.grams: dict[str, tuple[str, str]] = {}
+        for s in inner:
+            if isinstance(s, TileGram) and s.out not in self.sums:
+                if not isinstance(s.x, str) or not isinstance(s.y, str):
+                    raise IRError("a Triton kernel adds up a gram of rows in memory by itself, and stores it.")
+                self.grams[s.out] = s.x, s.y
 
     def function(self) -> str:
         w, kernel, names = self.w, self.kernel, self.scope.names
@@ -96,7 +104,7 @@ class _Unit:
             w.line(f"{begin} = tl.load({indptr} + {row}, mask=row_ok, other=0)")
             w.line(f"{end} = tl.load({indptr} + {row} + 1, mask=row_ok, other=0)")
             w.line(f"{scope.names.derived(csr, 'longest')} = tl.max({end} - {begin}, axis=0)")
-        Printer(scope).body(kernel.body)
+        Printer(scope, kernel.row, self.sums).body(kernel.body)
         scope.axes = ()
 
     # ------------------------------------------------------------ totals

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
 from graphweave.codegen.triton.names import literal, ttype
+from graphweave.codegen.triton.products import DOT, LARGEST, is_plain, print_gram, print_matmul, start_sum, store_sum
 from graphweave.codegen.triton.registers import placed
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.core.errors import IRError
@@ -31,14 +33,8 @@ from graphweave.ir.loop.nodes import (
 )
 from graphweave.ir.loop.types import POSITION, identity
 
-DOT = 16
-"""The least extent of a matrix that `tl.dot` takes."""
-
 LARGEST_ARRAY = 1 << 13
 """Elements of an array of a row, or of an edge, that registers hold."""
-
-LARGEST = 1 << 14
-"""Elements of a matrix of weights up to which a program keeps it in registers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +42,17 @@ class Printer:
     """Prints the statements of one kernel. Its totals are arrays of registers while it runs."""
 
     scope: Scope
+    row: str
+    sums: Mapping[str, Sum]
+    """Arrays that grams add to."""
 
     def body(self, body: Iterable[Stmt]) -> None:
+        copies = {id(found.copy): name for name, found in self.sums.items()}
         for stmt in body:
-            self._statement(stmt)
+            if id(stmt) in copies:
+                store_sum(self.scope, copies[id(stmt)], self.sums[copies[id(stmt)]], self.row)
+            else:
+                self._statement(stmt)
 
     def _statement(self, stmt: Stmt) -> None:
         match stmt:
@@ -57,6 +60,8 @@ class Printer:
                 self.scope.w.line(f"# {text}")
             case Let(name, dtype, value):
                 self._let(name, dtype, tensor(value, self.scope))
+            case Alloc(name) if name in self.sums:
+                start_sum(self.scope, name, self.sums[name])
             case Alloc(name, dtype, _, fill):
                 self._array(name, dtype, 0 if fill is None else fill)
             case Store(buffer, index, value):
@@ -74,10 +79,14 @@ class Printer:
                 self._walk(tile, csr, inner)
             case TileArray(name, _, dtype, _):
                 self._array(name, dtype, fill=0, least=DOT)
-            case TileMatMul(_, out, x, w):
+            case TileMatMul(tile, str(out), str(x), w) if is_plain(stmt):
                 self._matmul(out, x, w)
-            case TileGram(_, out, x, y):
+            case TileMatMul(tile):
+                print_matmul(self.scope, stmt, tile)
+            case TileGram(tile, out, str(x), str(y)) if is_plain(stmt) and out not in self.sums:
                 self._gram(out, x, y)
+            case TileGram(tile):
+                print_gram(self.scope, stmt, tile)
             case Raise():
                 raise IRError("a Triton kernel computes a softmax in two passes: schedule it with online='never'.")
 

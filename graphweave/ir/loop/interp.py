@@ -29,8 +29,10 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Place,
     Raise,
     Role,
+    Rows,
     Stmt,
     Store,
     TileArray,
@@ -158,23 +160,41 @@ class _Frame:
         return range(int(indptr[here]), int(indptr[here + 1]))
 
     def _product(self, stmt: TileMatMul | TileGram) -> None:
-        tile = self.tiles[stmt.tile]
-
-        def rows(name: str) -> Tensor:
-            first = self.first.get(name, 0)  # that of an input or output is row 0
-            return self.arrays[name][tile.start - first : tile.stop - first].flatten(1)
-
-        x = rows(stmt.x)
+        x = self._rows(stmt.x, stmt).unflatten(1, (stmt.blocks, -1))
         if isinstance(stmt, TileMatMul):
-            w = self.arrays[stmt.w].reshape(x.shape[1], -1)
-            empty = torch.zeros(len(tile), w.shape[1], dtype=w.dtype)
-            rows(stmt.out).copy_(empty if stmt.add is None else rows(stmt.add))
-            for i in range(x.shape[1]):
-                rows(stmt.out).addcmul_(x[:, i : i + 1], w[i])
+            w = self.arrays[stmt.w] if stmt.row is None else self.arrays[stmt.w][int(self.scalars[stmt.row])]
+            shape = (stmt.blocks, -1, x.shape[2]) if stmt.transposed else (stmt.blocks, x.shape[2], -1)
+            w = w.reshape(shape).mT if stmt.transposed else w.reshape(shape)
+            out = torch.zeros(len(x), stmt.blocks, w.shape[2], dtype=w.dtype)
+            if stmt.add is not None:
+                out.copy_(self._rows(stmt.add, stmt).view_as(out))
+            for i in range(x.shape[2]):
+                out.addcmul_(x[:, :, i, None], w[:, i])
+            self._put(stmt, out.flatten(1))
         else:
-            total = self.arrays[stmt.out].view(x.shape[1], -1)
-            for i in range(len(tile)):
-                total.addcmul_(x[i, :, None], rows(stmt.y)[i])
+            y = self._rows(stmt.y, stmt).unflatten(1, (stmt.blocks, -1))
+            total = self.arrays[stmt.out].view(stmt.blocks, x.shape[2], -1)
+            for i in range(len(x)):
+                total.addcmul_(x[i, :, :, None], y[i, :, None])
+
+    def _rows(self, place: Place, stmt: TileMatMul | TileGram) -> Tensor:
+        """The row at each position of the tile, [positions, elements]: a view where they lie one after the other."""
+        tile = self.tiles[stmt.tile]
+        if isinstance(place, Rows):
+            return self.arrays[place.buffer][self._named(place, tile)].flatten(1)
+        first = self.first.get(place, 0)  # that of an input or output is row 0
+        return self.arrays[place][tile.start - first : tile.stop - first].flatten(1)
+
+    def _named(self, place: Rows, tile: range) -> Tensor:
+        shift = 0 if place.shift is None else int(self.scalars[place.shift])
+        return self.arrays[place.column][tile.start + shift : tile.stop + shift].long()
+
+    def _put(self, stmt: TileMatMul, rows: Tensor) -> None:
+        if isinstance(stmt.out, Rows):
+            array = self.arrays[stmt.out.buffer]
+            array[self._named(stmt.out, self.tiles[stmt.tile])] = rows.view(len(rows), *array.shape[1:])
+        else:
+            self._rows(stmt.out, stmt).copy_(rows)
 
     def _iterate(self, lanes: tuple[tuple[str, int], ...]) -> Iterator[None]:
         for combination in itertools.product(*(range(extent) for _, extent in lanes)):

@@ -241,32 +241,54 @@ class TileArray:
 
 
 @dataclass(frozen=True, slots=True)
-class TileMatMul:
-    """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile, in the order of i, one rounding a term.
+class Rows:
+    """For each position k of a tile the row column[k] of a parameter with rows; column[k + shift], with that variable.
 
-    So an element has the same bits in every tile. `x`: tile array or stash [I], `out`: the same [J], `w`: unit-space
-    input of I * J elements. In a tile of rows, `x` may be an input with a row for each of the kernel's, and `out` an
-    output. With `add`, as `x` but [J], the sum begins with add[k, j] instead of 0; its memory may be that of `out`.
+    As an operand it is gathered, as a result scattered: no two positions of a kernel then name the same row.
+    """
+
+    buffer: str
+    column: str
+    shift: str | None = None
+
+
+Place: TypeAlias = str | Rows
+"""Where a product finds or leaves a row for each position of a tile. A name is a tile array or a stash; in a tile of
+rows it may be a parameter with a row for each of the kernel's."""
+
+
+@dataclass(frozen=True, slots=True)
+class TileMatMul:
+    """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile; an element has the same bits in every tile.
+
+    The sum is in the order of i, one rounding a term; of less than a vector of columns a target may sum by vectors of
+    i. `w` is an input of shared data, an alloc of the row, or with `row`, a variable, that row of an input with rows;
+    it has I * J elements, or if `transposed` J * I. With `add`, as `x` but [J], the sum begins with add[k, j] instead
+    of 0; its memory may be that of `out`. With `blocks` = B the rows of x and out are B blocks, and so is w: out[k, b]
+    = x[k, b] w[b].
     """
 
     tile: str
-    out: str
-    x: str
+    out: Place
+    x: Place
     w: str
     add: str | None = None
+    row: str | None = None
+    transposed: bool = False
+    blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class TileGram:
-    """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: total of I * J elements.
-
-    `x` and `y` as in TileMatMul.
+    """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: a total, or an alloc of the row, of
+    I * J elements. `x`, `y` and `blocks` as in TileMatMul: out[b, i, j] += sum_k x[k, b, i] y[k, b, j].
     """
 
     tile: str
     out: str
-    x: str
-    y: str
+    x: Place
+    y: Place
+    blocks: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,10 +28,12 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Place,
     Prefetch,
     Raise,
     Rescaled,
     Role,
+    Rows,
     Stash,
     Stmt,
     Store,
@@ -371,27 +373,47 @@ class _Reader:
 
     def matmul(self) -> TileMatMul:
         self.expect("matmul")
-        out = self.name()
+        blocks = self.blocks()
+        out = self.place()
         self.expect("=")
         add = None
         if self.peek(1) == "+":
             add = self.name()
             self.expect("+")
-        x = self.name()
+        x = self.place()
         self.expect(",")
-        w = self.name()
+        transposed = self.peek() == "transposed" and self.peek(1).isidentifier() and self.peek(1) != "of"
+        if transposed:
+            self.take()
+        w, row = self.name(), None
+        if self.accept("["):
+            row = self.name()
+            self.expect("]")
         self.expect("of")
-        return TileMatMul(self.name(), out, x, w, add)
+        return TileMatMul(self.name(), out, x, w, add, row, transposed, blocks)
 
     def gram(self) -> TileGram:
         self.expect("gram")
+        blocks = self.blocks()
         out = self.name()
         self.expect("=")
-        x = self.name()
+        x = self.place()
         self.expect(",")
-        y = self.name()
+        y = self.place()
         self.expect("of")
-        return TileGram(self.name(), out, x, y)
+        return TileGram(self.name(), out, x, y, blocks)
+
+    def blocks(self) -> int:
+        return self.integer() if self.peek().isdigit() else 1
+
+    def place(self) -> Place:
+        name = self.name()
+        if not self.accept("["):
+            return name
+        column = self.name()
+        shift = self.name() if self.accept("+") else None
+        self.expect("]")
+        return Rows(name, column, shift)
 
     # ------------------------------------------------------------ expressions
 

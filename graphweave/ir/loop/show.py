@@ -22,6 +22,7 @@ from graphweave.ir.loop.nodes import (
     Let,
     Lit,
     Load,
+    Place,
     Raise,
     Rescaled,
     Stash,
@@ -103,12 +104,24 @@ def show_stmt(stmt: Stmt) -> list[str]:
             return [f"array {name}: {dtype.value}[{tile}; {_extents(shape)}]"]
         case TileRows(tile, body):
             return [f"rows of {tile} {{", *_body(body), "}"]
-        case TileMatMul(tile, out, x, w, add):
-            return [f"matmul {out} = {'' if add is None else f'{add} + '}{x}, {w} of {tile}"]
-        case TileGram(tile, out, x, y):
-            return [f"gram {out} = {x}, {y} of {tile}"]
+        case TileMatMul(tile, out, x, w, add, row, transposed, blocks):
+            matrix = f"{'transposed ' * transposed}{w}{'' if row is None else f'[{row}]'}"
+            begun = "" if add is None else f"{add} + "
+            return [f"matmul {_blocks(blocks)}{_place(out)} = {begun}{_place(x)}, {matrix} of {tile}"]
+        case TileGram(tile, out, x, y, blocks):
+            return [f"gram {_blocks(blocks)}{out} = {_place(x)}, {_place(y)} of {tile}"]
         case Comment(text):
             return [f"# {json.dumps(text)}"]
+
+
+def _place(place: Place) -> str:
+    if isinstance(place, str):
+        return place
+    return f"{place.buffer}[{place.column}{'' if place.shift is None else f' + {place.shift}'}]"
+
+
+def _blocks(blocks: int) -> str:
+    return "" if blocks == 1 else f"{blocks} "
 
 
 def _rescaled(sum_: Rescaled) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import ARITY, DType, Fold, Op
+from graphweave.core.types import ARITY, DType, Op
 from graphweave.ir.loop.indices import bounds, lanes_of, loads
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -41,13 +40,11 @@ from graphweave.ir.loop.nodes import (
 )
 from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, supports
 from graphweave.ir.loop.verify_parameters import fail, one_line, verify_parameters
+from graphweave.ir.loop.verify_products import INDEX, ROWS, Products, Scope, inside_tile
 
 _INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
-_INDEX = (DType.i64, DType.i32)
 _OF_TILES = (Comment, TileArray, TileRows, TileMatMul, TileGram)
 """What stands in a tile of rows, outside its rows."""
-_ROWS = ""
-"""In place of a CSR, what the positions of a tile of rows belong to."""
 
 
 def verify(kernel: Kernel) -> None:
@@ -57,35 +54,13 @@ def verify(kernel: Kernel) -> None:
         IRError: naming the place, such as "body[1].edges[0].let u: ...".
     """
     verify_parameters(kernel)
-    scope = _Scope(types=parameter_types(kernel))
+    scope = Scope(types=parameter_types(kernel))
     if kernel.tile is not None:
         tile, size = kernel.tile
         if size < 1:
             fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}).")
-        scope.tiles[tile], scope.types[tile] = _ROWS, POSITION
+        scope.tiles[tile], scope.types[tile] = ROWS, POSITION
     _Verifier(kernel).block(kernel.body, scope, "body")
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position.
-
-    `tiles`: the CSR of each tile; `tile_arrays`: tile and shape of each.
-    """
-
-    types: dict[str, DType]
-    extents: dict[str, int] = field(default_factory=dict)
-    allocs: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    positions: dict[str, tuple[str, str | None]] = field(default_factory=dict)
-    tiles: dict[str, str] = field(default_factory=dict)
-    tile_arrays: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
-    parallel: tuple[str, ...] = ()  # lanes of the enclosing Lanes statements that have more than one iteration
-
-    def inside(self) -> _Scope:
-        return _Scope(
-            dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), dict(self.tiles),
-            dict(self.tile_arrays), self.parallel,
-        )  # fmt: skip
 
 
 class _Verifier:
@@ -95,8 +70,9 @@ class _Verifier:
         self.stashes = {stash.name: stash for stash in kernel.stashes}
         self.csrs = {csr.name for csr in kernel.csrs}
         self.globals = {*kernel.sizes, *self.csrs}
+        self.products = Products(kernel)
 
-    def block(self, body: Iterable[Stmt], scope: _Scope, path: str) -> None:
+    def block(self, body: Iterable[Stmt], scope: Scope, path: str) -> None:
         """`scope` is written to: pass a fresh one for every block."""
         for i, stmt in enumerate(body):
             place = f"{path}[{i}].{_label(stmt)}"
@@ -107,7 +83,7 @@ class _Verifier:
                     raise
                 raise IRError(f"{place}: {error}") from None
 
-    def _statement(self, stmt: Stmt, scope: _Scope, place: str) -> None:
+    def _statement(self, stmt: Stmt, scope: Scope, place: str) -> None:
         if self.kernel.tile is not None and not scope.positions and not isinstance(stmt, _OF_TILES):
             fail(place, "what is done for a row of a tile stands in 'rows of' it.")
         match stmt:
@@ -138,31 +114,31 @@ class _Verifier:
             case TileRows():
                 self._tile_rows(stmt, scope, place)
             case TileArray(name, tile, dtype, shape):
-                self._inside_tile(tile, scope, place)
+                inside_tile(tile, scope, place)
                 if min(shape, default=0) < 0:
                     fail(place, f"extents must not be negative (got {shape}).")
                 self._bind(name, dtype, scope, place)
                 scope.tile_arrays[name] = (tile, shape)
             case TileMatMul() | TileGram():
-                self._product(stmt, scope, place)
+                self.products.verify(stmt, scope, place)
 
     # ------------------------------------------------------------ statements
 
-    def _bind(self, name: str, dtype: DType, scope: _Scope, place: str) -> None:
+    def _bind(self, name: str, dtype: DType, scope: Scope, place: str) -> None:
         if not (name.isidentifier() and name.isascii()):
             fail(place, f"'{name}' is not a name.")
         if name in scope.types or name in self.globals:
             fail(place, f"'{name}' is already defined.")
         scope.types[name] = dtype
 
-    def _bind_lanes(self, lanes: tuple[tuple[str, int], ...], scope: _Scope, place: str) -> None:
+    def _bind_lanes(self, lanes: tuple[tuple[str, int], ...], scope: Scope, place: str) -> None:
         for name, extent in lanes:
             if extent < 0:
                 fail(place, f"lane '{name}' must have zero or more iterations (got {extent}).")
             self._bind(name, POSITION, scope, place)
             scope.extents[name] = extent
 
-    def _alloc(self, stmt: Alloc, scope: _Scope, place: str) -> None:
+    def _alloc(self, stmt: Alloc, scope: Scope, place: str) -> None:
         if scope.parallel:
             fail(place, "an alloc belongs to a row or an edge, not to a lane.")
         if min(stmt.shape, default=0) < 0:
@@ -170,13 +146,13 @@ class _Verifier:
         self._bind(stmt.name, stmt.dtype, scope, place)
         scope.allocs[stmt.name] = stmt.shape
 
-    def _store(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
+    def _store(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Scope, place: str) -> None:
         role = self.buffers[buffer].role if buffer in self.buffers else None
         if role is not None and role is not Role.output:
             fail(place, f"'{buffer}' is not an output, an alloc or a stash.")
         self._target(buffer, index, value, scope, place)
 
-    def _accum(self, stmt: Accum, scope: _Scope, place: str) -> None:
+    def _accum(self, stmt: Accum, scope: Scope, place: str) -> None:
         parameter = self.buffers.get(stmt.buffer)
         if (
             stmt.buffer in self.stashes
@@ -188,7 +164,7 @@ class _Verifier:
             fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
         self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
 
-    def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: _Scope, place: str) -> None:
+    def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Scope, place: str) -> None:
         if not self._is_array(buffer, scope):
             fail(place, f"'{buffer}' is not defined here.")
         self._element(buffer, index, scope)
@@ -198,8 +174,8 @@ class _Verifier:
         if shared and not any(loads(part) for part in index):
             fail(place, f"lanes of '{shared[0]}' conflict: they all write the same element.")
 
-    def _raise(self, stmt: Raise, scope: _Scope, place: str) -> None:
-        self._inside_tile(stmt.tile, scope, place)
+    def _raise(self, stmt: Raise, scope: Scope, place: str) -> None:
+        inside_tile(stmt.tile, scope, place)
         _, size = stmt.lane
         if scope.allocs.get(stmt.reference) != (size,) or size < 1:
             fail(place, f"'{stmt.reference}' is not an alloc of [{size}] elements.")
@@ -215,7 +191,7 @@ class _Verifier:
         for s in stmt.sums:
             self._rescaled(s, size, dtype, scope.inside(), place)
 
-    def _rescaled(self, stmt: Rescaled, size: int, dtype: DType, scope: _Scope, place: str) -> None:
+    def _rescaled(self, stmt: Rescaled, size: int, dtype: DType, scope: Scope, place: str) -> None:
         self._bind_lanes(stmt.lanes, scope, place)
         parallel = tuple(name for name, extent in stmt.lanes if extent > 1)
         if stmt.buffer not in scope.allocs:
@@ -228,7 +204,7 @@ class _Verifier:
         if span is not None and not 0 <= span[0] <= span[1] < size and 0 not in scope.extents.values():
             fail(place, f"'{stmt.buffer}' belongs to elements {span[0]}..{span[1]} of {size}.")
 
-    def _fold_lanes(self, stmt: FoldLanes, scope: _Scope, place: str) -> None:
+    def _fold_lanes(self, stmt: FoldLanes, scope: Scope, place: str) -> None:
         inner = scope.inside()
         self._bind_lanes(stmt.lanes, inner, place)
         for let in stmt.body:
@@ -238,9 +214,9 @@ class _Verifier:
         self._typed(stmt.value, stmt.dtype, inner, place)
         self._bind(stmt.name, stmt.dtype, scope, place)
 
-    def _edges(self, stmt: Edges, scope: _Scope, place: str) -> None:
+    def _edges(self, stmt: Edges, scope: Scope, place: str) -> None:
         self._walk(stmt, scope, place)
-        if stmt.tile is None and any(csr != _ROWS for csr in scope.tiles.values()):
+        if stmt.tile is None and any(csr != ROWS for csr in scope.tiles.values()):
             fail(place, "edges inside a tile are those of the tile.")
         if stmt.tile is not None and scope.tiles.get(stmt.tile) != stmt.csr:
             fail(place, f"'{stmt.tile}' is not a tile of '{stmt.csr}' here.")
@@ -251,7 +227,7 @@ class _Verifier:
         inner.positions[stmt.k] = (stmt.csr, stmt.tile)
         self.block(stmt.body, inner, place)
 
-    def _walk(self, stmt: Edges | Tiles, scope: _Scope, place: str) -> None:
+    def _walk(self, stmt: Edges | Tiles, scope: Scope, place: str) -> None:
         if stmt.csr not in self.csrs:
             fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
         if stmt.row != self.kernel.row:
@@ -261,97 +237,46 @@ class _Verifier:
 
     # ------------------------------------------------------------ tiles
 
-    def _tiles(self, stmt: Tiles, scope: _Scope, place: str) -> None:
+    def _tiles(self, stmt: Tiles, scope: Scope, place: str) -> None:
         self._walk(stmt, scope, place)
         if stmt.size < 1:
             fail(place, f"a tile has at least one position (got {stmt.size}).")
-        if any(csr != _ROWS for csr in scope.tiles.values()) or any(
-            csr != _ROWS for csr, _ in scope.positions.values()
-        ):
+        if any(csr != ROWS for csr in scope.tiles.values()) or any(csr != ROWS for csr, _ in scope.positions.values()):
             fail(place, "tiles belong to a row, not to a tile or an edge.")
         inner = scope.inside()
         self._bind(stmt.tile, POSITION, inner, place)
         inner.tiles[stmt.tile] = stmt.csr
         self.block(stmt.body, inner, place)
 
-    def _tile_rows(self, stmt: TileRows, scope: _Scope, place: str) -> None:
-        self._inside_tile(stmt.tile, scope, place)
-        if scope.tiles[stmt.tile] != _ROWS:
+    def _tile_rows(self, stmt: TileRows, scope: Scope, place: str) -> None:
+        inside_tile(stmt.tile, scope, place)
+        if scope.tiles[stmt.tile] != ROWS:
             fail(place, f"'{stmt.tile}' is no tile of rows.")
         inner = scope.inside()
         self._bind(self.kernel.row, POSITION, inner, place)
-        inner.positions[self.kernel.row] = (_ROWS, stmt.tile)
+        inner.positions[self.kernel.row] = (ROWS, stmt.tile)
         self.block(stmt.body, inner, place)
 
-    def _inside_tile(self, tile: str, scope: _Scope, place: str) -> None:
-        inside = {of for _, of in scope.positions.values()}
-        within = inside if scope.tiles.get(tile) == _ROWS else {csr for csr, _ in scope.positions.values()} - {_ROWS}
-        if tile not in scope.tiles or within or scope.extents:
-            fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
-
-    def _product(self, stmt: TileMatMul | TileGram, scope: _Scope, place: str) -> None:
-        self._inside_tile(stmt.tile, scope, place)
-        x = self._tile_row(stmt.x, stmt.tile, scope, place)
-        if isinstance(stmt, TileMatMul):
-            y, whole, role = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output), stmt.w, Role.input
-            if stmt.out in (stmt.x, stmt.w):
-                fail(place, f"'{stmt.out}' is both operand and result.")
-            if stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != y:
-                fail(place, f"'{stmt.add}' must have {y} elements a row.")
-            types = {scope.types[n] for n in (stmt.x, stmt.out, stmt.add or stmt.x) if n in scope.types}
-        else:
-            y, whole, role = self._tile_row(stmt.y, stmt.tile, scope, place), stmt.out, Role.total
-            types = {scope.types[n] for n in (stmt.x, stmt.y) if n in scope.types}
-        buffer = self.buffers.get(whole)
-        if buffer is None or buffer.role is not role or buffer.rows is not None or buffer.fold not in (None, Fold.sum):
-            fail(place, f"'{whole}' is not {'shared data' if role is Role.input else 'a total that sums'}.")
-            return
-        if math.prod(buffer.shape) != x * y:
-            fail(place, f"'{whole}' must have {x} x {y} elements (got {buffer.shape}).")
-        half = role is Role.input and buffer.dtype in (DType.f16, DType.bf16) and types == {DType.f32}
-        if not half and (types != {buffer.dtype} or not buffer.dtype.is_float):
-            fail(place, "operands and result must be of one float type.")
-
-    def _tile_row(self, name: str, tile: str, scope: _Scope, place: str, role: Role = Role.input) -> int:
-        """Elements a position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its rows."""
-        buffer, csr = self.buffers.get(name), scope.tiles[tile]
-        if scope.tile_arrays.get(name, ("", ()))[0] == tile:
-            shape = scope.tile_arrays[name][1]
-        elif name in self.stashes and self.stashes[name].csr == csr:
-            shape = self.stashes[name].shape
-        elif csr == _ROWS and buffer is not None and buffer.role is role and buffer.rows == self.kernel.sizes[0]:
-            shape = buffer.shape
-        else:
-            of = (
-                f"an {'output' if role is Role.output else 'input'} of its rows"
-                if csr == _ROWS
-                else "a stash of its CSR"
-            )
-            raise IRError(f"{place}: '{name}' is neither an array of the tile nor {of}.")
-        if math.prod(shape) < 1 or not shape:
-            fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
-        return math.prod(shape)
-
-    def _prefetch(self, prefetch: Prefetch, scope: _Scope, place: str) -> None:
+    def _prefetch(self, prefetch: Prefetch, scope: Scope, place: str) -> None:
         column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
         if column is None or column.role is not Role.column:
             fail(place, f"'{prefetch.column}' is not a column of the kernel.")
         if buffer is None or buffer.rows is None or buffer.role in (Role.output, Role.total):
             fail(place, f"'{prefetch.buffer}' is not an input with rows.")
-        if prefetch.shift is not None and scope.types.get(prefetch.shift) not in _INDEX:
+        if prefetch.shift is not None and scope.types.get(prefetch.shift) not in INDEX:
             fail(place, f"'{prefetch.shift}' is not an index here.")
         if prefetch.distance < 1:
             fail(place, f"the prefetch distance must be positive (got {prefetch.distance}).")
 
     # ------------------------------------------------------------ expressions
 
-    def _typed(self, value: Expr, dtype: DType, scope: _Scope, place: str) -> None:
+    def _typed(self, value: Expr, dtype: DType, scope: Scope, place: str) -> None:
         self._expr(value, scope)
         found = dtype_of(value, scope.types)
         if found is not dtype:
             fail(place, f"the value is {found.value}, expected {dtype.value}.")
 
-    def _expr(self, expr: Expr, scope: _Scope) -> None:
+    def _expr(self, expr: Expr, scope: Scope) -> None:
         match expr:
             case Var(name):
                 if name not in scope.types or name in scope.tiles or self._is_array(name, scope):
@@ -378,7 +303,7 @@ class _Verifier:
                 if dtype is DType.bool and not isinstance(value, bool):
                     raise IRError(f"a bool literal is true or false (got {value!r}).")
 
-    def _call(self, op: Op, args: tuple[Expr, ...], scope: _Scope) -> None:
+    def _call(self, op: Op, args: tuple[Expr, ...], scope: Scope) -> None:
         if len(args) != ARITY[op]:
             raise IRError(f"{op.value} takes {ARITY[op]} operands (got {len(args)}).")
         for arg in args:
@@ -391,7 +316,7 @@ class _Verifier:
         if not supports(op, types[0]):
             raise IRError(f"{op.value} is not defined on {types[0].value}; cast its operand first.")
 
-    def _uniform(self, expr: Uniform, scope: _Scope) -> None:
+    def _uniform(self, expr: Uniform, scope: Scope) -> None:
         self._expr(expr.seed, scope)
         seed = dtype_of(expr.seed, scope.types)
         if seed is not DType.i64 or expr.dtype not in (DType.f32, DType.f64):
@@ -402,20 +327,20 @@ class _Verifier:
         if span is not None and not 0 <= span[0] <= span[1] < expr.size and 0 not in scope.extents.values():
             raise IRError(f"uniform is indexed {span[0]}..{span[1]} in a row of {expr.size}.")
 
-    def _index_sum(self, index: IndexSum, scope: _Scope) -> None:
+    def _index_sum(self, index: IndexSum, scope: Scope) -> None:
         for name, _ in index.terms:
             if name not in scope.extents:
                 raise IRError(f"'{name}' is not a lane here.")
         if index.div < 1 or (index.mod is not None and index.mod < 1):
             raise IRError(f"div and mod must be positive (got {index.div}, {index.mod}).")
 
-    def _index_expr(self, expr: Expr, scope: _Scope) -> None:
+    def _index_expr(self, expr: Expr, scope: Scope) -> None:
         self._expr(expr, scope)
         dtype = dtype_of(expr, scope.types)
         if dtype not in _INTEGERS:
             raise IRError(f"an index must be an integer (got {dtype.value}).")
 
-    def _element(self, buffer: str, index: tuple[Expr, ...], scope: _Scope) -> None:
+    def _element(self, buffer: str, index: tuple[Expr, ...], scope: Scope) -> None:
         has_rows, shape = self._layout(buffer, scope)
         if len(index) != len(shape) + has_rows:
             raise IRError(f"'{buffer}' takes {len(shape) + has_rows} indices (got {len(index)}).")
@@ -431,7 +356,7 @@ class _Verifier:
             if span is not None and not 0 <= span[0] <= span[1] < extent:
                 raise IRError(f"'{buffer}' is indexed {span[0]}..{span[1]} along a dimension of {extent}.")
 
-    def _position(self, array: str, position: Expr, scope: _Scope) -> None:
+    def _position(self, array: str, position: Expr, scope: Scope) -> None:
         csr, tile = scope.positions.get(position.name, ("", None)) if isinstance(position, Var) else ("", None)
         if array in scope.tile_arrays:
             if tile != scope.tile_arrays[array][0]:
@@ -441,10 +366,10 @@ class _Verifier:
                 f"stash '{array}' is indexed by a position of its CSR '{self.stashes[array].csr}', inside its edges."
             )
 
-    def _is_array(self, name: str, scope: _Scope) -> bool:
+    def _is_array(self, name: str, scope: Scope) -> bool:
         return name in scope.allocs or name in self.buffers or name in self.stashes or name in scope.tile_arrays
 
-    def _layout(self, name: str, scope: _Scope) -> tuple[bool, tuple[int, ...]]:
+    def _layout(self, name: str, scope: Scope) -> tuple[bool, tuple[int, ...]]:
         if name in scope.allocs:
             return False, scope.allocs[name]
         if name in scope.tile_arrays:

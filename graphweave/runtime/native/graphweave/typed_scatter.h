@@ -8,7 +8,20 @@
 
 #include <graphweave/prefetch.h>
 #include <graphweave/products.h>
-#include <graphweave/rows_by_type.h>
+
+// Rows of one type that a product takes at once: whole blocks, whether they are 8, 6 or 4 rows high.
+constexpr int64_t gw_typed_tile = 48;
+
+// memory of the thread, null if there is none
+template <class T>
+GW_INLINE T* gw_scratch(int64_t count) {
+  return static_cast<T*>(aligned_alloc(64, (count * sizeof(T) + 63) / 64 * 64));
+}
+// a shared flag is raised by any thread
+GW_INLINE void gw_fail(int32_t& failed) {
+#pragma omp atomic write
+  failed = 1;
+}
 
 // Rows of one type and one block of columns, added to rows of the result: the operand of a product.
 template <class T, int B, int K, int J>

@@ -1,0 +1,221 @@
+"""Products of the rows of a tile, as calls of the micro-product."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from graphweave.codegen.arrays import Array
+from graphweave.codegen.cpp.names import ctype
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType
+from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Rows, TileGram, TileMatMul, TileRows, Tiles
+from graphweave.ir.loop.walk import statements
+
+if TYPE_CHECKING:
+    from graphweave.codegen.cpp.stmt import Printer
+
+_VECTOR = 16  # bytes of the smallest vector: of narrower rows the matrix is read by columns (row_products.h)
+
+
+def print_product(p: Printer, stmt: TileMatMul | TileGram) -> None:
+    """A call that multiplies the tile."""
+    places: list[Place | None] = [stmt.out, stmt.x]
+    places += [stmt.w, stmt.add] if isinstance(stmt, TileMatMul) else [stmt.y]
+    if any(p.scope.arrays[_array(place)].dtype in (DType.f16, DType.bf16) for place in places if place is not None):
+        raise IRError("C++ kernels multiply edges by no matrices of half precision.")
+    if by_rows(stmt):
+        _print_by_rows(p, stmt)
+    elif isinstance(stmt, TileGram):
+        _print_plain(p, "gw_gram", stmt, (stmt.out, stmt.x, stmt.y), (stmt.x, stmt.y))
+    elif stmt.add is None:
+        _print_plain(p, "gw_matmul", stmt, (stmt.out, stmt.x, stmt.w), (stmt.x, stmt.out))
+    else:
+        _print_plain(p, "gw_addmatmul", stmt, (stmt.out, stmt.add, stmt.x, stmt.w), (stmt.x, stmt.out))
+
+
+def by_rows(stmt: TileMatMul | TileGram) -> bool:
+    """Whether rows are found one by one, or come in blocks, or the matrix lies in another way than rows do."""
+    if isinstance(stmt, TileGram):
+        return stmt.blocks > 1 or isinstance(stmt.x, Rows) or isinstance(stmt.y, Rows)
+    return stmt.blocks > 1 or isinstance(stmt.x, Rows) or isinstance(stmt.out, Rows) or stmt.transposed
+
+
+def scattered(kernel: Kernel) -> list[tuple[Buffer, str]]:
+    """Outputs that products scatter, and the CSR of the positions."""
+    buffers = {b.name: b for b in kernel.buffers}
+    found = ((s, tiles.csr) for tiles in _tiles(kernel) for s in tiles.body if isinstance(s, TileMatMul))
+    return [(buffers[s.out.buffer], csr) for s, csr in found if isinstance(s.out, Rows)]
+
+
+def gathering(kernel: Kernel) -> set[str]:
+    """CSRs along which products ask for rows before they are multiplied."""
+    inner = ((s, tiles.csr) for tiles in _tiles(kernel) for s in tiles.body)
+    return {csr for s, csr in inner if isinstance(s, TileMatMul | TileGram) and by_rows(s)}
+
+
+def turned(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
+    """Arrays for matrices that are turned over before rows are multiplied by them."""
+    products = (s for tiles in _tiles(kernel) for s in tiles.body if isinstance(s, TileMatMul) and by_rows(s))
+    found = {s.w: arrays[s.w] for s in products if _turns(s, arrays)}
+    return [Alloc(_turned_name(w), info.dtype, info.shape, None) for w, info in found.items()]
+
+
+def declare_turned(p: Printer, stmt: Tiles) -> None:
+    """Room for the matrices that `turn` turns over, but for large ones, which have scratch of the thread."""
+    for name in _turned_in(p, stmt):
+        if name not in p.heap:
+            info = p.scope.arrays[name]
+            p.w.line(f"alignas(64) {ctype(info.dtype)} {p.scope.names.of(name)}[{info.numel}];")
+
+
+def turn(p: Printer, stmt: Tiles, first: str) -> None:
+    """In the row's first tile: the matrices of its products, turned over."""
+    for name, s in _turned_in(p, stmt).items():
+        k, j = (_numel(p, place) // s.blocks for place in (s.x, s.out))
+        r, c = (j, k) if s.transposed else (k, j)
+        p.w.line(f"if ({first}) gw_turn<{s.blocks}, {r}, {c}>({p.scope.names.of(name)}, {_matrix(p, s)});")
+
+
+def _turned_in(p: Printer, stmt: Tiles) -> dict[str, TileMatMul]:
+    products = (s for s in stmt.body if isinstance(s, TileMatMul) and by_rows(s))
+    return {name: s for s in products if (name := _turned_name(s.w)) in p.scope.arrays}
+
+
+# ---------------------------------------------------------------- rows one after the other
+
+
+def _print_plain(
+    p: Printer, function: str, stmt: TileMatMul | TileGram, arrays: tuple[Place, ...], wide: tuple[Place, Place]
+) -> None:
+    """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
+    extents = ", ".join(str(_numel(p, array)) for array in wide)
+    pointers = [
+        _matrix(p, stmt) if isinstance(stmt, TileMatMul) and array == stmt.w else _pointer(p, array, stmt.tile)
+        for array in arrays
+    ]
+    p.scope.headers.add("products")
+    given, between = [*pointers, _length(p, stmt.tile)], p.between.get(id(stmt), [])
+    streams = [p.scope.names.derived(b.name, "streams") for b in p.streamed if b.name == arrays[0]]
+    if isinstance(stmt, TileMatMul) and (streams or between):
+        given += streams or ["false"]
+    if not between:
+        p.w.line(f"{function}<{extents}>({', '.join(given)});")
+        return
+    p.scope.headers.add("prefetch")
+    with p.w.block(""):
+        with p.w.block("const auto gw_between = [&](int64_t gw_from, int64_t gw_to)", "};"):
+            for call in between:
+                p.w.line(call)
+        p.w.line(f"{function}<{extents}>({', '.join([*given, 'gw_between'])});")
+
+
+def fetches(p: Printer, kernel: Kernel, end: str) -> dict[int, list[str]]:
+    """By product of a tile of rows: what it asks for while it multiplies. What the next tile, from `end` on, gathers
+    and multiplies is in a near cache by then: it does not keep the arithmetic waiting, nor the arithmetic it."""
+    names, arrays = p.scope.names, p.scope.arrays
+    products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
+    loops = [s for rows in kernel.body if isinstance(rows, TileRows) for s in rows.body if isinstance(s, Edges)]
+    span = f"{end} + gw_from, {end} + gw_to < last ? {end} + gw_to : last"
+    calls = []
+    for walk in loops:
+        indptr = names.derived(walk.csr, "indptr")
+        for hint in walk.prefetch:
+            rows, column = names.of(hint.buffer), names.of(hint.column)
+            calls.append(f"gw_fetch_edges({rows}, {arrays[hint.buffer].numel}, {column}, {indptr}, {span});")
+    read = {r for s in products for r in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
+    for buffer in kernel.buffers:
+        if buffer.name in read:
+            calls.append(f"gw_fetch_rows({names.of(buffer.name)}, {arrays[buffer.name].numel}, {span});")
+    out: dict[int, list[str]] = {}
+    for i, call in enumerate(dict.fromkeys(calls)):
+        out.setdefault(id(products[i % len(products)]), []).append(call)
+    return out
+
+
+def _pointer(p: Printer, place: Place, tile: str) -> str:
+    """The row of the tile's first position in an array of the tile, a stash, an input or output of its rows; or data
+    without rows."""
+    assert isinstance(place, str)
+    info, name, begin = p.scope.arrays[place], p.scope.names.of(place), p.scope.names.derived(tile, "begin")
+    if place in p.stashes:
+        return f"{name} + ({begin} - {p.first(place)}) * {info.numel}"
+    return f"{name} + {begin} * {info.numel}" if place not in p.tile_of and info.has_rows else name
+
+
+# ---------------------------------------------------------------- rows where they lie
+
+
+def _print_by_rows(p: Printer, stmt: TileMatMul | TileGram) -> None:
+    names, tile = p.scope.names, stmt.tile
+    p.scope.headers.add("row_products")
+    other = stmt.out if isinstance(stmt, TileMatMul) else stmt.y
+    extents = stmt.blocks, *(_numel(p, place) // stmt.blocks for place in (stmt.x, other)), p.tiles[tile]
+    x, n = _rows(p, stmt.x, tile, "const "), _length(p, tile)
+    shifted = any(isinstance(place, Rows) and place.shift is not None for place in (stmt.x, other))
+    if tile not in p.csr_of:
+        raise IRError("a product of a tile of rows multiplies by one matrix, as it lies.")
+    limit = names.derived(p.csr_of[tile], "end" if shifted else "positions")
+    known = f"{limit} - {names.derived(tile, 'begin')}"
+    template = ", ".join(map(str, extents))
+    if isinstance(stmt, TileGram):
+        y = _rows(p, stmt.y, tile, "const ")
+        add = f"{names.of(tile)} > 0" if stmt.out in p.sums else "true"
+        p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {add});")
+        return
+    if stmt.add is not None:
+        raise IRError("a product that is added to rows finds them, and its own, one after the other.")
+    out = _rows(p, stmt.out, tile, "")
+    turn = _turned_name(stmt.w)
+    w = names.of(turn) if turn in p.scope.arrays else _matrix(p, stmt)
+    streams = names.derived(stmt.out.buffer, "streams") if isinstance(stmt.out, Rows) else "false"
+    p.w.line(f"gw_row_matmul<{template}>({out}, {x}, {w}, {n}, {known}, {streams});")
+
+
+def _rows(p: Printer, place: Place, tile: str, const: str) -> str:
+    names = p.scope.names
+    type_ = f"{const}{ctype(p.scope.arrays[_array(place)].dtype)}"
+    if isinstance(place, str):
+        return f"gw_rows_of_tile<{type_}, int32_t>{{{_pointer(p, place, tile)}, nullptr}}"
+    index = ctype(p.scope.arrays[place.column].dtype)
+    at = [names.of(place.column), names.derived(tile, "begin")]
+    at += [] if place.shift is None else [names.of(place.shift)]
+    return f"gw_rows_of_tile<{type_}, {index}>{{{names.of(place.buffer)}, {' + '.join(at)}}}"
+
+
+# ---------------------------------------------------------------- parts of both
+
+
+def _tiles(kernel: Kernel) -> list[Tiles]:
+    return [s for s in statements(kernel.body) if isinstance(s, Tiles)]
+
+
+def _array(place: Place) -> str:
+    return place.buffer if isinstance(place, Rows) else place
+
+
+def _numel(p: Printer, place: Place) -> int:
+    return p.scope.arrays[_array(place)].numel
+
+
+def _length(p: Printer, tile: str) -> str:
+    begin, end = (p.scope.names.derived(tile, what) for what in ("begin", "end"))
+    return f"{end} - {begin}"
+
+
+def _matrix(p: Printer, stmt: TileMatMul) -> str:
+    name = p.scope.names.of(stmt.w)
+    if stmt.row is None:
+        return name
+    return f"{name} + (int64_t){p.scope.names.of(stmt.row)} * {p.scope.arrays[stmt.w].numel}"
+
+
+def _turned_name(w: str) -> str:
+    return f"{w}_turned"
+
+
+def _turns(stmt: TileMatMul, arrays: Mapping[str, Array]) -> bool:
+    """Whether the matrix lies otherwise than it is read; one of one row or column lies in both ways."""
+    k, j = (arrays[_array(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
+    narrow = j * arrays[stmt.w].dtype.itemsize < _VECTOR
+    return stmt.transposed != narrow and k > 1 and j > 1

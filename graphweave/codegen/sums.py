@@ -1,0 +1,73 @@
+"""Arrays of a row that a gram adds to, and nothing else.
+
+A gram's sum is as large as a matrix. In C++ it is neither filled with zeros first nor copied to its tensor at last:
+each costs what some rows of the product do, so the first tile sets it, in the tensor itself. In Triton it is a matrix
+in registers, which is stored from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from graphweave.codegen.arrays import Affine, Array, flatten
+from graphweave.codegen.walk import accesses
+from graphweave.ir.loop.nodes import Alloc, Expr, Kernel, Lanes, Load, Stmt, Store, TileGram, Tiles, Var
+from graphweave.ir.loop.walk import statements
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """An array that one gram adds to, over the edges of `csr`; `copy` is the statement that writes it to row `row` of
+    `output`, if that is all that becomes of it."""
+
+    gram: TileGram
+    csr: str
+    copy: Stmt | None = None
+    output: str = ""
+
+
+def sums_of(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[str, Sum]:
+    """The arrays that begin as zeros to which nothing is added but the products of one gram."""
+    found: dict[str, Sum] = {}
+    walks = [s for s in kernel.body if isinstance(s, Tiles)]
+    grams = [(s, tiles) for tiles in walks for s in tiles.body if isinstance(s, TileGram)]
+    for alloc in kernel.body:
+        if not isinstance(alloc, Alloc) or alloc.fill != 0:
+            continue
+        mine = [(s, tiles) for s, tiles in grams if s.out == alloc.name]
+        if len(mine) == 1 and not _is_stored(kernel.body, alloc.name):
+            gram, tiles = mine[0]
+            found[alloc.name] = _with_copy(kernel, alloc.name, Sum(gram, tiles.csr), arrays)
+    return found
+
+
+def _with_copy(kernel: Kernel, name: str, found: Sum, arrays: Mapping[str, Array]) -> Sum:
+    readers = [s for s in kernel.body if any(array == name for array, _ in accesses((s,)))]
+    if len(readers) != 1:
+        return found
+    (copy,) = readers
+    store = copy.body[0] if isinstance(copy, Lanes) and len(copy.body) == 1 else copy
+    match store:
+        case Store(output, (Var(row), *index), Load(source, at)) if source == name and row == kernel.row:
+            to, own = arrays[output], arrays[name]
+            same = to.has_rows and to.numel == own.numel and to.dtype is own.dtype
+            if same and _linear(flatten(tuple(index), to.shape)) == _linear(flatten(at, own.shape)) is not None:
+                return Sum(found.gram, found.csr, copy, output)
+    return found
+
+
+def _linear(position: tuple[Affine, list[tuple[Expr, int]]]) -> tuple[dict[str, int], int] | None:
+    affine, rest = position
+    return None if rest else ({lane: c for lane, c in affine.terms.items() if c}, affine.offset)
+
+
+def _is_stored(body: tuple[Stmt, ...], name: str) -> bool:
+    return name in set(_written(body))
+
+
+def _written(body: tuple[Stmt, ...]) -> Iterator[str]:
+    for stmt in statements(body):
+        buffer = getattr(stmt, "buffer", None)
+        if buffer is not None:
+            yield buffer

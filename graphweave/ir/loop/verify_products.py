@@ -1,0 +1,137 @@
+"""Well-formedness of products of the rows of a tile, and what is visible where they stand."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Fold
+from graphweave.ir.loop.nodes import Kernel, Place, Role, Rows, TileGram, TileMatMul
+from graphweave.ir.loop.verify_parameters import fail
+
+INDEX = (DType.i64, DType.i32)
+ROWS = ""
+"""In place of a CSR, what the positions of a tile of rows belong to."""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position.
+
+    `tiles`: the CSR of each tile; `tile_arrays`: tile and shape of each.
+    """
+
+    types: dict[str, DType]
+    extents: dict[str, int] = field(default_factory=dict)
+    allocs: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    positions: dict[str, tuple[str, str | None]] = field(default_factory=dict)
+    tiles: dict[str, str] = field(default_factory=dict)
+    tile_arrays: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    parallel: tuple[str, ...] = ()  # lanes of the enclosing Lanes statements that have more than one iteration
+
+    def inside(self) -> Scope:
+        return Scope(
+            dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), dict(self.tiles),
+            dict(self.tile_arrays), self.parallel,
+        )  # fmt: skip
+
+
+def inside_tile(tile: str, scope: Scope, place: str) -> None:
+    around = {of for _, of in scope.positions.values()}
+    inside = around if scope.tiles.get(tile) == ROWS else {csr for csr, _ in scope.positions.values()} - {ROWS}
+    if tile not in scope.tiles or inside or scope.extents:
+        fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
+
+
+class Products:
+    """The products of one kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
+        self.stashes = {stash.name: stash for stash in kernel.stashes}
+
+    def verify(self, stmt: TileMatMul | TileGram, scope: Scope, place: str) -> None:
+        inside_tile(stmt.tile, scope, place)
+        x = self._tile_row(stmt.x, stmt.tile, scope, place)
+        if isinstance(stmt, TileMatMul):
+            y = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output)
+            if stmt.out in (stmt.x, stmt.w):
+                fail(place, f"'{stmt.out}' is both operand and result.")
+            if stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != y:
+                fail(place, f"'{stmt.add}' must have {y} elements a row.")
+            types = {self._element_type(n, scope) for n in (stmt.x, stmt.out, stmt.add or stmt.x)}
+            whole, numel = stmt.w, self._matrix(stmt, scope, place)
+        else:
+            y = self._tile_row(stmt.y, stmt.tile, scope, place)
+            types = {self._element_type(n, scope) for n in (stmt.x, stmt.y)}
+            whole, numel = stmt.out, self._sum(stmt.out, scope, place)
+        if stmt.blocks < 1 or x % stmt.blocks or y % stmt.blocks:
+            fail(place, f"rows of {x} and {y} elements do not consist of {stmt.blocks} blocks.")
+        if numel * stmt.blocks != x * y:
+            blocks = "" if stmt.blocks == 1 else f"{stmt.blocks} x "
+            fail(place, f"'{whole}' must have {blocks}{x // stmt.blocks} x {y // stmt.blocks} elements (got {numel}).")
+        dtype = scope.types[whole]
+        half = isinstance(stmt, TileMatMul) and dtype in (DType.f16, DType.bf16) and types == {DType.f32}
+        if not half and (types != {dtype} or not dtype.is_float):
+            fail(place, "operands and result must be of one float type.")
+
+    def _matrix(self, stmt: TileMatMul, scope: Scope, place: str) -> int:
+        """Elements of the matrices that rows are multiplied by."""
+        buffer = self.buffers.get(stmt.w)
+        if stmt.row is not None:
+            if scope.types.get(stmt.row) not in INDEX:
+                fail(place, f"'{stmt.row}' is not an index here.")
+            if buffer is None or buffer.role is not Role.input or buffer.rows is None:
+                raise IRError(f"{place}: '{stmt.w}' is not an input with rows.")
+            return math.prod(buffer.shape)
+        if stmt.w in scope.allocs:
+            return math.prod(scope.allocs[stmt.w])
+        if buffer is None or buffer.role is not Role.input or buffer.rows is not None:
+            raise IRError(f"{place}: '{stmt.w}' is neither shared data nor an alloc of the row.")
+        return math.prod(buffer.shape)
+
+    def _sum(self, name: str, scope: Scope, place: str) -> int:
+        """Elements of what a gram adds to."""
+        if name in scope.allocs:
+            return math.prod(scope.allocs[name])
+        buffer = self.buffers.get(name)
+        if buffer is None or buffer.role is not Role.total or buffer.fold is not Fold.sum:
+            raise IRError(f"{place}: '{name}' is neither a total that sums nor an alloc of the row.")
+        return math.prod(buffer.shape)
+
+    def _element_type(self, at: Place, scope: Scope) -> DType:
+        return scope.types[at.buffer if isinstance(at, Rows) else at]
+
+    def _tile_row(self, at: Place, tile: str, scope: Scope, place: str, role: Role = Role.input) -> int:
+        """Elements a position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its rows."""
+        if isinstance(at, Rows):
+            return self._named_rows(at, scope, place, role)
+        name, buffer, csr = at, self.buffers.get(at), scope.tiles[tile]
+        if scope.tile_arrays.get(name, ("", ()))[0] == tile:
+            shape = scope.tile_arrays[name][1]
+        elif name in self.stashes and self.stashes[name].csr == csr:
+            shape = self.stashes[name].shape
+        elif csr == ROWS and buffer is not None and buffer.role is role and buffer.rows == self.kernel.sizes[0]:
+            shape = buffer.shape
+        else:
+            of = (
+                f"an {'output' if role is Role.output else 'input'} of its rows"
+                if csr == ROWS
+                else "a stash of its CSR"
+            )
+            raise IRError(f"{place}: '{name}' is neither an array of the tile nor {of}.")
+        if math.prod(shape) < 1 or not shape:
+            fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
+        return math.prod(shape)
+
+    def _named_rows(self, at: Rows, scope: Scope, place: str, role: Role) -> int:
+        buffer, column = self.buffers.get(at.buffer), self.buffers.get(at.column)
+        if column is None or column.role is not Role.column:
+            fail(place, f"'{at.column}' is not a column of the kernel.")
+        if at.shift is not None and scope.types.get(at.shift) not in INDEX:
+            fail(place, f"'{at.shift}' is not an index here.")
+        if buffer is None or buffer.role is not role or buffer.rows is None or math.prod(buffer.shape) < 1:
+            raise IRError(f"{place}: '{at.buffer}' is not an {role.name} with rows of one element or more.")
+        return math.prod(buffer.shape)

@@ -1,0 +1,46 @@
+"""Message programs of one typed product, of its gram, or of both."""
+
+from __future__ import annotations
+
+from graphweave.core.types import DType
+from graphweave.ir.message.nodes import Program
+from graphweave.ir.message.parse import parse
+
+PRODUCT, GRAM = "product", "gram"
+
+
+def typed_program(
+    blocks: int, k: int, j: int, dtype: DType = DType.f32, *, gathers: bool = False, transposed: bool = False,
+    wraps: bool = False, results: tuple[str, ...] = (PRODUCT, GRAM), swapped: bool = False,
+) -> Program:  # fmt: skip
+    """Of x, w and y with `blocks` blocks, or none if that is 1: x W[t], and sums of x' y by type; if `swapped` y' x.
+
+    Inputs: x [V, k], gathered through `src`, or x [E, k]; w [R, k, j], given as [R, j, k] if `transposed`; the types t
+    [E] and src [E]; y [E, j]. Blocks come before k and j. If it `wraps`, indices may be negative.
+    """
+    b, f, wrap = "" if blocks == 1 else f"{blocks}, ", dtype.value, " wrap" * wraps
+    lines = [
+        f"{'V' if gathers else 'E'}[{b}{k}] {f} = input x",
+        f"R[{b}{j}, {k}] {f} = input w" if transposed else f"R[{b}{k}, {j}] {f} = input w",
+        "E[] i64 = input t",
+        f"E[{b}{j}] {f} = input y",
+        f"E -> R = map %2 to R{wrap}",
+    ]
+    x, w = "%0", "%1"
+    if gathers:
+        x = f"%{len(lines) + 2}"
+        lines += ["E[] i64 = input src", f"E -> V = map %{len(lines)} to V{wrap}"]
+        lines.append(f"E[{b}{k}] {f} = pull %0, %{len(lines) - 1}")
+    if transposed:
+        w = f"%{len(lines)}"
+        lines.append(f"R[{b}{k}, {j}] {f} = permute %1 {'[1, 0]' if blocks == 1 else '[0, 2, 1]'}")
+    first = len(lines)
+    if PRODUCT in results:
+        lines.append(f"E[{b}{j}] {f} = matmul {x}, {w}, %4")
+    if GRAM in results:
+        shape, ends = (f"{b}{j}, {k}", f"%3, {x}") if swapped else (f"{b}{k}, {j}", f"{x}, %3")
+        lines.append(f"R[{shape}] {f} = gram {ends}, %4")
+    spaces = ["space E = s0", "space R = s1", *(["space V = s2"] if gathers else [])]
+    given_back = ", ".join(f"%{i}" for i in range(first, len(lines)))
+    body = [f"%{i}: {line}" for i, line in enumerate(lines)]
+    return parse("\n".join([*spaces, *body, f"return {given_back}"]) + "\n")
