@@ -357,6 +357,28 @@ kernel node_mlp_{inner}_{hidden}_{d}(v < N, E; i32) {{
 """)
 
 
+def row_sums(inner: int, outer: int, dtype: DType = DType.f32) -> Kernel:
+    """Tiles of rows of memory alone: h = x w, y = 2 (h + x w2), z = y + x w."""
+    d = dtype.value
+    return parse(f"""
+kernel row_sums_{inner}_{outer}_{d}(v < N; i32) {{
+  in x: {d}[N; {inner}]
+  in w: {d}[; {inner}, {outer}]
+  in w2: {d}[; {inner}, {outer}]
+  out h: {d}[N; {outer}]
+  out z: {d}[N; {outer}]
+  do tile t < 4
+    matmul h = x, w of t
+    array p: {d}[t; {outer}]
+    matmul p = x, w of t
+    matmul p = p + x, w2 of t
+    array y: {d}[t; {outer}]
+    rows of t {{ lanes c < {outer} {{ y[v, c] = mul(p[v, c], 2.0:{d}) }} }}
+    matmul z = y + x, w of t
+}}
+""")
+
+
 def node_stages(inner: int, outer: int, dtype: DType = DType.f32, size: int = 5) -> Kernel:
     """Tiles of rows: a softmax kept in a stash, products of its edges, a sum of products, one to memory, a gram."""
     d = dtype.value

@@ -38,6 +38,7 @@ from tests.loop_support import (
     node_stages,
     online_attention,
     reindexed,
+    row_sums,
     sddmm,
     spmm,
     totals,
@@ -84,6 +85,7 @@ KERNELS = {
     "node_mlp_31_33": node_mlp(31, 33),
     "node_mlp_16_5_f64": node_mlp(16, 5, DType.f64, size=1),
     "node_stages_31_33": node_stages(31, 33),
+    "row_sums_31_64": row_sums(31, 64),
     "node_stages_64_17_f64": node_stages(64, 17, DType.f64, size=8),
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -18,8 +20,9 @@ from graphweave.lower.region import lower
 from graphweave.schedule.options import Options, options_for
 from graphweave.schedule.regions import TALL, Call, Region, schedule
 from graphweave.testing.graphs import Edges
-from tests.program_support import assert_computes, compiled, large
+from tests.program_support import ZOO, assert_computes, compiled, large
 from tests.support import assert_matches, awkward_graphs, by_default, features
+from tests.triton_support import needs_interpreter
 
 V = Space("V")
 
@@ -217,6 +220,12 @@ def test_products_are_right(case: tuple[int, int, DType], rows: int) -> None:
 def test_a_layer_is_right() -> None:
     program = parse(LAYER)
     assert_computes(compiled(program), program, [large()])
+
+
+@needs_interpreter
+def test_a_layer_is_right_in_triton() -> None:
+    program, options = parse(LAYER), replace(options_for("triton"), row_products=True)
+    assert_computes(compiled(program, options), program, ZOO)
 
 
 class Two(nn.Module):

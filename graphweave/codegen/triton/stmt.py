@@ -11,6 +11,7 @@ from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
 from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.products import DOT, LARGEST, is_plain, print_gram, print_matmul, start_sum, store_sum
 from graphweave.codegen.triton.registers import placed
+from graphweave.codegen.triton.row_products import print_row_gram, print_row_matmul
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, Fold
@@ -29,6 +30,7 @@ from graphweave.ir.loop.nodes import (
     TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
 )
 from graphweave.ir.loop.types import POSITION, identity
@@ -45,6 +47,8 @@ class Printer:
     row: str
     sums: Mapping[str, Sum]
     """Arrays that grams add to."""
+    tile: str | None = None
+    """Of the kernel's rows, if it has such."""
 
     def body(self, body: Iterable[Stmt]) -> None:
         copies = {id(found.copy): name for name, found in self.sums.items()}
@@ -79,6 +83,12 @@ class Printer:
                 self._walk(tile, csr, inner)
             case TileArray(name, _, dtype, _):
                 self._array(name, dtype, fill=0, least=DOT)
+            case TileRows(body=inner):
+                self.body(inner)
+            case TileMatMul(tile) if tile == self.tile:
+                print_row_matmul(self.scope, stmt, self.row)
+            case TileGram(tile) if tile == self.tile:
+                print_row_gram(self.scope, stmt, self.row)
             case TileMatMul(tile, str(out), str(x), w) if is_plain(stmt):
                 self._matmul(out, x, w)
             case TileMatMul(tile):
