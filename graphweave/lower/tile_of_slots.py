@@ -14,14 +14,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from graphweave.ir.loop.nodes import (
-    Accum,
     Buffer,
-    Call,
-    CastTo,
     Expr,
-    FoldLanes,
     Kernel,
-    Lanes,
     Let,
     Load,
     Stmt,
@@ -30,9 +25,9 @@ from graphweave.ir.loop.nodes import (
     TileGram,
     TileMatMul,
     TileRows,
-    Uniform,
     Var,
 )
+from graphweave.ir.loop.walk import Index, relocated
 from graphweave.lower.blocks import nest
 
 
@@ -57,7 +52,7 @@ class _OfSlots:
         for stmt in self._kernel.body:
             match stmt:
                 case TileRows(tile, body):
-                    rows = (self._stmt(s) for s in bodies.get(body, body))
+                    rows = (relocated(s, self._in_slot) for s in bodies.get(body, body))
                     yield TileRows(tile, (self._let, *rows))
                 case TileMatMul(x=str(x), out=str(out), add=add):
                     reads = [name for name in (x, add) if name is not None]
@@ -100,35 +95,6 @@ class _OfSlots:
         store = Store(to, (Var(to_row), *at), Load(source, (Var(source_row), *at)))
         return TileRows(self._tile, (self._let, *nest(lanes, [store])))
 
-    # -------------------------------------------------------- arrays of the tile, indexed by slots
-
-    def _stmt(self, stmt: Stmt) -> Stmt:
-        match stmt:
-            case Let(value=value):
-                return replace(stmt, value=self._value(value))
-            case Store(buffer, index, value):
-                return Store(buffer, self._index(buffer, index), self._value(value))
-            case Accum(buffer, index, fold, value):
-                return Accum(buffer, self._index(buffer, index), fold, self._value(value))
-            case FoldLanes(body=body, value=value):
-                lets = tuple(replace(let, value=self._value(let.value)) for let in body)
-                return replace(stmt, body=lets, value=self._value(value))
-            case Lanes(body=body):
-                return replace(stmt, body=tuple(self._stmt(s) for s in body))
-        return stmt
-
-    def _index(self, buffer: str, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        rest = tuple(self._value(part) for part in index[1:])
-        return (Var(self._slot), *rest) if buffer in self._arrays else (*map(self._value, index[:1]), *rest)
-
-    def _value(self, expr: Expr) -> Expr:
-        match expr:
-            case Load(buffer, index):
-                return Load(buffer, self._index(buffer, index))
-            case Call(op, args):
-                return Call(op, tuple(self._value(arg) for arg in args))
-            case CastTo(x, dtype):
-                return CastTo(self._value(x), dtype)
-            case Uniform(seed=seed, row=row):
-                return replace(expr, seed=self._value(seed), row=self._value(row))
-        return expr
+    def _in_slot(self, array: str, index: Index) -> tuple[str, Index]:
+        """Arrays of the tile are indexed by slots."""
+        return array, (Var(self._slot), *index[1:]) if array in self._arrays else index
