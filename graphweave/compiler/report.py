@@ -201,9 +201,9 @@ def describe(
 
 
 def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
-    """ "rows of x: max and 3 sums over edges of edge_index, 2 totals"."""
+    """ "rows of x: max, 3 sums over edges of edge_index, 2 matrix products, 1 total over all rows"."""
     walked: Counter[str] = Counter()
-    totals = beside = 0
+    totals = beside = products = 0
     over = ""
     for ref in region.members:
         node, t = program.nodes[ref], program.types[ref]
@@ -215,8 +215,8 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
             else:
                 over = glossary.space(along.dom)
                 walked[node.fold.value] += 1
-        elif isinstance(node, Gram):
-            totals += 1
+        elif isinstance(node, MatMul | AddMatMul | Gram):
+            products += 1
         elif isinstance(t, Type) and t.space != region.rows:
             beside += 1
             over = glossary.space(t.space)
@@ -226,6 +226,8 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
         parts.append(f"{', '.join(folds)} over {over}")
     if beside:
         parts.append(f"{beside} value{'s' * (beside > 1)} for each of {over}")
+    if products:
+        parts.append(f"{products} matrix product{'s' * (products > 1)}")
     if totals:
         parts.append(f"{totals} total{'s' * (totals > 1)} over all rows")
     return f"{glossary.space(region.rows)}: {', '.join(parts) or 'row by row'}"
