@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import graphweave
+from graphweave.analysis.row_products import row_products
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import TileArray, TileGram, TileMatMul, TileRows
@@ -20,6 +21,7 @@ from graphweave.lower.region import lower
 from graphweave.schedule.options import Options, options_for
 from graphweave.schedule.regions import TALL, Call, Region, schedule
 from graphweave.testing.graphs import Edges
+from graphweave.testing.programs import random_program
 from tests.program_support import ZOO, assert_computes, compiled, large
 from tests.support import assert_matches, awkward_graphs, by_default, features
 from tests.triton_support import needs_interpreter
@@ -225,6 +227,17 @@ def test_a_layer_is_right() -> None:
 @needs_interpreter
 def test_a_layer_is_right_in_triton() -> None:
     program, options = parse(LAYER), replace(options_for("triton"), row_products=True)
+    assert_computes(compiled(program, options), program, ZOO)
+
+
+PRODUCTS = tuple(n for n in range(60) if row_products(random_program(n, DType.f64)))
+"""Random programs with products of rows."""
+
+
+@needs_interpreter
+@pytest.mark.parametrize("number", PRODUCTS[:8])
+def test_random_programs_in_triton(number: int) -> None:
+    program, options = random_program(number, DType.f64), replace(options_for("triton"), row_products=True)
     assert_computes(compiled(program, options), program, ZOO)
 
 
