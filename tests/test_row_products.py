@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 import torch
 import torch_geometric.nn as pyg
@@ -11,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import graphweave
-from graphweave.analysis.row_products import row_products
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import TileArray, TileGram, TileMatMul, TileRows
@@ -21,10 +18,8 @@ from graphweave.lower.region import lower
 from graphweave.schedule.options import Options, options_for
 from graphweave.schedule.regions import TALL, Call, Region, schedule
 from graphweave.testing.graphs import Edges
-from graphweave.testing.programs import random_program
-from tests.program_support import ZOO, assert_computes, compiled, large
+from tests.program_support import assert_computes, compiled, large
 from tests.support import assert_matches, awkward_graphs, by_default, features
-from tests.triton_support import needs_interpreter
 
 V = Space("V")
 
@@ -222,23 +217,6 @@ def test_products_are_right(case: tuple[int, int, DType], rows: int) -> None:
 def test_a_layer_is_right() -> None:
     program = parse(LAYER)
     assert_computes(compiled(program), program, [large()])
-
-
-@needs_interpreter
-def test_a_layer_is_right_in_triton() -> None:
-    program, options = parse(LAYER), replace(options_for("triton"), row_products=True)
-    assert_computes(compiled(program, options), program, ZOO)
-
-
-PRODUCTS = tuple(n for n in range(60) if row_products(random_program(n, DType.f64)))
-"""Random programs with products of rows."""
-
-
-@needs_interpreter
-@pytest.mark.parametrize("number", PRODUCTS[:8])
-def test_random_programs_in_triton(number: int) -> None:
-    program, options = random_program(number, DType.f64), replace(options_for("triton"), row_products=True)
-    assert_computes(compiled(program, options), program, ZOO)
 
 
 class Two(nn.Module):
