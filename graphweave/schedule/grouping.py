@@ -305,14 +305,14 @@ class _Grouping:
         return gain + _GATHER * sum(self._bytes(r) for r in remote if r in gathered)
 
     def _with_floating(self, refs: Iterable[Ref]) -> list[Ref]:
-        """`refs`, and what those of them that float would bring along."""
+        """`refs`, and what those of them that float behind a product of rows, which they belong to, bring along."""
         found: dict[Ref, None] = {}
         todo = list(refs)
         while todo:
             r = todo.pop()
             if r not in found:
                 found[r] = None
-                todo.extend(self.needs[r].same if r in self.floating else ())
+                todo.extend(self.needs[r].same if r in self.floating & self.multiplied else ())
         return list(found)
 
     def _bytes(self, ref: Ref) -> int:
