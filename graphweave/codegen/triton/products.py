@@ -21,8 +21,8 @@ DOT = 16
 LARGEST = 1 << 14
 """Elements of a matrix up to which a program keeps it in registers."""
 
-LARGEST_SUM = 1 << 13
-"""Elements of a gram up to which a program keeps it in registers, with all its blocks."""
+LARGEST_ARRAY = 1 << 13
+"""Elements of an array of a row, or of an edge, that registers hold."""
 
 _STEP = 32  # rows of a matrix that are multiplied at a time
 
@@ -112,7 +112,8 @@ def start_sum(scope: Scope, name: str, found: Sum) -> None:
     """In place of the array `name`."""
     i, j = _extents(scope, found.gram)
     rows, columns = (max(power_of_two(n), DOT) for n in (i, j))
-    if rows * columns * found.gram.blocks > LARGEST_SUM:
+    blocks = found.gram.blocks
+    if rows * columns * blocks > LARGEST or i * j * blocks > LARGEST_ARRAY:
         raise IRError(f"a gram of {i} x {j} for each row is too large for the registers of a Triton kernel.")
     for b in range(found.gram.blocks):
         scope.w.line(f"{_sum_name(scope, name, b)} = tl.zeros([{rows}, {columns}], {ttype(scope.arrays[name].dtype)})")

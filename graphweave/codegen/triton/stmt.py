@@ -12,6 +12,7 @@ from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.products import (
     DOT,
     LARGEST,
+    LARGEST_ARRAY,
     flatten_sum,
     is_plain,
     print_gram,
@@ -41,9 +42,6 @@ from graphweave.ir.loop.nodes import (
     Tiles,
 )
 from graphweave.ir.loop.types import POSITION, identity
-
-LARGEST_ARRAY = 1 << 13
-"""Elements of an array of a row, or of an edge, that registers hold."""
 
 
 @dataclass(frozen=True, slots=True)
