@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from graphweave.analysis.cones import type_of
 from graphweave.analysis.flow import is_work
 from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
@@ -217,6 +218,9 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
             else:
                 over = glossary.space(along.dom)
                 walked[node.fold.value] += 1
+        elif isinstance(node, Gram) and node.map is not None:
+            over = glossary.space(type_of(program, node.x).space)
+            walked["gram"] += 1
         elif isinstance(node, Gram):
             totals += 1
         elif isinstance(t, Type) and t.space != region.rows:
