@@ -15,7 +15,10 @@ from bench.traffic import Traffic, traffic_of
 from graphweave.compiler import wrapper
 from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.targets import STEPS
-from graphweave.ir.message.nodes import Aten, Gram, MatMul, Program, Ref
+from graphweave.core.types import UNIT
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
+from graphweave.ir.message.show import operation
 from graphweave.schedule.options import Options
 
 
@@ -117,11 +120,12 @@ def _call_probe(program: Program, ref: Ref, values: Sequence[Any], out: Any) -> 
     moved = 0 if is_view else sum(storages.values())
     flops = 0
     match node:
-        case MatMul(map=None):
-            flops = 2 * values[0].shape[0] * values[0].shape[1] * values[1].shape[1]
+        case MatMul(w=w) | AddMatMul(w=w):
+            matrix, made = program.types[w], program.types[ref]
+            assert isinstance(matrix, Type) and isinstance(made, Type)
+            flops = 2 * (1 if made.space == UNIT else out.shape[0]) * numel(matrix.shape)
         case Gram(map=None):
             flops = 2 * values[0].shape[0] * values[0].shape[1] * values[-1].shape[1]
         case _:
             flops = out.numel() if isinstance(out, torch.Tensor) and not is_view else 0
-    name = node.target if isinstance(node, Aten) else type(node).__name__.lower()
-    return Probe(f"{name} %{ref}", False, Traffic(moved, moved, flops))
+    return Probe(f"{operation(node)} %{ref}", False, Traffic(moved, moved, flops))

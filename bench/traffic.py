@@ -75,7 +75,7 @@ class _Count:
 
     def __post_init__(self) -> None:
         self._buffers = {b.name: b for b in self.kernel.buffers}
-        self._arrays = {s.name: math.prod(s.shape) for s in self.kernel.stashes}
+        self._arrays = {a.name: math.prod(a.shape) for a in (*self.kernel.stashes, *self.kernel.buffers)}
 
     @property
     def rows(self) -> int:
@@ -98,13 +98,13 @@ class _Count:
                 return self._all(body, self.edges, tile)
             case TileArray(name=name, shape=shape):
                 self._arrays[name] = math.prod(shape)
-            case TileMatMul(out=other, x=x, blocks=blocks) | TileGram(x=x, y=other, blocks=blocks):
-                self.flops += 2 * self.edges * self._width(x) * self._width(other) // blocks
+            case TileMatMul(out=other, x=x, add=also, blocks=n) | TileGram(x=x, y=other, out=also, blocks=n):
+                self.flops += 2 * times * self._width(x) * self._width(other) // n
+                whole = node.w if isinstance(node, TileMatMul) and node.row is not None else None
+                self.streamed.update(name for name in (x, other, also, whole) if name in self._buffers)
                 for place in (x, *([node.y] if isinstance(node, TileGram) else [])):
                     if isinstance(place, Rows):
                         self._gather(place.buffer, f"{walk} {place.column}", self.edges)
-                if isinstance(node, TileMatMul) and node.row is not None:
-                    self.streamed.add(node.w)
             case Lanes(lanes=lanes, body=body):
                 return self._all(body, times * math.prod(extent for _, extent in lanes), walk)
             case FoldLanes(lanes=lanes):

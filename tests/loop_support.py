@@ -357,6 +357,69 @@ kernel node_mlp_{inner}_{hidden}_{d}(v < N, E; i32) {{
 """)
 
 
+def row_sums(inner: int, outer: int, dtype: DType = DType.f32) -> Kernel:
+    """Tiles of rows of memory alone: h = x w, y = 2 (h + x w2), z = y + x w."""
+    d = dtype.value
+    return parse(f"""
+kernel row_sums_{inner}_{outer}_{d}(v < N; i32) {{
+  in x: {d}[N; {inner}]
+  in w: {d}[; {inner}, {outer}]
+  in w2: {d}[; {inner}, {outer}]
+  out h: {d}[N; {outer}]
+  out z: {d}[N; {outer}]
+  do tile t < 4
+    matmul h = x, w of t
+    array p: {d}[t; {outer}]
+    matmul p = x, w of t
+    matmul p = p + x, w2 of t
+    array y: {d}[t; {outer}]
+    rows of t {{ lanes c < {outer} {{ y[v, c] = mul(p[v, c], 2.0:{d}) }} }}
+    matmul z = y + x, w of t
+}}
+""")
+
+
+def node_stages(inner: int, outer: int, dtype: DType = DType.f32, size: int = 5) -> Kernel:
+    """Tiles of rows: a softmax kept in a stash, products of its edges, a sum of products, one to memory, a gram."""
+    d = dtype.value
+    return parse(f"""
+kernel node_stages_{inner}_{outer}_{d}(v < N, E; i32) {{
+  csr by_dst
+  column src: i32[E; ]
+  in x: {d}[N; {inner}]
+  in w: {d}[; {inner}, {outer}]
+  in w2: {d}[; {inner}, {outer}]
+  in square: {d}[; {inner}, {inner}]
+  out h: {d}[N; {outer}]
+  out y: {d}[N; {outer}]
+  total g: {d}[; {inner}, {outer}] sum
+  stash kept: {d}[by_dst; {inner}]
+  do tile t < {size}
+    array a: {d}[t; {inner}]
+    rows of t {{
+      alloc s: {d}[{inner}] = 0.0
+      edges k in by_dst[v] {{
+        let u: i32 = src[k]
+        lanes c < {inner} {{ kept[k, c] = exp(x[u, c])  s[c] sum= kept[k, c] }}
+      }}
+      alloc m: {d}[{inner}] = 0.0
+      tiles q < 3 in by_dst[v] {{
+        array z: {d}[q; {inner}]
+        matmul z = kept, square of q
+        edges k in by_dst[v] of q {{ lanes c < {inner} {{ m[c] sum= mul(div(z[k, c], s[c]), 0.03125:{d}) }} }}
+      }}
+      lanes c < {inner} {{ a[v, c] = m[c] }}
+    }}
+    array p: {d}[t; {outer}]
+    matmul p = a, w of t
+    matmul p = p + x, w2 of t
+    matmul h = x, w of t
+    rows of t {{ lanes c < {outer} {{ y[v, c] = relu(p[v, c]) }} }}
+    gram g = x, p of t
+}}
+""")
+
+
 def case_for(kernel: Kernel, degrees: tuple[int, ...], seed: int = 0, special: bool = False) -> Case:
     """Signed random data of size ~1 (`special`: every seventh element NaN or infinite); results start as garbage."""
     gen = torch.Generator().manual_seed(seed)

@@ -8,13 +8,15 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from graphweave.analysis.statistics import Statistics
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.executable import Executable
+from graphweave.compiler.glossary import Glossary
 from graphweave.core.settings import settings
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
 from graphweave.schedule.options import Options, Target, options_for
-from graphweave.schedule.regions import Call
+from graphweave.schedule.regions import TALL, Call
 from graphweave.testing.compare import assert_all_close
 from graphweave.testing.graphs import MAX_ROWS, Edges, zoo
 from graphweave.testing.programs import inputs
@@ -33,9 +35,10 @@ def large(num_nodes: int = 3000, num_edges: int = 9000) -> Edges:
 
 
 def compiled(program: Program, options: Options | None = None) -> Executable:
-    """The program as one executable, all of whose regions became kernels."""
+    """The program as one executable for graphs of many rows, all of whose regions became kernels."""
     target: Target = "triton" if settings().target == "triton" else "cpp"
-    made = build_inference(program, (), {}, options or options_for(target), {}, verify=False)
+    many = Glossary(statistics=Statistics(default=TALL))
+    made = build_inference(program, (), {}, options or options_for(target), {}, verify=False, glossary=many)
     assert not made.plan.refused
     return made
 

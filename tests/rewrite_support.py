@@ -10,9 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from graphweave.analysis.flow import spaces_in
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.builder import Builder, spaces_in
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import (
     Const,

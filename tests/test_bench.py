@@ -13,10 +13,15 @@ from bench.check import step
 from bench.common import in_fresh_process
 from bench.graphs import knn_clouds, pseudo_coordinates
 from bench.memory_growth import fit
+from bench.probes import _call_probe
 from bench.traffic import Traffic, traffic_of
 from bench.turns import Player, PlayerLost, take_turns
+from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.parse import parse
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import AddMatMul, Input, MapOf, MatMul, Type
 from graphweave.testing.typed_programs import typed_program
+from tests.loop_support import node_stages
 from tests.program_support import compiled
 from tests.support import features
 
@@ -57,6 +62,15 @@ def test_what_is_only_gathered_is_not_counted_twice() -> None:
     got = traffic_of(kernel, {"N": 10, "E": 30}, 30)
     assert got.gather == 4 * 11 + 4 * 30 + 16 * 30 + 160
     assert got.flops == 4 * 30
+
+
+def test_products_of_rows_count_once_a_row_and_products_of_edges_once_an_edge() -> None:
+    rows, edges = 10, 30
+    got = traffic_of(node_stages(3, 5), {"N": rows, "E": edges}, edges)
+    products = 2 * rows * 4 * (3 * 5) + 2 * edges * (3 * 3)
+    exponentials, sums, relu = edges * 2 * 3, edges * 3 * 3, rows * 5
+    assert got.flops == products + exponentials + sums + relu
+    assert got.gather - got.compulsory == 4 * edges * 3  # x is multiplied where it lies, so gathered rows are more
 
 
 def test_every_pass_over_the_edges_gathers_again() -> None:
@@ -169,3 +183,17 @@ def test_a_run_in_double_precision_is_the_same_problem() -> None:
     wide, narrow = double.grads["input[0]"], single.grads["input[0]"]
     assert wide is not None and narrow is not None
     torch.testing.assert_close(narrow.double(), wide, rtol=1e-6, atol=1e-6)
+
+
+def test_calls_of_products_count_their_flops() -> None:
+    """Shared and typed ones, added to something or not; one row of shared data counts as one."""
+    v, r = Space("V"), Space("R")
+    b = Builder()
+    x, a, u = (b.add(Input(n, Type(s, (k,), DType.f32))) for n, s, k in (("x", v, 4), ("a", v, 3), ("u", UNIT, 4)))
+    w, ws = b.add(Input("w", Type(UNIT, (4, 3), DType.f32))), b.add(Input("ws", Type(r, (4, 3), DType.f32)))
+    t = b.add(MapOf(b.add(Input("t", Type(v, (), DType.i64))), r))
+    nodes = (MatMul(x, w), AddMatMul(a, x, w), MatMul(x, ws, t), AddMatMul(a, x, ws, t), MatMul(u, w))
+    program = b.program(made := [b.add(n) for n in nodes], [(v, "s0"), (r, "s1")])
+    for ref, rows in zip(made, (7, 7, 7, 7, 1), strict=True):
+        out = torch.ones(3) if rows == 1 else torch.ones(rows, 3)
+        assert _call_probe(program, ref, (torch.ones(rows, 4),), out).traffic.flops == 2 * rows * 4 * 3

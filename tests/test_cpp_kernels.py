@@ -20,7 +20,6 @@ from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.types import result_type, supports
 from graphweave.ir.loop.verify import verify
-from graphweave.lower.tall import tall_product
 from graphweave.lower.widen import widened
 from graphweave.runtime import kernel_cache
 from tests.loop_support import (
@@ -36,8 +35,10 @@ from tests.loop_support import (
     edge_mlp,
     interpreted,
     node_mlp,
+    node_stages,
     online_attention,
     reindexed,
+    row_sums,
     sddmm,
     spmm,
     totals,
@@ -83,10 +84,9 @@ KERNELS = {
     "reindexed_i64": reindexed(DType.i64),
     "node_mlp_31_33": node_mlp(31, 33),
     "node_mlp_16_5_f64": node_mlp(16, 5, DType.f64, size=1),
-    "tall_31_33": tall_product("matmul", 31, 33, DType.f32),
-    "tall_64_17_f64": tall_product("matmul", 64, 17, DType.f64),
-    "tall_add_64_17": tall_product("addmatmul", 64, 17, DType.f32),
-    "tall_gram_31_33": tall_product("gram", 31, 33, DType.f32),
+    "node_stages_31_33": node_stages(31, 33),
+    "row_sums_31_64": row_sums(31, 64),
+    "node_stages_64_17_f64": node_stages(64, 17, DType.f64, size=8),
 }
 
 
@@ -351,9 +351,8 @@ int main() {
         "totals_9_f64",
         "reindexed",
         "node_mlp_31_33",
-        "tall_31_33",
-        "tall_add_64_17",
-        "tall_gram_31_33",
+        "node_stages_31_33",
+        "node_stages_64_17_f64",
         "online_4_16",
         "online_3_5_f64",
         "edge_mlp_33_31_33",

@@ -18,9 +18,9 @@ from graphweave.compiler.calls import call_step
 from graphweave.compiler.capturable import Watch
 from graphweave.compiler.cuda_graph import GRAPHS, PLAIN_CALLS, CudaGraphs
 from graphweave.core.errors import SettingsError
-from graphweave.core.types import DType, Space
+from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Aten, Type
+from graphweave.ir.message.nodes import NumbersOfSegments, RowsOfSegments
 from graphweave.runtime import formats
 from graphweave.runtime.memo import Memo
 from graphweave.schedule.options import Options
@@ -489,12 +489,12 @@ def test_unknown_modes_are_refused() -> None:
         torch.compile(layer, backend="graphweave", mode="max-autotune")(features(12, 5, torch.float64), INDEX)
 
 
-@pytest.mark.parametrize("target", ["builtin._rows_of_segments", "builtin._numbers_of_segments"])
-def test_indices_made_from_numbers_lie_where_the_program_runs(target: str) -> None:
-    build = Builder()
-    ref = build.add(Aten(target, ((2, 3), (0, 1)), (), Type(Space("U"), (), DType.i64)), "")
-    program = build.program([ref], [(Space("U"), "5")])
-    assert call_step(program, ref, Options(device="meta"))({}).device.type == "meta"
+@pytest.mark.parametrize("kind", [RowsOfSegments, NumbersOfSegments])
+def test_indices_made_from_numbers_lie_where_the_program_runs(kind: type[RowsOfSegments | NumbersOfSegments]) -> None:
+    build, of = Builder(), (Space("A"), Space("B"))
+    ref = build.add(kind(of, (0, 1), Space("U")))
+    program = build.program([ref], [(of[0], "2"), (of[1], "3"), (Space("U"), "5")])
+    assert call_step(program, ref, Options(device="meta"))(dict(zip(of, (2, 3), strict=True))).device.type == "meta"
 
 
 # -------------------------------------------------------- in earnest

@@ -28,6 +28,8 @@ from tests.loop_support import (
     chunks_of,
     edge_mlp,
     interpreted,
+    node_mlp,
+    node_stages,
     online_attention,
     reindexed,
     sddmm,
@@ -50,8 +52,10 @@ KERNELS = {
     "edge_mlp_3_4_5": edge_mlp(3, 4, 5),
     "edge_mlp_33_f64": edge_mlp(3, 33, 2, DType.f64, size=3),
     "online_2_3": online_attention(2, 3),
+    "node_mlp_3_4": node_mlp(3, 4),
+    "node_stages_3_5_f64": node_stages(3, 5, DType.f64),
 }
-"""Sums, values of edges, stashes, products in tiles and of edges, an online softmax."""
+"""Sums, values of edges, stashes, products in tiles of edges, an online softmax; products in tiles of rows."""
 
 Run: TypeAlias = Callable[[Kernel, dict[str, Tensor], dict[str, Tensor], dict[str, int]], None]
 
@@ -103,7 +107,9 @@ def test_pieces_compute_what_rows_compute(name: str, size: int) -> None:
         assert_same(by_pieces(case, DEGREES[graph], size), interpreted(case))
 
 
-@pytest.mark.parametrize("name", by_default(KERNELS, "attention_2_5", "edge_mlp_3_4_5", "online_2_3"))
+@pytest.mark.parametrize(
+    "name", by_default(KERNELS, "attention_2_5", "edge_mlp_3_4_5", "online_2_3", "node_stages_3_5_f64")
+)
 def test_printed_as_cpp(name: str) -> None:
     case = case_for(KERNELS[name], DEGREES["hub"])
     for size in (3, 64):

@@ -15,9 +15,14 @@ import torch
 
 import graphweave
 from graphweave.codegen.cpp.native import Header, includes
+from graphweave.compiler.dump import dump_plan
+from graphweave.compiler.plan import make_plan
 from graphweave.core.settings import override
+from graphweave.core.types import DType, Fold
 from graphweave.runtime import headers, kernel_cache, sources, toolchain
 from graphweave.runtime.toolchain import Toolchain
+from graphweave.schedule.options import Target, options_for
+from graphweave.testing.examples import moving
 from tests.sanitizer_support import NATIVE
 
 SMALL = '#include <graphweave/base.h>\nextern "C" int answer() { return 42; }\n'
@@ -126,6 +131,17 @@ def test_a_dumped_kernel_compiles_where_it_lies(tmp_path: Path) -> None:
     command = (*toolchain.toolchain().command, "-std=c++17", "-fsyntax-only", f"-I{text.parent}", str(text))
     done = toolchain.run_compiler(command)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(("target", "suffixes"), [("cpp", ["cpp", "py"]), ("triton", ["py", "py"])])
+def test_a_dumped_kernel_is_named_by_its_language(tmp_path: Path, target: Target, suffixes: list[str]) -> None:
+    with override(dump=tmp_path / "dump"):
+        dump_plan(make_plan("test", moving((3,), DType.i64, Fold.sum, 0.0), options_for(target), {}), "wrapper")
+    files = sorted((tmp_path / "dump").glob("*_*"))
+    assert [f.name.rpartition(".")[2] for f in files if f.suffix in (".cpp", ".py")] == suffixes
+    assert files[-1].read_text() == "wrapper"
+    kernel = next(f for f in files if f.suffix == f".{suffixes[0]}").read_text()
+    assert ("@triton.jit" in kernel) is (target == "triton")
 
 
 # ---------------------------------------------------------------- precompiled

@@ -171,6 +171,49 @@ def test_an_index_out_of_range_is_of_its_relation() -> None:
         compiled(x, edges)
 
 
+class ChosenRows(MaskLoop):
+    """Relations of edges, or of nodes, which scores choose at each call: how many remain, no shape says."""
+
+    def __init__(self, count: int, choose: str) -> None:
+        super().__init__(count)
+        self.choose = choose
+        self.score = nn.Parameter(features(count, W, torch.float64, seed=9))
+
+    def forward(self, x: Tensor, edge_index: Tensor, edge_type: Tensor) -> Tensor:
+        out = x[:, :5]
+        for r, w in enumerate(self.weights):
+            src, dst = edge_index[:, edge_type == r]
+            score, summed = x @ self.score[r], torch.zeros_like(x)
+            if self.choose == "summed":  # by what a relation has summed before
+                score = summed.index_add(0, dst, x[src])[:, r]
+            if self.choose == "nodes":
+                kept = (score > 0).nonzero().view(-1)
+                place = torch.full((len(x),), -1).index_put((kept,), torch.arange(len(kept)))
+                both = ((place[src] >= 0) & (place[dst] >= 0)).nonzero().view(-1)
+                rows = x[kept]
+                h = torch.zeros_like(rows).index_add(0, place[dst[both]], rows[place[src[both]]])
+                out = out.index_add(0, kept, (h @ w).relu())
+            else:
+                kept = (score[src] > 0).nonzero().view(-1)
+                out = out + (summed.index_add(0, dst[kept], x[src[kept]]) @ w).relu()
+        return out
+
+
+@pytest.mark.parametrize("choose", by_default(("edges", "summed", "nodes"), "nodes"))
+def test_relations_whose_rows_data_chooses_are_merged(choose: str) -> None:
+    model, (x, edge_index, edge_type) = ChosenRows(5, choose), typed_edges(5)
+    compiled = graphweave.compile(model, options={"verify": True})
+    for args in ((x, edge_index, edge_type), (-x, edge_index, edge_type), (x.abs(), edge_index[:, :9], edge_type[:9])):
+        rows = args[0].clone().requires_grad_(True)
+        want, wanted = _step(model, model, (rows, *args[1:]))
+        got, given = _step(compiled, model, (rows, *args[1:]))
+        for a, b in zip((*got, *given), (*want, *wanted), strict=True):
+            torch.testing.assert_close(a, b)
+    graph = graphweave.explain(model, x, edge_index, edge_type).graphs[0]
+    assert "joinindices" in graph.ir and graph.ir.count("push.sum") < 5
+    assert graphweave.counters()["eager_fallbacks"] == graphweave.counters()["graph_breaks"] == 0
+
+
 @pytest.mark.parametrize("train", by_default((False, True), True))
 def test_kernels_do_not_grow_with_relations(train: bool) -> None:
     few, many = (_launches(lambda: pyg.GraphConv((W, W), 5), count, train) for count in (6, 13))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 import torch_geometric.nn as pyg
-from torch import nn
+from torch import Tensor, nn
 
 import graphweave
 from bench.check import Result, error_against, step
@@ -51,6 +51,20 @@ HUBS = tuple(hubs())
 
 # ---------------------------------------------------------------- layers
 
+
+class Products(nn.Module):
+    """Attention, a perceptron of what it gives, and a mean."""
+
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.gat, self.gin = pyg.GATConv(width, 5, heads=2), pyg.GINConv(mlp(10, 7, 6))
+        self.sage = pyg.SAGEConv(6, out)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.sage(self.gin(self.gat(x, edge_index).tanh(), edge_index).relu(), edge_index)
+        return out
+
+
 LAYERS: dict[str, Callable[[], nn.Module]] = {
     "sum": lambda: pyg.GraphConv(9, 8),
     "max": lambda: pyg.SAGEConv(9, 8, aggr="max"),
@@ -61,13 +75,15 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "edgeconv-sum": lambda: pyg.EdgeConv(mlp(18, 16, 8), aggr="sum"),
     "scored": lambda: Scored(9),
     "transformer": lambda: pyg.TransformerConv(9, 4, heads=2),
+    "products": lambda: Products(9, 8),
 }
-"""Sums, maxima and their ties, moments, softmax in two passes and in one, products within edges, a stash of them."""
+"""Sums, maxima and their ties, moments, softmax in two passes and in one, products within edges, a stash of them,
+products of the rows that edges are aggregated to."""
 
 
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("door", by_default(["compile", "plain"], "compile"))
-@pytest.mark.parametrize("name", by_default(LAYERS, "gat-dropout", "edgeconv-max"))
+@pytest.mark.parametrize("name", by_default(LAYERS, "gat-dropout", "edgeconv-max", "products"))
 def test_layers(name: str, door: str) -> None:
     torch.manual_seed(0)
     layer = LAYERS[name]().double()

@@ -44,13 +44,13 @@ from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.verify import verify
-from graphweave.lower.tall import tall_product
 from tests.loop_support import (
     attention,
     case_for,
     edge_mlp,
     interpreted,
     node_mlp,
+    node_stages,
     online_attention,
     reindexed,
     sddmm,
@@ -60,7 +60,7 @@ from tests.loop_support import (
 
 ALL = [
     spmm(33), spmm(1, Fold.mul, DType.f64, DType.i64, ahead=3), sddmm(0), attention(4, 16), totals(5), reindexed(),
-    edge_mlp(5, 3, 2), node_mlp(3, 4), tall_product("addmatmul", 3, 4, DType.f32), online_attention(2, 3),
+    edge_mlp(5, 3, 2), node_mlp(3, 4), node_stages(3, 4), online_attention(2, 3),
 ]  # fmt: skip
 
 

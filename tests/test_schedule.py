@@ -8,6 +8,7 @@ import pytest
 
 from graphweave.analysis.cones import is_push, map_type, needs, space_of, walks_along
 from graphweave.analysis.hoist import hoisted
+from graphweave.analysis.row_products import row_products
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import UNIT
@@ -49,7 +50,7 @@ def test_every_demanded_node_is_computed_once(part: int) -> None:
         given = hoisted(program)
         order = schedule(program, given)
         computed = [r for step in order.steps for r in members(step)]
-        assert sorted(computed) == sorted(demand(program, frozenset(given))), name
+        assert sorted(computed) == sorted(demand(program, frozenset(given), row_products(program))), name
         assert schedule(program, given) == order, name
 
 
@@ -82,7 +83,8 @@ def test_regions_fit_their_rows(part: int) -> None:
             for r in step.members:
                 node = program.nodes[r]
                 if isinstance(node, Gram):
-                    assert space_of(program, node.x) == edges, f"{name}: {step}"
+                    rows = step.rows if r in step.products else edges
+                    assert space_of(program, node.x) == rows, f"{name}: {step}"
                 elif not isinstance(node, Push):
                     on_edges = step.map is not None and walks_along(program, r) == step.map
                     assert space_of(program, r) == (edges if on_edges else step.rows), f"{name}: {step}"
@@ -125,7 +127,7 @@ def region_reads(program: Program, region: Region, order: Schedule) -> set[Ref]:
         of_edges = region.map is not None and walks_along(program, ref) == region.map
         n = needs(program, ref, order.stored, through=is_push(program, ref) or of_edges)
         on_edges = of_edges or (push and region.map is not None and map_type(program, node.map).dom != region.rows)
-        on_edges = on_edges or isinstance(node, Gram)
+        on_edges = on_edges or (isinstance(node, Gram) and ref not in region.products)
         own = {y for y, m in n.pulls if m == region.map} if on_edges else set(n.same)
         other = {y for y, m in n.pulls if not on_edges or m != region.map} | set(n.shared)
         other |= set(n.same) if on_edges else set()

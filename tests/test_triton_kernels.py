@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 
+from graphweave.analysis.row_products import row_products
 from graphweave.codegen.triton import print_kernel
 from graphweave.compiler import triton_launch
 from graphweave.compiler.triton_launch import Job, Launches
@@ -15,6 +17,8 @@ from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.runtime.triton_kernel import Launch, load
+from graphweave.schedule.options import options_for
+from graphweave.testing.programs import random_program
 from tests.loop_support import (
     DEGREES,
     Case,
@@ -22,13 +26,16 @@ from tests.loop_support import (
     case_for,
     edge_mlp,
     interpreted,
+    node_mlp,
     online_attention,
     reindexed,
+    row_sums,
     sddmm,
     spmm,
     totals,
     two_ends,
 )
+from tests.program_support import assert_computes, compiled
 from tests.test_cpp_kernels import TORCH, all_operators, assert_same, extreme
 from tests.test_divide import by_pieces
 from tests.triton_support import by_triton, needs_interpreter
@@ -50,6 +57,9 @@ KERNELS = {
     "two_ends": two_ends(),
     "reindexed": reindexed(big=100),
     "reindexed_i64": reindexed(DType.i64, big=100),
+    "node_mlp_31_33": node_mlp(31, 33),
+    "node_mlp_16_5_f64": node_mlp(16, 5, DType.f64),
+    "row_sums_7_17": row_sums(7, 17),
 }
 
 
@@ -58,7 +68,7 @@ KERNELS = {
 def test_compiled_equals_interpreted(name: str) -> None:
     for degrees in DEGREES.values():
         case = case_for(KERNELS[name], degrees)
-        assert_same(by_triton(case, Launches(Launch(4, 16))), interpreted(case))
+        assert_same(by_triton(case, Launches(Launch(4 if case.kernel.tile is None else 16, 16))), interpreted(case))
 
 
 @needs_interpreter
@@ -142,3 +152,16 @@ def test_text_depends_on_the_kernel_alone() -> None:
 
 def test_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:
     golden("triton_spmm.txt", print_kernel(spmm(33)))
+
+
+# ---------------------------------------------------------------- products of rows, if the schedule asks for them
+
+PRODUCTS = tuple(n for n in range(60) if row_products(random_program(n, DType.f64)))
+"""Random programs with products of rows."""
+
+
+@needs_interpreter
+@pytest.mark.parametrize("number", PRODUCTS[:8])
+def test_products_of_rows_in_random_programs(number: int) -> None:
+    program, options = random_program(number, DType.f64), replace(options_for("triton"), row_products=True)
+    assert_computes(compiled(program, options), program)

@@ -24,16 +24,17 @@ SOME = tuple(BY_NAME[name] for name in ("usual", "no edges", "one edge", "empty 
 
 
 def check(
-    f: Callable[..., Tensor], tensors_of: Callable[[TypedEdges], tuple[Tensor, ...]], graphs: tuple[TypedEdges, ...]
-) -> Report:
-    """One compilation serves all `graphs`, but that weights of one type have their own."""
+    f: Callable[..., Tensor], tensors_of: Callable[[TypedEdges], tuple[Tensor, ...]], graphs: tuple[TypedEdges, ...],
+    strides: int = 0,
+) -> Report:  # fmt: skip
+    """One compilation serves all `graphs`, but that weights of one type have their own, and `strides` more at most."""
     compiled = graphweave.compile(f)
     with collect() as report:
         for graph in graphs:
             rows = graph.src, graph.dst, graph.etype
             assert_matches(compiled, f, *tensors_of(graph), *rows, label=graph.name)
     counts = graphweave.counters()
-    assert counts["compilations"] == len({graph.types == 1 for graph in graphs})
+    assert 0 <= counts["compilations"] - len({graph.types == 1 for graph in graphs}) <= strides
     assert counts["eager_fallbacks"] == counts["graph_breaks"] == 0
     return report
 
@@ -75,9 +76,10 @@ def test_large_matrices(name: str) -> None:
 @pytest.mark.parametrize(("k", "j"), [(1, 1), (1, 33), (33, 1), (31, 33), (2, 64), (64, 64), (64, 96), (130, 64)])
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_width(name: str, k: int, j: int) -> None:
+    """Strides of one feature of one row are anything, so they may cost a compilation."""
     spelling = SPELLINGS[name]
-    report = check(spelling.layer(), lambda graph: spelling.tensors(graph, k, j), GRAPHS)
-    if min(k, j) > 1 and k * j >= 64:
+    report = check(spelling.layer(), lambda graph: spelling.tensors(graph, k, j), GRAPHS, strides=min(k, j) == 1)
+    if min(k, j) > spelling.heads and k * j >= 64:
         assert_no_matrices_of_edges(report, k * j)
 
 
@@ -263,7 +265,7 @@ def test_another_share_of_pairs_compiles_nothing(compact: bool | None) -> None:
             x, w = spelling.tensors(graph, 16, 16)
             assert_matches(compiled, f, x, w, graph.src, graph.dst, graph.etype, label=graph.name)
     assert graphweave.counters()["compilations"] == 1
-    assert any("_unique_pairs" in graph.ir for graph in report.graphs) is (compact is not False)
+    assert any("uniquepairs" in graph.ir for graph in report.graphs) is (compact is not False)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

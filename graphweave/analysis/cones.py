@@ -16,6 +16,7 @@ from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
+    AddMatMul,
     Broadcast,
     Cast,
     Concat,
@@ -253,6 +254,10 @@ class _Walk:
                 self.visit(x)
             case MatMul(x, w, None):
                 self._shared[w] = None  # read as a whole
+                self.visit(x)
+            case AddMatMul(a, x, w, None):
+                self._shared[w] = None
+                self.visit(a)
                 self.visit(x)
             case MatMul(x, w, int(m)):  # the matrix of the row's own type
                 self._pulls[(matrices(self._program, w).w, m)] = None

@@ -3,7 +3,8 @@
 A value of edges costs nothing by itself: it is recomputed inside every *walk* that needs it, a walk being all pushes
 along one map in one half (forward or backward) of the program. So a pulled row is gathered once a walk, and a pull
 along the walked map is the row itself. Values of nodes cost their work once, and their bytes where they must exist as
-tensors: read by a matrix product or a call, pulled by a walk along another map, kept for the backward, or given back.
+tensors: read by a call, pulled by a walk along another map, kept for the backward, or given back. Products of rows with
+a matrix that all rows share are part of kernels (`row_products.py`), or calls where a target has no such kernels.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TypeAlias
 
 from graphweave.analysis.flow import depending, edge_spaces, is_structure
 from graphweave.analysis.hoist import graph_only
+from graphweave.analysis.row_products import row_products
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import (
     PushedProduct,
@@ -29,7 +31,6 @@ from graphweave.core.types import EXPENSIVE, UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
-    Aten,
     Cast,
     Concat,
     Const,
@@ -38,6 +39,7 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     MatMul,
+    Opaque,
     Pad,
     Pointwise,
     Program,
@@ -99,14 +101,18 @@ class Cost:
         return {s: b / BANDWIDTH + f / VECTOR + p / PRODUCT for s, (b, f, p) in self.rows.items()}
 
 
-def cost(program: Program, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = ()) -> Cost:
-    """Cost of what `program`'s outputs and the calls in `keep` need; what depends on `tangents` is the backward."""
-    return _Counter(program, frozenset(tangents), tuple(keep)).count()
+def cost(program: Program, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *, joins: bool = True) -> Cost:
+    """Cost of what `program`'s outputs and the calls in `keep` need; what depends on `tangents` is the backward.
+
+    `joins`: whether kernels multiply rows (`Options.row_products`).
+    """
+    return _Counter(program, frozenset(tangents), tuple(keep), joins).count()
 
 
 class _Counter:
-    def __init__(self, program: Program, tangents: frozenset[Ref], keep: tuple[Ref, ...]) -> None:
+    def __init__(self, program: Program, tangents: frozenset[Ref], keep: tuple[Ref, ...], joins: bool) -> None:
         self.program, self.nodes, self.types = program, program.nodes, program.types
+        self.joined = row_products(program) if joins else frozenset()
         self.outputs = {r for r in program.outputs if r is not None} | set(keep)
         self.live = sorted(computed_for(program, self.outputs))
         self.late = depending(program, tangents)
@@ -118,7 +124,7 @@ class _Counter:
 
     def _made_by_walks(self, ref: Ref) -> bool:
         """A value of edges that kernels make again, although it depends on the graph alone."""
-        return self._on_edges(ref) and not isinstance(self.nodes[ref], Aten | Input)
+        return self._on_edges(ref) and not isinstance(self.nodes[ref], Opaque | Input)
 
     def count(self) -> Cost:
         totals = self._walks_of_pushes()
@@ -159,7 +165,7 @@ class _Counter:
                     self._mark(node.x, {(late, node.map, None)})
             elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
-            elif isinstance(node, Aten) or is_typed(self.program, ref):
+            elif isinstance(node, Opaque) or is_typed(self.program, ref):
                 for r in call_operands(self.program, ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
@@ -221,7 +227,7 @@ class _Counter:
         if isinstance(node, Pull) and ref not in self.given:
             return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
         leaf = (
-            isinstance(node, Input | Aten)
+            isinstance(node, Input | Opaque)
             or is_typed(self.program, ref)
             or (ref in self.given and not is_structure(node))
         )
@@ -232,7 +238,7 @@ class _Counter:
     def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Aten) or is_typed(self.program, ref):
+            if ref in self.given or isinstance(node, Pull | Input | Opaque) or is_typed(self.program, ref):
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
                 if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
@@ -338,7 +344,7 @@ class _Counter:
                 if is_typed(self.program, ref):
                     streamed = r in sources(self.program, ref) and not isinstance(self.nodes[r], MapOf)
                     readers.setdefault(r, set()).add(("call" if streamed else "gather", ref))
-                elif isinstance(node, MatMul | Gram | Aten):
+                elif self._is_call(ref):
                     readers.setdefault(r, set()).add(("call", ref))
                 elif isinstance(node, Pull):
                     if any(w[1] != node.map for w in self.walks.get(ref, ())):
@@ -353,14 +359,18 @@ class _Counter:
                 continue
             size = numel(t.shape) * t.dtype.itemsize
             reads = readers.get(ref, set())
-            exists = isinstance(node, Input | MatMul | Aten) or is_typed(self.program, ref) or ref in self.given
+            exists = isinstance(node, Input) or self._is_call(ref) or ref in self.given
             if reads and not isinstance(node, Input) and ref not in self.given:
                 self.cost.add(t.space, bytes=size)
             if exists or reads:
                 self.cost.add(t.space, bytes=size * sum(kind in ("call", "row") for kind, _ in reads))
 
+    def _is_call(self, ref: Ref) -> bool:
+        """Whether the node is run by itself, on tensors."""
+        product = isinstance(self.nodes[ref], MatMul | Gram) and ref not in self.joined
+        return product or isinstance(self.nodes[ref], Opaque) or is_typed(self.program, ref)
+
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""
-        node = self.nodes[ref]
-        stored = isinstance(node, Input | MatMul | Aten) or is_typed(self.program, ref)
+        stored = isinstance(self.nodes[ref], Input) or self._is_call(ref)
         return stored or ref in self.given or (late and ref not in self.late)

@@ -11,20 +11,25 @@ import torch
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.layouts import KEPT, LAID_OUT, OWN
 from graphweave.ir.message.nodes import (
     AnyType,
+    AssertIndex,
     Aten,
     Const,
     Input,
+    JoinIndices,
     MapOf,
     MapType,
     Node,
+    NumbersOfSegments,
+    PairsType,
     Program,
     Random,
     Ref,
+    RowsOfSegments,
     ToUnit,
     Type,
+    UniquePairs,
     ValueType,
 )
 
@@ -77,17 +82,6 @@ def edge_spaces(program: Program) -> frozenset[Space]:
     )
 
 
-def spaces_in(t: ValueType) -> tuple[Space, ...]:
-    """The spaces that a type speaks of."""
-    match t:
-        case Type(space):
-            return (space,)
-        case MapType(dom, cod):
-            return (dom, cod)
-        case _:
-            return ()
-
-
 def is_view(node: Node) -> bool:
     """An ATen call whose result shares its operand's memory: free to repeat."""
     if not isinstance(node, Aten) or node.target.startswith("builtin."):
@@ -120,16 +114,15 @@ SIZE_FUNCTIONS = {"Max": "max", "Min": "min"}
 """Functions in expressions of sizes, and Python's names of them."""
 
 
-_NO_WORK = frozenset({
-    "builtin.getitem", "builtin._after", LAID_OUT, OWN, KEPT, "aten._assert_scalar.default",
-    "aten.scalar_tensor.default",
-})  # fmt: skip
+_NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
 
 
 def is_work(program: Program, ref: Ref) -> bool:
-    """A call that PyTorch computes something with: no view, number, seed, item of several results or check, and no copy
-    that is made for its strides or to be kept."""
+    """A call that PyTorch computes something with: no view, number, seed or item of several results, and no copy that
+    is made for its strides or to be kept."""
     node = program.nodes[ref]
+    if isinstance(node, UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | AssertIndex):
+        return True
     if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
         return False
     if any(isinstance(n, Random) and n.seed == ref for n in program.nodes):
@@ -174,7 +167,7 @@ def extract(program: Program, inputs: Iterable[Ref], outputs: Iterable[Ref | Non
     for ref in inputs:
         node, t = program.nodes[ref], program.types[ref]
         if not isinstance(node, Input):
-            assert not isinstance(t, MapType)
+            assert not isinstance(t, MapType | PairsType)
             name = f"saved_{ref}"
             while name in taken:  # by what another extract has named
                 name += "_"

@@ -9,6 +9,7 @@ from graphweave.analysis.flow import edge_spaces, is_integral, is_scalar, is_str
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
+    AssertIndex,
     Aten,
     Broadcast,
     Input,
@@ -99,7 +100,8 @@ def _repeats(program: Program, ref: Ref, edges: frozenset[Space]) -> bool:
 def hoisted_checks(program: Program) -> tuple[Ref, ...]:
     """Assertions about the graph alone: true once, true at every call."""
     only = graph_only(program)
-    return tuple(r for r, n in enumerate(program.nodes) if isinstance(n, Aten) and r in only and "_assert" in n.target)
+    checks = ((isinstance(n, AssertIndex) or (isinstance(n, Aten) and "_assert" in n.target)) for n in program.nodes)
+    return tuple(r for r, is_check in enumerate(checks) if is_check and r in only)
 
 
 def _worked(program: Program, only: frozenset[Ref], indices: set[Ref]) -> set[Ref]:

@@ -123,7 +123,7 @@ def _executable(
     cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: frozenset[Ref] | None = None,
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
-    plan = make_plan(name, program, options, constants)
+    plan = make_plan(name, program, options, constants, glossary.statistics if glossary else None)
     made = Executable(
         plan, num_outputs, verify=verify, private=private, promises=promises, cuda_graphs=cuda_graphs, watches=watches,
         names=glossary.names if glossary else {},

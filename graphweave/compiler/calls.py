@@ -11,11 +11,8 @@ from graphweave.compiler.range_errors import with_named_indices
 from graphweave.core.types import Fold, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.interp import apply
-from graphweave.ir.message.nodes import Aten, MapOf, Node, Program, Push, Ref
+from graphweave.ir.message.nodes import MapOf, Node, Program, Push, Ref
 from graphweave.schedule.options import Options
-
-_FROM_NUMBERS = frozenset({"builtin._rows_of_segments", "builtin._numbers_of_segments"})
-"""Calls that make an index from numbers of rows alone, of which none says a device."""
 
 
 def call_step(program: Program, ref: Ref, options: Options | None = None) -> Callable[..., Any]:
@@ -27,14 +24,12 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Cal
         return with_named_indices(program, ref, call_operands(program, ref), product)
     names = tuple(dict.fromkeys(operands(node)))
     widened = _index_in_64_bits(node)
-    from_numbers = isinstance(node, Aten) and node.target in _FROM_NUMBERS
 
     def call(rows: Mapping[Space, int], *values: Any) -> Any:
         given = dict(zip(names, values, strict=True))
         if widened is not None and given[widened] is not None:
             given[widened] = given[widened].long()
-        out = apply(node, given, types, rows.__getitem__, device=options.device)
-        return out.to(options.device) if from_numbers else out
+        return apply(node, given, types, rows.__getitem__, device=options.device)
 
     return with_named_indices(program, ref, names, call)
 

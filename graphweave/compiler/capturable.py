@@ -14,13 +14,20 @@ from graphweave.analysis.flow import ancestors, is_integral
 from graphweave.analysis.hoist import graph_only, hoisted_checks
 from graphweave.compiler.plan import Plan
 from graphweave.ir.message.aten import resolve
-from graphweave.ir.message.nodes import Aten, Input, MapOf, Operand, Program, Ref
-
-_HOST = frozenset({
-    "builtin._assert_index", "builtin._join_indices", "builtin._unique_pairs", "builtin._rows_of_segments",
-    "builtin._numbers_of_segments",
-})  # fmt: skip
-"""Our own calls that read numbers of the device, or make tensors on the host."""
+from graphweave.ir.message.nodes import (
+    AssertIndex,
+    Aten,
+    Input,
+    JoinIndices,
+    MapOf,
+    Node,
+    NumbersOfSegments,
+    Operand,
+    Program,
+    Ref,
+    UniquePairs,
+)
+from graphweave.ir.message.show import operation
 
 _ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
@@ -46,7 +53,7 @@ def why_not(plan: Plan, *, verify: bool = False) -> str | None:
         node = program.nodes[ref]
         if isinstance(node, MapOf) and node.index not in only:
             return "an index is computed at each call"
-        why = _why_not(program, node) if isinstance(node, Aten) else None
+        why = _why_not(program, node)
         if why is not None:
             return f"{why} ({program.locs[ref]})" if program.locs[ref] else why
     return None
@@ -60,10 +67,12 @@ def _at_each_call(plan: Plan) -> list[Ref]:
     return sorted(ancestors(program, roots, frozenset(once)) - once)
 
 
-def _why_not(program: Program, node: Aten) -> str | None:
+def _why_not(program: Program, node: Node) -> str | None:
+    if isinstance(node, UniquePairs | JoinIndices | NumbersOfSegments | AssertIndex):
+        return f"{operation(node)} asks the device for numbers"
+    if not isinstance(node, Aten):
+        return None
     namespace = node.target.partition(".")[0]
-    if node.target in _HOST:
-        return f"{node.target} asks the device for numbers"
     if namespace not in ("aten", "prims", "builtin"):
         return f"{node.target} is no operator of PyTorch's own, so what it does on the host is not known"
     op = resolve(node.target)

@@ -13,7 +13,7 @@ from graphweave.codegen.cpp import print_kernel
 from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.core.counters import bump
 from graphweave.ir.loop.interp import FOLDS
-from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul
+from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.runtime import arena, kernel_cache, launch
@@ -25,7 +25,7 @@ from graphweave.runtime.threads import num_threads
 def weight_of(kernel: Kernel) -> Weight:
     """What its rows weigh: a piece of one leaves what the row adds up."""
     inner = list(statements(kernel.body))
-    products = any(isinstance(s, TileMatMul | TileGram) for s in inner)
+    products = any(isinstance(s, TileMatMul | TileGram) for t in inner if isinstance(t, Tiles) for s in t.body)
     leaves = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
     return Weight(PRODUCTS, leaves) if products else SUMS
 

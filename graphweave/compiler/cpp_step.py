@@ -11,6 +11,7 @@ from graphweave.compiler.cpp_divided import DividedRows, weight_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.ir.loop.nodes import Edges, Role, Tiles
+from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program
 from graphweave.runtime import arena
@@ -28,7 +29,7 @@ class CppStep(RegionStep):
         super().__init__(program, plan, wide)
         self._kernels: dict[bool, Kernel] = {}
         self._divided: dict[bool, DividedRows] = {}
-        self._walks = any(isinstance(s, Edges | Tiles) for s in plan.lowered.kernel.body)
+        self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
         self._weight = weight_of(plan.lowered.kernel)
         self._work = max(1, sum(numel(b.shape) for b in plan.lowered.kernel.buffers))
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)

@@ -29,13 +29,15 @@ _log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 class Facts:
     """What passes know beside the program: about how many rows its spaces have, and which inputs are tangents.
 
-    `relational` says what the user has decided about typed products, `measure` counts rows of the graph at hand.
+    `relational` says what the user has decided about typed products, `measure` counts rows of the graph at hand,
+    `joins` whether kernels of the target multiply rows.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
     tangents: frozenset[str] = frozenset()
     relational: Relational = field(default_factory=Relational)
     measure: Measure | None = None
+    joins: bool = True
 
 
 Pass: TypeAlias = Accumulate | Merge | Rewrite | Simplify | SinkReshape | ToEdges
@@ -46,7 +48,7 @@ PIPELINE: tuple[Callable[[Facts, tuple[Ref, ...]], Pass], ...] = (
     lambda facts, keep: Simplify(keep),
     lambda facts, keep: ToEdges(facts.statistics, keep),
     lambda facts, keep: SinkReshape(),
-    lambda facts, keep: Rewrite(facts.statistics, facts.tangents, keep, facts.relational, facts.measure),
+    lambda facts, keep: Rewrite(facts.statistics, facts.tangents, keep, facts.relational, facts.measure, facts.joins),
     lambda facts, keep: Simplify(keep),
     lambda facts, keep: SinkReshape(),
     lambda facts, keep: Accumulate(),

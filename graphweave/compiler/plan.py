@@ -9,6 +9,7 @@ from typing import Any
 
 from graphweave.analysis.flow import ancestors, extract, is_scalar
 from graphweave.analysis.hoist import hoisted, hoisted_checks
+from graphweave.analysis.statistics import Statistics
 from graphweave.codegen import cpp, triton
 from graphweave.core.errors import IRError
 from graphweave.core.log import logger
@@ -57,15 +58,17 @@ class Plan:
     constants: Mapping[str, Any]
 
 
-def make_plan(name: str, program: Program, options: Options, constants: Mapping[str, Any]) -> Plan:
-    """Schedule and lower `program`; `constants` are the inputs that come with it.
+def make_plan(
+    name: str, program: Program, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None
+) -> Plan:
+    """Schedule and lower `program`; `constants` are the inputs that come with it, `statistics` the row counts at hand.
 
     What cannot be lowered stays with PyTorch and is listed in `refused`.
     """
     verify_program(program)
     kept, checks = hoisted(program), hoisted_checks(program)
     inputs, prelude = _prelude(program, (*kept, *checks))
-    order = schedule(program, (*kept, *checks))
+    order = schedule(program, (*kept, *checks), options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
     _schedule_log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))

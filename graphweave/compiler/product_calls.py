@@ -10,7 +10,7 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.typed import PushedProduct, call_operands, gathered, matrices, pushed_product
-from graphweave.compiler.products import Product
+from graphweave.compiler import products
 from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.compiler.typed_scatter import TypedScatter
@@ -56,15 +56,12 @@ def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options
     if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
         return None
     if isinstance(node, Gram):
-        gram = Product("gram", t.shape[0], t.shape[1], t.dtype)
-        return lambda rows, *xy: gram(xy[0], xy[-1])  # x alone where y is x
+        return lambda rows, *xy: products.gram(xy[0], xy[-1])  # x alone where y is x
     if isinstance(node, MatMul):
-        product = Product("matmul", rows.shape[0], t.shape[0], t.dtype)
-        return lambda rows, x, w: product(x, w)
+        return lambda rows, x, w: products.multiplied(x, w)
     # A product that nobody else reads may be added to where it lies; what is saved or given may not.
     into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
-    adding = Product("addmatmul", rows.shape[0], t.shape[0], t.dtype)
-    return lambda rows, a, x, w: adding.add(a if into else _copy(a), x, w)
+    return lambda rows, a, x, w: products.added(a if into else _copy(a), x, w)
 
 
 def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -> _Run:

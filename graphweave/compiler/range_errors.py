@@ -18,17 +18,8 @@ from graphweave.core.errors import IndexRangeError
 from graphweave.core.lines import shown_location
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import Space
-from graphweave.ir.message.nodes import (
-    Aten,
-    MapOf,
-    Operand,
-    Program,
-    Pull,
-    Push,
-    Ref,
-)
+from graphweave.ir.message.nodes import AssertIndex, Aten, JoinIndices, MapOf, Operand, Program, Pull, Push, Ref
 
-_CHECK = "builtin._assert_index"
 _AT = 1  # of these calls, the argument that says along which dim the index counts
 _INDEXED: dict[str, tuple[int, int | None]] = {
     "aten.index_select.default": (2, _AT),
@@ -97,8 +88,8 @@ def with_named_indices(
 def _has_index(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, Aten):
-        return node.target in _INDEXED or node.target == _CHECK
-    return isinstance(node, Pull | Push) or is_typed(program, ref)
+        return node.target in _INDEXED
+    return isinstance(node, Pull | Push | JoinIndices | AssertIndex) or is_typed(program, ref)
 
 
 def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Mapping[Space, int]) -> MapError | None:

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from graphweave.analysis.cones import type_of
 from graphweave.analysis.flow import is_work
 from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
@@ -15,7 +14,6 @@ from graphweave.compiler.plan import Plan
 from graphweave.core.types import UNIT
 from graphweave.ir.message.nodes import (
     AddMatMul,
-    Aten,
     Gram,
     Input,
     MapType,
@@ -26,7 +24,7 @@ from graphweave.ir.message.nodes import (
     Ref,
     Type,
 )
-from graphweave.ir.message.show import show, show_type
+from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.parameters import value_name
 from graphweave.passes.rewritten import Rewritten, Step
 from graphweave.schedule.regions import Region
@@ -192,9 +190,8 @@ def describe(
         node = program.nodes[step.ref]
         products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
         if is_work(program, step.ref):
-            assert isinstance(node, Aten)
             why = refused.get(step.ref, "no kernel computes it")
-            fallbacks.append(FallbackNote(node.target, glossary.in_words(program, why), program.locs[step.ref]))
+            fallbacks.append(FallbackNote(operation(node), glossary.in_words(program, why), program.locs[step.ref]))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))
     return GraphNote(
@@ -204,9 +201,9 @@ def describe(
 
 
 def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
-    """ "rows of x: max and 3 sums over edges of edge_index, 2 totals"."""
+    """ "rows of x: max, 3 sums over edges of edge_index, 2 matrix products, 1 total over all rows"."""
     walked: Counter[str] = Counter()
-    totals = beside = 0
+    totals = beside = products = 0
     over = ""
     for ref in region.members:
         node, t = program.nodes[ref], program.types[ref]
@@ -218,11 +215,8 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
             else:
                 over = glossary.space(along.dom)
                 walked[node.fold.value] += 1
-        elif isinstance(node, Gram) and node.map is not None:
-            over = glossary.space(type_of(program, node.x).space)
-            walked["gram"] += 1
-        elif isinstance(node, Gram):
-            totals += 1
+        elif isinstance(node, MatMul | AddMatMul | Gram):
+            products += 1
         elif isinstance(t, Type) and t.space != region.rows:
             beside += 1
             over = glossary.space(t.space)
@@ -232,6 +226,8 @@ def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
         parts.append(f"{', '.join(folds)} over {over}")
     if beside:
         parts.append(f"{beside} value{'s' * (beside > 1)} for each of {over}")
+    if products:
+        parts.append(f"{products} matrix product{'s' * (products > 1)}")
     if totals:
         parts.append(f"{totals} total{'s' * (totals > 1)} over all rows")
     return f"{glossary.space(region.rows)}: {', '.join(parts) or 'row by row'}"

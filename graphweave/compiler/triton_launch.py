@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.triton.products import takes_one_row
+from graphweave.codegen.triton.products import DOT, takes_one_row
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity
@@ -136,6 +136,8 @@ def launches_of(kernel: Kernel) -> Launches:
     walks = any(isinstance(s, Edges | Tiles) for s in inner)
     if takes_one_row(kernel):
         return _by_row(kernel)
+    if kernel.tile is not None:
+        return Launches(Launch(DOT, 16 if walks else 1, warps=4 if walks else 8))
     if interpreted():  # whose time is that of its calls
         return Launches(Launch(8, 16), Launch(4, 16) if walks and not products else None, many=12, share=3, size=5)
     if products:

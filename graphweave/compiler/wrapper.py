@@ -19,7 +19,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
-from graphweave.ir.message.layouts import OWN, Promise, memory_of, settled
+from graphweave.ir.message.layouts import Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
     AnyType,
     Aten,
@@ -29,6 +29,9 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     Node,
+    Opaque,
+    Own,
+    PairsType,
     Part,
     Permute,
     Program,
@@ -38,7 +41,6 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )  # fmt: skip
-from graphweave.passes.pair_space import pair_call
 from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import GivenOut, lent, memo
 from graphweave.runtime.unseen_edits import Watch
@@ -190,11 +192,11 @@ class Wrapper:
         node = self._program.nodes[ref]
         if isinstance(node, ToUnit):
             return "None"
-        if isinstance(node, Aten) and node.target == OWN:
+        if isinstance(node, Own):
             return self._own(ref, node)
         refs = tuple(dict.fromkeys(call_operands(self._program, ref)))
         args = "".join(f", {self._ensure(r)}" for r in refs)
-        around = () if isinstance(node, Aten) else [s for s in self._spaces_around(ref) if s != UNIT]
+        around = [s for s in self._spaces_around(ref) if s != UNIT]
         spaces = ", ".join(f"S_{s.name}: {self._rows_of(s)}" for s in around)
         self._scope.update((f"S_{s.name}", s) for s in self._spaces_around(ref))
         self._scope[f"c{ref}"] = call_step(self._program, ref, self._plan.options)
@@ -208,13 +210,11 @@ class Wrapper:
                 self._ensure(size)
         return self._ready[ref]
 
-    def _own(self, ref: Ref, node: Aten) -> str:
+    def _own(self, ref: Ref, node: Own) -> str:
         """A tensor of which results are views: in memory that no argument shares."""
-        (x,), order = operands(node), node.args[1]
-        assert isinstance(order, tuple)
-        name = self._ensure(x)
-        self._scope[f"p{ref}"] = Promise(order)  # type: ignore[arg-type]
-        self._line(f"v{ref} = settled({name}, p{ref}, taken)", (x,))
+        name = self._ensure(node.x)
+        self._scope[f"p{ref}"] = Promise(node.order)
+        self._line(f"v{ref} = settled({name}, p{ref}, taken)", (node.x,))
         self._ready[ref] = f"v{ref}"
         return self._ready[ref]
 
@@ -250,6 +250,9 @@ class Wrapper:
 
     def _spaces_around(self, ref: Ref) -> list[Space]:
         """Spaces whose rows PyTorch may have to know to run the node."""
+        own = self._program.nodes[ref]
+        if isinstance(own, Opaque):
+            return list(dict.fromkeys(getattr(own, "of", ())))  # the segments of a union
         out: dict[Space, None] = {}
         for r in (ref, *sources(self._program, ref)):
             t = self._program.types[r]
@@ -296,14 +299,13 @@ class Wrapper:
         """Bring a value that lies on the space, or a size in the text, into being."""
         for ref, node in enumerate(self._program.nodes):
             t = self._program.types[ref]
-            on_space = isinstance(t, Type) and t.space == space and isinstance(node, Aten)
+            on_space = isinstance(t, Type) and t.space == space and isinstance(node, Opaque)
             is_size = symbol_of(t) in symbols_in(text)
             if (on_space or is_size) and ref not in self._ready:
                 self._ensure(ref)
                 return self._count(space)
-        call = pair_call(self._program, space)
-        if call is not None:
-            return f"{self._ensure(call)}[1].shape[0]", (call,)
+            if isinstance(t, PairsType) and t.pairs == space:
+                return f"{self._ensure(ref)}.a.shape[0]", (ref,)
         if self._asks:
             self.asked.append(space)
             return f"rows{len(self.asked)}", ()

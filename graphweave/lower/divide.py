@@ -44,8 +44,10 @@ from graphweave.ir.loop.nodes import (
     Stash,
     Stmt,
     Store,
+    TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
     Var,
 )
@@ -53,6 +55,7 @@ from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 from graphweave.lower.blocks import nest
 from graphweave.lower.piece_walk import PIECE, PIECES, SHIFT, WITHIN, kept_name, on_pieces
+from graphweave.lower.tile_of_slots import tile_of_slots
 
 SLOTS = "slots"
 """CSR: the pieces of each slot. A slot is a row that is divided."""
@@ -85,17 +88,23 @@ class Divided:
 
 
 def divided(kernel: Kernel) -> Divided | None:
-    """None for a kernel that walks no edges."""
-    walks = [s for s in kernel.body if isinstance(s, Edges | Tiles)]
-    return _Divide(kernel, walks).done() if walks else None
+    """None for a kernel that walks no edges. A kernel of tiles of rows walks them in one of its loops over rows."""
+    bodies = [kernel.body, *(s.body for s in kernel.body if isinstance(s, TileRows))]
+    for body in bodies:
+        walks = [s for s in body if isinstance(s, Edges | Tiles)]
+        if walks:
+            return _Divide(kernel, body, walks).done()
+    return None
 
 
 class _Divide:
-    def __init__(self, kernel: Kernel, walks: Sequence[Edges | Tiles]) -> None:
-        self._kernel, self._walks = kernel, walks
-        self._allocs = {s.name: s for s in kernel.body if isinstance(s, Alloc)}
+    def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], walks: Sequence[Edges | Tiles]) -> None:
+        """`body` is what the kernel does for a row, as far as the `walks` stand there."""
+        self._kernel, self._body, self._walks = kernel, body, walks
+        self._allocs = {s.name: s for s in body if isinstance(s, Alloc)}
         self._stashes = {s.name: s for s in kernel.stashes}
-        self._roles = {b.name: b.role for b in kernel.buffers}
+        self._roles = {s.name: Role.output for s in kernel.body if isinstance(s, TileArray)}
+        self._roles |= {b.name: b.role for b in kernel.buffers}
         self._sums = [dict(self._added(walk.body)) for walk in walks]
         self._raises = [[s for s in walk.body if isinstance(s, Raise)] for walk in walks]
 
@@ -111,7 +120,7 @@ class _Divide:
         begin = [Let(kernel.row, index, Load("piece_row", (at,))), Let(SHIFT, index, Load("piece_shift", (at,)))]
         if any(self._sums[:i]):
             begin.append(Let(_SLOT, index, Load("piece_slot", (at,))))
-        before = _without(self._rows(kernel.body[: kernel.body.index(walk)]), self._roles)
+        before = _without(self._rows(self._body[: self._body.index(walk)]), self._roles)
         edges = on_pieces(walk, self._stashes, index)
         added = [*self._sums[i], *(r.reference for r in self._raises[i])]
         stores = [self._copy(f"{name}_part", at, name) for name in added]
@@ -140,8 +149,12 @@ class _Divide:
         return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
 
     def _of_slots(self) -> Kernel | None:
-        row = Let(self._kernel.row, self._kernel.index, Load("slot_row", (Var(_SLOT),)))
-        rows = self._rows(self._kernel.body)
+        kernel = self._kernel
+        row = Let(kernel.row, kernel.index, Load("slot_row", (Var(_SLOT),)))
+        if kernel.tile is not None:
+            tiles = tile_of_slots(kernel, {self._body: tuple(self._rows(self._body))}, row, _SLOT)
+            return replace(self._made("finish", _SLOT, tiles), tile=kernel.tile)
+        rows = self._rows(self._body)
         results = [name for name, role in self._roles.items() if role in (Role.output, Role.total)]
         written = {s.buffer for s in statements(rows) if isinstance(s, Store | Accum)}
         return self._made("finish", _SLOT, (row, *rows)) if written.intersection(results) else None

@@ -17,18 +17,14 @@ from dataclasses import dataclass, replace
 
 from graphweave.core.types import DType, Op
 from graphweave.ir.loop.nodes import (
-    Accum,
     Alloc,
     Call,
     CastTo,
     Edges,
     Expr,
-    FoldLanes,
-    Lanes,
     Let,
     Load,
     Place,
-    Raise,
     Rows,
     Stash,
     Stmt,
@@ -37,10 +33,9 @@ from graphweave.ir.loop.nodes import (
     TileGram,
     TileMatMul,
     Tiles,
-    Uniform,
     Var,
 )
-from graphweave.ir.loop.walk import expressions, statements, subexpressions
+from graphweave.ir.loop.walk import Index, expressions, relocated, statements, subexpressions
 from graphweave.lower.blocks import nest
 
 PIECES = "pieces"
@@ -145,7 +140,7 @@ class _OnPieces:
             self._tiled |= self._local.keys()
         within = CastTo(Var(WITHIN), self._index)
         k = Let(walk.k, self._index, Call(Op.add, (within, Var(SHIFT))))
-        body = [k, *(self._stmt(s) for s in walk.body)]
+        body = [k, *(relocated(s, self._place) for s in walk.body)]
         if walk.tile is None:
             for name, stash in self._local.items():
                 lanes, at = _lanes(stash)
@@ -154,41 +149,11 @@ class _OnPieces:
         hints = tuple(replace(p, shift=SHIFT) for p in walk.prefetch)
         return Edges(WITHIN, PIECES, PIECE, hints, tuple(body), walk.tile)
 
-    def _stmt(self, stmt: Stmt) -> Stmt:
-        match stmt:
-            case Let(name, dtype, value):
-                return Let(name, dtype, self._value(value))
-            case Store(buffer, index, value):
-                return Store(*self._place(buffer, index), self._value(value))
-            case Accum(buffer, index, fold, value):
-                return Accum(*self._place(buffer, index), fold, self._value(value))
-            case FoldLanes(body=body, value=value):
-                lets = tuple(Let(s.name, s.dtype, self._value(s.value)) for s in body)
-                return replace(stmt, body=lets, value=self._value(value))
-            case Lanes(body=body):
-                return replace(stmt, body=tuple(self._stmt(s) for s in body))
-            case Raise() | Edges() | Tiles() | TileArray() | TileMatMul() | TileGram():
-                raise AssertionError(f"{type(stmt).__name__} inside the edges of a row")
-        return stmt
-
-    def _place(self, buffer: str, index: tuple[Expr, ...]) -> tuple[str, tuple[Expr, ...]]:
-        rest = tuple(self._value(part) for part in index[1:])
+    def _place(self, buffer: str, index: Index) -> tuple[str, Index]:
         if buffer in self._tiled:
-            return buffer, (Var(WITHIN), *rest)
+            return buffer, (Var(WITHIN), *index[1:])
         if buffer in self._local:
-            return buffer, rest
+            return buffer, index[1:]
         if buffer in self._stashes:
-            return kept_name(buffer), (Var(WITHIN), *rest)
-        return buffer, tuple(self._value(part) for part in index)
-
-    def _value(self, expr: Expr) -> Expr:
-        match expr:
-            case Load(buffer, index):
-                return Load(*self._place(buffer, index))
-            case Call(op, args):
-                return Call(op, tuple(self._value(arg) for arg in args))
-            case CastTo(x, dtype):
-                return CastTo(self._value(x), dtype)
-            case Uniform(seed=seed, row=row):
-                return replace(expr, seed=self._value(seed), row=self._value(row))
-        return expr
+            return kept_name(buffer), (Var(WITHIN), *index[1:])
+        return buffer, index

@@ -14,8 +14,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.layouts import KEPT
-from graphweave.ir.message.nodes import Aten, MapType, Operand, Program, Ref, Type
+from graphweave.ir.message.nodes import Kept, Program, Ref, Type
 
 
 def made_instead(
@@ -42,10 +41,7 @@ def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: froze
     outputs = list(program.outputs)
     for i, ref in enumerate(saved, start=first):
         if ref in copied:
-            here = part.where[ref]
-            t = program.types[here]
-            assert not isinstance(t, MapType)
-            outputs[i] = build.add(Aten(KEPT, (Operand(here),), (), t))
+            outputs[i] = build.add(Kept(part.where[ref]))
     return Extract(build.program(outputs, program.spaces), part.where)
 
 

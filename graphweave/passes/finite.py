@@ -6,7 +6,7 @@ import math
 
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, operands
-from graphweave.ir.message.nodes import Aten, Input, Pointwise, Push, Ref, Type
+from graphweave.ir.message.nodes import Input, Opaque, Pointwise, Push, Ref, Type
 from graphweave.passes.products import Factor
 from graphweave.passes.rules.factor import at_empty_rows, is_harmless
 
@@ -33,11 +33,11 @@ def _finite(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
     value = at_empty_rows(build, ref, m)
     if value is not None:
         return math.isfinite(value)
+    if isinstance(node, Opaque):
+        return False
     match node:
         case Pointwise(Op.div, (a, b)):
             return _known(build, a, m, done) and is_harmless(build, Factor(b, (), inverse=True), m)
-        case Aten():
-            return False
         case Pointwise(op) if op in _CAREFUL:
             return False
         case Push(empty=empty) if not math.isfinite(empty):

@@ -19,6 +19,7 @@ from graphweave.ir.message.nodes import (
     MapType,
     MatMul,
     Node,
+    PairsType,
     Part,
     Pointwise,
     Program,
@@ -29,7 +30,6 @@ from graphweave.ir.message.nodes import (
     Slice,
     ToUnit,
 )
-from graphweave.ir.message.pairs import is_pair_space
 from graphweave.passes.rules import (
     compact,
     compose_maps,
@@ -167,7 +167,8 @@ def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
     types = program.types[m]
     if not isinstance(a, MapOf) or not isinstance(b, MapOf) or a.index == b.index or not isinstance(types, MapType):
         return False
-    return not is_pair_space(types.dom) and types.dom not in {n.cod for n in program.nodes if isinstance(n, MapOf)}
+    made = {t.pairs for t in program.types if isinstance(t, PairsType)}
+    return types.dom not in made | {n.cod for n in program.nodes if isinstance(n, MapOf)}
 
 
 def bases(program: Program, late: frozenset[Ref]) -> Iterator[Move]:

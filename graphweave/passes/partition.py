@@ -17,7 +17,6 @@ from graphweave.analysis.flow import (
     depending,
     edge_spaces,
     extract,
-    spaces_in,
     symbol_of,
     symbols_in,
 )
@@ -25,9 +24,9 @@ from graphweave.analysis.hoist import hoisted
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.builder import operands
+from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Input, MapOf, Program, Push, Random, Ref, Type
+from graphweave.ir.message.nodes import Aten, Input, MapOf, PairIndex, Program, Push, Random, Ref, Type
 from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.recompute import Recompute, recomputed, repeatable
 from graphweave.passes.stages import staged
@@ -190,6 +189,7 @@ def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
     """`forward` and every item of its tuples: a tuple cannot be saved, an item that only the backward reads can."""
     items = {
         r for r, n in enumerate(joint.nodes)
-        if isinstance(n, Aten) and n.target == "builtin.getitem" and forward.issuperset(operands(n))
+        if (isinstance(n, PairIndex) or (isinstance(n, Aten) and n.target == "builtin.getitem"))
+        and forward.issuperset(operands(n))
     }  # fmt: skip
     return forward | items

@@ -30,13 +30,17 @@ _GAIN = 1e-3  # of the whole program's cost: smaller gains are rounding of the m
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """`tangents` are the inputs of the backward, by name; `keep` are calls that must stay though nobody reads them."""
+    """`tangents` are the inputs of the backward, by name; `keep` are calls that must stay though nobody reads them.
+
+    `joins`: whether kernels of the target multiply rows.
+    """
 
     statistics: Statistics = field(default_factory=Statistics)
     tangents: frozenset[str] = frozenset()
     keep: tuple[Ref, ...] = ()
     relational: Relational = field(default_factory=Relational)
     measure: Measure | None = None
+    joins: bool = True
     name: str = "rewrite"
 
     def __call__(self, program: Program) -> Rewritten:
@@ -73,7 +77,7 @@ class _State:
         self.late = depending(program, _tangents(program, self.settings.tangents))
 
     def _cost(self, program: Program, keep: tuple[Ref, ...]) -> Cost:
-        return cost(program, _tangents(program, self.settings.tangents), keep)
+        return cost(program, _tangents(program, self.settings.tangents), keep, joins=self.settings.joins)
 
     def begin(self) -> None:
         """Do what this way to start does, whether or not it gains by itself."""

@@ -1,7 +1,7 @@
 """a backward that computes forward values again -> the same, each of them only when the gradient has come so far.
 
-Legal since every value stays what it is: rows from which something is computed again pass through a call that gives
-its first argument back once the others exist. It pays where memory counts: without it, one layer's messages would be
+Legal since every value stays what it is: rows from which something is computed again pass through `After`, which gives
+its first operand back once the others exist. It pays where memory counts: without it, one layer's messages would be
 summed again beside a later layer's, which are read along the same map, and the results of both lie in memory at once.
 Wide rows are computed again for each stage of the backward that reads them, so that none lies from one to the next.
 """
@@ -17,7 +17,7 @@ from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Input, Operand, Program, Ref, Type
+from graphweave.ir.message.nodes import After, Input, Opaque, Program, Ref, Type
 
 _START = -1  # the stage before any gradient has been through a product
 _WIDE_BYTES = 64  # a row's, from which it is computed again rather than kept from stage to stage
@@ -45,7 +45,7 @@ def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
             return take(r, max(s for s in stages[r] if s <= stage))
         if stage == _START or not _is_rows(program, r) or (r, stage) not in wrapped:
             return made(r)
-        return _after(build, made(r), [made(f) for f in _finished(starts, calls, stage)])
+        return build.add(After(made(r), tuple(made(f) for f in _finished(starts, calls, stage))))
 
     def take(ref: Ref, stage: Ref) -> Ref:
         if (ref, stage) not in where:
@@ -93,13 +93,13 @@ def _stages(program: Program, late: frozenset[Ref], starts: list[Ref]) -> dict[R
         for r in operands(program.nodes[ref]):
             node = program.nodes[r]
             if r not in late and not isinstance(node, Input) and not is_structure(node):
-                found.setdefault(r, set()).update({_START} if isinstance(node, Aten) else reading)
+                found.setdefault(r, set()).update({_START} if isinstance(node, Opaque) else reading)
     return {r: tuple(sorted(stages)) for r, stages in found.items()}
 
 
 def _repeats(program: Program, ref: Ref, edges: frozenset[Space]) -> bool:
     t = program.types[ref]
-    if not isinstance(t, Type) or isinstance(program.nodes[ref], Aten):
+    if not isinstance(t, Type) or isinstance(program.nodes[ref], Opaque):
         return False
     return t.space in edges or (t.space != UNIT and numel(t.shape) * t.dtype.itemsize >= _WIDE_BYTES)
 
@@ -115,9 +115,3 @@ def _is_rows(program: Program, ref: Ref) -> bool:
     """A saved tensor of rows of numbers."""
     t = program.types[ref]
     return isinstance(program.nodes[ref], Input) and isinstance(t, Type) and t.space != UNIT and t.dtype.is_float
-
-
-def _after(build: Builder, rows: Ref, finished: Iterable[Ref]) -> Ref:
-    t = build.types[rows]
-    assert isinstance(t, Type)
-    return build.add(Aten("builtin._after", (Operand(rows), *map(Operand, finished)), (), t))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from graphweave.analysis.flow import spaces_in
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.builder import Builder, operands, with_operands
+from graphweave.ir.message.builder import Builder, operands, spaces_in, with_operands
 from graphweave.ir.message.nodes import Input, Ref
 from graphweave.passes.rewritten import Rewritten
 

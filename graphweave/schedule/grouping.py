@@ -20,6 +20,7 @@ from graphweave.analysis.cones import (
     pushed_along,
     space_of,
     tile_map,
+    type_of,
     walks_along,
 )
 from graphweave.analysis.flow import edge_spaces, is_structure
@@ -53,19 +54,23 @@ class Groups:
     needs: dict[Ref, Needs]
 
 
-def group(program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> Groups:
-    """Groups of the `demanded` nodes; `given` values exist already."""
-    grouping = _Grouping(program, demanded, given)
-    last = _after_edges(program, demanded)
+def group(
+    program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref] = frozenset()
+) -> Groups:
+    """Groups of the `demanded` nodes; `given` values exist already, `products` are those that kernels compute."""
+    grouping = _Grouping(program, demanded, given, products)
+    last = _after_edges(program, demanded, products)
     for ref in (*sorted(demanded - last), *sorted(last)):
         grouping.visit(ref)
     for ref in sorted(grouping.floating):
         grouping.settle_if_floating(ref)
+    grouping.move_to_readers()
     return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
 
 
-def _after_edges(program: Program, demanded: frozenset[Ref]) -> frozenset[Ref]:
-    """Totals over edges, and shared values that only they lead to: placed last, beside whatever walks their edges then.
+def _after_edges(program: Program, demanded: frozenset[Ref], products: frozenset[Ref]) -> frozenset[Ref]:
+    """Totals over edges, grams of rows, and shared values that only they lead to: placed last, beside whatever walks
+    their edges or holds their rows then.
 
     In program order a total often comes before the pushes whose gathers it could share.
     """
@@ -75,6 +80,7 @@ def _after_edges(program: Program, demanded: frozenset[Ref]) -> frozenset[Ref]:
     for ref, node in enumerate(program.nodes):
         shared = space_of(program, ref) == UNIT
         total = shared and is_push(program, ref) and space_of(program, operands(node)[0]) in edges
+        total |= ref in products and isinstance(node, Gram)
         if total or (shared and not late.isdisjoint(operands(node))):
             late.add(ref)
         else:
@@ -87,8 +93,10 @@ def _after_edges(program: Program, demanded: frozenset[Ref]) -> frozenset[Ref]:
 
 
 class _Grouping:
-    def __init__(self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref]) -> None:
-        self.program = program
+    def __init__(
+        self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref]
+    ) -> None:
+        self.program, self.products = program, products
         self.stored = demanded | given
         self.groups: list[Group] = []
         self.group_of: dict[Ref, int] = {}
@@ -96,6 +104,7 @@ class _Grouping:
         self.floating: set[Ref] = set()
         self.impure: int | None = None  # the last call that draws or writes: those keep their order
         self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map under whose rows they are computed
+        self.multiplied: set[Ref] = set()  # products of rows, and what needs one at its own row before it is complete
 
     # -------------------------------------------------------- placing nodes
 
@@ -103,13 +112,15 @@ class _Grouping:
         """Take the next node of the program: place it, or let it float."""
         program, node = self.program, self.program.nodes[ref]
         unit_value = space_of(program, ref) == UNIT and not is_push(program, ref)
-        if not is_light(program, ref) or isinstance(node, Reshape) or unit_value:
+        if ref not in self.products and (not is_light(program, ref) or isinstance(node, Reshape) or unit_value):
             self._call(ref)
             return
         self.along[ref] = walks_along(program, ref)
         cone = is_push(program, ref) or self.along[ref] is not None
         self.needs[ref] = needs(program, ref, self.stored, through=cone)
-        if not cone and all(self._exists(r) for r in self.needs[ref].same):
+        if not cone and (ref in self.products or self.multiplied & self.floating & set(self.needs[ref].same)):
+            self.multiplied.add(ref)
+        if not cone and not self._is_total(ref) and all(self._exists(r) for r in self.needs[ref].same):
             self.floating.add(ref)
             return
         self.settle(ref)
@@ -177,18 +188,23 @@ class _Grouping:
         return self._shared_bytes(reader, g, None) + _GATHER * shared > self._shared_bytes(ref, g, None)
 
     def _complete_before(self, ref: Ref) -> list[Ref]:
-        """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads)."""
+        """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads).
+
+        And products of its own row, if it walks edges: a kernel multiplies when it is done with them.
+        """
         n = self.needs[ref]
         _, along = self._home(ref)
         if self._is_total(ref):
             return [*(y for y, _ in n.pulls), *n.same, *n.shared]
         if along is not None:
-            return [*(y for y, m in n.pulls if m != along), *n.same, *n.shared]
+            return [*(y for y, m in n.pulls if m != along or y in self.multiplied), *n.same, *n.shared]
         return [*(y for y, _ in n.pulls), *n.shared]
 
     def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
         """Rows and map of a group opened for `ref`."""
         node, along = self.program.nodes[ref], self.along.get(ref)
+        if ref in self.products and isinstance(node, Gram):
+            return type_of(self.program, node.x).space, None
         if self._is_total(ref):
             if in_tiles(self.program, ref):
                 along = tile_map(self.program, ref)
@@ -203,7 +219,8 @@ class _Grouping:
         return space, None
 
     def _is_total(self, ref: Ref) -> bool:
-        return is_push(self.program, ref) and space_of(self.program, ref) == UNIT
+        pushed = is_push(self.program, ref) or ref in self.products
+        return pushed and space_of(self.program, ref) == UNIT
 
     def _candidates(self, ref: Ref) -> list[int]:
         """Groups of the rows and map at which `ref` is at home; for totals over edges any that walks these edges."""
@@ -214,7 +231,7 @@ class _Grouping:
                 node = self.program.nodes[ref]
                 assert isinstance(node, Push | Gram)
                 walks = g.map is not None and map_type(self.program, g.map).dom == space_of(self.program, node.x)
-                fits = walks or (along is None and g.rows == rows)
+                fits = (walks and ref not in self.products) or (along is None and g.rows == rows)
             else:
                 fits = g.rows == rows and (along is None or g.map in (None, along))
             if fits:
@@ -222,12 +239,21 @@ class _Grouping:
         return found
 
     def _legal(self, ref: Ref, g: int) -> bool:
-        """No value of another row of `g` is needed, and nothing needed waits for `g` to finish."""
+        """No value of another row of `g` is needed, nothing needed waits for `g` to finish, no edge for a product."""
         local, remote = self._deps(ref, g)
         if any(self.group_of.get(r) == g for r in remote):
             return False
+        if self._walks(ref, g) and any(self.group_of.get(r) == g and r in self.multiplied for r in local):
+            return False
         outside = self._producers([*local, *remote]) - {g}
         return not any(self._waits_for(p, g) for p in outside)
+
+    def _walks(self, ref: Ref, g: int) -> bool:
+        """Whether `ref`, as a member of `g`, is computed on the edges of its rows."""
+        node = self.program.nodes[ref]
+        if isinstance(node, Push):
+            return map_type(self.program, node.map).dom != self.groups[g].rows
+        return self.along[ref] is not None or is_push(self.program, ref)
 
     def _join(self, ref: Ref, g: int) -> None:
         local, remote = self._deps(ref, g)
@@ -238,6 +264,11 @@ class _Grouping:
         group.members.append(ref)
         group.before |= self._producers([*local, *remote]) - {g}
         self.group_of[ref] = g
+        behind = any(self.group_of.get(r) == g and r in self.multiplied for r in local)
+        if ref not in self.products and not behind:
+            self.multiplied.discard(ref)
+        elif not self._walks(ref, g):
+            self.multiplied.add(ref)
 
     # -------------------------------------------------------- what a node reads, and what that costs
 
@@ -259,6 +290,7 @@ class _Grouping:
         """Bytes a row that need not be moved if `ref` joins `g`: results kept local, reads done once."""
         group = self.groups[g]
         local, remote = self._deps(ref, g)
+        local = self._with_floating(local)
         members = set(group.members)
         gain = sum(self._bytes(r) for r in local if r in members)
         if beside == g:
@@ -272,9 +304,65 @@ class _Grouping:
         gain += sum(self._bytes(r) for r in local if r in read_locally and r not in members)
         return gain + _GATHER * sum(self._bytes(r) for r in remote if r in gathered)
 
+    def _with_floating(self, refs: Iterable[Ref]) -> list[Ref]:
+        """`refs`, and what those of them that float would bring along."""
+        found: dict[Ref, None] = {}
+        todo = list(refs)
+        while todo:
+            r = todo.pop()
+            if r not in found:
+                found[r] = None
+                todo.extend(self.needs[r].same if r in self.floating else ())
+        return list(found)
+
     def _bytes(self, ref: Ref) -> int:
         t = self.program.types[ref]
         return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) and t.space != UNIT else 0
+
+    # -------------------------------------------------------- second thoughts
+
+    def move_to_readers(self) -> None:
+        """Computes row-wise values where they are read, if that is one kernel and what they are made of is stored.
+
+        They were placed beside what they are made of, since nobody had asked for them yet.
+        """
+        outputs, read_by = set(self.program.outputs), self._read_by()
+        for ref in sorted(self.along, reverse=True):
+            g, readers = self.group_of[ref], read_by.get(ref, {})
+            groups = {self.group_of[m] for m in readers}
+            here = self.groups[g]
+            moves = ref not in outputs and ref not in self.products and self._is_row_wise(ref) and here.rows is not None
+            if not moves or g in groups or len(groups) != 1 or not all(readers.values()):
+                continue
+            (h,) = groups
+            own = self.needs[ref].same
+            stored = (r for r in own if self.group_of.get(r) == g and r not in outputs)
+            if self.groups[h].rows != here.rows or any(
+                all(self.group_of[m] == g for m in read_by[r] if m != ref) for r in stored
+            ):
+                continue
+            there = {r for m in self.groups[h].members for r in self._deps(m, h)[0]}
+            if sum(self._bytes(r) for r in own if r not in there) <= 2 * self._bytes(ref):
+                here.members.remove(ref)
+                self._join(ref, h)
+
+    def _is_row_wise(self, ref: Ref) -> bool:
+        return self.along[ref] is None and not is_push(self.program, ref)
+
+    def _read_by(self) -> dict[Ref, dict[Ref, bool]]:
+        """The members and calls that read each value, and whether each does so at its own row alone."""
+        found: dict[Ref, dict[Ref, bool]] = {}
+        for g, group in enumerate(self.groups):
+            for m in group.members:
+                local, remote = self._deps(m, g) if group.rows is not None else ([], list(self._called(m)))
+                for r in local:
+                    found.setdefault(r, {})[m] = True
+                for r in remote:
+                    found.setdefault(r, {})[m] = False
+        return found
+
+    def _called(self, ref: Ref) -> set[Ref]:
+        return self._through_structure(call_operands(self.program, ref))
 
     # -------------------------------------------------------- order between groups
 
@@ -325,7 +413,7 @@ class _Grouping:
         for g, group in enumerate(self.groups):
             for ref in group.members:
                 if group.rows is None:
-                    out |= self._through_structure(call_operands(self.program, ref))
+                    out |= self._called(ref)
                     continue
                 local, remote = self._deps(ref, g)
                 out.update(r for r in (*local, *remote) if self.group_of.get(r) != g)

@@ -19,6 +19,9 @@ class Options:
     `online`: whether a softmax's maximum and sums share a pass of tiles of at most `online_tile` edges; "auto": where a
     second pass would gather the same wide rows again.
 
+    `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
+    whose arrays together have at most `tile_bytes`.
+
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
 
@@ -31,13 +34,16 @@ class Options:
     stash_product: int = 256
     online: Literal["auto", "always", "never"] = "auto"
     online_tile: int = 32
+    row_products: bool = True
+    tile_bytes: int = 1 << 16
     target: Target = "cpp"
     device: str = "cpu"
 
 
 def options_for(target: Target, device: str = "cpu") -> Options:
     """The choices for a target. In Triton an edge keeps nothing from one pass to the next, which computes it again: the
-    rows that it needs are in a cache by then, what it would keep is not."""
+    rows that it needs are in a cache by then, what it would keep is not. Products of rows stay
+    the vendor's library's."""
     if target == "cpp":
         return Options()
-    return Options(stash_width=0, stash_product=0, online="never", target=target, device=device)
+    return Options(stash_width=0, stash_product=0, online="never", row_products=False, target=target, device=device)

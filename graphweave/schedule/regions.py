@@ -1,7 +1,8 @@
 """Which nodes run in which kernel.
 
-A region is one kernel: rows of one space, plus any number of edge phases along at most one map. Nodes join the region
-of what they depend on whenever no value would have to travel between rows inside it; the rest stays with PyTorch.
+A region is one kernel: rows of one space, plus any number of edge phases along at most one map, plus products of its
+rows with matrices that all rows share. Nodes join the region of what they depend on whenever no value would have to
+travel between rows inside it; the rest stays with PyTorch.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import Needs, is_light, is_push, needs, on_edges, space_of
+from graphweave.analysis.row_products import row_products
+from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import call_operands
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
@@ -29,6 +32,10 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.schedule.grouping import Group, group
+from graphweave.schedule.options import Options
+
+TALL = 16_384
+"""Rows from which a product on its own is worth a kernel."""
 
 _WIDE = 16  # elements of a row
 
@@ -36,7 +43,8 @@ _WIDE = 16  # elements of a row
 @dataclass(frozen=True, slots=True)
 class Region:
     """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows.
-    Products of matrices over edges belong to the cones of members, or are members themselves.
+    Products of matrices over edges belong to the cones of members, or are members themselves. `products` are the
+    members that multiply rows (`analysis/row_products.py`).
 
     A member that lies on the edges of `map` (an SDDMM) is computed under the row that `map` gives each of them.
     `outputs` are the members that somebody outside needs.
@@ -46,6 +54,7 @@ class Region:
     map: Ref | None
     members: tuple[Ref, ...]
     outputs: tuple[Ref, ...]
+    products: frozenset[Ref] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,24 +72,35 @@ class Schedule:
     stored: frozenset[Ref]
 
 
-def schedule(program: Program, given: Iterable[Ref] = ()) -> Schedule:
-    """Regions and calls that compute the program's outputs; `given` values exist already (hoisted ones)."""
-    given = frozenset(given)
-    demanded = demand(program, given)
-    groups = group(program, demanded, given)
+def schedule(
+    program: Program, given: Iterable[Ref] = (), options: Options | None = None, statistics: Statistics | None = None
+) -> Schedule:
+    """Regions and calls that compute the program's outputs; `given` values exist already (hoisted ones).
+
+    By `statistics`, the row counts at hand, a product that meets nothing else is a kernel or a call; without them a
+    kernel.
+    """
+    given, options = frozenset(given), options or Options()
+    products = row_products(program) if options.row_products else frozenset()
+    demanded = demand(program, given, products)
+    groups = group(program, demanded, given, products)
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
-        if g.rows is None or _not_worth_a_kernel(program, g, groups.needs):
+        if g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
             steps.extend(Call(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))
-            steps.append(Region(g.rows, g.map, members, tuple(r for r in members if r in wanted)))
+            outputs = tuple(r for r in members if r in wanted)
+            steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
     return Schedule(tuple(steps), demanded | given)
 
 
-def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
-    """The nodes that must be evaluated at their own row (all others are recomputed inside what uses them)."""
+def demand(program: Program, given: frozenset[Ref], products: frozenset[Ref] = frozenset()) -> frozenset[Ref]:
+    """The nodes that must be evaluated at their own row (all others are recomputed inside what uses them).
+
+    `products` are those that regions compute.
+    """
     found: set[Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:
@@ -91,10 +111,10 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
                 todo.append(node.index)
             continue
         found.add(ref)
-        if not is_light(program, ref):
+        if ref not in products and not is_light(program, ref):
             todo.extend(call_operands(program, ref))
             continue
-        if isinstance(node, Reshape) or (space_of(program, ref) == UNIT and not is_push(program, ref)):
+        if isinstance(node, Reshape) or (_is_shared(program, ref) and ref not in products):
             todo.extend(operands(node))
             continue
         n = needs(program, ref, given, through=on_edges(program, ref))
@@ -106,16 +126,30 @@ def demand(program: Program, given: frozenset[Ref]) -> frozenset[Ref]:
     return frozenset(found)
 
 
-def _not_worth_a_kernel(program: Program, group: Group, leaves: Mapping[Ref, Needs]) -> bool:
+def _is_shared(program: Program, ref: Ref) -> bool:
+    return space_of(program, ref) == UNIT and not is_push(program, ref)
+
+
+def _not_worth_a_kernel(
+    program: Program,
+    group: Group,
+    leaves: Mapping[Ref, Needs],
+    products: frozenset[Ref],
+    statistics: Statistics | None,
+) -> bool:
     """A single row-wise node gains nothing from a kernel of its own over PyTorch's, but where it writes wide rows.
 
-    Those belong into memory of the arena: to the fresh pages that PyTorch takes, the work itself is little.
+    Those belong into memory of the arena: to the fresh pages that PyTorch takes, the work itself is little. Products of
+    fewer rows than `TALL` are the vendor's library's, if nothing else is done with their rows.
     """
+    recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], Reshape)}
+    if products.issuperset(group.members):
+        assert group.rows is not None
+        return not recomputed and statistics is not None and statistics.rows(group.rows) < TALL
     if group.map is not None or len(group.members) > 1:
         return False
     ref = group.members[0]
     t = program.types[ref]
     if isinstance(program.nodes[ref], Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE):
         return False
-    recomputed = [r for r in leaves[ref].inner if not isinstance(program.nodes[r], Reshape)]
     return not recomputed and (isinstance(program.nodes[ref], Pull) or not leaves[ref].pulls)

@@ -20,7 +20,7 @@ from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
 from graphweave.codegen.cpp.stmt import Printer
-from graphweave.codegen.cpp.stream import begin_row, declare, end_row, streamed
+from graphweave.codegen.cpp.stream import declare, streamed
 from graphweave.codegen.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
@@ -90,9 +90,9 @@ class _Unit:
         self.walked = {stmt.csr for stmt in edges}
         hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
         self.prefetching = {csr for csr, hint in hints if hint.shift is None} | gathering(kernel)
-        self.streamed = streamed(kernel) if kernel.tile is None else []
         adding = [s for s in statements(kernel.body) if isinstance(s, TileMatMul) and s.add is not None]
         self.shared: set[Place | None] = {p for stmt in adding for p in (stmt.add, stmt.out)}  # may be the same memory
+        self.streamed = [b for b in streamed(kernel) if b.name not in self.shared]
         self.counts_rows = bool(self.prefetching or self.streamed)
         self.indptrs = [self.names.derived(csr.name, "indptr") for csr in kernel.csrs]
 
@@ -118,9 +118,8 @@ class _Unit:
             w.line(f"    {param},")
         heap = frozenset(a.name for a in self.heap)
         walked = tuple(csr.name for csr in kernel.csrs if csr.name in self.walked)
-        printer = Printer(
-            w, self.scope, {s.name: s for s in kernel.stashes}, heap, self.tiles, kernel.row, walked, self.sums
-        )
+        stashes = {s.name: s for s in kernel.stashes}
+        printer = Printer(w, self.scope, stashes, heap, self.tiles, kernel.row, walked, self.streamed, self.sums)
         with w.block("    int64_t first, int64_t last)"):
             for csr in kernel.csrs:
                 if csr.name in self.prefetching:
@@ -132,21 +131,11 @@ class _Unit:
             if kernel.tile is not None:
                 printer.tiles_of_rows(kernel)
             else:
-                self._each_row(printer)
+                copies = [s.copy for s in self.sums.values() if s.copy is not None]
+                printer.rows("first", "last", tuple(s for s in kernel.body if s not in copies))
             if self.streamed:
                 w.line("gw_streamed();")
         return w.text()
-
-    def _each_row(self, printer: Printer) -> None:
-        w, kernel = printer.w, self.kernel
-        row = self.names.of(kernel.row)
-        with w.block(f"for (int64_t {row} = first; {row} < last; ++{row})"):
-            printer.edges_of_row()
-            begin_row(w, self.scope, self.streamed, kernel.row, {b.name: ctype(b.dtype) for b in kernel.buffers})
-            printer.row_pointers(kernel.row, kernel.body)
-            copies = [s.copy for s in self.sums.values() if s.copy is not None]
-            printer.body(tuple(s for s in kernel.body if s not in copies))
-            end_row(w, self.scope, self.streamed, kernel.row)
 
     # ------------------------------------------------------------ the entry point
 

@@ -9,7 +9,8 @@ from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
-from graphweave.codegen.cpp.products import declare_turned, print_product, turn
+from graphweave.codegen.cpp.products import declare_turned, fetches, print_product, turn
+from graphweave.codegen.cpp.stream import begin_row, end_row
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.walk import accesses
@@ -53,8 +54,8 @@ _SHORT = 4  # lanes of a fold that are written out
 @dataclass(frozen=True, slots=True)
 class Printer:
     """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
-    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for; `sums`
-    are arrays that the first tile of a row sets."""
+    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for, and
+    whose rows of the outputs `streamed` may go past the cache; `sums` are arrays that the first tile of a row sets."""
 
     w: Writer
     scope: Scope
@@ -63,9 +64,11 @@ class Printer:
     tiles: dict[str, int]
     row: str
     walked: tuple[str, ...]
+    streamed: list[Buffer]
     sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
+    between: dict[int, list[str]] = field(default_factory=dict)  # by product: what it asks for meanwhile
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
@@ -343,30 +346,32 @@ class Printer:
     # ------------------------------------------------------------ tiles
 
     def tiles_of_rows(self, kernel: Kernel) -> None:
-        """The rows first .. last - 1, tile by tile. Of what products read, the next rows are asked for."""
+        """The rows first .. last - 1, tile by tile."""
         assert kernel.tile is not None
         tile, size = kernel.tile
         names = self.scope.names
         begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
         with self.w.block(f"for (int64_t {begin} = first; {begin} < last; {begin} += {size})"):
             self.w.line(f"const int64_t {end} = {begin} + {size} < last ? {begin} + {size} : last;")
-            for buffer in _multiplied(kernel):
-                self.scope.headers.add("prefetch")
-                rows, width = names.of(buffer.name), self.scope.arrays[buffer.name].numel
-                self.w.line(f"gw_fetch_rows({rows}, {width}, {end}, {size}, last);")
+            self.between.update(fetches(self, kernel, end))
             self.body(kernel.body)
 
     def _rows_of_tile(self, stmt: TileRows) -> None:
-        names = self.scope.names
-        row, begin, end = (
-            self._bind(self.row, POSITION),
-            names.derived(stmt.tile, "begin"),
-            names.derived(stmt.tile, "end"),
-        )
+        begin, end = (self.scope.names.derived(stmt.tile, what) for what in ("begin", "end"))
+        self.rows(begin, end, stmt.body)
+
+    def rows(self, begin: str, end: str, body: tuple[Stmt, ...]) -> None:
+        """`body` for the rows from `begin` on, before `end`."""
+        row = self._bind(self.row, POSITION)
+        stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
+        streamed = [b for b in self.streamed if b.name in stored]
         with self.w.block(f"for (int64_t {row} = {begin}; {row} < {end}; ++{row})"):
-            self.edges_of_row()
-            self._pointers(self.row, stmt.body)
-            self.body(stmt.body)
+            if any(isinstance(s, Edges | Tiles) for s in body):
+                self.edges_of_row()
+            begin_row(self.w, self.scope, streamed, self.row, {b.name: ctype(b.dtype) for b in streamed})
+            self._pointers(self.row, body)
+            self.body(body)
+            end_row(self.w, self.scope, streamed, self.row)
 
     def _pointers(self, k: str, body: tuple[Stmt, ...]) -> None:
         """Pointers to row or position `k` of all arrays that `body` reads or writes there."""
@@ -434,13 +439,6 @@ class Printer:
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:
             self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")
-
-
-def _multiplied(kernel: Kernel) -> list[Buffer]:
-    """Inputs whose rows products read where they lie."""
-    products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
-    read = {place for s in products for place in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
-    return [b for b in kernel.buffers if b.name in read]
 
 
 def _is_short(stmt: FoldLanes) -> bool:

@@ -23,7 +23,7 @@ from graphweave.codegen.triton.stmt import Printer, filled
 from graphweave.codegen.walk import binders, local_arrays
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
-from graphweave.ir.loop.nodes import Buffer, Edges, Kernel, Role, TileArray, TileGram, Tiles
+from graphweave.ir.loop.nodes import Buffer, Edges, Kernel, Role, TileGram, Tiles
 from graphweave.ir.loop.types import POSITION, identity, parameter_types
 from graphweave.ir.loop.walk import statements
 
@@ -47,8 +47,6 @@ class _Unit:
     def __init__(self, kernel: Kernel) -> None:
         if kernel.stashes:
             raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")
-        if kernel.tile is not None:
-            raise IRError("a Triton kernel multiplies no rows by matrices: leave the product to the vendor's library.")
         self.kernel = kernel
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= local_arrays(kernel.body)
@@ -60,7 +58,6 @@ class _Unit:
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
         inner = list(statements(kernel.body))
         self.walked = [csr.name for csr in kernel.csrs if any(_walks(s, csr.name) for s in inner)]
-        self.shapes = {s.name: arrays[s.name].numel for s in inner if isinstance(s, TileArray)}
         self.sums = sums_of(kernel, arrays)
         self.grams: dict[str, tuple[str, str]] = {}
         for s in inner:
@@ -104,7 +101,7 @@ class _Unit:
             w.line(f"{begin} = tl.load({indptr} + {row}, mask=row_ok, other=0)")
             w.line(f"{end} = tl.load({indptr} + {row} + 1, mask=row_ok, other=0)")
             w.line(f"{scope.names.derived(csr, 'longest')} = tl.max({end} - {begin}, axis=0)")
-        Printer(scope, kernel.row, self.sums).body(kernel.body)
+        Printer(scope, kernel.row, self.sums, None if kernel.tile is None else kernel.tile[0]).body(kernel.body)
         scope.axes = ()
 
     # ------------------------------------------------------------ totals
@@ -115,7 +112,7 @@ class _Unit:
         info, dtype = scope.arrays[buffer.name], buffer.dtype
         name = scope.names.derived(buffer.name, "sum")
         if buffer.name in self.grams:
-            rows, columns = (max(power_of_two(self.shapes[x]), DOT) for x in self.grams[buffer.name])
+            rows, columns = (max(power_of_two(self.scope.arrays[x].numel), DOT) for x in self.grams[buffer.name])
             held = Held(name, dtype, (), info.numel, rows * columns, (rows, columns))
         else:
             held = Held(name, dtype, (), info.numel, 0 if info.numel == 1 else power_of_two(info.numel))
@@ -132,7 +129,7 @@ class _Unit:
             mask = f", mask={at} < {held.numel}" if held.padded != held.numel else ""
             self.w.line(f"tl.store({base} + {at}, {held.name}{mask})")
         else:
-            i, j = (self.shapes[x] for x in self.grams[buffer.name])
+            i, j = (self.scope.arrays[x].numel for x in self.grams[buffer.name])
             at_i, at_j = f"tl.arange(0, {held.matrix[0]})[:, None]", f"tl.arange(0, {held.matrix[1]})[None, :]"
             mask = f"({at_i} < {i}) & ({at_j} < {j})"
             self.w.line(f"tl.store({base} + {at_i} * {j} + {at_j}, {held.name}, mask={mask})")

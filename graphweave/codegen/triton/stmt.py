@@ -21,6 +21,7 @@ from graphweave.codegen.triton.products import (
     store_sum,
 )
 from graphweave.codegen.triton.registers import placed
+from graphweave.codegen.triton.row_products import print_row_gram, print_row_matmul
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, Fold
@@ -39,6 +40,7 @@ from graphweave.ir.loop.nodes import (
     TileArray,
     TileGram,
     TileMatMul,
+    TileRows,
     Tiles,
 )
 from graphweave.ir.loop.types import POSITION, identity
@@ -52,6 +54,8 @@ class Printer:
     row: str
     sums: Mapping[str, Sum]
     """Arrays that grams add to."""
+    tile: str | None = None
+    """Of the kernel's rows, if it has such."""
 
     def body(self, body: Iterable[Stmt]) -> None:
         copies = {id(found.copy): name for name, found in self.sums.items()}
@@ -89,6 +93,12 @@ class Printer:
                         flatten_sum(self.scope, name, found)
             case TileArray(name, _, dtype, _):
                 self._array(name, dtype, fill=0, least=DOT)
+            case TileRows(body=inner):
+                self.body(inner)
+            case TileMatMul(tile) if tile == self.tile:
+                print_row_matmul(self.scope, stmt, self.row)
+            case TileGram(tile) if tile == self.tile:
+                print_row_gram(self.scope, stmt, self.row)
             case TileMatMul(tile, str(out), str(x), w) if is_plain(stmt):
                 self._matmul(out, x, w)
             case TileMatMul(tile):

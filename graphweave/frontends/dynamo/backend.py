@@ -210,7 +210,7 @@ class _Side:
         guard_sizes(module)
         bump("compilations")
         try:
-            imported, glossary, reference = self._optimised(module, frozenset())
+            imported, glossary, reference = self._optimised(module, options, frozenset())
             made = build_inference(
                 imported.program, imported.effects, imported.refused, options, imported.attributes,
                 verify=self.options.verify, cuda_graphs=self.options.cuda_graphs, watches=self.options.unseen_edits,
@@ -244,7 +244,7 @@ class _Side:
             placeholders = joint.graph.find_nodes(op="placeholder")
             late = [n.name for n in placeholders if "tangents" in str(n.target)]
             found = exposed(joint, num_fwd_outputs, self.examples)
-            imported, glossary, reference = self._optimised(joint, frozenset(late), num_fwd_outputs)
+            imported, glossary, reference = self._optimised(joint, options, frozenset(late), num_fwd_outputs)
             tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
@@ -263,7 +263,7 @@ class _Side:
         return forward, backward
 
     def _optimised(
-        self, module: fx.GraphModule, tangents: frozenset[str], num_forward: int | None = None
+        self, module: fx.GraphModule, options: Options, tangents: frozenset[str], num_forward: int | None = None
     ) -> tuple[Imported, Glossary, Reference | None]:
         """The program, rewritten, what its values are called, and what its results are compared with, if anything."""
         imported = import_graph(module, num_forward)
@@ -281,12 +281,13 @@ class _Side:
         statistics = statistics_of(rows)
         known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
-        done = optimise(imported.program, Facts(statistics, tangents, relational, at_hand), imported.effects)
+        facts = Facts(statistics, tangents, relational, at_hand, options.row_products)
+        done = optimise(imported.program, facts, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
         glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
         if collecting():
-            record_capture(_capture_note(module, imported, done, rows, glossary, tangents))
+            record_capture(_capture_note(module, imported, done, rows, glossary, facts))
         return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -299,19 +300,19 @@ class _Side:
 
 def _capture_note(
     module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
-    tangents: frozenset[str],
+    facts: Facts,
 ) -> CaptureNote:  # fmt: skip
     """The graph and its work for the call at hand, beside what eager mode would do for it."""
     program, eager = done.program, eager_work(module, imported.space_rows, rows)
-    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents]
+    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in facts.tangents]
     keep = [done.where[r] for r in imported.effects]
-    moved, _, _ = cost(program, late, keep).total(glossary.statistics)
+    moved, _, _ = cost(program, late, keep, joins=facts.joins).total(glossary.statistics)
     ends = {s for t in program.types if isinstance(t, MapType) for s in (t.dom, t.cod)}
     spaces: dict[str, int] = {}
     for space, words in glossary.spaces.items():
         if space in ends:
             spaces[words] = max(spaces.get(words, 0), glossary.statistics.rows(space))
-    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(tangents))
+    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(facts.tangents))
 
 
 def _rewritten(imported: Imported, done: Rewritten) -> Imported:

@@ -19,6 +19,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     AnyType,
     Arg,
+    AssertIndex,
     Aten,
     Atom,
     Broadcast,
@@ -154,8 +155,7 @@ class Context:
 
     def assert_index(self, index: Ref, size: int) -> None:
         """At run time, before anything else: IndexRangeError unless `index` lies in 0..size-1."""
-        args: tuple[Arg, ...] = (Operand(index), size, self.loc)
-        ref = self.emit(Aten("builtin._assert_index", args, (), AnyType("none")))
+        ref = self.emit(AssertIndex(index, size))
         if ref not in self.effects:
             self.effects.append(ref)
 

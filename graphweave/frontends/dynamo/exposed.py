@@ -16,10 +16,10 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
 from torch.utils._pytree import tree_leaves
 
-from graphweave.analysis.flow import edge_spaces, is_view, spaces_in
+from graphweave.analysis.flow import edge_spaces, is_view
 from graphweave.frontends.dynamo.captured_graph import ancestors
 from graphweave.frontends.dynamo.importer import Imported
-from graphweave.ir.message.builder import operands
+from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, Reshape, Slice
 
 

@@ -43,15 +43,18 @@ from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.ir.message.aten import target_name, to_arg
 from graphweave.ir.message.builder import Builder, operands, with_operands
-from graphweave.ir.message.layouts import LAID_OUT, OWN, Promise
+from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import (
     AnyType,
     Arg,
     Aten,
     Cast,
     Input,
+    LaidOut,
     MapType,
+    Node,
     Operand,
+    Own,
     Program,
     Random,
     Ref,
@@ -241,11 +244,9 @@ class _Importer:
         return self._viewed(ref, views_from(root, node))
 
     def _in_order(self, node: fx.Node, order: tuple[int, ...], *, whole: bool = False) -> Ref:
-        return self._beside(
-            node, Aten(LAID_OUT, (Operand(self._operand(node)), order, whole), (), self.cx.wanted(node))
-        )
+        return self._beside(node, LaidOut(self._operand(node), order, whole))
 
-    def _beside(self, node: fx.Node, value: Aten) -> Ref:
+    def _beside(self, node: fx.Node, value: Node) -> Ref:
         """Another value that stands for `node`: the same numbers, in memory of its own or in another order."""
         ref = self.cx.emit(value)
         self.vals.setdefault(ref, val(node))
@@ -311,7 +312,7 @@ class _Importer:
             ref = self._operand(root)
             if self._merged(root):
                 ref = self._clone(ref, root)
-            self.bases[root] = self._beside(root, Aten(OWN, (Operand(ref), order), (), self.cx.wanted(root)))
+            self.bases[root] = self._beside(root, Own(ref, order))
         return self._viewed(self.bases[root], views_from(root, result))
 
     def _promise(self, result: fx.Node, forward: bool) -> Promise | None:

@@ -2,7 +2,7 @@
 
 A message program knows values, not layouts: copies that only changed strides are gone from it. Questions about a
 layout are therefore answered from the fake tensors of the captured graph, and where a call or a result depends on it,
-the layout that the capture promised is made again (`builtin._laid_out`).
+the layout that the capture promised is made again (`LaidOut`).
 """
 
 from __future__ import annotations

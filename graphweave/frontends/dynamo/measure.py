@@ -25,10 +25,14 @@ _log = logger(__name__)
 
 
 class GraphAtHand:
-    """`measure(program, ref)` on the inputs `values`, by the names that the program gives them."""
+    """`measure(program, ref)` on the inputs `values`, by the names that the program gives them.
+
+    `rows` are the row counts of spaces that are known already.
+    """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
+        self.rows: dict[Space, int] = {}
         self._known: tuple[Program, frozenset[Ref]] | None = None  # what depends on the graph alone
 
     def __call__(self, program: Program, ref: Ref) -> int | None:
@@ -45,7 +49,7 @@ class GraphAtHand:
         part = extract(program, inputs, [ref]).program
         try:
             with unset_fake_temporarily(), torch.no_grad():
-                (value,) = interp(part, {name: self._values[name] for name in names})
+                (value,) = interp(part, {name: self._values[name] for name in names}, self.rows)
         except (GraphweaveError, RuntimeError) as reason:  # an index out of range is refused when the program runs
             _log.info("the rows of a value that data decides are not counted: %s", reason)
             return None
@@ -68,12 +72,11 @@ def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequenc
 
 def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHand) -> dict[Space, int]:
     """Row counts for the call at hand: what its shapes say, and measured where data decides."""
-    rows: dict[Space, int] = {}
-    for space, size in sizes.items():
-        known = hint(size)
-        if known is None:
-            on = (r for r, t in enumerate(program.types) if isinstance(t, Type) and t.space == space)
-            known = next((n for r in on if (n := measure(program, r)) is not None), None)
+    rows = {space: known for space, size in sizes.items() if (known := hint(size)) is not None}
+    measure.rows = rows
+    for space in sizes:
+        on = (r for r, t in enumerate(program.types) if isinstance(t, Type) and t.space == space)
+        known = next((n for r in on if (n := measure(program, r)) is not None), None) if space not in rows else None
         if known is not None:
             rows[space] = known
     return rows

@@ -69,18 +69,12 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
     if kernel.tile is not None:
         tile, size = kernel.tile
         for first in range(0, rows, size):
-            _Frame(dict(buffers), csrs, {}, kernel.row, tiles={tile: range(first, min(first + size, rows))}).block(
-                kernel.body
-            )
+            frame = _Frame(dict(buffers), csrs, kernel)
+            frame.tiles[tile] = range(first, min(first + size, rows))
+            frame.block(kernel.body)
         return
     for row in range(rows):
-        frame = _Frame(dict(buffers), csrs, {kernel.row: torch.tensor(row)}, kernel.row)
-        for stash in kernel.stashes:
-            indptr = csrs[stash.csr]
-            first, last = int(indptr[row]), int(indptr[row + 1])
-            frame.first[stash.name] = first
-            frame.arrays[stash.name] = torch.zeros(last - first, *stash.shape, dtype=_TORCH[stash.dtype])
-        frame.block(kernel.body)
+        _Frame(dict(buffers), csrs, kernel).row(row, kernel.body)
 
 
 @dataclass
@@ -90,11 +84,20 @@ class _Frame:
 
     arrays: dict[str, Tensor]
     csrs: Mapping[str, Tensor]
-    scalars: dict[str, Tensor]
-    row: str
+    kernel: Kernel
+    scalars: dict[str, Tensor] = field(default_factory=dict)
     first: dict[str, int] = field(default_factory=dict)
     tiles: dict[str, range] = field(default_factory=dict)
     begun: dict[str, bool] = field(default_factory=dict)  # whether a tile is not the row's first
+
+    def row(self, row: int, body: tuple[Stmt, ...]) -> None:
+        """What is done for one row, with stashes of its own."""
+        self.scalars[self.kernel.row] = torch.tensor(row)
+        for stash in self.kernel.stashes:
+            positions = self._positions(stash.csr, self.kernel.row)
+            self.first[stash.name] = positions.start
+            self.arrays[stash.name] = torch.zeros(len(positions), *stash.shape, dtype=_TORCH[stash.dtype])
+        self.block(body)
 
     def block(self, body: tuple[Stmt, ...]) -> None:
         for stmt in body:
@@ -133,8 +136,7 @@ class _Frame:
                     self.block(inner)
             case TileRows(tile, inner):
                 for here in self.tiles[tile]:
-                    self.scalars[self.row] = torch.tensor(here)
-                    self.block(inner)
+                    self.row(here, inner)
             case TileArray(name, tile, dtype, shape):
                 self.first[name] = self.tiles[tile].start
                 self.arrays[name] = torch.zeros(len(self.tiles[tile]), *shape, dtype=_TORCH[dtype])

@@ -359,7 +359,7 @@ class Kernel:
 
     With `tile`, a name and a size, body is run for tiles of at most so many rows that together are all of them, in
     increasing order within what a thread takes, and what is done for a row stands in `TileRows`. How long each tile is,
-    is the target's choice. Such a kernel has no stashes.
+    is the target's choice. Of a stash nothing outlives one `TileRows`.
     """
 
     name: str

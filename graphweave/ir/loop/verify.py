@@ -57,8 +57,8 @@ def verify(kernel: Kernel) -> None:
     scope = Scope(types=parameter_types(kernel))
     if kernel.tile is not None:
         tile, size = kernel.tile
-        if size < 1 or kernel.stashes:
-            fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}), and its kernel no stashes.")
+        if size < 1:
+            fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}).")
         scope.tiles[tile], scope.types[tile] = ROWS, POSITION
     _Verifier(kernel).block(kernel.body, scope, "body")
 
@@ -241,7 +241,7 @@ class _Verifier:
         self._walk(stmt, scope, place)
         if stmt.size < 1:
             fail(place, f"a tile has at least one position (got {stmt.size}).")
-        if scope.tiles or scope.positions:
+        if any(csr != ROWS for csr in scope.tiles.values()) or any(csr != ROWS for csr, _ in scope.positions.values()):
             fail(place, "tiles belong to a row, not to a tile or an edge.")
         inner = scope.inside()
         self._bind(stmt.tile, POSITION, inner, place)

@@ -38,7 +38,9 @@ class Scope:
 
 
 def inside_tile(tile: str, scope: Scope, place: str) -> None:
-    if tile not in scope.tiles or scope.positions or scope.extents:
+    around = {of for _, of in scope.positions.values()}
+    inside = around if scope.tiles.get(tile) == ROWS else {csr for csr, _ in scope.positions.values()} - {ROWS}
+    if tile not in scope.tiles or inside or scope.extents:
         fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TypeAlias
 
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -54,3 +56,35 @@ def subexpressions(expr: Expr) -> Iterator[Expr]:
         case Uniform(seed, row, _, index):
             for part in (seed, row, index):
                 yield from subexpressions(part)
+
+
+Index: TypeAlias = tuple[Expr, ...]
+
+
+def relocated(stmt: Stmt, place: Callable[[str, Index], tuple[str, Index]]) -> Stmt:
+    """`stmt` of a row or an edge, and what stands inside, with every access array[index] where `place` says."""
+
+    def value(expr: Expr) -> Expr:
+        match expr:
+            case Load(buffer, index):
+                return Load(*place(buffer, tuple(map(value, index))))
+            case Call(op, args):
+                return Call(op, tuple(map(value, args)))
+            case CastTo(x, dtype):
+                return CastTo(value(x), dtype)
+            case Uniform(seed=seed, row=row):
+                return replace(expr, seed=value(seed), row=value(row))
+        return expr
+
+    match stmt:
+        case Let(value=x):
+            return replace(stmt, value=value(x))
+        case Store(buffer, index, x):
+            return Store(*place(buffer, tuple(map(value, index))), value(x))
+        case Accum(buffer, index, fold, x):
+            return Accum(*place(buffer, tuple(map(value, index))), fold, value(x))
+        case FoldLanes(body=lets, value=x):
+            return replace(stmt, body=tuple(replace(let, value=value(let.value)) for let in lets), value=value(x))
+        case Lanes(body=body):
+            return replace(stmt, body=tuple(relocated(s, place) for s in body))
+    return stmt

@@ -9,16 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
 from graphweave.core.errors import IRError
-from graphweave.core.lines import shown_location
-from graphweave.core.ranges import range_error
 from graphweave.core.types import DType
-from graphweave.ir.message.layouts import laid_out, own
 from graphweave.ir.message.nodes import Arg, Atom, Operand, Ref
-from graphweave.ir.message.pairs import unique_pairs
-from graphweave.ir.message.unions import join_indices, numbers_of_segments, rows_of_segments
 
 TORCH_DTYPE: dict[DType, torch.dtype] = {
     DType.f64: torch.float64, DType.f32: torch.float32, DType.f16: torch.float16, DType.bf16: torch.bfloat16,
@@ -39,23 +34,6 @@ _SYMBOLIC = (
 )  # fmt: skip
 
 
-def _assert_index(index: Tensor, size: int, where: str) -> None:
-    """IndexRangeError unless every number of `index` lies in 0..size-1; `where` is the user's line."""
-    if not index.numel():
-        return
-    low, high = (int(n) for n in index.aminmax())
-    if low < 0 or high >= size:
-        raise range_error(
-            index, size, of="columns", where=shown_location(where),
-            do="Correct it, or the number of columns (the classes, where the index is the target of a loss).",
-        )  # fmt: skip
-
-
-def _after(value: Any, *_: Any) -> Any:
-    """`value`; whatever reads it through this call runs after the other arguments have been computed."""
-    return value
-
-
 def _truediv(a: Any, b: Any) -> Any:
     """a / b as floating-point numbers are divided: by a size of 0 too, as the variance of no rows asks."""
     if type(b) in (int, float) and not b:
@@ -69,15 +47,6 @@ _BUILTIN: dict[str, Callable[..., Any]] = {
     **{name: getattr(builtins, name) for name in ("max", "min", "abs", "round", "int", "float", "bool", "len")},
     **{name: getattr(torch, name) for name in _SYMBOLIC if hasattr(torch, name)},
     "truediv": _truediv,
-    "_assert_index": _assert_index,
-    "_after": _after,
-    "_laid_out": laid_out,
-    "_own": own,
-    "_kept": torch.clone,
-    "_join_indices": join_indices,
-    "_unique_pairs": unique_pairs,
-    "_rows_of_segments": rows_of_segments,
-    "_numbers_of_segments": numbers_of_segments,
 }
 _BUILTIN_NAME = {op: name for name, op in _BUILTIN.items()} | {operator.truediv: "truediv"}
 _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)

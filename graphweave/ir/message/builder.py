@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, get_args
 
 from graphweave.core.exact import exact
 from graphweave.core.types import Space
 from graphweave.ir.message.infer import infer
-from graphweave.ir.message.nodes import Arg, Aten, Concat, Join, Node, Operand, Pointwise, Program, Ref, ValueType
+from graphweave.ir.message.nodes import Arg, Aten, Node, Operand, Program, Ref, ValueType
 
 
 class Builder:
@@ -54,43 +54,44 @@ class Builder:
 
 def operands(node: Node) -> tuple[Ref, ...]:
     """The nodes that `node` uses, in order, repeats included."""
-    match node:
-        case Pointwise(_, args):
-            return args
-        case Concat(xs, _) | Join(xs, _):
-            return xs
-        case Aten(_, args, kwargs):
-            return (*_arg_refs(args), *(r for _, a in kwargs for r in _arg_refs(a)))
-        case _:
-            refs = (getattr(node, f) for f in _REF_FIELDS.get(type(node).__name__, ()))
-            return tuple(r for r in refs if r is not None)
+    if isinstance(node, Aten):
+        return (*_arg_refs(node.args), *(r for _, a in node.kwargs for r in _arg_refs(a)))
+    return tuple(r for r in _held(node, _HOLD_REFS) if r is not None)
 
 
 def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
-    """`node` with every operand replaced by rename(operand)."""
-    match node:
-        case Pointwise(op, args):
-            return Pointwise(op, tuple(map(rename, args)))
-        case Concat(xs, dim):
-            return Concat(tuple(map(rename, xs)), dim)
-        case Join(xs, space):
-            return Join(tuple(map(rename, xs)), space)
-        case Aten(_, args, kwargs):
-            # in the order of `operands`, which a caller's `rename` may count on
-            new_args = tuple(_rename_arg(a, rename) for a in args)
-            return replace(node, args=new_args, kwargs=tuple((k, _rename_arg(a, rename)) for k, a in kwargs))
-        case _:
-            names = _REF_FIELDS.get(type(node).__name__, ())
-            changes: dict[str, Any] = {f: rename(r) for f in names if (r := getattr(node, f)) is not None}
-            return replace(node, **changes) if changes else node
+    """`node` with every operand replaced by rename(operand), which is called in the order of `operands`."""
+    if isinstance(node, Aten):
+        new_args = tuple(_rename_arg(a, rename) for a in node.args)
+        return replace(node, args=new_args, kwargs=tuple((k, _rename_arg(a, rename)) for k, a in node.kwargs))
+    changes: dict[str, Any] = {name: _renamed(getattr(node, name), rename) for name in _HOLD_REFS.get(type(node), ())}
+    return replace(node, **changes) if changes else node
 
 
-_REF_FIELDS: dict[str, tuple[str, ...]] = {
-    "Random": ("seed",), "MapOf": ("index",), "Pull": ("x", "map"), "Push": ("x", "map"), "Cast": ("x",),
-    "Reduce": ("x",), "Reshape": ("x",), "Broadcast": ("x",), "Permute": ("x",), "Slice": ("x",), "Pad": ("x",),
-    "MatMul": ("x", "w", "map"), "AddMatMul": ("a", "x", "w", "map"), "Gram": ("x", "y", "map"),
-    "Part": ("x",),
-}  # fmt: skip
+def spaces_in(said: Node | ValueType) -> tuple[Space, ...]:
+    """The spaces that a node's own fields, or a type, speak of."""
+    return tuple(_held(said, _HOLD_SPACES))
+
+
+def _holding(word: str, kinds: Iterable[type]) -> dict[type, tuple[str, ...]]:
+    """For each kind of node or type the fields in whose annotation `word` stands."""
+    return {kind: tuple(f.name for f in fields(kind) if word in str(f.type)) for kind in kinds}
+
+
+_HOLD_REFS = _holding("Ref", get_args(Node))
+_HOLD_SPACES = _holding("Space", (*get_args(Node), *get_args(ValueType)))
+
+
+def _held(said: Node | ValueType, fields_of: Mapping[type, tuple[str, ...]]) -> Iterator[Any]:
+    for name in fields_of.get(type(said), ()):
+        value = getattr(said, name)
+        yield from value if isinstance(value, tuple) else (value,)
+
+
+def _renamed(refs: Ref | tuple[Ref, ...] | None, rename: Callable[[Ref], Ref]) -> Ref | tuple[Ref, ...] | None:
+    if isinstance(refs, tuple):
+        return tuple(map(rename, refs))
+    return None if refs is None else rename(refs)
 
 
 def _arg_refs(arg: Arg) -> tuple[Ref, ...]:

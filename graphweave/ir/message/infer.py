@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import get_args
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import ARITY, UNIT, DType, Op, Space
 from graphweave.ir.message.nodes import (
+    NOTHING,
     AddMatMul,
+    After,
+    AnyType,
+    AssertIndex,
     Aten,
     Broadcast,
     Cast,
@@ -16,11 +21,19 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     Join,
+    JoinIndices,
+    Kept,
+    LaidOut,
     MapOf,
     MapType,
     MatMul,
     Node,
+    NumbersOfSegments,
+    Own,
     Pad,
+    PairIndex,
+    PairPart,
+    PairsType,
     Part,
     Permute,
     Pointwise,
@@ -30,9 +43,11 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Reshape,
+    RowsOfSegments,
     Slice,
     ToUnit,
     Type,
+    UniquePairs,
     ValueType,
 )
 
@@ -48,9 +63,7 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             _expect(good, node, "one i64 as seed, to draw f32 or f64", t)
             return drawn
         case MapOf(index, cod):
-            t = _value(index, types, node)
-            _expect(t.shape == () and t.dtype in _INDEX, node, "an integer value of one number a row", t)
-            return MapType(t.space, cod)
+            return MapType(_index(index, types, node).space, cod)
         case ToUnit(dom):
             return MapType(dom, UNIT)
         case Pull(x, m):
@@ -73,6 +86,21 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
             t = _value(x, types, node)
             _expect(0 <= at < len(of) and t.space != UNIT, node, f"a value on a union of {len(of)} spaces", t)
             return Type(of[at], t.shape, t.dtype)
+        case UniquePairs() | PairIndex() | JoinIndices() | RowsOfSegments() | NumbersOfSegments():
+            return _made_once(node, types)
+        case After(x, others):
+            for other in others:
+                _at(other, types, node)
+            return _value(x, types, node)
+        case LaidOut(x) | Own(x) | Kept(x):
+            held = _at(x, types, node)
+            if not isinstance(held, Type | AnyType):
+                raise IRError(f"{node!r}: operand %{x} must be a tensor (got {held})")
+            return held
+        case AssertIndex(index):
+            t = _value(index, types, node)
+            _expect(not t.dtype.is_float, node, "integers", t)
+            return NOTHING
         case Pointwise(op, args):
             return _pointwise(node, op, [_value(a, types, node) for a in args])
         case Concat(xs, dim):
@@ -188,6 +216,37 @@ def _join(node: Node, xs: list[Type], space: Space) -> Type:
     return Type(space, xs[0].shape, xs[0].dtype)
 
 
+def _made_once(node: Node, types: Sequence[ValueType]) -> Type | PairsType:
+    match node:
+        case UniquePairs(a, b, space):
+            t, u = _index(a, types, node), _index(b, types, node)
+            _expect(t.space == u.space and space not in (t.space, UNIT), node, "indices of the same rows", t, u)
+            return PairsType(t.space, space)
+        case PairIndex(pairs, part):
+            of = _at(pairs, types, node)
+            if not isinstance(of, PairsType) or part not in get_args(PairPart):
+                raise IRError(f"{node!r}: operand %{pairs} must be unique pairs, read as rows, a or b (got {of})")
+            return Type(of.dom if part == "rows" else of.pairs, (), DType.i64)
+        case JoinIndices(indices, of, at, wraps, space):
+            ts = [_index(i, types, node) for i in indices]
+            good = len(ts) == len(at) == len(wraps) and all(t.space != UNIT for t in ts)
+            _expect(good, node, "indices of rows, a segment and a sign for each", *ts)
+        case RowsOfSegments(of, at, space) | NumbersOfSegments(of, at, space):
+            good = isinstance(node, RowsOfSegments) or len(of) == len(at)
+            _expect(good, node, "a number for each segment")
+        case _:
+            raise AssertionError(f"unknown node {node!r}")
+    inside = isinstance(node, NumbersOfSegments) or all(0 <= k < len(of) for k in at)
+    _expect(inside and len(at) > 0 and space != UNIT, node, f"segments among {len(of)}, and a space for their rows")
+    return Type(space, (), DType.i64)
+
+
+def _index(ref: Ref, types: Sequence[ValueType], node: Node) -> Type:
+    t = _value(ref, types, node)
+    _expect(t.shape == () and t.dtype in _INDEX, node, "an integer value of one number a row", t)
+    return t
+
+
 def _with(shape: tuple[int, ...], dim: int, n: int) -> tuple[int, ...]:
     return (*shape[:dim], n, *shape[dim + 1 :])
 
@@ -214,4 +273,4 @@ def _at(ref: Ref, types: Sequence[ValueType], node: Node) -> ValueType:
 
 def _expect(good: bool, node: Node, wanted: str, *got: Type) -> None:
     if not good:
-        raise IRError(f"{node!r}: expected {wanted}, got {', '.join(map(str, got))}")
+        raise IRError(f"{node!r}: expected {wanted}" + (f", got {', '.join(map(str, got))}" if got else ""))

@@ -18,9 +18,12 @@ from graphweave.core.errors import DataError, IRError
 from graphweave.core.ranges import position, range_error
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
+from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import (
     AddMatMul,
+    After,
     AnyType,
+    AssertIndex,
     Aten,
     Broadcast,
     Cast,
@@ -29,11 +32,19 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     Join,
+    JoinIndices,
+    Kept,
+    LaidOut,
     MapOf,
     MapType,
     MatMul,
     Node,
+    NumbersOfSegments,
+    Opaque,
+    Own,
     Pad,
+    PairIndex,
+    PairsType,
     Part,
     Permute,
     Pointwise,
@@ -44,12 +55,15 @@ from graphweave.ir.message.nodes import (
     Reduce,
     Ref,
     Reshape,
+    RowsOfSegments,
     Slice,
     ToUnit,
     Type,
+    UniquePairs,
     ValueType,
 )
-from graphweave.ir.message.pairs import space_of_pairs
+from graphweave.ir.message.pairs import unique_pairs
+from graphweave.ir.message.unions import check_columns, join_indices, numbers_of_segments, rows_of_segments
 from graphweave.ir.philox import uniform
 
 Values: TypeAlias = Mapping[Ref, Any] | Sequence[Any]
@@ -101,14 +115,32 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
             return aten.add.Tensor(values[a], _matmul(values, types, x, w, m, rows_of))
         case Gram(x, y, m):
             return _gram(values, types, x, y, m, rows_of)
-        case Gram(x, y, m):
-            return _gram(values, types, x, y, m, rows_of)
         case Join(xs, _) if all(_type(types, x).space == UNIT for x in xs):
             return aten.stack.default([values[x] for x in xs])
         case Join(xs, _):
             return aten.cat.default([_with_row(values[x], _type(types, x)) for x in xs], 0)
         case Part(x, of, at):
             return _part(values[x], of, at, rows_of)
+        case UniquePairs(a, b):
+            return unique_pairs(values[a], values[b])
+        case PairIndex(pairs, part):
+            return getattr(values[pairs], part)
+        case JoinIndices(indices, of, at, wraps):
+            return join_indices([values[i] for i in indices], _rows_of_each(of, rows_of), at, wraps)
+        case RowsOfSegments(of, at):
+            return rows_of_segments(_rows_of_each(of, rows_of), at, device)
+        case NumbersOfSegments(of, numbers):
+            return numbers_of_segments(_rows_of_each(of, rows_of), numbers, device)
+        case After(x):
+            return values[x]
+        case LaidOut(x, order, whole):
+            return laid_out(values[x], order, whole)
+        case Own(x, order):
+            return laid_out(values[x], order, True)
+        case Kept(x):
+            return torch.clone(values[x])
+        case AssertIndex(index, size):
+            return check_columns(values[index], size)
         case Aten(target, args, kwargs):
             keywords = {name: materialise(a, values) for name, a in kwargs}
             return resolve(target)(*(materialise(a, values) for a in args), **keywords)
@@ -233,12 +265,14 @@ def _gram(values: Values, types: Types, x: Ref, y: Ref, m: Ref | None, rows_of: 
 
 
 def _part(x: Any, of: Sequence[Space], at: int, rows_of: RowsOf) -> Any:
-    start = 0
-    for space in of[:at]:
-        start = start + (1 if space == UNIT else rows_of(space))
+    start = sum(_rows_of_each(of[:at], rows_of))
     if of[at] == UNIT:
         return aten.select.int(x, 0, start)
     return aten.slice.Tensor(x, 0, start, start + rows_of(of[at]))
+
+
+def _rows_of_each(of: Sequence[Space], rows_of: RowsOf) -> list[Any]:
+    return [1 if space == UNIT else rows_of(space) for space in of]
 
 
 def _full(sizes: list[Any], value: float, dtype: DType, device: torch.device | str) -> Any:
@@ -315,11 +349,11 @@ def interp(
             _check_range(ref, node, values[node.index], counts(node.cod))
         value = apply(node, values, program.types, counts, device=device)
         if isinstance(t, Type):
-            if isinstance(node, Aten) and isinstance(value, torch.Tensor) and value.ndim:
+            if isinstance(node, Opaque) and isinstance(value, torch.Tensor) and value.ndim:
                 counts.learn(t.space, value.shape[0])
             _check_type(ref, node, value, _sizes(t, counts), t.dtype)
-        elif (pairs := space_of_pairs(t)) is not None:
-            counts.learn(pairs, value[1].shape[0])
+        elif isinstance(t, PairsType):
+            counts.learn(t.pairs, value.a.shape[0])
         values.append(value)
     return [None if ref is None else values[ref] for ref in program.outputs]
 

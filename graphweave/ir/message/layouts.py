@@ -13,15 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LAID_OUT = "builtin._laid_out"
-"""`_laid_out(x, order, whole)`, a call of programs: see `laid_out`."""
-
-OWN = "builtin._own"
-"""`_own(x, order)`, a call of programs: x in memory that no argument of the program lies in, from its start."""
-
-KEPT = "builtin._kept"
-"""`_kept(x)`, a call of programs: a copy for the backward of what a user may overwrite before it."""
-
 
 @dataclass(frozen=True, slots=True)
 class Promise:
@@ -50,11 +41,6 @@ def laid_out(x: Tensor, order: Sequence[int], whole: bool = False) -> Tensor:
     With `whole` it also starts where its memory starts, as `as_strided` counts from there.
     """
     return x if lies(x, order) and not (whole and x.storage_offset()) else _copy(x, order)
-
-
-def own(x: Tensor, order: Sequence[int]) -> Tensor:
-    """What `OWN` means where no arguments are known."""
-    return laid_out(x, order, True)
 
 
 def memory_of(values: Iterable[Any]) -> set[int]:

@@ -7,7 +7,7 @@ values, CSE is a dictionary, and text, hashing and comparison are linear. Types 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 from graphweave.core.exact import Exact
 from graphweave.core.types import DType, Fold, Op, Space
@@ -43,7 +43,15 @@ class AnyType:
     text: str
 
 
-ValueType: TypeAlias = Type | MapType | AnyType
+@dataclass(frozen=True, slots=True)
+class PairsType:
+    """The unique pairs that rows of `dom` have, one row of `pairs` each; no tensor, but what `PairIndex` reads."""
+
+    dom: Space
+    pairs: Space
+
+
+ValueType: TypeAlias = Type | MapType | AnyType | PairsType
 
 
 # ---------------------------------------------------------------- leaves
@@ -277,6 +285,119 @@ class Part:
     at: int
 
 
+# ---------------------------------------------------------------- indices that are made once a graph
+
+
+@dataclass(frozen=True, slots=True)
+class UniquePairs:
+    """The different pairs (a[r], b[r]) of the rows r, ordered by b, then a: one row of `space` for each.
+
+    `a, b: E x [] int`; rows of no edges have no pairs. `PairIndex` reads from it which pair a row has, and the two ends
+    of each pair, so that one sort serves all three. `space` belongs to this node: the node says whose pairs it has.
+    """
+
+    a: Ref
+    b: Ref
+    space: Space
+
+
+PairPart: TypeAlias = Literal["rows", "a", "b"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairIndex:
+    """out[r] = the pair of row r, `E x [] i64` (part "rows"), or out[p] = a or b of pair p, `P x [] i64` ("a", "b").
+
+    `pairs` is a UniquePairs of rows of E whose space is P; a[r] is the "a" of pair "rows"[r].
+    """
+
+    pairs: Ref
+    part: PairPart
+
+
+@dataclass(frozen=True, slots=True)
+class JoinIndices:
+    """out[r] = the row, in the disjoint union of `of`, of row indices[k][r] of the segment of[at[k]]; k after k.
+
+    `indices[k]: S_k x [] int -> space x [] i64`, `space` being the disjoint union of the S_k. Each index is checked
+    against its own segment when it is made, where one out of range would be a row of the next segment; where
+    `wraps[k]`, -1 is the segment's last row. A segment that is the unit space is one row.
+    """
+
+    indices: tuple[Ref, ...]
+    of: tuple[Space, ...]
+    at: tuple[int, ...]
+    wraps: tuple[bool, ...]
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class RowsOfSegments:
+    """out = the rows, in the disjoint union of `of`, of the segment of[at[0]], then those of of[at[1]], ...: i64.
+
+    A value on `space`, the disjoint union of the of[at[k]].
+    """
+
+    of: tuple[Space, ...]
+    at: tuple[int, ...]
+    space: Space
+
+
+@dataclass(frozen=True, slots=True)
+class NumbersOfSegments:
+    """out[r] = numbers[k] for every row r of of[k]: i64, on `space`, the disjoint union of `of`."""
+
+    of: tuple[Space, ...]
+    numbers: tuple[int, ...]
+    space: Space
+
+
+# ---------------------------------------------------------------- order of execution
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """out = x, but whoever reads it runs after the nodes `others` have been computed."""
+
+    x: Ref
+    others: tuple[Ref, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AssertIndex:
+    """IndexRangeError unless 0 <= index[i] < size for every element; it has no value. `index` is an integer tensor."""
+
+    index: Ref
+    size: int
+
+
+# ---------------------------------------------------------------- memory
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """out = x, its dims in memory in `order`, outermost first, without gaps; `whole`: from where its memory starts."""
+
+    x: Ref
+    order: tuple[int, ...]
+    whole: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """out = x, laid out whole in `order` in memory that no argument of the program lies in."""
+
+    x: Ref
+    order: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """out = a copy of x for the backward, as a user may overwrite x before it."""
+
+    x: Ref
+
+
 # ---------------------------------------------------------------- outside the algebra
 
 
@@ -312,10 +433,19 @@ class Aten:
     serial: int = 0
 
 
+Opaque: TypeAlias = (
+    UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | After | AssertIndex
+    | LaidOut | Own | Kept | Aten
+)  # fmt: skip
+"""What is executed as one call, whose result lies in memory: no kernel computes it, nor looks into it."""
+
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
-    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Join | Part | Aten
+    | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Join | Part | Opaque
 )  # fmt: skip
+
+NOTHING = AnyType("none")
+"""The type of what has no value."""
 
 
 @dataclass(frozen=True, slots=True)

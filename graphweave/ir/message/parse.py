@@ -6,42 +6,34 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import fields
 from enum import Enum
-from typing import Any, NoReturn, TypeVar
+from functools import partial
+from typing import Any, NoReturn, TypeVar, get_args
 
 from graphweave.core.errors import ParseError
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.nodes import (
-    AddMatMul,
     AnyType,
     Arg,
     Aten,
     Atom,
-    Broadcast,
-    Cast,
     Concat,
     Const,
-    Gram,
     Input,
-    Join,
     MapOf,
     MapType,
-    MatMul,
     Node,
     Operand,
     Pad,
-    Part,
-    Permute,
+    PairsType,
     Pointwise,
     Program,
-    Pull,
     Push,
     Random,
     Reduce,
     Ref,
-    Reshape,
     Slice,
-    ToUnit,
     Type,
     ValueType,
 )
@@ -59,6 +51,12 @@ _TOKEN = re.compile(
 )
 _E = TypeVar("_E", bound=Enum)
 _T = TypeVar("_T")
+_BY_FIELDS = {
+    kind.__name__.lower(): kind for kind in get_args(Node)
+    if kind not in (Input, Const, Random, MapOf, Push, Pointwise, Reduce, Slice, Pad, Concat, Aten)
+}  # fmt: skip
+"""Nodes whose text is that of their fields."""
+
 _CONSTANTS: dict[str, float] = {"true": True, "false": False, "inf": math.inf, "nan": math.nan}
 
 
@@ -102,9 +100,9 @@ class _Line:
 
     def space_line(self) -> tuple[Space, str]:
         self.take("space")
-        name = self.name()
+        space = self.space()
         self.take("=")
-        return Space(name), self.rest()
+        return space, self.rest()
 
     def return_line(self) -> tuple[Ref | None, ...]:
         self.take("return")
@@ -139,10 +137,14 @@ class _Line:
             if self.peek().startswith('"'):
                 return AnyType(self.name())
             self.at = start
-        space = Space(self.name())
+        space = self.space()
+        if space.name == "pairs" and self.peek() not in ("->", "["):
+            dom = self.space()
+            self.take("->")
+            return PairsType(dom, self.space())
         if self.peek() == "->":
             self.take("->")
-            return MapType(space, Space(self.name()))
+            return MapType(space, self.space())
         return Type(space, self.ints(), self.member(DType, self.word("an element type")))
 
     def node(self, t: ValueType) -> Node:
@@ -158,51 +160,62 @@ class _Line:
             case "map":
                 index = self.ref()
                 self.take("to")
-                return MapOf(index, Space(self.name()), self.flag("wrap"))
-            case "tounit":
-                return ToUnit(Space(self.name()))
-            case "pull":
-                return Pull(*self.pair())
+                return MapOf(index, self.space(), self.flag("wrap"))
             case "push":
-                x, m = self.pair()
-                return Push(x, m, self.member(Fold, fold), self.empty(), self.flag("fused"))
-            case "matmul":
-                return MatMul(*self.pair(), self.product_map())
-            case "addmatmul":
-                a = self.ref()
+                x = self.ref()
                 self.take(",")
-                return AddMatMul(a, *self.pair(), self.product_map())
-            case "gram":
-                return Gram(*self.pair(), self.product_map())
-            case "join":
-                space = Space(self.name())
-                return Join(self.several(self.ref) if self.peek().startswith("%") else (), space)
-            case "part":
-                x, at = self.ref(), self.keyword_int("at")
-                return Part(x, tuple(map(Space, self.several(self.name))), at)
+                return Push(x, self.ref(), self.member(Fold, fold), self.empty(), self.flag("fused"))
             case "concat":
                 dim = self.keyword_int("dim")
-                return Concat(self.several(self.ref) if self.peek().startswith("%") else (), dim)
+                return Concat(self.refs(), dim)
             case "call":
                 return self.call(t)
-            case "cast" | "reduce" | "reshape" | "broadcast" | "permute" | "slice" | "pad":
+            case "reduce" | "slice" | "pad":
                 return self.reshaping(head, fold)
+            case _ if word in _BY_FIELDS:
+                return self.node_of(_BY_FIELDS[word])
             case _:
-                return Pointwise(self.member(Op, word), self.several(self.ref) if self.peek().startswith("%") else ())
+                return Pointwise(self.member(Op, word), self.refs())
+
+    def node_of(self, kind: type) -> Node:
+        """A node as its fields: operands in their order, then what else there is, by name where that is several."""
+        refs = list(self.refs())
+        named = sum("Ref" not in str(f.type) for f in fields(kind)) > 1
+        given: dict[str, Any] = {}
+        for f in fields(kind):
+            if f.type == "tuple[Ref, ...]":
+                given[f.name], refs = tuple(refs), []
+            elif "Ref" in str(f.type):
+                if not refs and f.type == "Ref":
+                    self.fail(f"an operand such as %3 as {f.name}")
+                given[f.name] = refs.pop(0) if refs else None
+            else:
+                read = partial(self.field, str(f.type))
+                given[f.name] = self.keyword(f.name, read) if named else read()
+        if refs:
+            self.fail(f"only the operands {', '.join(given)}")
+        return kind(**given)
+
+    def field(self, annotation: str) -> Any:
+        if annotation.startswith("tuple["):
+            return self.block(partial(self.field, annotation[len("tuple[") : -len(", ...]")]))
+        match annotation:
+            case "Space":
+                return self.space()
+            case "DType":
+                return self.member(DType, self.word("an element type"))
+            case "int":
+                return self.integer()
+            case "bool":
+                return self.value()
+            case _:
+                return self.name()
 
     def reshaping(self, head: str, fold: str) -> Node:
         x = self.ref()
         match head:
-            case "cast":
-                return Cast(x, self.member(DType, self.word("an element type")))
             case "reduce":
                 return Reduce(x, self.member(Fold, fold), self.ints(), self.flag("keepdim"))
-            case "reshape":
-                return Reshape(x, self.ints())
-            case "broadcast":
-                return Broadcast(x, self.ints())
-            case "permute":
-                return Permute(x, self.ints())
             case "slice":
                 dim, start = self.keyword_int("dim"), self.integer()
                 self.take(":")
@@ -253,8 +266,8 @@ class _Line:
     # ------------------------------------------------------------ pieces
 
     def plain(self, t: ValueType) -> Type | AnyType:
-        if isinstance(t, MapType):
-            self.fail("no map type for an input or a call")
+        if isinstance(t, MapType | PairsType):
+            self.fail("no map type and no pairs for an input or a call")
         return t
 
     def row_type(self, t: ValueType, what: str) -> Type:
@@ -262,17 +275,11 @@ class _Line:
             self.fail(f"{what} to have a value type")
         return t
 
-    def pair(self) -> tuple[Ref, Ref]:
-        first = self.ref()
-        self.take(",")
-        return first, self.ref()
+    def refs(self) -> tuple[Ref, ...]:
+        return self.several(self.ref) if self.peek().startswith("%") else ()
 
-    def product_map(self) -> Ref | None:
-        """The map of a product, which is to unit where none is named."""
-        if self.peek() != ",":
-            return None
-        self.take(",")
-        return self.ref()
+    def space(self) -> Space:
+        return Space(self.name())
 
     def several(self, item: Callable[[], _T]) -> tuple[_T, ...]:
         items = [item()]
@@ -290,10 +297,13 @@ class _Line:
     def ints(self) -> tuple[int, ...]:
         return self.block(self.integer)
 
-    def keyword_int(self, name: str) -> int:
+    def keyword(self, name: str, value: Callable[[], _T]) -> _T:
         self.take(name)
         self.take("=")
-        return self.integer()
+        return value()
+
+    def keyword_int(self, name: str) -> int:
+        return self.keyword(name, self.integer)
 
     def flag(self, word: str) -> bool:
         present = self.peek() == word
@@ -302,11 +312,7 @@ class _Line:
         return present
 
     def empty(self) -> float:
-        if self.peek() != "empty":
-            return 0.0
-        self.take("empty")
-        self.take("=")
-        return self.value()
+        return self.keyword("empty", self.value) if self.peek() == "empty" else 0.0
 
     def member(self, kind: type[_E], text: str) -> _E:
         try:

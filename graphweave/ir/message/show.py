@@ -5,40 +5,32 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
 
-from graphweave.core.types import Space
+from graphweave.core.types import DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
-    AddMatMul,
     AnyType,
     Arg,
     Aten,
     Atom,
-    Broadcast,
-    Cast,
     Concat,
     Const,
-    Gram,
     Input,
-    Join,
     MapOf,
     MapType,
-    MatMul,
     Node,
     Operand,
     Pad,
-    Part,
-    Permute,
+    PairsType,
     Pointwise,
     Program,
-    Pull,
     Push,
     Random,
     Reduce,
     Ref,
-    Reshape,
     Slice,
-    ToUnit,
     Type,
     ValueType,
 )
@@ -65,6 +57,8 @@ def show_type(t: ValueType) -> str:
             return f"{_name(dom.name)} -> {_name(cod.name)}"
         case AnyType(text):
             return f"any {json.dumps(text)}"
+        case PairsType(dom, pairs):
+            return f"pairs {_name(dom.name)} -> {_name(pairs.name)}"
 
 
 def show_node(node: Node) -> str:
@@ -77,40 +71,45 @@ def show_node(node: Node) -> str:
             return f"random %{seed}"
         case MapOf(index, cod, wrap):
             return f"map %{index} to {_space(cod)}" + (" wrap" if wrap else "")
-        case ToUnit(dom):
-            return f"tounit {_space(dom)}"
-        case Pull(x, m):
-            return f"pull %{x}, %{m}"
         case Push(x, m, fold, empty, fused):
             missing = "" if repr(empty) == "0.0" else f" empty={_literal(empty)}"
             return f"push.{fold.value} %{x}, %{m}{missing}" + (" fused" if fused else "")
         case Pointwise(op, args):
             return f"{op.value} {_refs(args)}".rstrip()
-        case Cast(x, dtype):
-            return f"cast %{x} {dtype.value}"
         case Reduce(x, fold, dims, keepdim):
             return f"reduce.{fold.value} %{x} {list(dims)}" + (" keepdim" if keepdim else "")
-        case Reshape(x, shape):
-            return f"reshape %{x} {list(shape)}"
-        case Broadcast(x, shape):
-            return f"broadcast %{x} {list(shape)}"
-        case Permute(x, perm):
-            return f"permute %{x} {list(perm)}"
         case Slice(x, dim, start, stop, step):
             return f"slice %{x} dim={dim} {start}:{stop}:{step}"
         case Pad(x, dim, before, after):
             return f"pad %{x} dim={dim} {before}, {after}"
         case Concat(xs, dim):
             return f"concat dim={dim} {_refs(xs)}".rstrip()
-        case MatMul() | AddMatMul() | Gram():
-            return f"{type(node).__name__.lower()} {_refs(operands(node))}"
-        case Join(xs, space):
-            return f"join {_space(space)} {_refs(xs)}".rstrip()
-        case Part(x, of, at):
-            return f"part %{x} at={at} {', '.join(map(_space, of))}".rstrip()
         case Aten(target, args, kwargs, _, serial):
             given = [*map(_arg, args), *(f"{_name(k)}={_arg(a)}" for k, a in kwargs)]
             return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")
+        case _:
+            others = [f for f in fields(node) if "Ref" not in str(f.type)]
+            said = [f"{f.name}=" * (len(others) > 1) + _field(getattr(node, f.name)) for f in others]
+            return " ".join(filter(None, (operation(node), _refs(operands(node)), *said)))
+
+
+def operation(node: Node) -> str:
+    """The word for what `node` does, or the name of the operator that it calls."""
+    return node.target if isinstance(node, Aten) else type(node).__name__.lower()
+
+
+def _field(value: Any) -> str:
+    match value:
+        case Space():
+            return _space(value)
+        case DType():
+            return value.value
+        case str():
+            return _name(value)
+        case tuple():
+            return f"[{', '.join(map(_field, value))}]"
+        case _:
+            return _literal(value)
 
 
 def _arg(arg: Arg) -> str:

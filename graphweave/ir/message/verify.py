@@ -6,24 +6,20 @@ import math
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.ir.message.builder import operands
+from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import (
-    AnyType,
     Concat,
     Const,
     Input,
     Join,
-    MapOf,
-    MapType,
     Node,
-    Part,
     Pointwise,
     Program,
     Push,
     Reduce,
-    ToUnit,
     Type,
+    UniquePairs,
     ValueType,
 )
 
@@ -37,7 +33,8 @@ _NEVER_BOOL = frozenset({Op.neg, Op.sub, Op.relu, Op.floor, Op.ceil, Op.pow})
 def verify(program: Program) -> None:
     """Raises IRError at the first node that is out of order, ill typed or on an undeclared space.
 
-    Also: input names are distinct, fills and constants fit their dtype, no operator is used on a dtype it lacks.
+    Also: input names are distinct, a space has the pairs of one node, fills and constants fit their dtype, no operator
+    is used on a dtype it lacks.
     """
     count = len(program.nodes)
     if not len(program.types) == len(program.locs) == count:
@@ -47,15 +44,18 @@ def verify(program: Program) -> None:
         )
     spaces = _declared(program)
     names: set[str] = set()
+    pairs: dict[Space, Node] = {}
     for ref, (node, t) in enumerate(zip(program.nodes, program.types, strict=True)):
         _node(ref, node, t, program)
-        for space in _spaces_of(node, t):
+        for space in (*spaces_in(node), *spaces_in(t)):
             if space not in spaces:
                 raise IRError(f"%{ref}: space {space} is not declared (declared: {', '.join(map(str, spaces))})")
         if isinstance(node, Input):
             if node.name in names:
                 raise IRError(f"%{ref}: expected distinct names of inputs, {node.name!r} comes twice")
             names.add(node.name)
+        if isinstance(node, UniquePairs) and pairs.setdefault(node.space, node) != node:
+            raise IRError(f"%{ref}: space {node.space} has the pairs of another node already: {pairs[node.space]!r}")
     for ref_out in program.outputs:
         if ref_out is not None and not 0 <= ref_out < count:
             raise IRError(f"output %{ref_out} is no node (there are {count})")
@@ -118,15 +118,3 @@ def _computes(ref: int, op: Op, t: ValueType) -> None:
         raise IRError(f"%{ref}: {op.value} needs floating point operands (got {t.dtype.value}): cast them")
     if op in _NEVER_BOOL and t.dtype is DType.bool:
         raise IRError(f"%{ref}: {op.value} is not defined on bool: cast the operands")
-
-
-def _spaces_of(node: Node, t: ValueType) -> tuple[Space, ...]:
-    match node, t:
-        case (Part(of=of), _):
-            return of
-        case (_, Type(space)):
-            return (space,)
-        case (MapOf() | ToUnit(), MapType(dom, cod)):
-            return (dom, cod)
-        case (_, MapType() | AnyType()):
-            return ()

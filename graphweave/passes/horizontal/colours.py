@@ -17,6 +17,7 @@ from graphweave.ir.message.nodes import (
     MapOf,
     MapType,
     Operand,
+    PairsType,
     Pull,
     Push,
     Random,
@@ -97,6 +98,8 @@ def _kind(t: ValueType) -> Hashable:
             return "to unit" if cod == UNIT else "map"
         case AnyType(text):
             return text.split("[")[0].split("(")[0], text.count(",")
+        case PairsType():
+            return "pairs"
 
 
 def _static(graph: Graph, i: Ref) -> Hashable:

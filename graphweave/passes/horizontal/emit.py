@@ -28,17 +28,16 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.passes.horizontal.graph import Graph, Tree
 from graphweave.passes.horizontal.packs import Packs
-from graphweave.passes.horizontal.sizes import Sizes
 from graphweave.passes.horizontal.unions import Picked, Segments, Unions
 
 
 class Emitter:
     """`one(i)` is node i of the old program in the new one, `many(refs)` values of several lanes as one on a union."""
 
-    def __init__(self, graph: Graph, packs: Packs, sizes: Sizes) -> None:
+    def __init__(self, graph: Graph, packs: Packs) -> None:
         self.graph, self.packs = graph, packs
         self.build = Builder()
-        self.unions = Unions(graph.program, self.build, sizes, self.one)
+        self.unions = Unions(graph.program, self.build, self.one)
         self._packed: dict[int, Ref] = {}
         self._done: dict[Ref, Ref] = {}
         for i, node in enumerate(graph.program.nodes):

@@ -11,14 +11,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from graphweave.analysis.statistics import Statistics
-from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.nodes import Program, Ref, Type
+from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.horizontal.emit import Emitter
 from graphweave.passes.horizontal.graph import Graph, Tree
 from graphweave.passes.horizontal.order import arranged
-from graphweave.passes.horizontal.packs import Packs, find_packs
+from graphweave.passes.horizontal.packs import find_packs
 from graphweave.passes.horizontal.price import pays
-from graphweave.passes.horizontal.sizes import Sizes
 from graphweave.passes.horizontal.sums import merged_trees
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.substitute import substitute
@@ -38,12 +36,10 @@ class Merge:
         """`program` with isomorphic parts merged; the same object where there are none, or too few to pay."""
         graph = Graph(program, self.keep, self.tangents)
         packs = find_packs(graph)
-        sizes = Sizes(program)
-        _drop_uncounted(graph, packs, sizes)
         units = arranged(graph, packs)
         if not packs.of:
             return unchanged(program)
-        emit = Emitter(graph, packs, sizes)
+        emit = Emitter(graph, packs)
         for members in units:
             if members[0] not in packs.of:
                 emit.node(members[0])
@@ -52,29 +48,6 @@ class Merge:
             emit.pack(packs.of[members[0]][0], merged)
         done = _finished(emit, program, self.keep)
         return done if pays(graph, packs, done, self.statistics) else unchanged(program)
-
-
-def _drop_uncounted(graph: Graph, packs: Packs, sizes: Sizes) -> None:
-    """Rows of a union are counted before its values are made: without packs of which that is not true."""
-    needed: list[Ref] = []
-    for p, lanes in enumerate(packs.lanes):
-        sources = [sizes.sources(s) for s in _spaces(graph, lanes)]
-        if any(s is None for s in sources):
-            packs.remove(p)
-        needed.extend(r for s in sources if s is not None for r in s)
-    seen: set[Ref] = set()
-    while needed:
-        r = needed.pop()
-        if r in packs.of:
-            packs.remove(packs.of[r][0])
-        if r not in seen:
-            seen.add(r)
-            needed.extend(graph.ops[r])
-
-
-def _spaces(graph: Graph, lanes: tuple[Ref, ...]) -> set[Space]:
-    refs = {r for i in lanes for r in (i, *graph.ops[i])}
-    return {t.space for r in refs if isinstance(t := graph.types[r], Type) and t.space != UNIT}
 
 
 def _finished(emit: Emitter, program: Program, keep: tuple[Ref, ...]) -> Rewritten:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.core.types import UNIT, DType, Space
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
-from graphweave.ir.message.nodes import Arg, Aten, MapOf, Operand, Program, Ref, ToUnit, Type
-from graphweave.passes.horizontal.sizes import Sizes, total
+from graphweave.ir.message.nodes import (
+    JoinIndices,
+    MapOf,
+    NumbersOfSegments,
+    Program,
+    Ref,
+    RowsOfSegments,
+    ToUnit,
+    Type,
+)
 
 Segments: TypeAlias = tuple[Space, ...]
 """The spaces of a union, in order; a segment of shared data is one row."""
@@ -30,16 +38,16 @@ class Unions:
     `moved(ref)` says where a node of the old program is in the new one.
     """
 
-    def __init__(self, program: Program, build: Builder, sizes: Sizes, moved: Callable[[Ref], Ref]) -> None:
+    def __init__(self, program: Program, build: Builder, moved: Callable[[Ref], Ref]) -> None:
         self.build = build
         self.made: dict[Segments, Space] = {}
-        self._program, self._sizes, self._moved = program, sizes, moved
+        self._program, self._moved = program, moved
         self._texts = dict(program.spaces)
         self._taken = {s.name for s in self._texts}
 
     def declared(self) -> tuple[tuple[Space, str], ...]:
         """The unions' row counts as text."""
-        return tuple((s, total("1" if m == UNIT else self._texts[m] for m in of)) for of, s in self.made.items())
+        return tuple((s, _total("1" if m == UNIT else self._texts[m] for m in of)) for of, s in self.made.items())
 
     def space(self, of: Segments) -> Space:
         if len(of) == 1:
@@ -64,52 +72,45 @@ class Unions:
         indices = [n.index for n in nodes if isinstance(n, MapOf)]
         wraps = tuple(n.wrap for n in nodes if isinstance(n, MapOf))
         doms = tuple(self._space_of(r) for r in indices)
-        where = self._program.locs[maps[0]]
         if len(maps) == 1 and len(of) == 1:
             return self.build.add(MapOf(self._moved(indices[0]), of[0], wraps[0]), loc)
-        args: tuple[Arg, ...] = (
-            tuple(Operand(self._moved(r)) for r in indices),
-            self._counts(of),
-            tuple(at),
-            wraps,
-            where,
-        )
-        return self._map("builtin._join_indices", args, doms, of, loc)
+        index = JoinIndices(tuple(map(self._moved, indices)), of, tuple(at), wraps, self.space(doms))
+        return self._map(index, of, loc, self._program.locs[maps[0]])
 
     def rows(self, to: Segments, picked: Picked, loc: str) -> Ref | None:
         """The map from the union `to` that finds the rows of each of its segments; None if they lie there in order."""
         if to == picked.of and picked.at == tuple(range(len(to))):
             return None
-        args: tuple[Arg, ...] = (self._counts(picked.of), picked.at)
-        return self._map("builtin._rows_of_segments", args, to, picked.of, loc)
+        return self._map(RowsOfSegments(picked.of, picked.at, self.space(to)), picked.of, loc)
 
     def types(self, of: Segments, number: Sequence[int], count: int, loc: str) -> Ref:
         """The map from the rows of the union `of` to `count` rows: those of segment k to row number[k]."""
         if count == 1:
             return self.build.add(ToUnit(self.space(of)), loc)
-        args: tuple[Arg, ...] = (self._counts(of), tuple(number))
-        return self._map("builtin._numbers_of_segments", args, of, (UNIT,) * count, loc)
+        return self._map(NumbersOfSegments(of, tuple(number), self.space(of)), (UNIT,) * count, loc)
 
     def fold(self, of: Segments, to: Segments, at: Sequence[int], loc: str) -> Ref:
         """The map from the union `of` to that of `to` under which segment k lies on segment at[k], row by row."""
         if len(to) == 1 and to[0] == UNIT:
             return self.build.add(ToUnit(self.space(of)), loc)
-        args: tuple[Arg, ...] = (self._counts(to), tuple(at))
-        return self._map("builtin._rows_of_segments", args, of, to, loc)
+        return self._map(RowsOfSegments(to, tuple(at), self.space(of)), to, loc)
 
-    def _map(self, target: str, args: tuple[Arg, ...], dom: Segments, cod: Segments, loc: str) -> Ref:
-        index = Aten(target, args, (), Type(self.space(dom), (), DType.i64))
-        return self.build.add(MapOf(self.build.add(index, loc), self.space(cod)), loc)
-
-    def _counts(self, of: Segments) -> tuple[Arg, ...]:
-        return tuple(self._count(s) for s in of)
-
-    def _count(self, space: Space) -> Arg:
-        sources = self._sizes.sources(space)
-        assert sources is not None, f"nothing tells the rows of {space}"
-        return self._sizes.emit(self.build, space, {r: self._moved(r) for r in sources})
+    def _map(
+        self, index: JoinIndices | RowsOfSegments | NumbersOfSegments, cod: Segments, loc: str, made_at: str = ""
+    ) -> Ref:
+        return self.build.add(MapOf(self.build.add(index, made_at or loc), self.space(cod)), loc)
 
     def _space_of(self, ref: Ref) -> Space:
         t = self._program.types[ref]
         assert isinstance(t, Type)
         return t.space
+
+
+def _total(texts: Iterable[str]) -> str:
+    """The text of a sum of sizes; "" where one has none."""
+    texts = list(texts)
+    if not all(texts):
+        return ""
+    if all(t.isdigit() for t in texts):
+        return str(sum(map(int, texts)))
+    return " + ".join(texts)

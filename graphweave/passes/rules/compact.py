@@ -32,7 +32,7 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
-from graphweave.passes.pair_space import Pairs, pair_maps
+from graphweave.passes.pair_space import PairMaps, pair_maps
 from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
@@ -115,7 +115,7 @@ def _row_wise(build: Builder, ref: Ref, node: Node, m: Ref, t: Ref) -> Ref | Non
     )
 
 
-def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> Pairs | None:
+def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> PairMaps | None:
     """The pairs of m and t, where one of the operands is pulled from them already."""
     maps = {n.map for r in own if isinstance(n := build.nodes[below_reshapes(build, r)], Pull)}
     if not maps - {m, t}:
@@ -138,7 +138,7 @@ def _is_number(build: Builder, ref: Ref) -> bool:
     return isinstance(node, Const) and node.type.shape == ()
 
 
-def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: Pairs) -> Ref:
+def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: PairMaps) -> Ref:
     """What `ref`, a value of edges, is the pull of, on the pairs; a constant is one on every space."""
     node, loc = build.nodes[ref], build.locs[ref]
     match node:
@@ -154,5 +154,5 @@ def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: Pairs) -> Ref:
             raise AssertionError(f"%{ref} is not pulled")
 
 
-def _pull(build: Builder, ref: Ref, pairs: Pairs, loc: str) -> Ref:
+def _pull(build: Builder, ref: Ref, pairs: PairMaps, loc: str) -> Ref:
     return build.add(Pull(ref, pairs.pair), loc)

@@ -1,0 +1,162 @@
+"""Products of rows in a kernel: loops over the rows of a tile, products between them, what these leave for each other.
+
+    tile t < 64
+      array a: f32[t; 64]
+      rows of t { passes over the edges of a row, row-wise members; a[v, c] = what is multiplied }
+      array h: f32[t; 64]
+      matmul h = a, w of t
+      rows of t { y[v, c] = relu(add(h[v, c], b[c])) }
+      gram g = x, h of t
+
+Edges come before all products of a row (`schedule/grouping.py`). What follows are stages: the members that need equally
+many products, one after the other, are computed in one loop. A value that a product or a later stage reads is copied
+to an array of the tile; what lies in memory with a row for each of the kernel's is multiplied where it lies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from graphweave.analysis.cones import leaves, type_of
+from graphweave.analysis.typed import below
+from graphweave.core.types import Fold
+from graphweave.ir.loop.nodes import Role, Stmt, TileArray, TileGram, TileMatMul, TileRows, Var
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Ref
+from graphweave.lower.draft import Draft
+from graphweave.lower.parameters import value_name
+from graphweave.lower.rows import Rows
+from graphweave.lower.values import Scope
+
+TILE = "near"
+_FEWEST, _MOST = 8, 64  # rows of a tile
+
+
+class RowTiles:
+    """What a kernel does for each tile of rows."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft, self._program, self._products = draft, draft.program, draft.region.products
+        self._level: dict[Ref, int] = {}  # of members, and operands: the most products one after the other before them
+        self._ready: dict[Ref, int] = {}  # of products: the level of what they multiply
+        self._place: dict[Ref, str] = {}  # arrays of the tile that hold a value
+        self._arrays: dict[str, TileArray] = {}
+        for r in draft.region.members:
+            self._level[r] = max((self._level[d] for d in draft.local(r)), default=0)
+            if r in self._products:
+                self._ready[r] = self._level[r]
+                self._level[r] += not isinstance(self._program.nodes[r], Gram)
+        self._made = self._recomputed_operands()
+        self._multiplied = Counter(x for p in self._products for x in self._operands(p))
+        self._sink()
+        self._read = list(self._reads())
+
+    def _recomputed_operands(self) -> list[Ref]:
+        """Operands that are recomputed wherever they are read, and so lie nowhere."""
+        draft, found = self._draft, []
+        for x in sorted({x for p in self._products for x in self._operands(p)}):
+            if x not in draft.members and all(x not in draft.needs[p].same for p in self._products):
+                draft.needs[x] = leaves(self._program, [x], draft.stored)
+                self._level[x] = max((self._level[d] for d in draft.local(x)), default=0)
+                found.append(x)
+        return found
+
+    def _reads(self) -> Iterator[tuple[int, list[Ref]]]:
+        """At which level something that is no product reads which members."""
+        for r in (*self._draft.region.members, *self._made):
+            if r not in self._products:
+                yield self._level[r], self._draft.local(r)
+
+    def _sink(self) -> None:
+        """Moves what is computed from memory alone to the level at which it is first read: no array then holds it."""
+        draft = self._draft
+        pure: set[Ref] = set()
+        for r in draft.region.members:
+            if r not in draft.on_edges and r not in self._products and pure.issuperset(draft.local(r)):
+                pure.add(r)
+        for r in sorted(pure - self._multiplied.keys(), reverse=True):
+            self._level[r] = min((level for level, read in self._reads() if r in read), default=self._level[r])
+
+    def _operands(self, product: Ref) -> list[Ref]:
+        """What a product reads of each row; views are what they are views of."""
+        match self._program.nodes[product]:
+            case MatMul(x):
+                refs = [x]
+            case AddMatMul(a, x):
+                refs = [x, a]
+            case Gram(x, y):
+                refs = [x, y]
+            case node:
+                raise AssertionError(f"{node} is no product")
+        return [below(self._program, r) for r in refs]
+
+    # -------------------------------------------------------- statements
+
+    def statements(self) -> list[Stmt]:
+        draft = self._draft
+        out: list[Stmt] = []
+        for level in range(max(self._level.values()) + 1):
+            here = [r for r in (*draft.region.members, *self._made) if self._level[r] == level]
+            kept = {r: self._array(r) for r in here if r not in self._products and self._is_kept(r)}
+            members = [r for r in here if r in draft.members and not self._is_written(r)]
+            body = Rows(draft, members, kept).statements()
+            out += [self._arrays[name] for name in kept.values()]
+            out += [TileRows(TILE, tuple(body))] if body else []
+            self._place |= kept
+            draft.row = Scope(self._program)
+            draft.row.at.update((r, (name, (Var("v"),))) for r, name in self._place.items())
+            for p in draft.region.members:
+                if self._ready.get(p) == level:
+                    out += self._product(p)
+        return out
+
+    def tile(self) -> tuple[str, int]:
+        """The name of a tile and the most rows that it has: arrays of it are to stay in a near cache."""
+        row = sum(numel(a.shape) * a.dtype.itemsize for a in self._arrays.values())
+        rows = self._draft.options.tile_bytes // max(row, 1)
+        return TILE, max(_FEWEST, min(_MOST, rows - rows % _FEWEST))
+
+    def _is_kept(self, ref: Ref) -> bool:
+        """Whether products or later stages read the value."""
+        return ref in self._multiplied or any(level > self._level[ref] and ref in read for level, read in self._read)
+
+    def _is_written(self, ref: Ref) -> bool:
+        """Whether a product gives the value straight to its tensor, since nothing here reads it."""
+        return ref in self._products and ref not in self._multiplied and all(ref not in read for _, read in self._read)
+
+    def _product(self, ref: Ref) -> list[Stmt]:
+        draft, node = self._draft, self._program.nodes[ref]
+        first, *others = (self._rows_of(r) for r in self._operands(ref))
+        if isinstance(node, Gram):
+            total = draft.parameters.tensor(ref, Role.total, Fold.sum)
+            return [*draft.comment(ref), TileGram(TILE, total, first, others[0])]
+        assert isinstance(node, MatMul | AddMatMul)
+        draft.read_at_row(node.w)
+        weight, _ = draft.row.at[node.w]
+        out: list[Stmt] = draft.comment(ref)
+        if self._is_written(ref):
+            to = draft.parameters.tensor(ref, Role.output)
+        elif others and self._is_free(node.a if isinstance(node, AddMatMul) else ref):
+            to = others[0]
+            self._place[ref] = to
+        else:
+            to = self._place[ref] = self._array(ref)
+            out.append(self._arrays[to])
+        if ref in self._place:
+            draft.row.at[ref] = (to, (Var("v"),))
+        return [*out, TileMatMul(TILE, to, first, weight, others[0] if others else None)]
+
+    def _is_free(self, added: Ref) -> bool:
+        """Whether the product that adds to `added` is all that reads it, so that it may take its memory."""
+        ref = below(self._program, added)
+        return ref in self._place and self._multiplied[ref] == 1 and all(ref not in read for _, read in self._read)
+
+    def _rows_of(self, ref: Ref) -> str:
+        return self._place[ref] if ref in self._place else self._draft.parameters.tensor(ref)
+
+    def _array(self, ref: Ref) -> str:
+        t = type_of(self._program, ref)
+        array = TileArray(f"{value_name(self._program, ref)}_tile", TILE, t.dtype, (numel(t.shape),))
+        self._arrays[array.name] = array
+        return array.name
