@@ -17,7 +17,9 @@ from graphweave.ir.loop.nodes import (
     Lanes,
     Let,
     Load,
+    Place,
     Role,
+    Rows,
     TileArray,
     TileGram,
     TileMatMul,
@@ -96,9 +98,13 @@ class _Count:
                 return self._all(body, self.edges, tile)
             case TileArray(name=name, shape=shape):
                 self._arrays[name] = math.prod(shape)
-            case TileMatMul(out=out, x=x, add=also) | TileGram(x=x, y=out, out=also):
-                self.flops += 2 * times * self._arrays[x] * self._arrays[out]
-                self.streamed.update(name for name in (x, out, also) if name in self._buffers)
+            case TileMatMul(out=other, x=x, add=also, blocks=n) | TileGram(x=x, y=other, out=also, blocks=n):
+                self.flops += 2 * times * self._width(x) * self._width(other) // n
+                whole = node.w if isinstance(node, TileMatMul) and node.row is not None else None
+                self.streamed.update(name for name in (x, other, also, whole) if name in self._buffers)
+                for place in (x, *([node.y] if isinstance(node, TileGram) else [])):
+                    if isinstance(place, Rows):
+                        self._gather(place.buffer, f"{walk} {place.column}", self.edges)
             case Lanes(lanes=lanes, body=body):
                 return self._all(body, times * math.prod(extent for _, extent in lanes), walk)
             case FoldLanes(lanes=lanes):
@@ -130,11 +136,15 @@ class _Count:
         if not (self._is_index(load.buffer) or (isinstance(at, Var) and at.name in self._indices)):
             self.streamed.add(load.buffer)
             return
-        key = (load.buffer, f"{walk} {at}")
-        if key not in self._seen:
-            self._seen.add(key)
-            times = self.edges if walk else self.rows
-            self.gathered.setdefault(load.buffer, []).append(times * self._row_bytes(buffer))
+        self._gather(load.buffer, f"{walk} {at}", self.edges if walk else self.rows)
+
+    def _gather(self, name: str, index: str, times: int) -> None:
+        if (name, index) not in self._seen:
+            self._seen.add((name, index))
+            self.gathered.setdefault(name, []).append(times * self._row_bytes(self._buffers[name]))
+
+    def _width(self, place: Place) -> int:
+        return math.prod(self._buffers[place.buffer].shape) if isinstance(place, Rows) else self._arrays[place]
 
 
 def _children(node: Any) -> Iterator[Any]:

@@ -20,7 +20,9 @@ from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import AddMatMul, Input, MapOf, MatMul, Type
+from graphweave.testing.typed_programs import typed_program
 from tests.loop_support import node_stages
+from tests.program_support import compiled
 from tests.support import features
 
 SPMM = """\
@@ -79,6 +81,17 @@ def test_every_pass_over_the_edges_gathers_again() -> None:
     twice = traffic_of(kernel, {"N": 10, "E": 30}, 30)
     assert twice.compulsory == once.compulsory
     assert twice.gather - once.gather >= 16 * 30
+
+
+def test_typed_products_gather_rows_and_multiply_them_by_the_matrix_of_a_type() -> None:
+    kernel = compiled(typed_program(2, 3, 5, gathers=True, transposed=True)).plan.kernels[0].lowered.kernel
+    types, nodes, edges = 7, 11, 130
+    sizes = {"num_R": types, "num_V": nodes, "num_E": edges}
+    x, y, w, columns = 24 * nodes, 40 * edges, 4 * 30 * types, 2 * 4 * edges
+    got = traffic_of(kernel, sizes, edges)
+    assert got.compulsory == x + 2 * y + 2 * w + columns + 4 * (types + 1)
+    assert got.flops >= 2 * 2 * edges * 2 * 3 * 5 and got.flops < 5 * edges * 2 * 3 * 5
+    assert got.gather == 24 * edges + 2 * y + 2 * w + columns + 4 * (types + 1)
 
 
 def test_a_bound_is_of_bytes_or_of_flops() -> None:

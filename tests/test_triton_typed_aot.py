@@ -9,9 +9,16 @@ import pytest
 from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed, summed
 from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
 from graphweave.compiler import triton_typed
+from graphweave.compiler.build import build_inference
+from graphweave.compiler.divided_rows import divided_kernels
+from graphweave.compiler.triton_aot import resources_of
+from graphweave.compiler.triton_launch import launches_of
 from graphweave.core.types import DType
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import module
+from graphweave.schedule.options import options_for
+from graphweave.testing.typed_programs import PRODUCT, typed_program
+from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 
 POINTERS = {DType.f64: "*fp64", DType.f32: "*fp32", DType.f16: "*fp16", DType.bf16: "*bf16"}
@@ -89,3 +96,23 @@ def test_folds_stay_in_registers(capability: int, width: int) -> None:
     kernel = FoldProgram(width, DType.f32)
     types = ["*fp32", TABLES, TABLES, TABLES, "i32", "constexpr"]
     check(compile_text(print_fold(kernel), kernel.name, types, {"P": triton_typed.FOLDED}, capability), capability)
+
+
+PROGRAMS = {
+    "product": (1, 128, 64, {"gathers": True, "results": (PRODUCT,)}),
+    "both": (1, 64, 64, {"gathers": True, "transposed": True}),
+    "heads": (8, 8, 8, {"gathers": True}),
+}
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", by_default(PROGRAMS, "both"))
+@pytest.mark.parametrize("capability", CAPABILITIES)
+def test_kernels_of_loop_ir_stay_in_registers(capability: int, name: str) -> None:
+    """And those of the pieces of rows, into which all rows are divided."""
+    *widths, options = PROGRAMS[name]
+    made = build_inference(typed_program(*widths, **options), (), {}, options_for("triton"), {}, verify=False)
+    kernel = made.plan.kernels[0].lowered.kernel
+    pieces, *_ = divided_kernels(kernel)
+    for k in (kernel, pieces):
+        check(resources_of(k, capability, how=launches_of(kernel).short), capability)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.cpp.typed_scatter import ScatterKernel
-from graphweave.compiler import typed, typed_scatter
+from graphweave.compiler import typed_scatter
 from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
@@ -24,7 +24,6 @@ NODES = 61
 
 @pytest.fixture(autouse=True)
 def kernels_and_several_blocks_for_few_edges_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed, "FEW", -1)
     monkeypatch.setattr(typed_scatter, "BLOCK_EDGES", 100)
 
 
@@ -92,15 +91,13 @@ def test_a_scale_may_be_a_vector() -> None:
     close(got, want_scatter(x.unsqueeze(1), w.unsqueeze(1), types, dst, scale).squeeze(1), edges)
 
 
-@pytest.mark.parametrize("few", [False, True])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_without_a_kernel(dtype: torch.dtype, few: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_kernel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_kernel(*_: object) -> None:
         raise AssertionError("expected PyTorch's product and sum")
 
     monkeypatch.setattr(typed_scatter, "load", no_kernel)
-    monkeypatch.setattr(typed, "WIDEST", 512 if few else 0)
-    monkeypatch.setattr(typed, "FEW", 10_000)
+    monkeypatch.setattr(typed_scatter, "WIDEST", 0)
     check("one_type", 2, 3, 4, dtype, scales=2, transposed=True)
     check("no_rows", 1, 3, 4, dtype)
 
@@ -228,9 +225,9 @@ def test_names_tell_kernels_apart() -> None:
 
 _SANITIZED = """
 import torch
-from graphweave.compiler import typed, typed_scatter
+from graphweave.compiler import typed_scatter
 from tests import test_typed_scatter as tests
-typed.FEW, typed_scatter.BLOCK_EDGES = -1, 100
+typed_scatter.BLOCK_EDGES = 100
 for name in ("no_rows", "one_row", "mixed", "empty_types"):
     for shape in ("any", "hub", "ends_empty"):
         tests.check(name, {}, shape=shape)

@@ -63,7 +63,8 @@ class CppStep(RegionStep):
         ptrs = list(heads)
         for kind, i in self._slots:
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
-        kernel(ptrs, sizes, chunks, num_threads())
+        if long is None or not long.is_all or self._totals:
+            kernel(ptrs, sizes, chunks, num_threads())
         if long is not None:
             totals = {b.name: outputs[i] for b, i in self._totals}
             divided(long, ptrs, totals)

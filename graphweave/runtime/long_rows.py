@@ -57,6 +57,9 @@ class LongRows:
     max_degree: int
     """The most edges of a row that is not divided; 0 where all are."""
 
+    is_all: bool
+    """All rows are divided."""
+
     @property
     def tensors(self) -> tuple[Tensor, ...]:
         return (*self.pieces.tensors, self.chunks)
@@ -101,4 +104,4 @@ def _build(index: Tensor, csr: formats.CsrFormat, wrap: bool, wide: bool, row: T
     starts = torch.cat([csr.chunks, row, row + 1]).unique()
     chunks = torch.where(torch.isin(starts, row), ~starts, starts)
     rest = csr.indptr.diff().index_fill(0, row, 0)
-    return LongRows(pieces, chunks, int(rest.max()))
+    return LongRows(pieces, chunks, int(rest.max()), row.numel() == csr.num_rows)

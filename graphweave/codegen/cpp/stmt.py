@@ -393,8 +393,13 @@ class Printer:
                 self.w.line(f"const int64_t {end} = {rest} < {last} ? {rest} : {last};")
                 self.body(stmt.body)
             return
-        declare_turned(self, stmt)
+        with self.w.block(""):  # names of a pass
+            self._equal_tiles(stmt, (first, last), (begin, end))
+
+    def _equal_tiles(self, stmt: Tiles, all_: tuple[str, str], tile: tuple[str, str]) -> None:
+        names, (first, last), (begin, end) = self.scope.names, all_, tile
         number, count, size = names.of(stmt.tile), names.derived(stmt.tile, "count"), names.derived(stmt.tile, "size")
+        declare_turned(self, stmt)
         self.w.line(f"const int64_t {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size};")
         divided = f"{count} > 1 ? ({last} - {first} + {count} - 1) / {count} : {last} - {first}"
         self.w.line(f"const int64_t {size} = {divided};")

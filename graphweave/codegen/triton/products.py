@@ -9,7 +9,8 @@ from __future__ import annotations
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import EDGES, ROWS, aligned, names_of, power_of_two
 from graphweave.codegen.triton.names import ttype
-from graphweave.codegen.triton.scope import Scope
+from graphweave.codegen.triton.registers import gather
+from graphweave.codegen.triton.scope import Held, Scope
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Kernel, Place, Rows, TileGram, TileMatMul
 from graphweave.ir.loop.walk import statements
@@ -20,8 +21,8 @@ DOT = 16
 LARGEST = 1 << 14
 """Elements of a matrix up to which a program keeps it in registers."""
 
-LARGEST_SUM = 1 << 13
-"""Elements of a gram up to which a program keeps it in registers, with all its blocks."""
+LARGEST_ARRAY = 1 << 13
+"""Elements of an array of a row, or of an edge, that registers hold."""
 
 _STEP = 32  # rows of a matrix that are multiplied at a time
 
@@ -111,10 +112,30 @@ def start_sum(scope: Scope, name: str, found: Sum) -> None:
     """In place of the array `name`."""
     i, j = _extents(scope, found.gram)
     rows, columns = (max(power_of_two(n), DOT) for n in (i, j))
-    if found.copy is None or rows * columns * found.gram.blocks > LARGEST_SUM:
+    blocks = found.gram.blocks
+    if rows * columns * blocks > LARGEST or i * j * blocks > LARGEST_ARRAY:
         raise IRError(f"a gram of {i} x {j} for each row is too large for the registers of a Triton kernel.")
     for b in range(found.gram.blocks):
         scope.w.line(f"{_sum_name(scope, name, b)} = tl.zeros([{rows}, {columns}], {ttype(scope.arrays[name].dtype)})")
+
+
+def flatten_sum(scope: Scope, name: str, found: Sum) -> None:
+    """After the edges: the array `name`, for what else is done with it."""
+    i, j = _extents(scope, found.gram)
+    rows, columns = (max(power_of_two(n), DOT) for n in (i, j))
+    info = scope.arrays[name]
+    padded = 0 if info.numel == 1 else power_of_two(info.numel)
+    held = Held(scope.names.of(name), info.dtype, scope.axes, info.numel, padded)
+    scope.types[name], scope.held[name] = info.dtype, held
+    at, size = scope.fresh(name, "at"), max(padded, 1)
+    scope.w.line(f"{at} = tl.arange(0, {size})")
+    text = ""
+    for b in range(found.gram.blocks):
+        index = f"tl.minimum(tl.maximum({at} - {b * i * j}, 0), {i * j - 1})"
+        flat = f"tl.reshape({_sum_name(scope, name, b)}, [{rows * columns}])"
+        here = gather(flat, rows * columns, f"(({index} // {j}) * {columns} + {index} % {j})", size, ())
+        text = here if not text else f"tl.where({at} < {b * i * j}, {text}, {here})"
+    scope.w.line(f"{held.name} = tl.reshape({text}, [R{f', {padded}' if padded else ''}])")
 
 
 def store_sum(scope: Scope, name: str, found: Sum, row: str) -> None:

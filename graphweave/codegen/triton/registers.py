@@ -102,13 +102,13 @@ def _gathered(scope: Scope, held: Held, at: Position, depends: frozenset[str]) -
     full = aligned(f"({index})", (_OWN,), (*outer, _OWN))
     # padding may point anywhere: it is kept inside the array
     full = f"tl.minimum(tl.broadcast_to({full}, {shape(held.axes, size)}), {held.padded - 1})"
-    text = _gather(held.name, held.padded, full, size, held.axes)
+    text = gather(held.name, held.padded, full, size, held.axes)
     if len(axes) > 1:
         text = f"tl.reshape({text}, {shape((*held.axes, *axes))})"
     return Printed(aligned(text, (*outer, *names_of(axes)), scope.dims), depends, True)
 
 
-def _gather(source: str, elements: int, index: str, taken: int, outer: Axes) -> str:
+def gather(source: str, elements: int, index: str, taken: int, outer: Axes) -> str:
     """`taken` of the `elements` along the last dimension, behind the dimensions `outer`; both are powers of two.
 
     Triton 3.7 fails to lay out a gather that takes more elements than there are, so that these are repeated first.
@@ -192,4 +192,4 @@ def _scattered(
     flat = value if len(lanes) == 1 else f"tl.reshape({value}, {shape(held.axes, size)})"
     index = aligned(f"{name}_from", (_OWN,), (*outer, _OWN))
     index = f"tl.broadcast_to({index}, {shape(held.axes, held.padded)})"
-    return _gather(flat, size, index, held.padded, held.axes), aligned(f"{name}_inside", (_OWN,), (*outer, _OWN))
+    return gather(flat, size, index, held.padded, held.axes), aligned(f"{name}_inside", (_OWN,), (*outer, _OWN))

@@ -9,7 +9,17 @@ from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
 from graphweave.codegen.triton.names import literal, ttype
-from graphweave.codegen.triton.products import DOT, LARGEST, is_plain, print_gram, print_matmul, start_sum, store_sum
+from graphweave.codegen.triton.products import (
+    DOT,
+    LARGEST,
+    LARGEST_ARRAY,
+    flatten_sum,
+    is_plain,
+    print_gram,
+    print_matmul,
+    start_sum,
+    store_sum,
+)
 from graphweave.codegen.triton.registers import placed
 from graphweave.codegen.triton.row_products import print_row_gram, print_row_matmul
 from graphweave.codegen.triton.scope import Held, Printed, Scope
@@ -34,9 +44,6 @@ from graphweave.ir.loop.nodes import (
     Tiles,
 )
 from graphweave.ir.loop.types import POSITION, identity
-
-LARGEST_ARRAY = 1 << 13
-"""Elements of an array of a row, or of an edge, that registers hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,9 @@ class Printer:
                 self._edges(k, csr, inner, tile)
             case Tiles(tile, _, csr, _, inner):
                 self._walk(tile, csr, inner)
+                for name, found in self.sums.items():
+                    if found.gram in inner and found.copy is None:
+                        flatten_sum(self.scope, name, found)
             case TileArray(name, _, dtype, _):
                 self._array(name, dtype, fill=0, least=DOT)
             case TileRows(body=inner):
