@@ -27,7 +27,7 @@ from graphweave.runtime import triton_kernel
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch, interpreted, module, triton_version
 from graphweave.schedule.options import Options, options_for
-from tests.loop_support import TORCH, attention, case_for, node_mlp, online_attention, sddmm, spmm, totals, two_ends
+from tests.loop_support import TORCH, attention, case_for, online_attention, sddmm, spmm, totals, two_ends
 from tests.support import random_graph
 from tests.test_cpp_kernels import all_operators
 
@@ -200,9 +200,7 @@ def test_signature_and_constants() -> None:
 # ---------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    "kernel", [attention(2, 4), online_attention(2, 4), node_mlp(3, 4)], ids=lambda kernel: kernel.name
-)
+@pytest.mark.parametrize("kernel", [attention(2, 4), online_attention(2, 4)], ids=lambda kernel: kernel.name)
 def test_what_triton_cannot_say_is_refused_by_the_printer(kernel: Kernel) -> None:
     with pytest.raises(IRError, match="a Triton kernel"):
         resources_of(kernel, 80, how=Launch(8, 16))

@@ -9,7 +9,7 @@ from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.names import ctype
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType
-from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Rows, TileGram, TileMatMul, TileRows, Tiles
+from graphweave.ir.loop.nodes import Alloc, Buffer, Kernel, Place, Rows, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 
 if TYPE_CHECKING:
@@ -95,42 +95,16 @@ def _print_plain(
         for array in arrays
     ]
     p.scope.headers.add("products")
-    given, between = [*pointers, _length(p, stmt.tile)], p.between.get(id(stmt), [])
-    streams = [p.scope.names.derived(b.name, "streams") for b in p.streamed if b.name == arrays[0]]
-    if isinstance(stmt, TileMatMul) and (streams or between):
-        given += streams or ["false"]
-    if not between:
-        p.w.line(f"{function}<{extents}>({', '.join(given)});")
-        return
-    p.scope.headers.add("prefetch")
-    with p.w.block(""):
-        with p.w.block("const auto gw_between = [&](int64_t gw_from, int64_t gw_to)", "};"):
-            for call in between:
-                p.w.line(call)
-        p.w.line(f"{function}<{extents}>({', '.join([*given, 'gw_between'])});")
+    given = [*pointers, _length(p, stmt.tile)]
+    given += [p.scope.names.derived(b.name, "streams") for b in p.streamed if b.name == arrays[0]]
+    p.w.line(f"{function}<{extents}>({', '.join(given)});")
 
 
-def fetches(p: Printer, kernel: Kernel, end: str) -> dict[int, list[str]]:
-    """By product of a tile of rows: what it asks for while it multiplies. What the next tile, from `end` on, gathers
-    and multiplies is in a near cache by then: it does not keep the arithmetic waiting, nor the arithmetic it."""
-    names, arrays = p.scope.names, p.scope.arrays
+def multiplied(kernel: Kernel) -> list[Buffer]:
+    """Inputs whose rows the products of a tile of rows read where they lie."""
     products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
-    loops = [s for rows in kernel.body if isinstance(rows, TileRows) for s in rows.body if isinstance(s, Edges)]
-    span = f"{end} + gw_from, {end} + gw_to < last ? {end} + gw_to : last"
-    calls = []
-    for walk in loops:
-        indptr = names.derived(walk.csr, "indptr")
-        for hint in walk.prefetch:
-            rows, column = names.of(hint.buffer), names.of(hint.column)
-            calls.append(f"gw_fetch_edges({rows}, {arrays[hint.buffer].numel}, {column}, {indptr}, {span});")
     read = {r for s in products for r in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
-    for buffer in kernel.buffers:
-        if buffer.name in read:
-            calls.append(f"gw_fetch_rows({names.of(buffer.name)}, {arrays[buffer.name].numel}, {span});")
-    out: dict[int, list[str]] = {}
-    for i, call in enumerate(dict.fromkeys(calls)):
-        out.setdefault(id(products[i % len(products)]), []).append(call)
-    return out
+    return [b for b in kernel.buffers if b.name in read]
 
 
 def _pointer(p: Printer, place: Place, tile: str) -> str:

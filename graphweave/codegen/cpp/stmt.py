@@ -9,7 +9,7 @@ from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
 from graphweave.codegen.cpp.names import ctype, literal
-from graphweave.codegen.cpp.products import declare_turned, fetches, print_product, turn
+from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
 from graphweave.codegen.cpp.stream import begin_row, end_row
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
 from graphweave.codegen.sums import Sum
@@ -68,7 +68,6 @@ class Printer:
     sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
-    between: dict[int, list[str]] = field(default_factory=dict)  # by product: what it asks for meanwhile
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
@@ -346,14 +345,17 @@ class Printer:
     # ------------------------------------------------------------ tiles
 
     def tiles_of_rows(self, kernel: Kernel) -> None:
-        """The rows first .. last - 1, tile by tile."""
+        """The rows first .. last - 1, tile by tile. Of what products read, the next rows are asked for."""
         assert kernel.tile is not None
         tile, size = kernel.tile
         names = self.scope.names
         begin, end = names.derived(tile, "begin"), names.derived(tile, "end")
         with self.w.block(f"for (int64_t {begin} = first; {begin} < last; {begin} += {size})"):
             self.w.line(f"const int64_t {end} = {begin} + {size} < last ? {begin} + {size} : last;")
-            self.between.update(fetches(self, kernel, end))
+            for buffer in multiplied(kernel):
+                self.scope.headers.add("prefetch")
+                rows, width = names.of(buffer.name), self.scope.arrays[buffer.name].numel
+                self.w.line(f"gw_fetch_rows({rows}, {width}, {end}, {size}, last);")
             self.body(kernel.body)
 
     def _rows_of_tile(self, stmt: TileRows) -> None:

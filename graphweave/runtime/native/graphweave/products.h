@@ -87,14 +87,8 @@ GW_INLINE void gw_product(const Op& op, int64_t rows, bool add) {
     gw_rows<C, W, T>(op, rows, at, g == groups - 1 ? J - W - at : (C - 1) * W, add);
 }
 
-// What is called between blocks of rows: nothing.
-struct gw_idle {
-  GW_INLINE_MEMBER void operator()(int64_t, int64_t) const {}
-};
-
-// Rows one after the other: a[i * ar + k * ak] times b[k][c], into out[i][c], of J columns. `between(i, n)` is called
-// before the rows i .. n - 1 are multiplied.
-template <int J, class T, class Between>
+// Rows one after the other: a[i * ar + k * ak] times b[k][c], into out[i][c], of J columns.
+template <int J, class T>
 struct gw_plain {
   T* out;
   const T* a;
@@ -103,40 +97,32 @@ struct gw_plain {
   int64_t count;
   const T* added;
   bool streams;
-  const Between& between;
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return a[i * ar + k * ak]; }
   GW_INLINE_MEMBER const T* right(int64_t k) const { return b + k * J; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return out + i * J; }
   GW_INLINE_MEMBER const T* begun(int64_t i) const { return added + i * J; }
   GW_INLINE_MEMBER gw_plain below(int64_t i) const {
-    return {out + i * J, a + i * ar, ar, ak, b, count, added + i * J, streams, between};
+    return {out + i * J, a + i * ar, ar, ak, b, count, added + i * J, streams};
   }
-  GW_INLINE_MEMBER void ahead(int64_t i, int64_t n) const { between(i, n); }
+  GW_INLINE_MEMBER void ahead(int64_t, int64_t) const {}
 };
 
-// out[t][j] = sum over k of x[t][k] * w[k][j], n rows t; past the cache if it `streams`. `between(i, j)` is called
-// before the rows i .. j - 1 are multiplied.
-template <int K, int J, class T, class Between = gw_idle>
-GW_APART void gw_matmul(
-    T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ w, int64_t n, bool streams = false,
-    const Between& between = Between()) {
-  gw_product<J, T>(gw_plain<J, T, Between>{out, x, K, 1, w, K, out, streams, between}, n, false);
+// out[t][j] = sum over k of x[t][k] * w[k][j], n rows t; past the cache if it `streams`
+template <int K, int J, class T>
+GW_APART void gw_matmul(T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ w, int64_t n,
+                        bool streams = false) {
+  gw_product<J, T>(gw_plain<J, T>{out, x, K, 1, w, K, out, streams}, n, false);
 }
 
 // out[t][j] = added[t][j] + sum over k of x[t][k] * w[k][j], n rows t; `out` and `added` may be the same memory
-template <int K, int J, class T, class Between = gw_idle>
-GW_APART void gw_addmatmul(
-    T* out, const T* added, const T* __restrict__ x, const T* __restrict__ w, int64_t n, bool streams = false,
-    const Between& between = Between()) {
-  gw_product<J, T>(gw_plain<J, T, Between>{out, x, K, 1, w, K, added, streams, between}, n, true);
+template <int K, int J, class T>
+GW_APART void gw_addmatmul(T* out, const T* added, const T* __restrict__ x, const T* __restrict__ w, int64_t n,
+                           bool streams = false) {
+  gw_product<J, T>(gw_plain<J, T>{out, x, K, 1, w, K, added, streams}, n, true);
 }
 
-// out[i][j] += sum over t of x[t][i] * y[t][j], n rows t. `between` is called as by gw_matmul, I parts of n rows being
-// the rows of which it is told.
-template <int I, int J, class T, class Between = gw_idle>
-GW_APART void gw_gram(
-    T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ y, int64_t n,
-    const Between& between = Between()) {
-  const auto parts = [&](int64_t i, int64_t next) { between(n * i / I, n * next / I); };
-  gw_product<J, T>(gw_plain<J, T, decltype(parts)>{out, x, 1, I, y, n, out, false, parts}, I, true);
+// out[i][j] += sum over t of x[t][i] * y[t][j], n rows t
+template <int I, int J, class T>
+GW_APART void gw_gram(T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ y, int64_t n) {
+  gw_product<J, T>(gw_plain<J, T>{out, x, 1, I, y, n, out, false}, I, true);
 }
