@@ -285,7 +285,7 @@ def test_results_that_go_past_the_cache(blocks: int, k: int, j: int) -> None:
 @pytest.mark.parametrize("name", ["mixed", "skewed", "many_types"])
 @pytest.mark.parametrize(("k", "j"), [(64, 33), (64, 1), (9, 2)])
 def test_the_number_of_threads_changes_no_bit(name: str, k: int, j: int) -> None:
-    """Of few types, the rows of each are divided."""
+    """The rows of a type are divided where there are few types."""
     types, num = TYPES[name]
     types = types.repeat(8)
     x, w, y = (draw(*s, dtype=torch.float32) for s in ((types.numel(), k), (num, k, j), (types.numel(), j)))

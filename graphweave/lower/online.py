@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
 from graphweave.analysis.cones import needs, type_of
 from graphweave.analysis.flow import reached
@@ -32,6 +33,9 @@ from graphweave.lower.phases import assign_phases
 from graphweave.lower.values import load, shape_of
 
 _VIEWS = (Reshape, Broadcast, Permute, Slice)
+
+Passes: TypeAlias = tuple[dict[Ref, int], dict[Ref, tuple[Ref, ...]]]
+"""The pass of each member of a region, and the sums that share the pass of their maximum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +220,7 @@ class Relative:
 # ---------------------------------------------------------------- which pass
 
 
-def passes_of(draft: Draft) -> tuple[dict[Ref, int], dict[Ref, tuple[Ref, ...]]]:
+def passes_of(draft: Draft) -> Passes:
     """The pass of each member (`phases.py`), and the sums that share the pass of their maximum: maximum -> sums.
 
     They do where that saves a pass over the edges, as the option `online` has it.

@@ -8,6 +8,7 @@ from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import Csr, Kernel, Stmt
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.draft import CSR, Draft
+from graphweave.lower.online import passes_of
 from graphweave.lower.parameters import Binding
 from graphweave.lower.row_tiles import RowTiles
 from graphweave.lower.rows import Rows
@@ -38,7 +39,7 @@ def lower(
             if region.products:
                 tiles = RowTiles(draft)
                 return _lowered(draft, name, tiles.statements(), tiles.tile())
-            return _lowered(draft, name, Rows(draft, region.members).statements(), None)
+            return _lowered(draft, name, Rows(draft, region.members, passes_of(draft)).statements(), None)
         except NeedsLocal as need:
             assert need.ref not in forced, f"%{need.ref} was given a block and still cannot be indexed"
             forced |= {need.ref}

@@ -15,8 +15,7 @@ to an array of the tile; what lies in memory with a row for each of the kernel's
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
 
 from graphweave.analysis.cones import leaves, type_of
 from graphweave.analysis.typed import below
@@ -25,6 +24,7 @@ from graphweave.ir.loop.nodes import Role, Stmt, TileArray, TileGram, TileMatMul
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Ref
 from graphweave.lower.draft import Draft
+from graphweave.lower.online import passes_of
 from graphweave.lower.parameters import value_name
 from graphweave.lower.rows import Rows
 from graphweave.lower.values import Scope
@@ -49,8 +49,11 @@ class RowTiles:
                 self._level[r] += not isinstance(self._program.nodes[r], Gram)
         self._made = self._recomputed_operands()
         self._multiplied = Counter(x for p in self._products for x in self._operands(p))
+        self._readers: dict[Ref, list[Ref]] = defaultdict(list)  # of members: what reads them and is no product
+        for r in (*draft.region.members, *self._made):
+            for d in draft.local(r) if r not in self._products else ():
+                self._readers[d].append(r)
         self._sink()
-        self._read = list(self._reads())
 
     def _recomputed_operands(self) -> list[Ref]:
         """Operands that are recomputed wherever they are read, and so lie nowhere."""
@@ -62,12 +65,6 @@ class RowTiles:
                 found.append(x)
         return found
 
-    def _reads(self) -> Iterator[tuple[int, list[Ref]]]:
-        """At which level something that is no product reads which members."""
-        for r in (*self._draft.region.members, *self._made):
-            if r not in self._products:
-                yield self._level[r], self._draft.local(r)
-
     def _sink(self) -> None:
         """Moves what is computed from memory alone to the level at which it is first read: no array then holds it."""
         draft = self._draft
@@ -76,10 +73,10 @@ class RowTiles:
             if r not in draft.on_edges and r not in self._products and pure.issuperset(draft.local(r)):
                 pure.add(r)
         for r in sorted(pure - self._multiplied.keys(), reverse=True):
-            self._level[r] = min((level for level, read in self._reads() if r in read), default=self._level[r])
+            self._level[r] = min((self._level[m] for m in self._readers[r]), default=self._level[r])
 
     def _operands(self, product: Ref) -> list[Ref]:
-        """What a product reads of each row; views are what they are views of."""
+        """The values that a product reads of each row; of a view, what it is a view of."""
         match self._program.nodes[product]:
             case MatMul(x):
                 refs = [x]
@@ -94,13 +91,13 @@ class RowTiles:
     # -------------------------------------------------------- statements
 
     def statements(self) -> list[Stmt]:
-        draft = self._draft
+        draft, passes = self._draft, passes_of(self._draft)
         out: list[Stmt] = []
         for level in range(max(self._level.values()) + 1):
             here = [r for r in (*draft.region.members, *self._made) if self._level[r] == level]
             kept = {r: self._array(r) for r in here if r not in self._products and self._is_kept(r)}
             members = [r for r in here if r in draft.members and not self._is_written(r)]
-            body = Rows(draft, members, kept).statements()
+            body = Rows(draft, members, passes, kept).statements()
             out += [self._arrays[name] for name in kept.values()]
             out += [TileRows(TILE, tuple(body))] if body else []
             self._place |= kept
@@ -119,11 +116,11 @@ class RowTiles:
 
     def _is_kept(self, ref: Ref) -> bool:
         """Whether products or later stages read the value."""
-        return ref in self._multiplied or any(level > self._level[ref] and ref in read for level, read in self._read)
+        return ref in self._multiplied or any(self._level[m] > self._level[ref] for m in self._readers[ref])
 
     def _is_written(self, ref: Ref) -> bool:
         """Whether a product gives the value straight to its tensor, since nothing here reads it."""
-        return ref in self._products and ref not in self._multiplied and all(ref not in read for _, read in self._read)
+        return ref in self._products and ref not in self._multiplied and not self._readers[ref]
 
     def _product(self, ref: Ref) -> list[Stmt]:
         draft, node = self._draft, self._program.nodes[ref]
@@ -137,9 +134,8 @@ class RowTiles:
         out: list[Stmt] = draft.comment(ref)
         if self._is_written(ref):
             to = draft.parameters.tensor(ref, Role.output)
-        elif others and self._is_free(node.a if isinstance(node, AddMatMul) else ref):
-            to = others[0]
-            self._place[ref] = to
+        elif isinstance(node, AddMatMul) and self._is_free(below(self._program, node.a)):
+            to = self._place[ref] = others[0]
         else:
             to = self._place[ref] = self._array(ref)
             out.append(self._arrays[to])
@@ -149,8 +145,7 @@ class RowTiles:
 
     def _is_free(self, added: Ref) -> bool:
         """Whether the product that adds to `added` is all that reads it, so that it may take its memory."""
-        ref = below(self._program, added)
-        return ref in self._place and self._multiplied[ref] == 1 and all(ref not in read for _, read in self._read)
+        return added in self._place and self._multiplied[added] == 1 and not self._readers[added]
 
     def _rows_of(self, ref: Ref) -> str:
         return self._place[ref] if ref in self._place else self._draft.parameters.tensor(ref)

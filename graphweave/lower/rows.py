@@ -12,7 +12,7 @@ from graphweave.ir.message.nodes import Push, Ref
 from graphweave.lower.blocks import choose_blocks, stores_into, write
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.edges import EdgePass
-from graphweave.lower.online import passes_of
+from graphweave.lower.online import Passes
 from graphweave.lower.parameters import map_name, value_name
 from graphweave.lower.values import shape_of
 
@@ -20,15 +20,17 @@ from graphweave.lower.values import shape_of
 class Rows:
     """What a kernel does for each row `v`: the `members`, and copies of values that something else will read."""
 
-    def __init__(self, draft: Draft, members: Iterable[Ref], kept: Mapping[Ref, str] | None = None) -> None:
-        """`kept`: values of the row and the arrays of the tile that hold them from then on."""
+    def __init__(
+        self, draft: Draft, members: Iterable[Ref], passes: Passes, kept: Mapping[Ref, str] | None = None
+    ) -> None:
+        """`passes`: the region's. `kept`: values of the row and the arrays of the tile that hold them from then on."""
         self.draft, self.program = draft, draft.program
-        self.members, self.kept = tuple(members), kept or {}
+        self.members, self.passes, self.kept = tuple(members), passes, kept or {}
         self.positions: dict[Ref, Let] = {}  # map -> the row that this row is sent to, read before anything else
 
     def statements(self) -> list[Stmt]:
         draft, members = self.draft, self.members
-        phases, online = passes_of(draft)
+        phases, online = self.passes
         blocks = self._blocks()
         body: list[Stmt] = []
         for p in range(max((phases[r] for r in members), default=0) + 1):

@@ -29,7 +29,7 @@ MAX_PIECES = 256
 """Pieces that all divided rows together are cut into, one more for each row."""
 
 PARTS_BYTES = 64 << 20
-"""Of what all pieces leave, at most: wide grams are cut into fewer."""
+"""All pieces together leave at most so many bytes: wide grams are cut into fewer pieces."""
 
 
 @dataclass(frozen=True, slots=True)

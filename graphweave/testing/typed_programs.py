@@ -13,7 +13,7 @@ def typed_program(
     blocks: int, k: int, j: int, dtype: DType = DType.f32, *, gathers: bool = False, transposed: bool = False,
     wraps: bool = False, results: tuple[str, ...] = (PRODUCT, GRAM), swapped: bool = False,
 ) -> Program:  # fmt: skip
-    """Of x, w and y with `blocks` blocks, or none if that is 1: x W[t], and sums of x' y by type; if `swapped` y' x.
+    """The program gives x W[t], and sums by type of x' y, or of y' x if `swapped`; 1 block is none.
 
     Inputs: x [V, k], gathered through `src`, or x [E, k]; w [R, k, j], given as [R, j, k] if `transposed`; the types t
     [E] and src [E]; y [E, j]. Blocks come before k and j. If it `wraps`, indices may be negative.

@@ -55,7 +55,7 @@ class Printer:
     sums: Mapping[str, Sum]
     """Arrays that grams add to."""
     tile: str | None = None
-    """Of the kernel's rows, if it has such."""
+    """The tile of the kernel's rows, where it has one."""
 
     def body(self, body: Iterable[Stmt]) -> None:
         copies = {id(found.copy): name for name, found in self.sums.items()}

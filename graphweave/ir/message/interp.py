@@ -121,6 +121,16 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
             return aten.cat.default([_with_row(values[x], _type(types, x)) for x in xs], 0)
         case Part(x, of, at):
             return _part(values[x], of, at, rows_of)
+        case Input(name):
+            raise IRError(f"input {name!r} has no value of its own: it is given")
+        case _ if isinstance(node, Opaque):
+            return _called(node, values, rows_of, device)
+        case _:
+            return _reshaping(node, values[node.x], _type(types, node.x), rows_of)
+
+
+def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device | str) -> Any:
+    match node:
         case UniquePairs(a, b):
             return unique_pairs(values[a], values[b])
         case PairIndex(pairs, part):
@@ -144,10 +154,6 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
         case Aten(target, args, kwargs):
             keywords = {name: materialise(a, values) for name, a in kwargs}
             return resolve(target)(*(materialise(a, values) for a in args), **keywords)
-        case Input(name):
-            raise IRError(f"input {name!r} has no value of its own: it is given")
-        case _:
-            return _reshaping(node, values[node.x], _type(types, node.x), rows_of)
 
 
 def _reshaping(node: Node, x: Any, t: Type, rows_of: RowsOf) -> Any:
