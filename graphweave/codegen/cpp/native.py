@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from graphweave.core.types import DType
 
 Header: TypeAlias = Literal[
-    "base", "bfloat16", "elementary", "float16", "folds", "numbers", "online_softmax", "pointwise", "prefetch",
+    "base", "bfloat16", "elementary", "float16", "folds", "lanes", "numbers", "online_softmax", "pointwise", "prefetch",
     "products", "random", "row_products", "streaming", "threads", "typed_scatter",
 ]  # fmt: skip
 
