@@ -369,33 +369,33 @@ GW_INLINE void gw_scatter(T* p, int64_t c, At at, V lanes) {
   for (int i = 0; i < K; ++i) numbers[at(c + i)] = v[i];
 }
 #if defined(GW_SHUFFLES)
-// elements q W + (i STEP) % W of a vector `next` in the lanes i that come from there, else those of v
-template <int STEP, int Q, class V, int... I>
+// elements PHASE + i STEP of an array in the lanes i that come from its vector Q, which is `next`, else those of v
+template <int STEP, int PHASE, int Q, class V, int... I>
 GW_INLINE V gw_taken(V v, V next, std::integer_sequence<int, I...>) {
   constexpr int W = gw_count<V>;
-  return __builtin_shufflevector(v, next, (I * STEP / W == Q ? W + I * STEP % W : I)...);
+  return __builtin_shufflevector(v, next, ((PHASE + I * STEP) / W == Q ? W + (PHASE + I * STEP) % W : I)...);
 }
-template <int STEP, int K, int Q, class V, class T>
+template <int STEP, int PHASE, int K, int Q, class V, class T>
 GW_INLINE V gw_take(const T* p, V v) {
-  constexpr int W = gw_count<V>, there = (K - 1) * STEP + 1 - Q * W;
+  constexpr int W = gw_count<V>, there = PHASE + (K - 1) * STEP + 1 - Q * W;
   if constexpr (there <= 0) {
     return v;
   } else {
     const V next = gw_load_numbers<W, there>(p + Q * W);
-    return gw_take<STEP, K, Q + 1>(p, gw_taken<STEP, Q>(v, next, std::make_integer_sequence<int, W>()));
+    return gw_take<STEP, PHASE, K, Q + 1>(p, gw_taken<STEP, PHASE, Q>(v, next, std::make_integer_sequence<int, W>()));
   }
 }
 #endif
-// as gw_gather, of elements p[0], p[STEP], ...: of few vectors, where the step is short
-template <int STEP, int W, int K = W, class T>
+// as gw_gather, of elements p[PHASE], p[PHASE + STEP], ...: of few vectors, where the step is short
+template <int STEP, int PHASE, int W, int K = W, class T>
 GW_INLINE auto gw_load_steps(const T* p) {
 #if defined(GW_SHUFFLES)
   if constexpr (STEP > 0 && STEP <= 8) {
     const auto* const numbers = (const typename gw_memory<T>::stored*)p;
-    return gw_memory<T>::read(gw_take<STEP, K, 0>(numbers, gw_vec<typename gw_memory<T>::stored, W>{}));
+    return gw_memory<T>::read(gw_take<STEP, PHASE, K, 0>(numbers, gw_vec<typename gw_memory<T>::stored, W>{}));
   }
 #endif
-  return gw_gather<W, K>(p, 0, [](int64_t i) { return i * STEP; });
+  return gw_gather<W, K>(p, 0, [](int64_t i) { return PHASE + i * STEP; });
 }
 template <int STEP, int W, int K = W, class T, class V>
 GW_INLINE void gw_store_steps(T* p, V v) {
@@ -441,7 +441,10 @@ GW_INLINE auto gw_differ(M a, N b) {
 
 template <class V>
 GW_INLINE V gw_select(bool c, V a, V b) {
-  return c ? a : b;
+  if constexpr (std::is_arithmetic_v<V>)
+    return c ? a : b;
+  else  // no branch
+    return (gw_ints<V>{} - (gw_element<gw_ints<V>>)c) ? a : b;
 }
 template <class M, class V>
 GW_INLINE V gw_select(M m, V a, V b) {
@@ -454,7 +457,7 @@ GW_INLINE auto gw_select_truth(M m, A a, B b) {
 }
 template <class A, class B>
 GW_INLINE A gw_select_truth(bool c, A a, B b) {
-  return c ? a : gw_mask<sizeof(gw_element<A>)>(b);
+  return gw_select(c, a, gw_mask<sizeof(gw_element<A>)>(b));
 }
 // 1 where it is true, else 0
 template <class T, class M>
@@ -555,11 +558,7 @@ GW_INLINE V gw_ceil(V x) {
   GW_INLINE gw_vec<number, width> gw_ceil(gw_vec<number, width> a) {                                       \
     return (gw_vec<number, width>)call((raw)a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);                 \
   }
-#if defined(__SSE2__)  // of numbers too: the compiler would branch
-GW_INLINE float gw_larger(float a, float b) { return _mm_cvtss_f32(_mm_max_ss(_mm_set_ss(a), _mm_set_ss(b))); }
-GW_INLINE float gw_smaller(float a, float b) { return _mm_cvtss_f32(_mm_min_ss(_mm_set_ss(a), _mm_set_ss(b))); }
-GW_INLINE double gw_larger(double a, double b) { return _mm_cvtsd_f64(_mm_max_sd(_mm_set_sd(a), _mm_set_sd(b))); }
-GW_INLINE double gw_smaller(double a, double b) { return _mm_cvtsd_f64(_mm_min_sd(_mm_set_sd(a), _mm_set_sd(b))); }
+#if defined(__SSE2__)
 GW_LARGER(float, 4, __m128, _mm_max_ps, _mm_min_ps, _mm_sqrt_ps)
 GW_LARGER(double, 2, __m128d, _mm_max_pd, _mm_min_pd, _mm_sqrt_pd)
 #endif
