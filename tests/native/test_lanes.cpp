@@ -181,8 +181,24 @@ template <class T, int W, class F>
 static void check_function(const char* name, F function) {
   const T inf = std::numeric_limits<T>::infinity(), nan = std::numeric_limits<T>::quiet_NaN();
   const T small = std::numeric_limits<T>::denorm_min(), least = std::numeric_limits<T>::min();
-  std::vector<T> x = {T(0), -T(0), inf, -inf, nan, small, -small, 5 * small, least, -least, T(1), T(-1),
-                      std::numeric_limits<T>::max(), -std::numeric_limits<T>::max(), T(1e7), T(-3e9), T(0.6), T(5.9)};
+  std::vector<T> x = {T(0),
+                      -T(0),
+                      inf,
+                      -inf,
+                      nan,
+                      small,
+                      -small,
+                      5 * small,
+                      least,
+                      -least,
+                      T(1),
+                      T(-1),
+                      std::numeric_limits<T>::max(),
+                      -std::numeric_limits<T>::max(),
+                      T(1e7),
+                      T(-3e9),
+                      T(0.6),
+                      T(5.9)};
   for (int i = 0; i < 500; ++i) x.push_back((T)(number<int>(i) * 0.0137));
   while (x.size() % W) x.push_back(T(0.5));
   for (size_t at = 0; at < x.size(); at += W) {
