@@ -23,6 +23,7 @@ from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
 from graphweave.schedule.options import Options
+from graphweave.schedule.products import with_calls
 
 _log = logger(__name__)
 _serial = itertools.count()
@@ -47,7 +48,7 @@ def build_inference(
     `promises` says of each output how it lies in memory. `glossary` has the user's words, for what is told and for
     errors.
     """
-    glossary = glossary or Glossary()
+    glossary, program = glossary or Glossary(), with_calls(program, options)
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
     part = extract(program, inputs, [*program.outputs, *effects])
     name = f"graph{next(_serial)}"
@@ -73,7 +74,7 @@ def build_training(
     whose memory the user may write to between the two (`passes/apart.py`), and `promises` says of each output how it
     lies in memory. `glossary` has the user's words, for what is told and for errors, and the row counts at hand.
     """
-    glossary = glossary or Glossary()
+    glossary, joint = glossary or Glossary(), with_calls(joint, options)
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
     cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics)

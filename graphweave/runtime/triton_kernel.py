@@ -37,11 +37,13 @@ _modules: dict[str, ModuleType] = {}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How many rows a program takes, how many edges of each a step, and of how many warps it is."""
+    """How many rows a program takes, how many edges of each a step, and of how many warps it is; how many programs
+    share out what is done for each row (`codegen/triton/kernel.py`)."""
 
     rows: int
     edges: int
     warps: int = 4
+    parts: int = 1
 
 
 class TritonKernel:
@@ -55,13 +57,14 @@ class TritonKernel:
         self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, span: tuple[int, int],
         how: Launch,
     ) -> None:  # fmt: skip
-        """Runs `programs` programs of `groups` groups of the rows `span` each, asynchronously where the device is."""
+        """Runs `programs` programs (or `how.parts` times that) of `groups` groups of the rows `span` each,
+        asynchronously where the device is."""
         device = tensors[0].device
         listed = tensors[0] if order is None else order  # never read unless ORDERED
         # No fusing into multiply-adds: the backward computes messages again and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
         with on_device(device):
-            self._function[(programs,)](
+            self._function[(programs * how.parts,)](
                 *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,
                 PRECISION=precision(), **options,
             )  # fmt: skip
