@@ -47,7 +47,7 @@ class Options:
     typed_gram: int | None = None
     typed_operand: int | None = None
     own_matrices: bool = True
-    half_products: bool = False
+    half_products: bool = True
     target: Target = "cpp"
     device: str = "cpu"
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import Scope, folded
+from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
@@ -55,7 +56,7 @@ class _Unit:
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
         arrays |= local_arrays(kernel.body)
-        turns = turned(kernel, arrays)
+        turns = [*turned(kernel, arrays), *packed(kernel, arrays)]
         arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in turns}
         tile = () if kernel.tile is None else kernel.tile[:1]
         self.names = cpp_names(
@@ -70,14 +71,15 @@ class _Unit:
             ]
         )
         self.scope = Scope(self.names, arrays, parameter_types(kernel), headers={"base"})
-        self.scope.headers.update(HALVES[b.dtype] for b in kernel.buffers if b.dtype in HALVES)
+        self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [
             stmt
             for stmt in (*statements(kernel.body), *turns)
             if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
-        self.sums = {name: s for name, s in sums_of(kernel, arrays).items() if by_rows(s.gram)}
+        sums = sums_of(kernel, arrays).items()
+        self.sums = {name: s for name, s in sums if by_rows(s.gram) or half_of(s.gram, arrays)}
         in_place = {name for name, s in self.sums.items() if s.copy is not None}
         self.heap = [a for a in self.heap if a.name not in in_place]
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
@@ -128,6 +130,7 @@ class _Unit:
             declare(w, self.scope, self.streamed, "num_rows")
             for buffer, walked_csr in scattered(kernel):
                 declare(w, self.scope, [buffer], names.derived(walked_csr, "positions"))
+            pack_before_rows(printer, kernel)
             if kernel.tile is not None:
                 printer.tiles_of_rows(kernel)
             else:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
+from graphweave.codegen.cpp.half_products import pack_for_row
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
 from graphweave.codegen.cpp.stream import begin_row, end_row
@@ -68,6 +69,7 @@ class Printer:
     sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
+    packed: set[str] = field(default_factory=set)  # matrices that need not be packed again
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
@@ -409,6 +411,7 @@ class Printer:
             self.w.line(f"const int64_t {begin} = {first} + {number} * {size};")
             self.w.line(f"const int64_t {end} = {begin} + {size} < {last} ? {begin} + {size} : {last};")
             turn(self, stmt, f"{number} == 0")
+            pack_for_row(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 
     def _tile_array(self, stmt: TileArray) -> None:

@@ -194,7 +194,9 @@ class _Operand:
         """[count, size] elements of each row from first + at on, 0 from first + limit on. `at` is a multiple of size."""
         if not self.padded:
             lanes = f"({at} + tl.arange(0, {size}))"
-            address = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel} + {first} + {lanes}[None, :]"
+            address = (
+                f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel} + {first} + {lanes}[None, :]"
+            )
             return f"tl.load({address}, mask={tile.ok}[:, None] & ({lanes} < {limit})[None, :], other=0.0)"
         if size == self.padded:
             return self.text
@@ -303,7 +305,9 @@ def _dot(scope: Scope, x: str, y: str, total: str, acc: str, dtypes: tuple[DType
     if half is None:
         return f"tl.dot({x}, {y}, {total}, input_precision=PRECISION, out_dtype={acc})"
     scope.helpers.add("gw_dot_half")
-    x, y = (text if dtype is half else f"({text}).to({ttype(half)})" for text, dtype in zip((x, y), dtypes, strict=True))
+    x, y = (
+        text if dtype is half else f"({text}).to({ttype(half)})" for text, dtype in zip((x, y), dtypes, strict=True)
+    )
     return f"gw_dot_half({x}, {y}, {total})"
 
 
