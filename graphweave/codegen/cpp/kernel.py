@@ -121,7 +121,18 @@ class _Unit:
         heap = frozenset(a.name for a in self.heap)
         walked = tuple(csr.name for csr in kernel.csrs if csr.name in self.walked)
         stashes = {s.name: s for s in kernel.stashes}
-        printer = Printer(w, self.scope, stashes, heap, self.tiles, kernel.row, walked, self.streamed, self.sums)
+        printer = Printer(
+            w,
+            self.scope,
+            stashes,
+            heap,
+            self.tiles,
+            kernel.row,
+            walked,
+            self.streamed,
+            self.sums,
+            totals=frozenset(b.name for b in self.totals),
+        )
         with w.block("    int64_t first, int64_t last)"):
             for csr in kernel.csrs:
                 if csr.name in self.prefetching:
