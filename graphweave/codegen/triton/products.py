@@ -28,8 +28,12 @@ LARGEST = 1 << 14
 COLUMNS = 128
 """Columns of a result that is stored from registers, at most."""
 
+WHOLE = 1 << 12
+"""Elements of a matrix by which rows in registers are multiplied in one step."""
+
 STEP = 32
-"""Rows of a matrix that are multiplied at a time, where rows are read part by part."""
+"""Rows of a larger matrix that are multiplied at a time: without matrix instructions, in full precision, 64 do not fit into the
+registers (some KB a thread are spilled for sm_80, Triton 3.9)."""
 
 
 def takes_one_row(kernel: Kernel) -> bool:
@@ -262,14 +266,12 @@ class _Matrix:
 
 
 def _steps(x: _Operand, out: _Operand, i: int, j: int) -> tuple[int, int]:
-    """How many rows and columns of the matrix are multiplied in one step.
-
-    A result in registers has all columns; rows in registers are multiplied as a whole unless the matrix is too large.
-    """
-    whole, columns = padded(i), padded(j)
+    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers."""
+    step, columns = padded(i), padded(j)
     if not out.padded:
-        columns = min(columns, COLUMNS if not x.padded else max(padded(1), LARGEST // whole))
-    step = whole if x.padded and whole * columns <= LARGEST else min(whole, STEP)
+        columns = min(columns, COLUMNS)
+    if not x.padded or step * columns > WHOLE:
+        step = min(step, STEP)
     if step * columns > LARGEST:
         raise IRError(f"a matrix of {i} x {j} is too large for the registers of a Triton kernel.")
     return step, columns
