@@ -16,8 +16,8 @@ from __future__ import annotations
 from graphweave.codegen.sums import sums_of
 from graphweave.codegen.triton.axes import ROWS, power_of_two
 from graphweave.codegen.triton.names import triton_names
-from graphweave.codegen.triton.preamble import preamble
 from graphweave.codegen.triton.parts import DOT, parts_of
+from graphweave.codegen.triton.preamble import preamble
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.codegen.triton.stmt import Printer, filled
 from graphweave.codegen.walk import arrays_of, binders

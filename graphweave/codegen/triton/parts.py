@@ -136,7 +136,9 @@ def _in_order(stmt: Stmt, size: int, allocs: set[str], arrays: Mapping[str, Arra
     if not isinstance(stmt, Lanes):
         return not touched and not isinstance(stmt, Store)
     extents = tuple(n for _, n in stmt.lanes)
-    if math.prod(extents) != size or any(not isinstance(s, Let | Store) and not _is_accum(s, allocs) for s in stmt.body):
+    if math.prod(extents) != size or any(
+        not isinstance(s, Let | Store) and not _is_accum(s, allocs) for s in stmt.body
+    ):
         return False
     order = {lane: stride for (lane, n), stride in zip(stmt.lanes, strides(extents), strict=True) if n > 1}
     shapes = {name: arrays[name].shape for name in allocs}

@@ -32,8 +32,8 @@ WHOLE = 1 << 12
 """Elements of a matrix by which rows in registers are multiplied in one step."""
 
 STEP = 32
-"""Rows of a larger matrix that are multiplied at a time: without matrix instructions, in full precision, 64 do not fit into the
-registers (some KB a thread are spilled for sm_80, Triton 3.9)."""
+"""Rows of a larger matrix that are multiplied at a time. In full precision, which has no matrix instructions, 64 do not
+fit into the registers: for sm_80 some KB a thread are spilled (Triton 3.9)."""
 
 
 def takes_one_row(kernel: Kernel) -> bool:
@@ -186,7 +186,7 @@ def _cuts(scope: Scope, gram: TileGram) -> list[_Cut]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """Rows of a tile: an array in registers, [count, padded], or where `padded` is 0 the numbers of rows in `buffer`."""
+    """Rows of a tile: an array in registers, [count, padded], or if `padded` is 0 the numbers of rows in `buffer`."""
 
     text: str
     numel: int
@@ -195,11 +195,11 @@ class _Operand:
     buffer: str
 
     def part(self, scope: Scope, tile: Tile, at: str, first: int | str, limit: int, size: int) -> str:
-        """[count, size] elements of each row from first + at on, 0 from first + limit on. `at` is a multiple of size."""
+        """[count, size] elements of each row from first + at on, 0 from first + limit on; `at` is a multiple of size."""
         if not self.padded:
             lanes = f"({at} + tl.arange(0, {size}))"
-            address = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel} + {first} + {lanes}[None, :]"
-            return f"tl.load({address}, mask={tile.ok}[:, None] & ({lanes} < {limit})[None, :], other=0.0)"
+            rows = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel}"
+            return f"tl.load({rows} + {first} + {lanes}[None, :], mask={tile.ok}[:, None] & ({lanes} < {limit})[None, :], other=0.0)"
         if size == self.padded:
             return self.text
         parts = self.padded // size
@@ -305,7 +305,7 @@ def _dot(scope: Scope, x: str, y: str, total: str, acc: str, dtypes: tuple[DType
     if half is None:
         return f"tl.dot({x}, {y}, {total}, input_precision=PRECISION, out_dtype={acc})"
     scope.helpers.add("gw_dot_half")
-    x, y = (text if dtype is half else f"({text}).to({ttype(half)})" for text, dtype in zip((x, y), dtypes, strict=True))
+    x, y = (text if t is half else f"({text}).to({ttype(half)})" for text, t in zip((x, y), dtypes, strict=True))
     return f"gw_dot_half({x}, {y}, {total})"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graphweave.codegen.sums import Sum
-from graphweave.codegen.triton.axes import EDGES, ROWS, Axes, Axis, aligned, names_of, power_of_two, shape
+from graphweave.codegen.triton.axes import EDGES, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
 from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.parts import DOT, LARGEST_ARRAY, RUN
