@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.typed import PushedProduct, call_operands, gathered, matrices, pushed_product
 from graphweave.compiler import products
-from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
+from graphweave.compiler.triton_typed import TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.types import UNIT, DType, Space
@@ -21,10 +21,7 @@ from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 from graphweave.schedule.options import Options, Target
 
-_CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram], type[TypedScatter]]] = {
-    "cpp": (TypedProduct, TypedGram, TypedScatter),
-    "triton": (TritonProduct, TritonGram, TritonScatter),
-}
+_SCATTERS: dict[Target, type[TypedScatter]] = {"cpp": TypedScatter, "triton": TritonScatter}
 
 
 Step: TypeAlias = Callable[..., Any]
@@ -39,9 +36,9 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
     if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
         return _shared(program, ref, node, options)
     if isinstance(node, MatMul) and node.map is not None:
-        run = _typed(program, ref, node, node.map, options)
+        run = _typed(program, ref, node, node.map)
     elif isinstance(node, Gram) and node.map is not None:
-        run = _typed_gram(program, ref, node, node.map, options)
+        run = _typed_gram(program, ref, node, node.map)
     elif isinstance(node, Push) and pushed is not None:
         run = _pushed(program, ref, pushed, node.map, options)
     else:
@@ -64,10 +61,10 @@ def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options
     return lambda rows, a, x, w: products.added(a if into else _copy(a), x, w)
 
 
-def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -> _Run:
+def _typed(program: Program, ref: Ref, node: MatMul, m: Ref) -> _Run:
     rows, types, matrix = _Rows.of(program, node.x), _Map.of(program, m), matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    product = _CALLS[options.target][0](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+    product = TypedProduct(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
@@ -76,10 +73,10 @@ def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -
     return run
 
 
-def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref, options: Options) -> _Run:
+def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref) -> _Run:
     first, second, types = _Rows.of(program, node.x), _Rows.of(program, node.y), _Map.of(program, m)
     *blocks, k, j = type_of(program, ref).shape
-    gram = _CALLS[options.target][1](numel(blocks), k, j, type_of(program, ref).dtype)
+    gram = TypedGram(numel(blocks), k, j, type_of(program, ref).dtype)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         (a, gather_a), (b, gather_b) = first.read(given), second.read(given)
@@ -94,7 +91,7 @@ def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: 
     rows, types, along = _Rows.of(program, node.x), _Map.of(program, node.map), _Map.of(program, m)
     matrix = matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    scatter = _CALLS[options.target][2](numel(blocks), k, j, t.dtype, matrix.transposed)
+    scatter = _SCATTERS[options.target](numel(blocks), k, j, t.dtype, matrix.transposed)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)

@@ -110,7 +110,7 @@ class Launches:
     """How the rows of a kernel are taken: `short` packs several in a program.
 
     If `pieces` is not None and there are at least `many` rows, those of most edges, one in `share`, are divided into
-    pieces of at most `size` edges, or of more where what pieces leave, of `piece_bytes` each, would take too much memory.
+    pieces of at most `size` edges, or of more where what pieces leave, `piece_bytes` each, would take too much memory.
     Rows come by degree; which are long is a share of them, since nobody asks the device for degrees.
     """
 

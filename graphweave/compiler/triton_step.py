@@ -101,7 +101,7 @@ class TritonStep(RegionStep):
             order = formats.by_degree(*grouped)
 
         def cut_into(cut: int) -> RowPieces:
-            return row_pieces(*grouped, cut, self._how.piece_size(index[m].numel()))
+            return row_pieces(*grouped, cut, self._how.piece_size(grouped[0].numel()))
 
         jobs = loaded.jobs(tensors, order, rows[0], self._how, cut_into)
         run(jobs, [(b, tensors[b.name]) for b in buffers if b.role is Role.total])

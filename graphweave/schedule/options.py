@@ -24,10 +24,10 @@ class Options:
     `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
     whose arrays together have at most `tile_bytes`.
 
-    Products by type, in kernels: of matrices of at most `typed_width` rows and columns; a gram of more than
-    `typed_gram` elements has a kernel of its own; of more than `typed_operand` elements, or of several blocks, rows are
-    read from memory; so are matrices, unless `own_matrices`. None is no bound. `half_products`: whether kernels multiply
-    numbers of half precision.
+    Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
+    than `typed_gram` elements has a kernel of its own. Rows of more than `typed_operand` elements, or of several
+    blocks, are read from memory; so are matrices, unless `own_matrices`. None is no bound. `half_products`: whether
+    kernels multiply numbers of half precision.
 
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
@@ -59,6 +59,6 @@ def options_for(target: Target, device: str = "cpu") -> Options:
     if target == "cpp":
         return Options()
     return Options(
-        stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 13,
+        stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
         typed_operand=256, own_matrices=False, half_products=True, target=target, device=device,
     )  # fmt: skip

@@ -44,7 +44,13 @@ def apart(program: Program, options: Options) -> frozenset[Ref]:
     if options.typed_gram is None:
         return frozenset()
     grams = (ref for ref, node in enumerate(program.nodes) if isinstance(node, Gram) and is_walked(program, ref))
-    return frozenset(ref for ref in grams if numel(type_of(program, ref).shape) > options.typed_gram)
+    return frozenset(ref for ref in grams if _room(program, ref) > options.typed_gram)
+
+
+def _room(program: Program, ref: Ref) -> int:
+    """Elements of a gram in registers: sides are powers of two there, and a small block takes as much as one of 512."""
+    i, j = (1 << (n - 1).bit_length() for n in type_of(program, ref).shape[-2:])
+    return blocks_of(program, ref) * max(i * j, 512)
 
 
 def stored_operands(program: Program, ref: Ref, options: Options) -> Iterator[Ref]:

@@ -37,6 +37,12 @@ DOT = 16
 LARGEST_ARRAY = 1 << 13
 """Elements of an array of a row, or of an edge, that the registers of a program hold."""
 
+LARGEST_GRAM = 1 << 12
+"""Elements of a gram that registers hold beside what else a program does."""
+
+FEWEST = 512
+"""Elements of a gram's block, at least: a smaller one takes as many registers, since every warp has a copy."""
+
 RUN = 512
 """Elements of each array in a program, where its arrays are cut."""
 
@@ -71,7 +77,7 @@ def parts_of(kernel: Kernel, arrays: Mapping[str, Array], sums: Mapping[str, Sum
     """How the programs of a row share out its arrays: a single one does all, if it can."""
     if any(buffer.role is Role.total for buffer in kernel.buffers):
         return Parts()
-    wide = [found for name, found in sums.items() if arrays[name].numel > LARGEST_ARRAY]
+    wide = [found for found in sums.values() if _room(found.gram, arrays) > LARGEST_GRAM]
     if len(wide) == 1 and wide[0].copy is not None:
         tiles = _tiles(wide[0].gram, arrays)
         return Parts(tiles.blocks * tiles.rows * tiles.columns, gram=tiles)
@@ -84,6 +90,11 @@ def gram_extents(gram: TileGram, arrays: Mapping[str, Array]) -> tuple[int, int]
     names = (place.buffer if isinstance(place, Rows) else place for place in (gram.x, gram.y))
     i, j = (arrays[name].numel // gram.blocks for name in names)
     return i, j
+
+
+def _room(gram: TileGram, arrays: Mapping[str, Array]) -> int:
+    i, j = gram_extents(gram, arrays)
+    return gram.blocks * max(padded(i) * padded(j), FEWEST)
 
 
 def padded(n: int) -> int:

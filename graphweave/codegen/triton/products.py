@@ -28,8 +28,12 @@ LARGEST = 1 << 14
 COLUMNS = 128
 """Columns of a result that is stored from registers, at most."""
 
+WHOLE = 1 << 12
+"""Elements of a matrix by which rows in registers are multiplied in one step."""
+
 STEP = 32
-"""Rows of a matrix that are multiplied at a time, where rows are read part by part."""
+"""Rows of a larger matrix that are multiplied at a time. In full precision, which has no matrix instructions, 64 do not
+fit into the registers: for sm_80 some KB a thread are spilled (Triton 3.9)."""
 
 
 def takes_one_row(kernel: Kernel) -> bool:
@@ -182,7 +186,7 @@ def _cuts(scope: Scope, gram: TileGram) -> list[_Cut]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """Rows of a tile: an array in registers, [count, padded], or where `padded` is 0 the numbers of rows in `buffer`."""
+    """Rows of a tile: an array in registers, [count, padded], or if `padded` is 0 the numbers of rows in `buffer`."""
 
     text: str
     numel: int
@@ -191,13 +195,11 @@ class _Operand:
     buffer: str
 
     def part(self, scope: Scope, tile: Tile, at: str, first: int | str, limit: int, size: int) -> str:
-        """[count, size] elements of each row from first + at on, 0 from first + limit on. `at` is a multiple of size."""
+        """[count, size] elements of each row from first + at on, 0 from first + limit on; `at` is a multiple of size."""
         if not self.padded:
             lanes = f"({at} + tl.arange(0, {size}))"
-            address = (
-                f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel} + {first} + {lanes}[None, :]"
-            )
-            return f"tl.load({address}, mask={tile.ok}[:, None] & ({lanes} < {limit})[None, :], other=0.0)"
+            rows = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel}"
+            return f"tl.load({rows} + {first} + {lanes}[None, :], mask={tile.ok}[:, None] & ({lanes} < {limit})[None, :], other=0.0)"
         if size == self.padded:
             return self.text
         parts = self.padded // size
@@ -264,14 +266,12 @@ class _Matrix:
 
 
 def _steps(x: _Operand, out: _Operand, i: int, j: int) -> tuple[int, int]:
-    """How many rows and columns of the matrix are multiplied in one step.
-
-    A result in registers has all columns; rows in registers are multiplied as a whole unless the matrix is too large.
-    """
-    whole, columns = padded(i), padded(j)
+    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers."""
+    step, columns = padded(i), padded(j)
     if not out.padded:
-        columns = min(columns, COLUMNS if not x.padded else max(padded(1), LARGEST // whole))
-    step = whole if x.padded and whole * columns <= LARGEST else min(whole, STEP)
+        columns = min(columns, COLUMNS)
+    if not x.padded or step * columns > WHOLE:
+        step = min(step, STEP)
     if step * columns > LARGEST:
         raise IRError(f"a matrix of {i} x {j} is too large for the registers of a Triton kernel.")
     return step, columns
@@ -305,9 +305,7 @@ def _dot(scope: Scope, x: str, y: str, total: str, acc: str, dtypes: tuple[DType
     if half is None:
         return f"tl.dot({x}, {y}, {total}, input_precision=PRECISION, out_dtype={acc})"
     scope.helpers.add("gw_dot_half")
-    x, y = (
-        text if dtype is half else f"({text}).to({ttype(half)})" for text, dtype in zip((x, y), dtypes, strict=True)
-    )
+    x, y = (text if t is half else f"({text}).to({ttype(half)})" for text, t in zip((x, y), dtypes, strict=True))
     return f"gw_dot_half({x}, {y}, {total})"
 
 

@@ -64,7 +64,7 @@ class Scope:
     held: dict[str, Held] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
     loaded: dict[tuple[str, tuple[Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
-    parts: Parts = Parts()
+    parts: Parts = field(default_factory=Parts)
     count: int = 0  # of names made so far
 
     # ------------------------------------------------------------ names
