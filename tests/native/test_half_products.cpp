@@ -30,7 +30,7 @@ static void check_tile(int n) {
   for (int i = 0; i < B * K * J; ++i) w[i] = W(ws[i]);
   std::vector<int32_t> order(n);  // rows in another order
   for (int i = 0; i < n; ++i) order[i] = n - 1 - i;
-  std::vector<gw_element<H>> packed(B * gw_elements<H>(K) * gw_columns(J));
+  std::vector<gw_packed<H>> packed(B * gw_elements<H>(K) * gw_columns(J));
   gw_pack_matrices<H, B, K, J, TRANSPOSED>(packed.data(), w.data());
   const gw_rows_of_tile<const X, int32_t> rows{x.data(), order.data()}, others{y.data(), nullptr};
   const gw_rows_of_tile<Out, int32_t> to{out.data(), order.data()}, there{plain.data(), nullptr};
