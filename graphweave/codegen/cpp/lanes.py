@@ -17,10 +17,10 @@ from graphweave.codegen.cpp.expr import expression, folded
 from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
-from graphweave.core.types import HALF, DType, Fold, Op
+from graphweave.core.types import EXPENSIVE, HALF, DType, Fold, Op
 from graphweave.ir.loop.nodes import Accum, Call, CastTo, Comment, Expr, FoldLanes, Lanes, Let, Stmt, Store
 from graphweave.ir.loop.types import POSITION, identity
-from graphweave.ir.loop.walk import expressions, statements
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
 if TYPE_CHECKING:
     from graphweave.codegen.cpp.stmt import Printer
@@ -102,7 +102,7 @@ def vector_of(p: Printer, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
 def print_lanes(p: Printer, stmt: Lanes) -> None:
     loops = innermost_last(nest(p, stmt.lanes, stmt.body, ()))
     used = lanes_used(stmt.body, ())
-    if not loops or loops[-1][1] < SHORT or not _fits(p, stmt, loops[-1]):
+    if not loops or not (_is_long(loops[-1], stmt.body) and _fits(p, stmt, loops[-1])):
         with opened(p, loops, stmt.lanes, used), p.w.block("") if not loops else nullcontext():
             p.body(stmt.body)
         return
@@ -121,6 +121,12 @@ def _values(stmt: Stmt) -> tuple[Expr, ...]:
         case Store(value=value) | Accum(value=value):
             return (value,)
     return expressions(stmt)
+
+
+def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
+    """Whether a loop has lanes enough for vectors; 2 are enough of what is dear or would be a branch."""
+    calls = (part for stmt in statements(body) for expr in _values(stmt) for part in subexpressions(expr))
+    return loop[1] >= SHORT or any(isinstance(c, Call) and c.op in EXPENSIVE | {Op.where} for c in calls)
 
 
 def _fits(p: Printer, stmt: Lanes, loop: Loop) -> bool:
@@ -162,6 +168,7 @@ def vector_loop(
                 body(replace(vector, values=set()))
         return
     rest = p.scope.names.derived(width, "there")
+    pieces = pieces or extent * size % 16 == 0
     with w.block(f"gw_over<{extent}, {size}{', true' * pieces}>([&](auto gw_part, int64_t {c}) GW_BODY", "});"):
         w.line(f"constexpr int {width} = gw_part.lanes, {rest} = gw_part.there;")
         body(replace(vector, values=set(), rest=rest))

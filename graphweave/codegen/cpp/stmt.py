@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, row_offset
 from graphweave.codegen.cpp.half_products import pack_for_row
-from graphweave.codegen.cpp.lanes import print_fold, print_lanes
+from graphweave.codegen.cpp.lanes import SHORT, print_fold, print_lanes
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
 from graphweave.codegen.cpp.raising import print_raise
@@ -124,7 +124,8 @@ class Printer:
         """Whether an array without rows ends with a line of the cache, so that whole vectors may be stored to it."""
         sum_ = self.sums.get(array)
         in_place = sum_ is not None and sum_.copy is not None
-        return (array in self.local and not in_place) or array in self.totals
+        long = self.scope.arrays[array].numel >= SHORT
+        return array in self.totals or (long and array in self.local and not in_place)
 
     def bind(self, name: str, dtype: DType) -> str:
         """Forget what an earlier block knew of `name`, whose scope has ended."""
@@ -293,6 +294,6 @@ class Printer:
 
 
 def _whole_lines(numel: int, dtype: DType) -> int:
-    """Elements of an array that fills lines of the cache, for `numel` of them."""
-    line = _LINE // dtype.itemsize
+    """Elements of an array that fills lines of the cache, for `numel` of them; few are no vectors."""
+    line = _LINE // dtype.itemsize if numel >= SHORT else 1
     return max(1, -(-numel // line)) * line

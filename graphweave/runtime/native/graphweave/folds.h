@@ -53,6 +53,8 @@ template <class F, class V>
 GW_INLINE gw_element<V> gw_across(V v, F fold) {
   if constexpr (gw_count<V> == 2)
     return fold(v[0], v[1]);
+  else if constexpr (sizeof(V) == 16 && gw_count<V> == 4)
+    return fold(fold(v[0], v[2]), fold(v[1], v[3]));
   else
     return gw_across(fold(gw_low(v), gw_high(v)), fold);
 }

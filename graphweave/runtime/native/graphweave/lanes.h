@@ -278,6 +278,13 @@ GW_INLINE gw_vec<T, W> gw_load_numbers(const T* p) {
     gw_vec<T, W> v;
     memcpy(&v, p, sizeof v);
     return v;
+  } else if constexpr (K * sizeof(T) < 16 && K < 4) {  // so that an array of so few may be registers
+    gw_vec<T, W> v{};
+#pragma GCC unroll 4
+    for (int i = 0; i < K; ++i) v[i] = p[i];
+    return v;
+  } else if constexpr (K * sizeof(T) % 16 == 0 && (K == W / 2 || K == W / 4)) {
+    return gw_joined(gw_load_numbers<W / 2, K>(p), gw_vec<T, W / 2>{});
 #if defined(GW_MASKED_MEMORY)
   } else if constexpr (sizeof(T) * W >= 16) {
     return (gw_vec<T, W>)gw_first_of<sizeof(T), W, K>(p);
@@ -295,6 +302,9 @@ GW_INLINE void gw_store_numbers(T* p, V v) {
     return;
   } else if constexpr (K >= W) {
     memcpy(p, &v, sizeof v);
+  } else if constexpr (K * sizeof(T) < 16 && K < 4) {
+#pragma GCC unroll 4
+    for (int i = 0; i < K; ++i) p[i] = v[i];
 #if defined(GW_MASKED_MEMORY)
   } else if constexpr (sizeof v >= 16) {
     gw_put_first<sizeof(T), K>(p, v);
@@ -544,7 +554,11 @@ GW_INLINE V gw_ceil(V x) {
   GW_INLINE gw_vec<number, width> gw_ceil(gw_vec<number, width> a) {                                       \
     return (gw_vec<number, width>)call((raw)a, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);                 \
   }
-#if defined(__SSE2__)
+#if defined(__SSE2__)  // of numbers too: the compiler would branch
+GW_INLINE float gw_larger(float a, float b) { return _mm_cvtss_f32(_mm_max_ss(_mm_set_ss(a), _mm_set_ss(b))); }
+GW_INLINE float gw_smaller(float a, float b) { return _mm_cvtss_f32(_mm_min_ss(_mm_set_ss(a), _mm_set_ss(b))); }
+GW_INLINE double gw_larger(double a, double b) { return _mm_cvtsd_f64(_mm_max_sd(_mm_set_sd(a), _mm_set_sd(b))); }
+GW_INLINE double gw_smaller(double a, double b) { return _mm_cvtsd_f64(_mm_min_sd(_mm_set_sd(a), _mm_set_sd(b))); }
 GW_LARGER(float, 4, __m128, _mm_max_ps, _mm_min_ps, _mm_sqrt_ps)
 GW_LARGER(double, 2, __m128d, _mm_max_pd, _mm_min_pd, _mm_sqrt_pd)
 #endif
