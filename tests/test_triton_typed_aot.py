@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed, summed
+from graphweave.codegen.triton.typed import FoldProgram, print_fold, summed
 from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
 from graphweave.compiler import triton_typed
 from graphweave.compiler.build import build_inference
@@ -53,13 +53,6 @@ def check(found: Resources, capability: int) -> None:
 def test_kernels_stay_in_registers(capability: int, case: tuple[int, int, int, DType, str, bool, str]) -> None:
     blocks, k, j, dtype, precision, transposed, index = case
     x, sums, constant = POINTERS[dtype], POINTERS[summed(dtype)], "constexpr"
-    matmul, gram = TypedProgram("matmul", blocks, k, j, dtype, transposed), TypedProgram("gram", blocks, k, j, dtype)
-    types = [x, x, x, index, index, index, TABLES, TABLES, constant, constant]
-    constants = {"M": triton_typed.ROWS, "PRECISION": precision}
-    check(compile_text(print_typed(matmul), matmul.name, types, constants, capability, warps=8), capability)
-    types = [x, x, sums, index, index, index, TABLES, TABLES, TABLES, "i32", constant, constant]
-    constants = {"M": triton_typed.TERMS, "PRECISION": precision}
-    check(compile_text(print_typed(gram), gram.name, types, constants, capability, warps=8), capability)
     scatter = ScatterProgram(blocks, k, j, dtype, transposed, blocks)
     types = [x, x, x, sums, index, index, index, index, TABLES, TABLES, TABLES, constant, constant]
     constants = {"M": triton_typed.PAIRS, "PRECISION": precision}
