@@ -23,7 +23,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.runtime.triton_kernel import interpreted
 from graphweave.schedule.options import options_for
 from graphweave.schedule.regions import Region
-from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
+from graphweave.testing.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from tests.program_support import in_order
 from tests.test_triton_typed import TYPES
 from tests.test_typed_kernels import DTYPES, close, draw, want_gram, want_product
@@ -149,38 +149,24 @@ def test_sums_of_half_precision_are_rounded_once() -> None:
 
 # ---------------------------------------------------------------- what kernels hold, and what they read
 
-HEAD = """space V = s0
+OWN_MATRIX = """space V = s0
 space R = s1
 space E = s2
 %0: E[] i64 = input src
 %1: E[] i64 = input t
-%2: V[{b}{k}] {f} = input x
-%3: R[{b}{k}, {j}] {f} = input w
+%2: V[17] f32 = input x
+%3: R[17, 33] f32 = input w
 %4: E -> V = map %0 to V
 %5: E -> R = map %1 to R
-%6: E[{b}{j}] {f} = input y
+%6: E[17] f32 = pull %2, %4
+%7: R[17, 33] f32 = tanh %3
+%8: E[33] f32 = matmul %6, %7, %5
+return %8, %7
 """
-COMPUTED = """%7: E[{b}{k}] {f} = pull %2, %4
-%8: E[{ones}] {f} = input s
-%9: E[{b}{k}] {f} = mul %7, %8
-%10: E[{b}{j}] {f} = matmul %9, %3, %5
-%11: R[{b}{k}, {j}] {f} = gram %9, %6, %5
-return %10, %11
-"""
-OWN_MATRIX = """%7: E[{k}] {f} = pull %2, %4
-%8: R[{k}, {j}] {f} = tanh %3
-%9: E[{j}] {f} = matmul %7, %8, %5
-return %9, %8
-"""
-
-
-def program(body: str, blocks: int, k: int, j: int, dtype: DType) -> Program:
-    b, ones = ("", "1") if blocks == 1 else (f"{blocks}, ", "1, 1")
-    return parse((HEAD + body).format(b=b, k=k, j=j, f=dtype.value, ones=ones))
 
 
 def check_computed(blocks: int, k: int, j: int, dtype: torch.dtype) -> Executable:
-    executable = by_kernels(program(COMPUTED, blocks, k, j, DTYPES[dtype]))
+    executable = by_kernels(computed_rows(blocks, k, j, DTYPES[dtype]))
     b, (types, num) = (blocks,) if blocks > 1 else (), TYPES["skewed"]
     x, w, y = draw(11, blocks, k, dtype=dtype), draw(num, blocks, k, j, dtype=dtype), draw(90, blocks, j, dtype=dtype)
     s, src = draw(90, 1, 1, dtype=dtype), torch.arange(90) * 7 % 11
@@ -211,10 +197,10 @@ def test_wide_rows_are_stored_before_they_are_multiplied() -> None:
 
 @needs_interpreter
 def test_matrices_are_made_by_a_kernel_before() -> None:
-    executable = by_kernels(program(OWN_MATRIX, 1, 17, 33, DType.f32))
+    executable = by_kernels(parse(OWN_MATRIX))
     types, num = TYPES["skewed"]
     x, w, src = draw(11, 17, dtype=torch.float32), draw(num, 17, 33, dtype=torch.float32), torch.arange(90) % 11
-    given = {"x": x, "w": w, "src": src, "t": types, "y": torch.empty(90, 33)}
+    given = {"x": x, "w": w, "src": src, "t": types}
     product, made_of = executable(in_order(executable.plan.program, given))
     torch.testing.assert_close(made_of, w.tanh(), rtol=1e-5, atol=1e-6)
     close(product.unsqueeze(1), want_product(x[src].unsqueeze(1), w.double().tanh().unsqueeze(1), types), 17)
