@@ -60,6 +60,7 @@ KERNELS = {
     "node_mlp_31_33": node_mlp(31, 33),
     "node_mlp_16_5_f64": node_mlp(16, 5, DType.f64),
     "row_sums_7_17": row_sums(7, 17),
+    "node_mlp_40_70_f64": node_mlp(40, 70, DType.f64),
 }
 
 

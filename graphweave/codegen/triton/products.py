@@ -195,11 +195,12 @@ class _Operand:
     buffer: str
 
     def part(self, scope: Scope, tile: Tile, at: str, first: int | str, limit: int, size: int) -> str:
-        """[count, size] elements of each row from first + at on, 0 from first + limit on; `at` is a multiple of size."""
+        """[count, size] elements of each row from first + at on, 0 from first + limit; `at` is a multiple of size."""
         if not self.padded:
             lanes = f"({at} + tl.arange(0, {size}))"
             rows = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel}"
-            return f"tl.load({rows} + {first} + {lanes}[None, :], mask={tile.ok}[:, None] & ({lanes} < {limit})[None, :], other=0.0)"
+            inside = f"{tile.ok}[:, None] & ({lanes} < {limit})[None, :]"
+            return f"tl.load({rows} + {first} + {lanes}[None, :], mask={inside}, other=0.0)"
         if size == self.padded:
             return self.text
         parts = self.padded // size
