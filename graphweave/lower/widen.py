@@ -61,7 +61,9 @@ def _operands(kernel: Kernel) -> dict[str, DType]:
     """Arrays of a tile that are only stored to and multiplied: products take half precision as it is."""
     everything = list(statements(kernel.body))
     others = {s.buffer for s in everything if isinstance(s, Accum)}
-    return {s.name: s.dtype for s in everything if isinstance(s, TileArray) and s.dtype in HALF and s.name not in others}
+    return {
+        s.name: s.dtype for s in everything if isinstance(s, TileArray) and s.dtype in HALF and s.name not in others
+    }
 
 
 def _casts_to_half(kernel: Kernel) -> bool:

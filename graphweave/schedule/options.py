@@ -26,8 +26,7 @@ class Options:
 
     Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
     than `typed_gram` elements has a kernel of its own. Rows of more than `typed_operand` elements, or of several
-    blocks, are read from memory; so are matrices, unless `own_matrices`. None is no bound. `half_products`: whether
-    kernels multiply numbers of half precision.
+    blocks, are read from memory; so are matrices, unless `own_matrices`. None is no bound.
 
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
@@ -47,7 +46,6 @@ class Options:
     typed_gram: int | None = None
     typed_operand: int | None = None
     own_matrices: bool = True
-    half_products: bool = True
     target: Target = "cpp"
     device: str = "cpu"
 
@@ -60,5 +58,5 @@ def options_for(target: Target, device: str = "cpu") -> Options:
         return Options()
     return Options(
         stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
-        typed_operand=256, own_matrices=False, half_products=True, target=target, device=device,
+        typed_operand=256, own_matrices=False, target=target, device=device,
     )  # fmt: skip
