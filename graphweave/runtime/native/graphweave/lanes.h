@@ -10,9 +10,7 @@
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
-#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic ignored "-Wpsabi"  // everything here is inlined: no vector is passed by any ABI
-#endif
 
 template <class T, int W>
 using gw_vec = typename gw_vector<T, W>::type;
@@ -182,7 +180,10 @@ GW_INLINE auto gw_converted(V v) {
     return v;
 #if defined(__AVX2__)
   } else if constexpr (sizeof(From) == 1 && sizeof(T) == 4 && std::is_integral_v<T> && W == 8) {
-    const __m128i bytes = _mm_cvtsi64_si128((long long)v);
+    __m128i bytes = _mm_cvtsi64_si128((long long)v);
+#if !defined(__clang__)
+    asm("" : "+x"(bytes));  // from memory and under a mask, GCC 12 fails: "could not split insn"
+#endif
     return (gw_vec<T, W>)(std::is_signed_v<From> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
 #endif
 #if defined(__AVX512F__)
