@@ -324,8 +324,8 @@ def test_bad_bodies_are_refused(body: str) -> None:
         "edges k in by_dst[v] { alloc a: f32[2] a[{0}] max= 1.0:f32 }",
         _TILE % "matmul r = q, w of t1 gram t = r, q of t1 edges k in by_dst[v] of t1 { r[k, {0}] = p[k, {0}] }",
         _TILE % "matmul r = p, w of t1 gram t = p, r of t1",
-        _TILE
-        % "array h: bf16[t1; 4] array i: bf16[t1; 1] matmul i = h, w of t1 matmul r = h, w of t1 gram t = i, h of t1",
+        _TILE % "array h: bf16[t1; 4] array i: bf16[t1; 1] matmul i = h, w of t1 gram t = i, h of t1",
+        _TILE % "array h: bf16[t1; 4] matmul r = h, w of t1 gram t = r, h of t1",
     ],
 )
 def test_fine_bodies_are_accepted(body: str) -> None:

@@ -206,6 +206,20 @@ def test_matrices_are_made_by_a_kernel_before() -> None:
     close(product.unsqueeze(1), want_product(x[src].unsqueeze(1), w.double().tanh().unsqueeze(1), types), 17)
 
 
+@needs_interpreter
+def test_a_constant_is_an_operand() -> None:
+    text = (
+        OWN_MATRIX[: OWN_MATRIX.index("%7")]
+        + "%7: E[1] f32 = const 0.5\n%8: R[17, 1] f32 = gram %6, %7, %5\nreturn %8\n"
+    )
+    executable = by_kernels(parse(text))
+    types, num = TYPES["skewed"]
+    x, src = draw(11, 17, dtype=torch.float32), torch.arange(90) % 11
+    given = {"x": x, "w": torch.empty(num, 17, 33), "src": src, "t": types}
+    (gram,) = executable(in_order(executable.plan.program, given))
+    close(gram, torch.zeros(num, 17, 1).double().index_add(0, types, 0.5 * x[src].double().unsqueeze(2)), 90)
+
+
 def test_a_narrow_gram_shares_a_kernel_and_a_wide_one_does_not() -> None:
     assert len(kernels_of(made(1, 64, 64, DType.f32, frozenset()))) == 1
     kernels = kernels_of(made(1, 128, 64, DType.f32, frozenset()))
