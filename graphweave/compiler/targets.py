@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from graphweave.compiler.cpp_push import CppPushStep
 from graphweave.compiler.cpp_step import CppStep
+from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.triton_step import TritonStep
 from graphweave.schedule.options import Target
 
-STEPS: dict[Target, type[RegionStep]] = {"cpp": CppStep, "triton": TritonStep}
+_STEPS: dict[Target, type[RegionStep]] = {"cpp": CppStep, "triton": TritonStep}
+_PUSHES: dict[Target, type[RegionStep]] = {"cpp": CppPushStep}
+
+
+def step_of(plan: KernelPlan, target: Target) -> type[RegionStep]:
+    return (_STEPS if plan.lowered.types is None else _PUSHES)[target]

@@ -24,6 +24,15 @@ class TypedPieces:
     num_all: int
     divided: tuple[tuple[int, int, int], ...]
 
+    def rows_of(self, targets: Tensor) -> Tensor:
+        """The row of each row or piece."""
+        if not self.divided:
+            return targets
+        own = torch.arange(self.num_all, dtype=targets.dtype)
+        for row, first, last in self.divided:
+            own[first:last] = row
+        return own.index_select(0, targets)
+
     def folded(self, out: Tensor) -> Tensor:
         """`out` [rows and pieces, ...] -> [rows, ...]: pieces are added to their rows, in a fixed order."""
         for row, first, last in self.divided:

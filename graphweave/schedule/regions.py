@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, is_light, is_push, needs, on_edges, space_of
+from graphweave.analysis.cones import Needs, is_light, is_push, map_type, needs, on_edges, space_of
 from graphweave.analysis.row_products import row_products
 from graphweave.analysis.statistics import Statistics
-from graphweave.analysis.typed import call_operands
+from graphweave.analysis.typed import call_operands, pushed_product
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -87,7 +87,12 @@ def schedule(
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
-        if g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
+        pushed = pushed_product(program, g.members[0]) if g.rows is None else None
+        push = program.nodes[g.members[0]]
+        if pushed is not None and isinstance(push, Push) and options.target == "cpp":
+            rows = map_type(program, push.map).cod
+            steps.append(Region(rows, push.map, (pushed.ref, *g.members), tuple(g.members)))
+        elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
             steps.extend(Call(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))

@@ -107,9 +107,11 @@ class Printer:
             case Lanes():
                 self._lanes(stmt)
             case Edges():
-                self._edges(stmt)
+                with self._walk_of(stmt):
+                    self._edges(stmt)
             case Tiles():
-                self._tiles(stmt)
+                with self._walk_of(stmt):
+                    self._tiles(stmt)
             case TileArray():
                 self._tile_array(stmt)
             case TileRows():
@@ -310,6 +312,16 @@ class Printer:
 
     # ------------------------------------------------------------ edges
 
+    @contextmanager
+    def _walk_of(self, stmt: Edges | Tiles) -> Iterator[None]:
+        """Where the edges of a position begin and end; those of the row are known."""
+        if stmt.row == self.row or (isinstance(stmt, Edges) and stmt.tile is not None):
+            yield
+            return
+        with self.w.block(""):
+            self._edges_of(stmt.csr, stmt.row)
+            yield
+
     def _edges(self, stmt: Edges) -> None:
         k, names = self._bind(stmt.k, POSITION), self.scope.names
         walked = stmt.csr if stmt.tile is None else stmt.tile
@@ -337,10 +349,13 @@ class Printer:
 
     def edges_of_row(self) -> None:
         """Where the edges of the row begin and end, in each CSR that is walked."""
-        names, row = self.scope.names, self.scope.names.of(self.row)
         for csr in self.walked:
-            indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
-            self.w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
+            self._edges_of(csr, self.row)
+
+    def _edges_of(self, csr: str, row: str) -> None:
+        names, at = self.scope.names, self.scope.names.of(row)
+        indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
+        self.w.line(f"const int64_t {begin} = {indptr}[{at}], {end} = {indptr}[{at} + 1];")
 
     # ------------------------------------------------------------ tiles
 

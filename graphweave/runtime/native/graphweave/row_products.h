@@ -64,17 +64,18 @@ struct gw_times {
   }
 };
 
-template <bool NARROW, int K, int J, class T, class Op>
+template <bool NARROW, bool ADD, int K, int J, class T, class Op>
 GW_APART void gw_rows_times(const Op& op, int64_t rows) {
   if constexpr (NARROW)
     gw_narrow_product<K, J, T>(op, rows);
   else
-    gw_product<J, T>(op, rows, false);
+    gw_product<J, T>(op, rows, ADD);
 }
 
-// out[k][b][j] = sum over i of x[k][b][i] * w[b][i][j], n rows k of at most MOST; of narrow rows `w` is [j][i]. `known`
-// positions have an index, from the first on. With `streams` the results go past the cache.
-template <int B, int K, int J, int MOST, class T, class X, class Out>
+// out[k][b][j] = (ADD ? out[k][b][j] : 0) + sum over i of x[k][b][i] * w[b][i][j], n rows k of at most MOST; of narrow
+// rows `w` is [j][i], but where they are added to. `known` positions have an index, from the first on. With `streams`
+// the results go past the cache; those that are added to are in it.
+template <int B, int K, int J, int MOST, bool ADD, class T, class X, class Out>
 GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known, bool streams) {
   constexpr bool lines = J * sizeof(T) % 64 == 0;  // of the cache
   constexpr bool stages = !lines && B * J * sizeof(T) % 64 == 0 && B * J * sizeof(T) <= gw_staged_up_to;
@@ -86,9 +87,9 @@ GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known,
     into[i] = stages && streams ? stage + i * B * J : out.row(i, B * J);
   }
   for (int64_t b = 0; b < B; ++b)
-    gw_rows_times<gw_is_narrow<T, J>(), K, J, T>(
+    gw_rows_times<!ADD && gw_is_narrow<T, J>(), ADD, K, J, T>(
         gw_times<T, X, Out, B, K, J, MOST>{from, into, b * K, b * J, w + b * K * J, lines && streams,
-                                           (lines || stages) && streams, x, out, known},
+                                           ADD || ((lines || stages) && streams), x, out, known},
         n);
   if (stages && streams)
     for (int64_t i = 0; i < n; ++i) gw_stream(out.row(i, B * J), into[i], B * J * sizeof(T));
