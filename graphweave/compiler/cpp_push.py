@@ -67,10 +67,17 @@ class CppPushStep(CppStep):
         arrays = [table(binding) for binding in self._formats]
         walked = [getattr(found, csr) for csr in CSRS[:-1]] + [found.edges]
         heads = tuple(t.data_ptr() for t in walked)
-        sizes = (*self._own_sizes(found), *rows, *(0 for _ in CSRS))
+        sizes = (*_own_sizes(found), *rows, *(0 for _ in CSRS))
         chunks = torch.arange(found.block.numel())
         return self._kernel(wide), heads, [a.data_ptr() for a in arrays], chunks, sizes, found.pieces, (found, arrays)
 
-    @staticmethod
-    def _own_sizes(found: TypedBlocks) -> tuple[int, int, int]:
-        return found.block.numel() - 1, found.group_type.numel(), found.pair_target.numel()
+    def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+        found, _ = self._formats_for(rows, indices)[-1]
+        own = _own_sizes(found)
+        positions = found.pieces.num_all, own[1], own[2], found.order.numel()
+        sizes = dict(zip(self.plan.lowered.kernel.sizes, (*own, *rows), strict=True))
+        return sizes, dict(zip(CSRS, positions, strict=True))
+
+
+def _own_sizes(found: TypedBlocks) -> tuple[int, int, int]:
+    return found.block.numel() - 1, found.group_type.numel(), found.pair_target.numel()

@@ -13,7 +13,6 @@ from graphweave.analysis.typed import PushedProduct, call_operands, gathered, ma
 from graphweave.compiler import products
 from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
-from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Push, Ref
@@ -21,9 +20,9 @@ from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 from graphweave.schedule.options import Options, Target
 
-_CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram], type[TypedScatter]]] = {
-    "cpp": (TypedProduct, TypedGram, TypedScatter),
-    "triton": (TritonProduct, TritonGram, TritonScatter),
+_CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram]]] = {
+    "cpp": (TypedProduct, TypedGram),
+    "triton": (TritonProduct, TritonGram),
 }
 
 
@@ -43,7 +42,7 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
     elif isinstance(node, Gram) and node.map is not None:
         run = _typed_gram(program, ref, node, node.map, options)
     elif isinstance(node, Push) and pushed is not None:
-        run = _pushed(program, ref, pushed, node.map, options)
+        run = _pushed(program, ref, pushed, node.map)
     else:
         return None
     names = call_operands(program, ref)
@@ -88,19 +87,18 @@ def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref, options: Options
     return run
 
 
-def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: Options) -> _Run:
+def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref) -> _Run:
     node, scale, t = pushed.product, pushed.scale, type_of(program, ref)
     assert node.map is not None
     rows, types, along = _Rows.of(program, node.x), _Map.of(program, node.map), _Map.of(program, m)
-    matrix = matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    scatter = _CALLS[options.target][2](numel(blocks), k, j, t.dtype, matrix.transposed)
+    scatter = TritonScatter(numel(blocks), k, j, t.dtype)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
         ends = types.index(given, counts), along.index(given, counts)
         scales = None if scale is None else given[scale].reshape(-1)
-        out = scatter(value, given[matrix.w], *ends, gather, scales)
+        out = scatter(value, given[node.w], *ends, gather, scales)
         return out.view(out.shape[0], *t.shape)
 
     return run

@@ -81,6 +81,11 @@ class RegionStep:
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         raise NotImplementedError
 
+    def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+        """The kernel's sizes, and the positions of each CSR, in a call."""
+        kernel = self.plan.lowered.kernel
+        return dict(zip(kernel.sizes, rows, strict=True)), {csr.name: indices[0].numel() for csr in kernel.csrs}
+
     # -------------------------------------------------------- formats
 
     def _is_wide(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> bool:
@@ -101,9 +106,7 @@ class RegionStep:
         except IndexRangeError as error:
             raise of_map(error, self._program, index) from None
 
-    def _format(
-        self, binding: Format, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
-    ) -> Tensor:
+    def _format(self, binding: Format, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> Tensor:
         try:
             return self._checked_format(binding, index, counts, wide)
         except IndexRangeError as error:

@@ -9,9 +9,10 @@ from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.triton_step import TritonStep
 from graphweave.schedule.options import Target
 
-_STEPS: dict[Target, type[RegionStep]] = {"cpp": CppStep, "triton": TritonStep}
-_PUSHES: dict[Target, type[RegionStep]] = {"cpp": CppPushStep}
+STEPS: tuple[type[RegionStep], ...] = (CppStep, CppPushStep, TritonStep)
 
 
 def step_of(plan: KernelPlan, target: Target) -> type[RegionStep]:
-    return (_STEPS if plan.lowered.types is None else _PUSHES)[target]
+    if target == "triton":
+        return TritonStep
+    return CppStep if plan.lowered.types is None else CppPushStep

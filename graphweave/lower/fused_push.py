@@ -11,9 +11,8 @@ pairs of type and row: what edges of a pair send is summed before it is multipli
         array sums: f32[near; 64]
         edges p in pairs[g] of near {
           let v = pair_row[p]
-          alloc push_v: f32[64] = 0
-          edges k in csr[p] { let u = ...  push_v[c] sum= mul(s[e], x[u, c]) }
-          sums[p, c] = push_v[c]
+          sums[p, c] = 0
+          edges k in csr[p] { let u = ...  sums[p, c] sum= mul(s[e], x[u, c]) }
         }
         matmul out[pair_target] = out[pair_target] + sums, w[t] of near
       }
@@ -94,7 +93,8 @@ def fused_push(
     on_the_fly = {pushed.product.x} if read_along.map is not None else set()
     inner = replace(region, members=(sum_,), outputs=())
     own = (NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS)
-    draft = Draft(summed, inner, stored - on_the_fly, options, index, forced, own)
+    ahead = replace(options, prefetch_distance=_SIZE)  # sources come in no order, so that each is a miss
+    draft = Draft(summed, inner, stored - on_the_fly, ahead, index, forced, own)
     body = (*_zeros(draft, ref), _groups(draft, ref, sum_, pushed))
     parameters = draft.parameters
     csrs = tuple(Csr(csr) for csr in CSRS)
@@ -133,11 +133,11 @@ def _groups(draft: Draft, ref: Ref, sum_: Ref, pushed: PushedProduct) -> Stmt:
 
 def _pair(draft: Draft, sum_: Ref, array: TileArray) -> list[Stmt]:
     """Sums what the edges of a pair send, into its row of `array`."""
-    alloc = draft.row_array(sum_, 0.0)
+    lane, at = draft.names.lane(), (Var(_P),)
+    zero = Store(array.name, (*at, Var(lane)), Lit(0.0, array.dtype))
+    draft.row.at[sum_] = array.name, at
     walk = [replace(s, row=_P) if isinstance(s, Edges) else s for s in EdgeLoop(draft, [sum_], [sum_]).statements()]
-    lane, size = draft.names.lane(), array.shape[0]
-    copy = Store(array.name, (Var(_P), Var(lane)), Load(alloc.name, (Var(lane),)))
-    body: list[Stmt] = [alloc, *walk, Lanes(((lane, size),), (copy,))]
+    body: list[Stmt] = [Lanes(((lane, array.shape[0]),), (zero,)), *walk]
     if any(_reads_row(s) for s in statements(walk)):
         rows = draft.parameters.table(Table("pair_row"), NUM_PAIRS)
         body.insert(0, Let("v", draft.parameters.index, Load(rows, (Var(_P),))))

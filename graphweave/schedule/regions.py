@@ -87,11 +87,9 @@ def schedule(
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
-        pushed = pushed_product(program, g.members[0]) if g.rows is None else None
-        push = program.nodes[g.members[0]]
-        if pushed is not None and isinstance(push, Push) and options.target == "cpp":
-            rows = map_type(program, push.map).cod
-            steps.append(Region(rows, push.map, (pushed.ref, *g.members), tuple(g.members)))
+        fused = _fused_push(program, g.members[0]) if g.rows is None and options.target == "cpp" else None
+        if fused is not None:
+            steps.append(fused)
         elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
             steps.extend(Call(r) for r in sorted(g.members))
         else:
@@ -99,6 +97,14 @@ def schedule(
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
     return Schedule(tuple(steps), demanded | given)
+
+
+def _fused_push(program: Program, ref: Ref) -> Region | None:
+    """The kernel of a push that multiplies what it folds: a region of its own."""
+    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    if pushed is None or not isinstance(node, Push):
+        return None
+    return Region(map_type(program, node.map).cod, node.map, (pushed.ref, ref), (ref,))
 
 
 def demand(program: Program, given: frozenset[Ref], products: frozenset[Ref] = frozenset()) -> frozenset[Ref]:

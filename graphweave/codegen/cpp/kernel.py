@@ -26,7 +26,7 @@ from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
-from graphweave.ir.loop.walk import statements
+from graphweave.ir.loop.walk import csrs_around, statements
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
 _ALIGN = 64
@@ -87,8 +87,7 @@ class _Unit:
             self.scope.headers.add("threads")
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
-        around = {stmt.k: stmt.csr for stmt in edges if isinstance(stmt, Edges)}
-        self.walked = {stmt.csr: around.get(stmt.row) for stmt in edges}  # the CSR whose positions are its rows
+        self.walked = csrs_around(kernel)
         hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
         self.prefetching = {csr for csr, hint in hints if hint.shift is None} | gathering(kernel)
         adding = [s for s in statements(kernel.body) if isinstance(s, TileMatMul) and s.add is not None]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
+from graphweave.codegen.cpp.first_edge import FirstEdge, first_edge
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
 from graphweave.codegen.cpp.stream import begin_row, end_row
@@ -68,10 +69,15 @@ class Printer:
     sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
+    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by walks, and what adds in them
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
-            self._statement(stmt, body[i + 1 :])
+            begun = first_edge(body[i:], self.scope.arrays)
+            if begun is None:
+                self._statement(stmt, body[i + 1 :])
+            else:
+                self.begun[begun.walk] = self.begun[begun.adds] = begun
 
     def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
         """A pointer to row `variable` of each array that `rest` reads or writes there, kept out of the lane loops."""
@@ -104,6 +110,8 @@ class Printer:
                 self._raise(stmt)
             case FoldLanes():
                 self._fold_lanes(stmt)
+            case Lanes() if stmt in self.begun:
+                self._set_or_add(self.begun[stmt])
             case Lanes():
                 self._lanes(stmt)
             case Edges():
@@ -326,11 +334,22 @@ class Printer:
         k, names = self._bind(stmt.k, POSITION), self.scope.names
         walked = stmt.csr if stmt.tile is None else stmt.tile
         begin, end = names.derived(walked, "begin"), names.derived(walked, "end")
+        begun = self.begun.get(stmt)
+        if begun is not None:
+            self.w.line(f"if ({begin} == {end})")
+            self._statement(begun.zero, ())
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance, shift in sorted({(p.distance, p.shift or "") for p in stmt.prefetch}):
                 self._prefetch(stmt, distance, shift or None)
             self._pointers(stmt.k, stmt.body)
             self.body(stmt.body)
+
+    def _set_or_add(self, begun: FirstEdge) -> None:
+        k, begin = self.scope.names.of(begun.walk.k), self.scope.names.derived(begun.walk.csr, "begin")
+        with self.w.block(f"if ({k} == {begin})"):
+            self._lanes(begun.sets)
+        with self.w.block("else"):
+            self._lanes(begun.adds)
 
     def _array_pointer(self, array: str, k: str) -> None:
         """A pointer to the row of position `k` in a stash or tile array, whose first row is the first position's."""

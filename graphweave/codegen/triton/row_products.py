@@ -11,12 +11,12 @@ from graphweave.codegen.triton.names import ttype
 from graphweave.codegen.triton.products import DOT, LARGEST
 from graphweave.codegen.triton.scope import Scope
 from graphweave.core.errors import IRError
-from graphweave.ir.loop.nodes import TileGram, TileMatMul
+from graphweave.ir.loop.nodes import Rows, TileGram, TileMatMul
 
 
 def print_row_matmul(scope: Scope, stmt: TileMatMul, row: str) -> None:
     """`row` is the kernel's."""
-    assert isinstance(stmt.x, str) and isinstance(stmt.out, str)
+    assert isinstance(stmt.x, str) and isinstance(stmt.out, str) and not isinstance(stmt.add, Rows)
     if stmt.blocks != 1 or stmt.transposed or stmt.row is not None:
         raise IRError("a Triton kernel multiplies the rows of a tile by one matrix, as it lies.")
     w = scope.w

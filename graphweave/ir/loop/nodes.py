@@ -126,7 +126,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Accum:
-    """buffer[index] = fold(buffer[index], value), on an Alloc of the row, or on a `total` parameter (over all rows)."""
+    """buffer[index] = fold(buffer[index], value), on an Alloc of the row, at a position of a TileArray, or on a `total`
+    parameter (over all rows)."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -269,8 +270,8 @@ class TileMatMul:
     The sum is in the order of i, one rounding a term; of less than a vector of columns a target may sum by vectors of
     i. `w` is an input of shared data, an alloc of the row, or with `row`, a variable, that row of an input with rows;
     it has I * J elements, or if `transposed` J * I. With `add`, as `x` but [J], the sum begins with add[k, j] instead
-    of 0; its memory may be that of `out`. `Rows` are added to where they lie: `add` is `out`, in which something has been
-    stored before. With `blocks` = B the rows of x and out are B blocks, and so is w: out[k, b] = x[k, b] w[b].
+    of 0; its memory may be that of `out`. `Rows` are added to where they lie: `add` is `out`, in which something has
+    been stored before. With `blocks` = B the rows of x and out are B blocks, and so is w: out[k, b] = x[k, b] w[b].
     """
 
     tile: str

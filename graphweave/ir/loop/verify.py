@@ -155,12 +155,8 @@ class _Verifier:
 
     def _accum(self, stmt: Accum, scope: Scope, place: str) -> None:
         parameter = self.buffers.get(stmt.buffer)
-        if (
-            stmt.buffer in self.stashes
-            or stmt.buffer in scope.tile_arrays
-            or (parameter is not None and parameter.role is not Role.total)
-        ):
-            fail(place, f"'{stmt.buffer}' is not an alloc or a total.")
+        if stmt.buffer in self.stashes or (parameter is not None and parameter.role is not Role.total):
+            fail(place, f"'{stmt.buffer}' is neither an alloc or a tile's array nor a total.")
         if parameter is not None and parameter.fold is not stmt.fold:
             fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
         self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
@@ -245,7 +241,7 @@ class _Verifier:
             fail(place, f"a tile has at least one position (got {stmt.size}).")
         of_edges = any(csr != ROWS for csr, _ in scope.positions.values())
         if any(csr != ROWS for csr in scope.tiles.values()) or (stmt.row == self.kernel.row and of_edges):
-            fail(place, "tiles belong to a row or a position, not to a tile, or to the row where they are on an edge.")
+            fail(place, "tiles belong to a row, not to a tile or to another edge of the row.")
         inner = scope.inside()
         self._bind(stmt.tile, POSITION, inner, place)
         inner.enter(stmt.tile, stmt.csr)
