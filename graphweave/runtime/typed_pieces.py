@@ -1,4 +1,4 @@
-"""Long rows of a scatter of typed products, divided: a piece of one is a row of its own, added to it afterwards.
+"""Long rows of a fused push, divided: a piece of one is a row of its own, added to it afterwards.
 
 The kernel is the same, over an index that names pieces. Edges of a piece are of as few types as can be, since there is
 a product for each type in a row: all pieces of a row have hardly more products than it has undivided.
