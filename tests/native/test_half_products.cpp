@@ -32,10 +32,12 @@ static void check_tile(int n) {
   for (int i = 0; i < n; ++i) order[i] = n - 1 - i;
   std::vector<gw_packed<H>> packed(B * gw_elements<H>(K) * gw_columns(J));
   gw_pack_matrices<H, B, K, J, TRANSPOSED>(packed.data(), w.data());
-  const gw_rows_of_tile<const X, int32_t> rows{x.data(), order.data()}, others{y.data(), nullptr};
-  const gw_rows_of_tile<Out, int32_t> to{out.data(), order.data()}, there{plain.data(), nullptr};
-  gw_half_matmul<H, B, K, J, 19>(to, rows, packed.data(), gw_rows_of_tile<const Out, int32_t>{add.data(), nullptr}, n);
-  gw_half_matmul<H, B, K, J, 19>(there, rows, packed.data(), gw_rows_of_tile<const Out, int32_t>{nullptr, nullptr}, n);
+  const gw_rows_of_tile<const X, int32_t> rows{x.data(), order.data()};
+  const gw_rows_of_tile<const X, void> others{y.data()};
+  const gw_rows_of_tile<Out, int32_t> to{out.data(), order.data()};
+  const gw_rows_of_tile<Out, void> there{plain.data()};
+  gw_half_matmul<H, B, K, J, 19>(to, rows, packed.data(), gw_rows_of_tile<const Out, void>{add.data()}, n);
+  gw_half_matmul<H, B, K, J, 19>(there, rows, packed.data(), gw_rows_of_tile<const Out, void>{nullptr}, n);
   gw_half_gram<H, B, K, J, 19>(gram.get(), rows, others, n, true);
   for (int t = 0; t < n; ++t)
     for (int b = 0; b < B; ++b)

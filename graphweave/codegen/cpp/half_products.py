@@ -78,7 +78,7 @@ def print_half(p: Printer, stmt: TileMatMul | TileGram, half: DType) -> None:
         return
     if _packed_name(stmt) not in p.packed:
         _pack(p, stmt)
-    none = "gw_rows_of_tile<const float, int32_t>{nullptr, nullptr}"
+    none = "gw_rows_of_tile<const float, void>{nullptr}"
     add = none if stmt.add is None else rows_of(p, stmt.add, tile, "const ")
     w, out = p.scope.names.of(_packed_name(stmt)), rows_of(p, stmt.out, tile, "")
     p.w.line(f"gw_half_matmul<{template}>({out}, {x}, {w}, {add}, {n});")

@@ -27,7 +27,7 @@ from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
-from graphweave.ir.loop.walk import statements
+from graphweave.ir.loop.walk import csrs_around, statements
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
 _ALIGN = 64
@@ -89,7 +89,7 @@ class _Unit:
             self.scope.headers.add("threads")
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
-        self.walked = {stmt.csr for stmt in edges}
+        self.walked = csrs_around(kernel)
         hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
         self.prefetching = {csr for csr, hint in hints if hint.shift is None} | gathering(kernel)
         adding = [s for s in statements(kernel.body) if isinstance(s, TileMatMul) and s.add is not None]
@@ -119,7 +119,8 @@ class _Unit:
         for param in params:
             w.line(f"    {param},")
         heap = frozenset(a.name for a in self.heap)
-        walked = tuple(csr.name for csr in kernel.csrs if csr.name in self.walked)
+        of_rows = {csr for csr, around in self.walked.items() if around is None}
+        walked = tuple(csr.name for csr in kernel.csrs if csr.name in of_rows)
         stashes = {s.name: s for s in kernel.stashes}
         printer = Printer(
             w,
@@ -134,10 +135,10 @@ class _Unit:
             totals=frozenset(b.name for b in self.totals),
         )
         with w.block("    int64_t first, int64_t last)"):
-            for csr in kernel.csrs:
-                if csr.name in self.prefetching:
-                    indptr = names.derived(csr.name, "indptr")
-                    w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
+            for csr in dict.fromkeys(c for name in sorted(self.prefetching) for c in self._down_to(name)):
+                around = self.walked[csr]
+                rows = "num_rows" if around is None else names.derived(around, "positions")
+                w.line(f"const int64_t {names.derived(csr, 'positions')} = {names.derived(csr, 'indptr')}[{rows}];")
             declare(w, self.scope, self.streamed, "num_rows")
             for buffer, walked_csr in scattered(kernel):
                 declare(w, self.scope, [buffer], names.derived(walked_csr, "positions"))
@@ -150,6 +151,11 @@ class _Unit:
             if self.streamed:
                 w.line("gw_streamed();")
         return w.text()
+
+    def _down_to(self, csr: str) -> list[str]:
+        """`csr`, after those around it."""
+        around = self.walked[csr]
+        return [csr] if around is None else [*self._down_to(around), csr]
 
     # ------------------------------------------------------------ the entry point
 

@@ -30,7 +30,7 @@ def rows_of(p: Printer, place: Place, tile: str, const: str) -> str:
     names = p.scope.names
     type_ = f"{const}{ctype(p.scope.arrays[array_of(place)].dtype)}"
     if isinstance(place, str):
-        return f"gw_rows_of_tile<{type_}, int32_t>{{{pointer(p, place, tile)}, nullptr}}"
+        return f"gw_rows_of_tile<{type_}, void>{{{pointer(p, place, tile)}}}"
     index = ctype(p.scope.arrays[place.column].dtype)
     at = [names.of(place.column), names.derived(tile, "begin")]
     at += [] if place.shift is None else [names.of(place.shift)]

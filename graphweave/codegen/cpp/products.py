@@ -42,9 +42,10 @@ def by_rows(stmt: TileMatMul | TileGram) -> bool:
 
 
 def scattered(kernel: Kernel) -> list[tuple[Buffer, str]]:
-    """Outputs that products scatter, and the CSR of the positions."""
+    """Outputs that products scatter without adding to them, and the CSR of the positions."""
     buffers = {b.name: b for b in kernel.buffers}
-    found = ((s, tiles.csr) for tiles in _tiles(kernel) for s in tiles.body if isinstance(s, TileMatMul))
+    inner = ((s, tiles.csr) for tiles in _tiles(kernel) for s in tiles.body)
+    found = ((s, csr) for s, csr in inner if isinstance(s, TileMatMul) and s.add is None)
     return [(buffers[s.out.buffer], csr) for s, csr in found if isinstance(s.out, Rows)]
 
 
@@ -127,13 +128,16 @@ def _print_by_rows(p: Printer, stmt: TileMatMul | TileGram) -> None:
         add = f"{names.of(tile)} > 0" if stmt.out in p.sums else "true"
         p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {add});")
         return
-    if stmt.add is not None:
-        raise IRError("a product that is added to rows finds them, and its own, one after the other.")
+    if isinstance(stmt.add, str):
+        raise IRError("a product that is added to other rows finds them, and its own, one after the other.")
     out = rows_of(p, stmt.out, tile, "")
     turn = _turned_name(stmt.w)
     w = names.of(turn) if turn in p.scope.arrays else matrix(p, stmt)
+    if stmt.add is not None:
+        p.w.line(f"gw_row_matmul<{template}, true>({out}, {x}, {w}, {n}, {known}, false);")
+        return
     streams = names.derived(stmt.out.buffer, "streams") if isinstance(stmt.out, Rows) else "false"
-    p.w.line(f"gw_row_matmul<{template}>({out}, {x}, {w}, {n}, {known}, {streams});")
+    p.w.line(f"gw_row_matmul<{template}, false>({out}, {x}, {w}, {n}, {known}, {streams});")
 
 
 # ---------------------------------------------------------------- parts of both
@@ -156,5 +160,5 @@ def _turns(stmt: TileMatMul, arrays: Mapping[str, Array]) -> bool:
     if half_of(stmt, arrays) is not None:
         return False
     k, j = (arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
-    narrow = j * arrays[stmt.w].dtype.itemsize < _VECTOR
+    narrow = stmt.add is None and j * arrays[stmt.w].dtype.itemsize < _VECTOR
     return stmt.transposed != narrow and k > 1 and j > 1

@@ -143,15 +143,14 @@ GW_APART void gw_half_matmul(Out out, X x, const gw_packed<H>* w, Add add, int64
   typedef std::remove_reference_t<decltype(*out.rows)> Result;
   constexpr int P = gw_columns(J);
   constexpr int64_t E = gw_elements<H>(K);
-  constexpr bool lies = B == 1 && gw_lies_packed<H, Number, K>();
-  constexpr bool stays = B == 1 && P == J && std::is_same_v<Result, float>;
-  const bool in_place = stays && out.index == nullptr;
-  alignas(64) T packed[MOST * E];
-  alignas(64) float staged[MOST * P];
+  constexpr bool lies = B == 1 && !X::listed && gw_lies_packed<H, Number, K>();
+  constexpr bool in_place = B == 1 && !Out::listed && P == J && std::is_same_v<Result, float>;
+  alignas(64) T packed[lies ? 1 : MOST * E];
+  alignas(64) float staged[in_place ? 1 : MOST * P];
   float* const sums = in_place ? (float*)out.row(0, J) : staged;
   for (int64_t b = 0; b < B; ++b) {
     const void* rows = packed;
-    if (lies && x.index == nullptr)
+    if constexpr (lies)
       rows = x.row(0, K);
     else
       for (int64_t i = 0; i < n; ++i) gw_pack_row<H, K>(packed + i * E, x.row(i, B * K) + b * K);
@@ -164,7 +163,7 @@ GW_APART void gw_half_matmul(Out out, X x, const gw_packed<H>* w, Add add, int64
         });
       }
     gw_packed_product<P, T>({sums, rows, E, w + b * E * P, E, sums}, n, add.rows != nullptr);
-    if (!in_place)
+    if constexpr (!in_place)
       for (int64_t i = 0; i < n; ++i) {
         auto* const row = out.row(i, B * J) + b * J;
         gw_over<J, 4>([&](auto some, int64_t j) GW_BODY {
