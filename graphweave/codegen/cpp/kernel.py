@@ -15,8 +15,9 @@ allocated. Outputs may not overlap inputs.
 from __future__ import annotations
 
 from graphweave.codegen.arrays import Array
-from graphweave.codegen.cpp.expr import Scope, folded
+from graphweave.codegen.cpp.expr import Scope
 from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
+from graphweave.codegen.cpp.lane_expr import functor
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
@@ -257,10 +258,10 @@ class _Unit:
             pointers = self._parts(w, "part")
             for buffer in self.totals:
                 assert buffer.fold is not None
-                target, part = f"{self.names.of(buffer.name)}[gw_i]", f"{pointers[buffer.name]}[gw_i]"
+                target, part = self.names.of(buffer.name), pointers[buffer.name]
                 numel = self.scope.arrays[buffer.name].numel
-                text = folded(buffer.fold, buffer.dtype, target, part, self.scope)
-                w.line(f"for (int64_t gw_i = 0; gw_i < {numel}; ++gw_i) {text};")
+                self.scope.headers.add("folds")
+                w.line(f"gw_fold_into<{numel}>({target}, {part}, {functor(buffer.fold, buffer.dtype)});")
         w.line("free(parts);")
 
 

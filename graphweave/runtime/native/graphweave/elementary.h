@@ -1,5 +1,7 @@
-// Elementary functions of numbers and of vectors, without branches. Polynomials interpolate at Chebyshev nodes. Errors:
-// gw_exp and gw_log 2 ulp, gw_tanh 3 ulp, gw_log1p and gw_sigmoid 4 ulp; gw_sigmoid gives 0 where its value is denormal.
+// Elementary functions of numbers and of vectors, whose elements have the bits that numbers have. There are no branches
+// but for arguments that are rare. Polynomials interpolate at Chebyshev nodes. Errors: gw_sin, gw_cos, and gw_pow of
+// floats 1 ulp, gw_exp, gw_log and gw_erf 2 ulp, gw_tanh and gw_expm1 3 ulp, gw_log1p and gw_sigmoid 4 ulp; gw_sigmoid
+// gives 0 where its value is denormal.
 #pragma once
 
 #include <graphweave/pointwise.h>

@@ -28,7 +28,12 @@ struct gw_vector<T, 1> {
 // a * b + c; not left to the compiler, which may fuse in one block and not in another
 template <class V>
 GW_INLINE V gw_fma(V a, V b, V c) {
+#if defined(__ARM_FEATURE_FMA)
+  for (unsigned i = 0; i < sizeof(V) / sizeof(a[0]); ++i) c[i] = gw_madd(a[i], b[i], c[i]);
+  return c;
+#else
   return a * b + c;
+#endif
 }
 GW_INLINE float gw_fma(float a, float b, float c) { return gw_madd(a, b, c); }
 GW_INLINE double gw_fma(double a, double b, double c) { return gw_madd(a, b, c); }
