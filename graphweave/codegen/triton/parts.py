@@ -63,7 +63,7 @@ def parts_of(kernel: Kernel, arrays: Mapping[str, Array], sums: Mapping[str, Sum
     """How the programs of a row share out its arrays: a single one does all, if it can."""
     if any(buffer.role is Role.total for buffer in kernel.buffers):
         return Parts()
-    wide = [found for found in sums.values() if _room(found.gram, arrays) > LARGEST_GRAM]
+    wide = [found for found in sums.values() if gram_room(found.gram, arrays) > LARGEST_GRAM]
     if len(wide) == 1 and wide[0].copy is not None:
         tiles = _tiles(wide[0].gram, arrays)
         return Parts(tiles.blocks * tiles.rows * tiles.columns, gram=tiles)
@@ -78,7 +78,8 @@ def gram_extents(gram: TileGram, arrays: Mapping[str, Array]) -> tuple[int, int]
     return i, j
 
 
-def _room(gram: TileGram, arrays: Mapping[str, Array]) -> int:
+def gram_room(gram: TileGram, arrays: Mapping[str, Array]) -> int:
+    """Elements of a gram's blocks in registers."""
     i, j = gram_extents(gram, arrays)
     return gram.blocks * max(padded(i) * padded(j), FEWEST)
 
