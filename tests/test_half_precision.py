@@ -70,6 +70,14 @@ def test_messages_are_read_in_kernels() -> None:
     assert not [note for graph in told.graphs for note in graph.fallbacks]
 
 
+def test_verify_allows_for_what_eager_mode_rounds_between() -> None:
+    torch.manual_seed(0)
+    layer, graph = LAYERS["gcn"]().bfloat16(), AWKWARD[7]
+    x = features(graph.num_nodes, 9).bfloat16().requires_grad_()
+    graphweave.compile(layer, options={"verify": True})(x, graph.edge_index).sum().backward()
+    assert graphweave.counters()["kernel_launches"] > 0 and x.grad is not None
+
+
 def test_gradients_of_a_maximum_reach_its_messages() -> None:
     """Messages that round to the maximum share its gradient, as in eager mode: each row's gradient arrives whole."""
     torch.manual_seed(0)

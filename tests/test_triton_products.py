@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphweave.codegen.triton import programs_of_a_row
 from graphweave.compiler import region_step
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.executable import Executable
@@ -225,7 +226,7 @@ def test_a_narrow_gram_shares_a_kernel_and_a_wide_one_does_not() -> None:
     kernels = kernels_of(made(1, 128, 64, DType.f32, frozenset()))
     products = [[type(s) for s in statements(k.body) if isinstance(s, TileMatMul | TileGram)] for k in kernels]
     assert sorted(products, key=str) == [[TileGram], [TileMatMul]]
-    assert [launches_of(k).short.parts for k in kernels] == [1 if found == [TileMatMul] else 2 for found in products]
+    assert [programs_of_a_row(k) for k in kernels] == [1 if found == [TileMatMul] else 2 for found in products]
 
 
 @pytest.mark.skipif(interpreted(), reason="the interpreter divides all rows into short pieces")

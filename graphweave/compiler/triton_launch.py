@@ -8,12 +8,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphweave.codegen.triton import programs_of_a_row
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.triton.kernel import programs_of_a_row
 from graphweave.codegen.triton.parts import DOT, RUN
 from graphweave.codegen.triton.products import takes_one_row
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileMatMul, Tiles
+from graphweave.ir.loop.nodes import (
+    Alloc,
+    Buffer,
+    Edges,
+    FoldLanes,
+    Kernel,
+    Lanes,
+    Role,
+    Stmt,
+    TileGram,
+    TileMatMul,
+    Tiles,
+)
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.aten import TORCH_DTYPE
@@ -147,7 +159,7 @@ def launches_of(kernel: Kernel) -> Launches:
     products = any(isinstance(s, TileMatMul) for s in inner)
     walks = any(isinstance(s, Edges | Tiles) for s in inner)
     if takes_one_row(kernel):
-        return _by_row(kernel, parts)
+        return _by_row(kernel)
     if kernel.tile is not None:
         return Launches(Launch(DOT, 16 if walks else 1, warps=4 if walks else 8))
     if interpreted() and parts == 1:  # whose time is that of its calls
@@ -155,7 +167,7 @@ def launches_of(kernel: Kernel) -> Launches:
     if products:
         return Launches(Launch(1, 16, warps=8))
     if parts > 1:
-        return Launches(Launch(1, ELEMENTS // RUN if walks else 1, parts=parts))
+        return Launches(Launch(1, ELEMENTS // RUN if walks else 1))
     edges = 16 if walks else 1
     while edges > 1 and edges * lanes > ELEMENTS:
         edges //= 2
@@ -165,18 +177,18 @@ def launches_of(kernel: Kernel) -> Launches:
     return Launches(short, Launch(1, max(edges, min(2 * ELEMENTS // lanes, 256)), warps=8))
 
 
-def _by_row(kernel: Kernel, parts: int) -> Launches:
+def _by_row(kernel: Kernel) -> Launches:
     """Rows are types, few as a rule and of any number of edges: all are divided, and of many the longest.
 
     What pieces leave for a gram is as large as its matrix, therefore not of all rows if there are many.
     """
-    sums = [s for s in statements(kernel.body) if isinstance(s, Alloc)]
-    left = sum(numel(s.shape) * s.dtype.itemsize for s in sums)
-    few = min(1 << 12, max(1, PIECES_BYTES // left)) if left else None
+    inner = list(statements(kernel.body))
+    left = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
+    few = min(1 << 12, max(1, PIECES_BYTES // left)) if any(isinstance(s, TileGram) for s in inner) else None
     if interpreted():
-        how = Launch(1, 16, parts=parts)
+        how = Launch(1, 16)
         return Launches(how, how, many=0, share=1, size=20, few=few)
-    how = Launch(1, 32, warps=8, parts=parts)
+    how = Launch(1, 32, warps=8)
     return Launches(how, how, many=0, share=1, few=few, piece_bytes=left)
 
 

@@ -37,34 +37,32 @@ _modules: dict[str, ModuleType] = {}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How many rows a program takes, how many edges of each a step, and of how many warps it is; how many programs
-    share out what is done for each row (`codegen/triton/kernel.py`)."""
+    """How many rows a program takes, how many edges of each a step, and of how many warps it is."""
 
     rows: int
     edges: int
     warps: int = 4
-    parts: int = 1
 
 
 class TritonKernel:
     """A kernel of `codegen/triton`; see there for its parameters."""
 
-    def __init__(self, module: ModuleType, symbol: str) -> None:
-        self.symbol = symbol
+    def __init__(self, module: ModuleType, symbol: str, parts: int = 1) -> None:
+        """`parts` programs share out what is done for a row."""
+        self.symbol, self._parts = symbol, parts
         self._function: Any = getattr(module, symbol)
 
     def __call__(
         self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, span: tuple[int, int],
         how: Launch,
     ) -> None:  # fmt: skip
-        """Runs `programs` programs (or `how.parts` times that) of `groups` groups of the rows `span` each,
-        asynchronously where the device is."""
+        """Runs `programs` programs of `groups` groups of the rows `span` each, asynchronously where the device is."""
         device = tensors[0].device
         listed = tensors[0] if order is None else order  # never read unless ORDERED
         # No fusing into multiply-adds: the backward computes messages again and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
         with on_device(device):
-            self._function[(programs * how.parts,)](
+            self._function[(programs * self._parts,)](
                 *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,
                 PRECISION=precision(), **options,
             )  # fmt: skip
@@ -93,9 +91,9 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-def load(text: str, symbol: str) -> TritonKernel:
-    """The kernel `symbol` of a module's text. ToolchainError without Triton."""
-    return TritonKernel(module(text), symbol)
+def load(text: str, symbol: str, parts: int = 1) -> TritonKernel:
+    """The kernel `symbol` of a module's text, of `parts` programs for each row. ToolchainError without Triton."""
+    return TritonKernel(module(text), symbol, parts)
 
 
 def module(text: str) -> ModuleType:

@@ -7,28 +7,14 @@ element, as one that folds grams does, is cut anywhere: each program has a run o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphweave.codegen.arrays import Affine, Array, flatten, strides
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.codegen.walk import accesses
-from graphweave.ir.loop.nodes import (
-    Alloc,
-    Edges,
-    Kernel,
-    Lanes,
-    Let,
-    Role,
-    Rows,
-    Stmt,
-    Store,
-    TileGram,
-    TileMatMul,
-    TileRows,
-    Tiles,
-)
+from graphweave.ir.loop.nodes import Alloc, Expr, FoldLanes, Kernel, Lanes, Role, Rows, TileGram, TileRows, Tiles
 from graphweave.ir.loop.walk import statements
 
 DOT = 16
@@ -77,7 +63,7 @@ def parts_of(kernel: Kernel, arrays: Mapping[str, Array], sums: Mapping[str, Sum
     """How the programs of a row share out its arrays: a single one does all, if it can."""
     if any(buffer.role is Role.total for buffer in kernel.buffers):
         return Parts()
-    wide = [found for found in sums.values() if _room(found.gram, arrays) > LARGEST_GRAM]
+    wide = [found for found in sums.values() if gram_room(found.gram, arrays) > LARGEST_GRAM]
     if len(wide) == 1 and wide[0].copy is not None:
         tiles = _tiles(wide[0].gram, arrays)
         return Parts(tiles.blocks * tiles.rows * tiles.columns, gram=tiles)
@@ -92,7 +78,8 @@ def gram_extents(gram: TileGram, arrays: Mapping[str, Array]) -> tuple[int, int]
     return i, j
 
 
-def _room(gram: TileGram, arrays: Mapping[str, Array]) -> int:
+def gram_room(gram: TileGram, arrays: Mapping[str, Array]) -> int:
+    """Elements of a gram's blocks in registers."""
     i, j = gram_extents(gram, arrays)
     return gram.blocks * max(padded(i) * padded(j), FEWEST)
 
@@ -110,45 +97,20 @@ def _tiles(gram: TileGram, arrays: Mapping[str, Array]) -> GramTiles:
 
 def _walked_in_order(kernel: Kernel, arrays: Mapping[str, Array]) -> int:
     """Elements of each array of the row, if the kernel does the same for every element, and nothing else; else 0."""
-    allocs = {s.name: s for s in kernel.body if isinstance(s, Alloc)}
-    sizes = {arrays[name].numel for name in allocs}
-    own = [s for s in statements(kernel.body) if isinstance(s, Alloc)]
-    if len(sizes) != 1 or len(own) != len(allocs) or any(isinstance(s, _WHOLE) for s in statements(kernel.body)):
+    inner = list(statements(kernel.body))
+    own = {s.name for s in inner if isinstance(s, Alloc)}
+    lanes = [s for s in inner if isinstance(s, Lanes)]
+    sizes = {arrays[name].numel for name in own} | {math.prod(n for _, n in s.lanes) for s in lanes}
+    touched = [(s, name, index) for s in lanes for name, index in accesses(s.body) if name in own]
+    every = [name for name, _ in accesses(kernel.body) if name in own]
+    if len(sizes) != 1 or len(touched) != len(every) or any(isinstance(s, FoldLanes | Tiles | TileRows) for s in inner):
         return 0
-    size = sizes.pop()
-    return size if all(_in_order(s, size, set(allocs), arrays) for s in _leaves(kernel.body)) else 0
+    return sizes.pop() if all(_in_order(s, flatten(index, arrays[name].shape)) for s, name, index in touched) else 0
 
 
-_WHOLE = Tiles | TileRows | TileGram | TileMatMul
-
-
-def _leaves(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    for stmt in body:
-        if isinstance(stmt, Edges):
-            yield from _leaves(stmt.body)
-        else:
-            yield stmt
-
-
-def _in_order(stmt: Stmt, size: int, allocs: set[str], arrays: Mapping[str, Array]) -> bool:
-    """Whether `stmt` is of the row alone, or of each of `size` elements and touches no other of the same array."""
-    touched = [index for name, index in accesses((stmt,)) if name in allocs]
-    if not isinstance(stmt, Lanes):
-        return not touched and not isinstance(stmt, Store)
-    extents = tuple(n for _, n in stmt.lanes)
-    if math.prod(extents) != size or any(
-        not isinstance(s, Let | Store) and not _is_accum(s, allocs) for s in stmt.body
-    ):
-        return False
-    order = {lane: stride for (lane, n), stride in zip(stmt.lanes, strides(extents), strict=True) if n > 1}
-    shapes = {name: arrays[name].shape for name in allocs}
-    found = (flatten(index, shapes[name]) for name, index in accesses((stmt,)) if name in allocs)
-    return all(not rest and _terms(affine) == order and affine.offset == 0 for affine, rest in found)
-
-
-def _is_accum(stmt: Stmt, allocs: set[str]) -> bool:
-    return getattr(stmt, "buffer", None) in allocs
-
-
-def _terms(affine: Affine) -> dict[str, int]:
-    return {lane: c for lane, c in affine.terms.items() if c}
+def _in_order(stmt: Lanes, at: tuple[Affine, list[tuple[Expr, int]]]) -> bool:
+    """Whether the lanes walk the array from its first element to its last."""
+    affine, rest = at
+    steps = zip(stmt.lanes, strides(tuple(n for _, n in stmt.lanes)), strict=True)
+    order = {lane: stride for (lane, n), stride in steps if n > 1}
+    return not rest and affine.offset == 0 and {lane: c for lane, c in affine.terms.items() if c} == order

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import EDGES, ROWS, aligned, names_of, power_of_two
 from graphweave.codegen.triton.names import ttype
-from graphweave.codegen.triton.parts import gram_extents, padded
+from graphweave.codegen.triton.parts import gram_extents, gram_room, padded
 from graphweave.codegen.triton.registers import gather
 from graphweave.codegen.triton.scope import Held, Scope
 from graphweave.core.errors import IRError
@@ -117,8 +117,9 @@ def print_gram(scope: Scope, stmt: TileGram, tile: Tile) -> None:
 
 def start_sum(scope: Scope, name: str, found: Sum) -> None:
     """In place of the array `name`."""
-    if scope.parts.gram is None and scope.arrays[name].numel > LARGEST:
-        raise IRError(f"a gram of {scope.arrays[name].numel} elements for each row fills a Triton kernel's registers.")
+    if scope.parts.gram is None and gram_room(found.gram, scope.arrays) > LARGEST:
+        i, j = gram_extents(found.gram, scope.arrays)
+        raise IRError(f"a gram of {i} x {j} for each row is too large for what else a Triton kernel does with it.")
     for b, cut in enumerate(_cuts(scope, found.gram)):
         zeros = f"tl.zeros([{cut.size_i}, {cut.size_j}], {ttype(scope.arrays[name].dtype)})"
         scope.w.line(f"{_sum_name(scope, name, b)} = {zeros}")
