@@ -1,7 +1,7 @@
 """half(pull(x, m)) -> pull(half(x), m), half([a ; b]) -> [half(a) ; half(b)].
 
-Legal always: the same numbers are rounded, each once. Nodes are fewer than edges, a gathered row has half the bytes, and
-behind the rounding the parts of a product's rows are seen again, so that those of nodes are multiplied there
+Legal always: the same numbers are rounded, each once. Nodes are fewer than edges, a gathered row has half the bytes,
+and behind the rounding the parts of a product's rows are seen again, so that those of nodes are multiplied there
 (`split_linear.py`). Widening stays where it is: what is narrow is read narrow.
 """
 
