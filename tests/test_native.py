@@ -16,7 +16,7 @@ from tests.sanitizer_support import ENVIRONMENT, NATIVE, build_sanitized
 HERE = Path(__file__).parent / "native"
 PROGRAMS = sorted(HERE.glob("test_*.cpp"))
 
-WRITTEN_FOR_EACH_PROCESSOR = {"test_elementary", "test_lanes", "test_memory", "test_products"}
+WRITTEN_FOR_EACH_PROCESSOR = {"test_elementary", "test_half_products", "test_lanes", "test_memory", "test_products"}
 """Programs of what differs by instruction set: they run as for a processor without vectors of AVX, too."""
 
 

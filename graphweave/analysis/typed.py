@@ -74,8 +74,10 @@ def below(program: Program, ref: Ref) -> Ref:
 
 @dataclass(frozen=True, slots=True)
 class PushedProduct:
-    """The rows of `product`, times one number each (1 without `scale`), multiplied as they are pushed."""
+    """The rows of `product`, which is the node `ref`, times one number each (1 without `scale`), multiplied as they are
+    pushed."""
 
+    ref: Ref
     product: MatMul
     scale: Ref | None
 
@@ -88,8 +90,7 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     node = program.nodes[ref]
     if not isinstance(node, Push) or not node.fused or node.fold is not Fold.sum or node.empty != 0:
         return None
-    t = program.types[ref]
-    if not isinstance(program.nodes[node.map], MapOf) or not isinstance(t, Type) or t.dtype not in _PUSHED:
+    if not isinstance(program.nodes[node.map], MapOf):
         return None
     x = below(program, node.x)
     scaled = program.nodes[x]
@@ -98,16 +99,17 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
         a, b = scaled.args
         candidates += [(b, a), (a, b)]
     for rows, scale in candidates:
-        product = program.nodes[below(program, rows)]
-        if isinstance(product, MatMul) and product.map is not None and _numbers(program, scale, product):
-            return PushedProduct(product, scale)
+        at = below(program, rows)
+        product = program.nodes[at]
+        if isinstance(product, MatMul) and is_walked(program, at) and _numbers(program, scale, product):
+            return PushedProduct(at, product, scale)
     return None
 
 
-_MULTIPLIED = _PUSHED = (DType.f32, DType.f64)
+_MULTIPLIED = (DType.f32, DType.f64)
 
 WIDEST = 512
-"""Rows and columns of a matrix that kernels multiply by."""
+"""Rows and columns up to which C++ kernels multiply by a matrix for each type."""
 
 
 def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
@@ -121,15 +123,15 @@ def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
 def is_walked(program: Program, ref: Ref) -> bool:
     """Whether kernels compute the typed product: type by type, from the rows that the map sends there.
 
-    Of floats that kernels multiply. Wide matrices are the vendor's library's: one product for each type.
+    Of floats, unless it is called: then the vendor's library computes one product for each type.
     """
     node = program.nodes[ref]
-    if not isinstance(node, MatMul | Gram) or node.map is None or not isinstance(program.nodes[node.map], MapOf):
+    if not isinstance(node, MatMul | Gram) or node.called or node.map is None:
         return False
     matrix, t = program.types[node.w if isinstance(node, MatMul) else ref], program.types[ref]
-    if not isinstance(matrix, Type) or not isinstance(t, Type) or t.dtype not in _MULTIPLIED:
+    if not isinstance(program.nodes[node.map], MapOf):
         return False
-    return min(matrix.shape) > 0 and max(matrix.shape[-2:]) <= WIDEST
+    return isinstance(matrix, Type) and isinstance(t, Type) and t.dtype.is_float and min(matrix.shape) > 0
 
 
 def blocks_of(program: Program, ref: Ref) -> int:
@@ -163,11 +165,11 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
     if pushed is not None:
         assert isinstance(node, Push)
         maps = [node.map]
-        others = [] if pushed.scale is None else [pushed.scale]
+        others = [pushed.product.w] if pushed.scale is None else [pushed.product.w, pushed.scale]
         node = pushed.product
     match node:
         case MatMul(x, w, int(m)):
-            rows, others = [gathered(program, x)], [matrices(program, w).w, *others]
+            rows, others = [gathered(program, x)], others or [matrices(program, w).w]
         case Gram(x, y, int(m)):
             rows = [gathered(program, x), gathered(program, y)]
         case _:

@@ -11,21 +11,14 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.typed import PushedProduct, call_operands, gathered, matrices, pushed_product
 from graphweave.compiler import products
-from graphweave.compiler.triton_typed import TritonGram, TritonProduct, TritonScatter
+from graphweave.compiler.triton_typed import TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
-from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Push, Ref
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
-from graphweave.schedule.options import Options, Target
-
-_CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram], type[TypedScatter]]] = {
-    "cpp": (TypedProduct, TypedGram, TypedScatter),
-    "triton": (TritonProduct, TritonGram, TritonScatter),
-}
-
+from graphweave.schedule.options import Options
 
 Step: TypeAlias = Callable[..., Any]
 """`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""
@@ -39,11 +32,11 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
     if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
         return _shared(program, ref, node, options)
     if isinstance(node, MatMul) and node.map is not None:
-        run = _typed(program, ref, node, node.map, options)
+        run = _typed(program, ref, node, node.map)
     elif isinstance(node, Gram) and node.map is not None:
-        run = _typed_gram(program, ref, node, node.map, options)
+        run = _typed_gram(program, ref, node, node.map)
     elif isinstance(node, Push) and pushed is not None:
-        run = _pushed(program, ref, pushed, node.map, options)
+        run = _pushed(program, ref, pushed, node.map)
     else:
         return None
     names = call_operands(program, ref)
@@ -64,10 +57,10 @@ def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options
     return lambda rows, a, x, w: products.added(a if into else _copy(a), x, w)
 
 
-def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -> _Run:
+def _typed(program: Program, ref: Ref, node: MatMul, m: Ref) -> _Run:
     rows, types, matrix = _Rows.of(program, node.x), _Map.of(program, m), matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    product = _CALLS[options.target][0](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+    product = TypedProduct(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
@@ -76,10 +69,10 @@ def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -
     return run
 
 
-def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref, options: Options) -> _Run:
+def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref) -> _Run:
     first, second, types = _Rows.of(program, node.x), _Rows.of(program, node.y), _Map.of(program, m)
     *blocks, k, j = type_of(program, ref).shape
-    gram = _CALLS[options.target][1](numel(blocks), k, j, type_of(program, ref).dtype)
+    gram = TypedGram(numel(blocks), k, j, type_of(program, ref).dtype)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         (a, gather_a), (b, gather_b) = first.read(given), second.read(given)
@@ -88,19 +81,18 @@ def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref, options: Options
     return run
 
 
-def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: Options) -> _Run:
+def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref) -> _Run:
     node, scale, t = pushed.product, pushed.scale, type_of(program, ref)
     assert node.map is not None
     rows, types, along = _Rows.of(program, node.x), _Map.of(program, node.map), _Map.of(program, m)
-    matrix = matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    scatter = _CALLS[options.target][2](numel(blocks), k, j, t.dtype, matrix.transposed)
+    scatter = TritonScatter(numel(blocks), k, j, t.dtype)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
         ends = types.index(given, counts), along.index(given, counts)
         scales = None if scale is None else given[scale].reshape(-1)
-        out = scatter(value, given[matrix.w], *ends, gather, scales)
+        out = scatter(value, given[node.w], *ends, gather, scales)
         return out.view(out.shape[0], *t.shape)
 
     return run

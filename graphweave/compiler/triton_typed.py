@@ -1,8 +1,7 @@
-"""Typed products, their grams and scatters as Triton kernels: the counterparts of `typed.py` and `typed_scatter.py`.
+"""Fused pushes of typed products as Triton kernels.
 
-There is a kernel for every float type and all widths. Integers, of which PyTorch has no products of matrices on a GPU,
-are multiplied one by one, with a copy of its matrix for each row. No number of a tensor is asked for: what depends on
-how many rows a type has is decided on the device, by tables that are cached with the index tensors.
+There is a kernel for every float type and all widths. Integers are calls. No number of a tensor is asked for: what
+depends on how many edges a row has is decided on the device, by tables that are cached with the index tensors.
 """
 
 from __future__ import annotations
@@ -12,38 +11,23 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed, summed
+from graphweave.codegen.triton.typed import FoldProgram, print_fold, summed
 from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
-from graphweave.compiler.typed import TypedGram, TypedProduct, add_outer, gathered_rows
-from graphweave.compiler.typed_scatter import TypedScatter
+from graphweave.compiler.typed import TypedProduct
 from graphweave.core.counters import bump
+from graphweave.core.errors import DataError
 from graphweave.core.types import DType
 from graphweave.ir.message.aten import TORCH_DTYPE
-from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.triton_kernel import interpreted, module, on_device, precision
 from graphweave.runtime.typed_pairs import Cut, column, typed_pairs
-from graphweave.runtime.typed_parts import Folds, typed_parts
+from graphweave.runtime.typed_parts import Folds
 
-TypedKernel: TypeAlias = TypedProgram | FoldProgram | ScatterProgram
-
-ROWS = 64
-"""Rows of one type that a program of a product takes."""
-
-TERMS = 16
-"""Rows that a gram multiplies in one step: see `codegen/triton/typed.py` about more."""
-
-PART = 256
-"""Rows that a program of a gram takes, at least."""
-
-PARTS = 1024
-"""Of a gram there are more only by the number of types."""
-
-PARTS_BYTES = 64 << 20
-"""Of all parts together, as far as there is more than one."""
+TypedKernel: TypeAlias = FoldProgram | ScatterProgram
 
 FOLDED = 16
 """Parts that are folded at once."""
@@ -64,53 +48,49 @@ PIECES = 4096
 """Pieces there may be, however few the rows; else one for eight rows."""
 
 
-class TritonProduct(TypedProduct):
-    """See `TypedProduct`; tensors lie on one device, and so does the result."""
+class TritonScatter:
+    """out[v, b, j] = sum over e with dst(e) = v of scale[e, b] * sum_k x[src(e), b, k] w[t(e), b, k, j].
 
-    def _multiplied(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
-        out = x.new_empty((types.values.numel(), self.blocks, self.j))
-        if out.numel() == 0 or self.k == 0:
-            return _checked(out.zero_(), types, gather)
-        if not self.dtype.is_float:
-            matrices = (w.mT if self.transposed else w).index_select(0, types.flat())
-            return (gathered_rows(x, gather).unsqueeze(3) * matrices).sum(2, dtype=x.dtype)
-        order = _Order(types, gather)
-        parts = typed_parts(types, ROWS, order.wide)
-        kernel = TypedProgram("matmul", self.blocks, self.k, self.j, self.dtype, self.transposed)
-        tensors = x.contiguous(), w.contiguous(), out, order.rows(gather), order.rows(), order.indptr
-        constants = {"M": ROWS, "PRECISION": precision_of(self.dtype)}
-        launch(kernel, parts.kinds.numel(), [*tensors, parts.kinds, parts.begins], constants, warps=8)
-        return out
+    Tensors lie on one device, and so does the result.
+    """
 
+    def __init__(self, blocks: int, k: int, j: int, dtype: DType, transposed: bool = False) -> None:
+        """`transposed`: w is given as [types, blocks, j, k]."""
+        self.blocks, self.k, self.j, self.dtype, self.transposed = blocks, k, j, dtype, transposed
+        self._product = TypedProduct(blocks, k, j, dtype, transposed)
 
-class TritonGram(TypedGram):
-    """See `TypedGram`; tensors lie on one device, and so does the result."""
+    def __call__(
+        self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None = None, scale: Tensor | None = None
+    ) -> Tensor:
+        """x [N, ..., k], w [types, ..., k, j], scale [E], [E, 1] or [E, blocks] -> [dst.rows, ..., j].
 
-    def _summed(self, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None) -> Tensor:
-        num, size = types.values.numel(), (self.blocks, self.k, self.j)
-        if num == 0 or 0 in size:
-            return _checked(x.new_zeros((types.rows, *size)), types, gather_x, gather_y)
-        if not self.dtype.is_float:
-            rows = gathered_rows(x, gather_x), gathered_rows(y, gather_y)
-            return add_outer(x.new_zeros((types.rows, *size)), *rows, types)
-        order = _Order(types, gather_x, gather_y)
-        acc = TORCH_DTYPE[summed(self.dtype)]
-        length = _part(num, self.blocks * self.k * self.j * acc.itemsize)
-        parts = typed_parts(types, length, order.wide)
-        sums = x.new_zeros((types.rows + parts.folds.slots, *size), dtype=acc)
-        kernel = TypedProgram("gram", *size, self.dtype)
-        positions = order.rows(gather_x), order.rows(gather_y), order.indptr
-        tables = parts.kinds, parts.begins, parts.targets
-        constants = {"M": TERMS, "PRECISION": precision_of(self.dtype)}
-        arguments = [x.contiguous(), y.contiguous(), sums, *positions, *tables, length]
-        launch(kernel, parts.kinds.numel(), arguments, constants, warps=8)
-        return folded(sums, parts.folds, types.rows, self.dtype)
+        E is the length of `types`, `dst` and `src`; without `src`, x has a row for each edge. Rows without edges are
+        0. IndexRangeError for a value of an index that names no row.
+        """
+        num, shape = types.values.numel(), x.shape[1:-1]
+        self._check(x, types, dst, src, scale)
+        by = None if scale is None else scale.reshape(num, scale.shape[1] if scale.dim() > 1 else 1)
+        with torch.no_grad():
+            return self._added(x, w, types, dst, src, by).view(dst.rows, *shape, self.j)
 
+    def _add_messages(
+        self, out: Tensor, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None
+    ) -> Tensor:
+        messages = self._product(x, w, types, src).view(types.values.numel(), self.blocks, self.j)
+        return out.index_add_(0, dst.flat(), messages if scale is None else messages * scale.unsqueeze(2))
 
-class TritonScatter(TypedScatter):
-    """See `TypedScatter`; tensors lie on one device, and so does the result."""
-
-    product = TritonProduct
+    def _check(self, x: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> None:
+        num = types.values.numel()
+        lengths = [num, dst.values.numel(), x.shape[0] if src is None else src.values.numel()]
+        lengths += [] if scale is None else [scale.shape[0]]
+        if len(set(lengths)) > 1 or (src is not None and src.rows > x.shape[0]):
+            raise DataError(
+                f"expected a type, two ends and a scale for each edge (got {lengths}). Give equally many of each."
+            )
+        if scale is not None and scale.numel() not in (num, num * self.blocks):
+            raise DataError(
+                f"expected a scale of 1 or {self.blocks} numbers an edge (got {list(scale.shape)}). Give one of these."
+            )
 
     def _added(self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> Tensor:
         num, width = types.values.numel(), (self.blocks, self.j)
@@ -132,23 +112,6 @@ class TritonScatter(TypedScatter):
         tensors = [x, w.contiguous(), by, sums, sources, *tables]
         launch(kernel, found.tiles.numel() - 1, tensors, constants)
         return folded(sums, found.folds, dst.rows, self.dtype)
-
-
-class _Order:
-    """Rows in the order of types, and which row of a gathered tensor stands at each position."""
-
-    def __init__(self, types: Index, *gathers: Index | None) -> None:
-        self.types = types
-        self.wide = any(index.wide for index in (types, *gathers) if index is not None)
-        self.indptr = formats.csr(types.values, types.rows, types.wrap, self.wide).indptr
-
-    def rows(self, gather: Index | None = None) -> Tensor:
-        """The row at each position, int32 or int64 if wide."""
-        t = self.types
-        if gather is not None:
-            return formats.column(t.values, t.rows, t.wrap, gather.values, gather.rows, gather.wrap, self.wide)
-        order = formats.perm(t.values, t.rows, t.wrap, self.wide)
-        return formats.in_order(t.values.numel(), self.wide) if order is None else order
 
 
 def cut_of(edges: int, rows: int) -> Cut:
@@ -193,19 +156,11 @@ def launch(
 @lru_cache(maxsize=1024)
 def _function(kernel: TypedKernel) -> Any:
     match kernel:
-        case TypedProgram():
-            text = print_typed(kernel)
         case FoldProgram():
             text = print_fold(kernel)
         case ScatterProgram():
             text = print_scatter(kernel)
     return getattr(module(text), kernel.name)
-
-
-def _part(num: int, nbytes: int) -> int:
-    """Rows of a part, a power of two, of `num` rows whose sums have `nbytes`."""
-    most = max(1, min(PARTS, PARTS_BYTES // nbytes))
-    return max(PART, power_of_two(-(-num // most)))
 
 
 def _checked(out: Tensor, types: Index, *gathers: Index | None) -> Tensor:

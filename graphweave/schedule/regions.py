@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, is_light, is_push, needs, on_edges, space_of
+from graphweave.analysis.cones import Needs, is_light, is_push, map_type, needs, on_edges, space_of
 from graphweave.analysis.row_products import row_products
 from graphweave.analysis.statistics import Statistics
-from graphweave.analysis.typed import call_operands
+from graphweave.analysis.typed import call_operands, pushed_product
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -33,6 +33,7 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.schedule.grouping import Group, group
 from graphweave.schedule.options import Options
+from graphweave.schedule.products import stored_operands
 
 TALL = 16_384
 """Rows from which a product on its own is worth a kernel."""
@@ -82,12 +83,15 @@ def schedule(
     """
     given, options = frozenset(given), options or Options()
     products = row_products(program) if options.row_products else frozenset()
-    demanded = demand(program, given, products)
-    groups = group(program, demanded, given, products)
+    demanded = demand(program, given, products, options)
+    groups = group(program, demanded, given, products, options)
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
-        if g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
+        fused = _fused_push(program, g.members[0]) if g.rows is None and options.target == "cpp" else None
+        if fused is not None:
+            steps.append(fused)
+        elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
             steps.extend(Call(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))
@@ -96,11 +100,22 @@ def schedule(
     return Schedule(tuple(steps), demanded | given)
 
 
-def demand(program: Program, given: frozenset[Ref], products: frozenset[Ref] = frozenset()) -> frozenset[Ref]:
+def _fused_push(program: Program, ref: Ref) -> Region | None:
+    """The kernel of a push that multiplies what it folds: a region of its own."""
+    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    if pushed is None or not isinstance(node, Push):
+        return None
+    return Region(map_type(program, node.map).cod, node.map, (pushed.ref, ref), (ref,))
+
+
+def demand(
+    program: Program, given: frozenset[Ref], products: frozenset[Ref] = frozenset(), options: Options | None = None
+) -> frozenset[Ref]:
     """The nodes that must be evaluated at their own row (all others are recomputed inside what uses them).
 
     `products` are those that regions compute.
     """
+    options = options or Options()
     found: set[Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:
@@ -120,7 +135,7 @@ def demand(program: Program, given: frozenset[Ref], products: frozenset[Ref] = f
         n = needs(program, ref, given, through=on_edges(program, ref))
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
-        todo.extend((*n.same, *n.shared))
+        todo.extend((*n.same, *n.shared, *stored_operands(program, ref, options)))
         if isinstance(node, Push | Gram) and node.map is not None:
             todo.append(node.map)
     return frozenset(found)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, row_offset
+from graphweave.codegen.cpp.first_edge import FirstEdge, first_edge
+from graphweave.codegen.cpp.half_products import pack_for_row
 from graphweave.codegen.cpp.lanes import SHORT, print_fold, print_lanes
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
@@ -61,12 +64,18 @@ class Printer:
     sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
+    packed: set[str] = field(default_factory=set)  # matrices that need not be packed again
     totals: frozenset[str] = frozenset()
     local: set[str] = field(default_factory=set)  # arrays of a row or an edge
+    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by walks, and what adds in them
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
-            self.statement(stmt, body[i + 1 :])
+            begun = first_edge(body[i:], self.scope.arrays)
+            if begun is None:
+                self.statement(stmt, body[i + 1 :])
+            else:
+                self.begun[begun.walk] = self.begun[begun.adds] = begun
 
     def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
         """A pointer to row `variable` of each array that `rest` reads or writes there, kept out of the lane loops."""
@@ -99,12 +108,16 @@ class Printer:
                 print_raise(self, stmt)
             case FoldLanes():
                 print_fold(self, stmt)
+            case Lanes() if stmt in self.begun:
+                self._set_or_add(self.begun[stmt])
             case Lanes():
                 print_lanes(self, stmt)
             case Edges():
-                self._edges(stmt)
+                with self._walk_of(stmt):
+                    self._edges(stmt)
             case Tiles():
-                self._tiles(stmt)
+                with self._walk_of(stmt):
+                    self._tiles(stmt)
             case TileArray():
                 self._tile_array(stmt)
             case TileRows():
@@ -157,15 +170,36 @@ class Printer:
 
     # ------------------------------------------------------------ edges
 
+    @contextmanager
+    def _walk_of(self, stmt: Edges | Tiles) -> Iterator[None]:
+        """Where the edges of a position begin and end; those of the row are known."""
+        if stmt.row == self.row or (isinstance(stmt, Edges) and stmt.tile is not None):
+            yield
+            return
+        with self.w.block(""):
+            self._edges_of(stmt.csr, stmt.row)
+            yield
+
     def _edges(self, stmt: Edges) -> None:
         k, names = self.bind(stmt.k, POSITION), self.scope.names
         walked = stmt.csr if stmt.tile is None else stmt.tile
         begin, end = names.derived(walked, "begin"), names.derived(walked, "end")
+        begun = self.begun.get(stmt)
+        if begun is not None:
+            self.w.line(f"if ({begin} == {end})")
+            self.statement(begun.zero, ())
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance, shift in sorted({(p.distance, p.shift or "") for p in stmt.prefetch}):
                 self._prefetch(stmt, distance, shift or None)
             self._pointers(stmt.k, stmt.body)
             self.body(stmt.body)
+
+    def _set_or_add(self, begun: FirstEdge) -> None:
+        k, begin = self.scope.names.of(begun.walk.k), self.scope.names.derived(begun.walk.csr, "begin")
+        with self.w.block(f"if ({k} == {begin})"):
+            print_lanes(self, begun.sets)
+        with self.w.block("else"):
+            print_lanes(self, begun.adds)
 
     def _array_pointer(self, array: str, k: str) -> None:
         """A pointer to the row of position `k` in a stash or tile array, whose first row is the first position's."""
@@ -184,10 +218,13 @@ class Printer:
 
     def edges_of_row(self) -> None:
         """Where the edges of the row begin and end, in each CSR that is walked."""
-        names, row = self.scope.names, self.scope.names.of(self.row)
         for csr in self.walked:
-            indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
-            self.w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
+            self._edges_of(csr, self.row)
+
+    def _edges_of(self, csr: str, row: str) -> None:
+        names, at = self.scope.names, self.scope.names.of(row)
+        indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
+        self.w.line(f"const int64_t {begin} = {indptr}[{at}], {end} = {indptr}[{at} + 1];")
 
     # ------------------------------------------------------------ tiles
 
@@ -256,6 +293,7 @@ class Printer:
             self.w.line(f"const int64_t {begin} = {first} + {number} * {size};")
             self.w.line(f"const int64_t {end} = {begin} + {size} < {last} ? {begin} + {size} : {last};")
             turn(self, stmt, f"{number} == 0")
+            pack_for_row(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 
     def _tile_array(self, stmt: TileArray) -> None:

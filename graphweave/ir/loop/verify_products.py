@@ -6,9 +6,10 @@ import math
 from dataclasses import dataclass, field
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Kernel, Place, Role, Rows, TileGram, TileMatMul
+from graphweave.core.types import HALF, DType, Fold, computed
+from graphweave.ir.loop.nodes import Kernel, Place, Role, Rows, Store, TileGram, TileMatMul
 from graphweave.ir.loop.verify_parameters import fail
+from graphweave.ir.loop.walk import statements
 
 INDEX = (DType.i64, DType.i32)
 ROWS = ""
@@ -19,7 +20,7 @@ ROWS = ""
 class Scope:
     """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position.
 
-    `tiles`: the CSR of each tile; `tile_arrays`: tile and shape of each.
+    `tiles`: the CSR of each tile; `around`: the positions around it; `tile_arrays`: tile and shape of each.
     """
 
     types: dict[str, DType]
@@ -27,20 +28,26 @@ class Scope:
     allocs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     positions: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     tiles: dict[str, str] = field(default_factory=dict)
+    around: dict[str, frozenset[str]] = field(default_factory=dict)
     tile_arrays: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     parallel: tuple[str, ...] = ()  # lanes of the enclosing Lanes statements that have more than one iteration
 
     def inside(self) -> Scope:
         return Scope(
             dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), dict(self.tiles),
-            dict(self.tile_arrays), self.parallel,
+            dict(self.around), dict(self.tile_arrays), self.parallel,
         )  # fmt: skip
+
+    def enter(self, tile: str, csr: str) -> None:
+        self.tiles[tile], self.around[tile] = csr, frozenset(self.positions)
+
+    def within(self, tile: str) -> set[str]:
+        """The positions inside of the tile."""
+        return self.positions.keys() - self.around[tile]
 
 
 def inside_tile(tile: str, scope: Scope, place: str) -> None:
-    around = {of for _, of in scope.positions.values()}
-    inside = around if scope.tiles.get(tile) == ROWS else {csr for csr, _ in scope.positions.values()} - {ROWS}
-    if tile not in scope.tiles or inside or scope.extents:
+    if tile not in scope.tiles or scope.within(tile) or scope.extents:
         fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
 
 
@@ -51,6 +58,7 @@ class Products:
         self.kernel = kernel
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.stashes = {stash.name: stash for stash in kernel.stashes}
+        self.stored = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
 
     def verify(self, stmt: TileMatMul | TileGram, scope: Scope, place: str) -> None:
         inside_tile(stmt.tile, scope, place)
@@ -59,23 +67,36 @@ class Products:
             y = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output)
             if stmt.out in (stmt.x, stmt.w):
                 fail(place, f"'{stmt.out}' is both operand and result.")
-            if stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != y:
-                fail(place, f"'{stmt.add}' must have {y} elements a row.")
-            types = {self._element_type(n, scope) for n in (stmt.x, stmt.out, stmt.add or stmt.x)}
+            self._begun(stmt, y, scope, place)
             whole, numel = stmt.w, self._matrix(stmt, scope, place)
         else:
             y = self._tile_row(stmt.y, stmt.tile, scope, place)
-            types = {self._element_type(n, scope) for n in (stmt.x, stmt.y)}
             whole, numel = stmt.out, self._sum(stmt.out, scope, place)
         if stmt.blocks < 1 or x % stmt.blocks or y % stmt.blocks:
             fail(place, f"rows of {x} and {y} elements do not consist of {stmt.blocks} blocks.")
         if numel * stmt.blocks != x * y:
             blocks = "" if stmt.blocks == 1 else f"{stmt.blocks} x "
             fail(place, f"'{whole}' must have {blocks}{x // stmt.blocks} x {y // stmt.blocks} elements (got {numel}).")
-        dtype = scope.types[whole]
-        half = isinstance(stmt, TileMatMul) and dtype in (DType.f16, DType.bf16) and types == {DType.f32}
-        if not half and (types != {dtype} or not dtype.is_float):
-            fail(place, "operands and result must be of one float type.")
+        self._element_types(stmt, scope, place)
+
+    def _element_types(self, stmt: TileMatMul | TileGram, scope: Scope, place: str) -> None:
+        """One float type; or one half type and f32, in which its products are summed."""
+        others = (stmt.w, stmt.add or stmt.x) if isinstance(stmt, TileMatMul) else (stmt.y,)
+        types = {self._element_type(at, scope) for at in (stmt.x, stmt.out, *others)}
+        if len({computed(t) for t in types}) > 1 or len(types.intersection(HALF)) > 1 or not types.pop().is_float:
+            fail(place, "operands and result must be of one float type, or of one half type and f32.")
+        if isinstance(stmt, TileGram) and scope.types[stmt.out] in HALF:
+            fail(place, f"a sum of products is f32 (got {scope.types[stmt.out].value}).")
+
+    def _begun(self, stmt: TileMatMul, elements: int, scope: Scope, place: str) -> None:
+        """What the sums begin with."""
+        if isinstance(stmt.add, Rows):
+            if stmt.add != stmt.out:
+                fail(place, "rows that are named are added to where they lie.")
+            if stmt.add.buffer not in self.stored:
+                fail(place, f"'{stmt.add.buffer}' is added to, and nothing is stored there.")
+        elif stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != elements:
+            fail(place, f"'{stmt.add}' must have {elements} elements a row.")
 
     def _matrix(self, stmt: TileMatMul, scope: Scope, place: str) -> int:
         """Elements of the matrices that rows are multiplied by."""

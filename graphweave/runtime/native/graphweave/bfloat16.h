@@ -3,6 +3,8 @@
 
 #include <graphweave/lanes.h>
 
+#define GW_BFLOAT16
+
 // the upper half of a float, rounded to even
 struct gw_bf16 {
   uint16_t bits;
