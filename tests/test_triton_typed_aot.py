@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 
 from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed, summed
-from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
 from graphweave.compiler import triton_typed
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.divided_rows import divided_kernels
@@ -15,7 +12,6 @@ from graphweave.compiler.triton_aot import resources_of
 from graphweave.compiler.triton_launch import launches_of
 from graphweave.core.types import DType
 from graphweave.runtime.triton_aot import Resources, compile_text
-from graphweave.runtime.triton_kernel import module
 from graphweave.schedule.options import options_for
 from graphweave.testing.typed_programs import PRODUCT, typed_program
 from tests.support import by_default
@@ -60,33 +56,6 @@ def test_kernels_stay_in_registers(capability: int, case: tuple[int, int, int, D
     types = [x, x, sums, index, index, index, TABLES, TABLES, TABLES, "i32", constant, constant]
     constants = {"M": triton_typed.TERMS, "PRECISION": precision}
     check(compile_text(print_typed(gram), gram.name, types, constants, capability, warps=8), capability)
-    scatter = ScatterProgram(blocks, k, j, dtype, transposed, blocks)
-    types = [x, x, x, sums, index, index, index, index, TABLES, TABLES, TABLES, constant, constant]
-    constants = {"M": triton_typed.PAIRS, "PRECISION": precision}
-    check(compile_text(print_scatter(scatter), scatter.name, types, constants, capability), capability)
-
-
-@needs_compiler
-@pytest.mark.parametrize("precision", ["ieee", "tf32"])
-def test_a_scatter_waits_for_its_own_stores(precision: str) -> None:
-    """What a program has stored for a tile, other threads of it read for the next: there is a barrier in between."""
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    kernel = ScatterProgram(1, 64, 64, DType.f32)
-    function = getattr(module(print_scatter(kernel)), kernel.name)
-    types = [*["*fp32"] * 4, *["*i32"] * 4, *[TABLES] * 3, "constexpr", "constexpr"]
-    source = ASTSource(
-        fn=function,
-        signature=dict(zip(function.arg_names, types, strict=True)),
-        constexprs={"M": triton_typed.PAIRS, "PRECISION": precision},
-    )
-    options = {"num_warps": 4, "enable_fp_fusion": True}
-    text = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options).asm["ptx"]
-    steps = "".join(step[0] for step in re.findall(r"bar\.sync|ld\.global|st\.global", text))
-    found = re.fullmatch(r"[bl]*b(l+)b*(s+)[bl]*", steps)
-    assert found is not None and len(found[1]) == len(found[2])  # a barrier, then the loads of the sums and no others
 
 
 @needs_compiler

@@ -1,4 +1,4 @@
-"""Typed products, their grams and scatters as Triton kernels: the counterparts of `typed.py`.
+"""Typed products and their grams as Triton kernels: the counterparts of `typed.py`.
 
 There is a kernel for every float type and all widths. Integers, of which PyTorch has no products of matrices on a GPU,
 are multiplied one by one, with a copy of its matrix for each row. No number of a tensor is asked for: what depends on
@@ -12,24 +12,20 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.codegen.triton.typed import FoldProgram, TypedProgram, print_fold, print_typed, summed
-from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
 from graphweave.compiler.typed import TypedGram, TypedProduct, add_outer, gathered_rows
 from graphweave.core.counters import bump
-from graphweave.core.errors import DataError
 from graphweave.core.types import DType
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.triton_kernel import interpreted, module, on_device, precision
-from graphweave.runtime.typed_pairs import Cut, column, typed_pairs
 from graphweave.runtime.typed_parts import Folds, typed_parts
 
-TypedKernel: TypeAlias = TypedProgram | FoldProgram | ScatterProgram
+TypedKernel: TypeAlias = TypedProgram | FoldProgram
 
 ROWS = 64
 """Rows of one type that a program of a product takes."""
@@ -48,21 +44,6 @@ PARTS_BYTES = 64 << 20
 
 FOLDED = 16
 """Parts that are folded at once."""
-
-PAIRS = 32
-"""Of a row and a type: how many a program of a scatter multiplies at once."""
-
-BLOCK = 256
-"""Edges of a block of a scatter, at least: of fewer hardly two share a type, of more a small graph has few blocks."""
-
-BLOCKS = 1024
-"""Of a scatter, at most."""
-
-PIECE = 256
-"""Edges from which a row may be cut into pieces."""
-
-PIECES = 4096
-"""Pieces there may be, however few the rows; else one for eight rows."""
 
 
 class TritonProduct(TypedProduct):
@@ -108,72 +89,6 @@ class TritonGram(TypedGram):
         return folded(sums, parts.folds, types.rows, self.dtype)
 
 
-class TritonScatter:
-    """out[v, b, j] = sum over e with dst(e) = v of scale[e, b] * sum_k x[src(e), b, k] w[t(e), b, k, j].
-
-    Tensors lie on one device, and so does the result.
-    """
-
-    def __init__(self, blocks: int, k: int, j: int, dtype: DType, transposed: bool = False) -> None:
-        """`transposed`: w is given as [types, blocks, j, k]."""
-        self.blocks, self.k, self.j, self.dtype, self.transposed = blocks, k, j, dtype, transposed
-        self._product = TritonProduct(blocks, k, j, dtype, transposed)
-
-    def __call__(
-        self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None = None, scale: Tensor | None = None
-    ) -> Tensor:
-        """x [N, ..., k], w [types, ..., k, j], scale [E], [E, 1] or [E, blocks] -> [dst.rows, ..., j].
-
-        E is the length of `types`, `dst` and `src`; without `src`, x has a row for each edge. Rows without edges are
-        0. IndexRangeError for a value of an index that names no row.
-        """
-        num, shape = types.values.numel(), x.shape[1:-1]
-        self._check(x, types, dst, src, scale)
-        by = None if scale is None else scale.reshape(num, scale.shape[1] if scale.dim() > 1 else 1)
-        with torch.no_grad():
-            return self._added(x, w, types, dst, src, by).view(dst.rows, *shape, self.j)
-
-    def _add_messages(
-        self, out: Tensor, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None
-    ) -> Tensor:
-        messages = self._product(x, w, types, src).view(types.values.numel(), self.blocks, self.j)
-        return out.index_add_(0, dst.flat(), messages if scale is None else messages * scale.unsqueeze(2))
-
-    def _check(self, x: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> None:
-        num = types.values.numel()
-        lengths = [num, dst.values.numel(), x.shape[0] if src is None else src.values.numel()]
-        lengths += [] if scale is None else [scale.shape[0]]
-        if len(set(lengths)) > 1 or (src is not None and src.rows > x.shape[0]):
-            raise DataError(
-                f"expected a type, two ends and a scale for each edge (got {lengths}). Give equally many of each."
-            )
-        if scale is not None and scale.numel() not in (num, num * self.blocks):
-            raise DataError(
-                f"expected a scale of 1 or {self.blocks} numbers an edge (got {list(scale.shape)}). Give one of these."
-            )
-
-    def _added(self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> Tensor:
-        num, width = types.values.numel(), (self.blocks, self.j)
-        if num == 0 or 0 in width or self.k == 0:
-            return _checked(x.new_zeros((dst.rows, *width)), types, dst, src)
-        if not self.dtype.is_float:
-            return self._add_messages(x.new_zeros((dst.rows, *width)), x, w, types, dst, src, scale)
-        wide = any(i.wide for i in (types, dst, src) if i is not None)
-        cut = cut_of(num, dst.rows)
-        found = typed_pairs(types, dst, cut, wide)
-        sources = found.order if src is None else column(types, dst, src, cut, wide)
-        sums = x.new_zeros((dst.rows + found.folds.slots, *width), dtype=TORCH_DTYPE[summed(self.dtype)])
-        scales = 0 if scale is None else scale.shape[1]
-        kernel = ScatterProgram(self.blocks, self.k, self.j, self.dtype, self.transposed, scales)
-        x = x.contiguous()
-        by = x if scale is None else scale.contiguous()
-        tables = found.order, found.edges, found.targets, found.pairs, found.kinds, found.tiles
-        constants = {"M": cut.tile, "PRECISION": precision_of(self.dtype)}
-        tensors = [x, w.contiguous(), by, sums, sources, *tables]
-        launch(kernel, found.tiles.numel() - 1, tensors, constants)
-        return folded(sums, found.folds, dst.rows, self.dtype)
-
-
 class _Order:
     """Rows in the order of types, and which row of a gathered tensor stands at each position."""
 
@@ -189,13 +104,6 @@ class _Order:
             return formats.column(t.values, t.rows, t.wrap, gather.values, gather.rows, gather.wrap, self.wide)
         order = formats.perm(t.values, t.rows, t.wrap, self.wide)
         return formats.in_order(t.values.numel(), self.wide) if order is None else order
-
-
-def cut_of(edges: int, rows: int) -> Cut:
-    """Powers of two, so that graphs of about one size share what Triton compiles."""
-    block = power_of_two(-(-edges // BLOCKS))
-    piece = power_of_two(-(-2 * edges // max(rows // 8, PIECES)))
-    return Cut(max(block, BLOCK), max(piece, PIECE), PAIRS)
 
 
 def precision_of(dtype: DType) -> str:
@@ -218,7 +126,7 @@ def folded(sums: Tensor, folds: Folds, num_rows: int, dtype: DType) -> Tensor:
 def launch(
     kernel: TypedKernel, count: int, arguments: Sequence[Any], constants: Mapping[str, Any], warps: int = 4
 ) -> None:
-    """Runs the programs of `count` parts, blocks or folds, asynchronously where the device is.
+    """Runs the programs of `count` parts or folds, asynchronously where the device is.
 
     `arguments`: tensors, the first on the device, and numbers.
     """
@@ -237,8 +145,6 @@ def _function(kernel: TypedKernel) -> Any:
             text = print_typed(kernel)
         case FoldProgram():
             text = print_fold(kernel)
-        case ScatterProgram():
-            text = print_scatter(kernel)
     return getattr(module(text), kernel.name)
 
 

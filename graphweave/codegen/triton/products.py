@@ -7,7 +7,7 @@ one would fill the registers; a gram stays there as one matrix for each of its b
 from __future__ import annotations
 
 from graphweave.codegen.sums import Sum
-from graphweave.codegen.triton.axes import EDGES, ROWS, aligned, names_of, power_of_two
+from graphweave.codegen.triton.axes import EDGES, ROWS, Axis, aligned, names_of, power_of_two
 from graphweave.codegen.triton.names import ttype
 from graphweave.codegen.triton.registers import gather
 from graphweave.codegen.triton.scope import Held, Scope
@@ -24,7 +24,10 @@ LARGEST = 1 << 14
 LARGEST_ARRAY = 1 << 13
 """Elements of an array of a row, or of an edge, that registers hold."""
 
-_STEP = 32  # rows of a matrix that are multiplied at a time
+_POSITIONS = Axis("positions", "R * K")
+
+_STEP = 32  # rows of a matrix that are multiplied at a time; fewer if they are
+_WIDE = 2048  # bytes: a GPU has little memory for what programs share
 
 
 def takes_one_row(kernel: Kernel) -> bool:
@@ -46,8 +49,8 @@ def is_plain(stmt: TileMatMul | TileGram) -> bool:
 def print_matmul(scope: Scope, stmt: TileMatMul, tile: str) -> None:
     """`tile` names the positions of the tile in progress."""
     w, names, arrays = scope.w, scope.names, scope.arrays
-    if stmt.add is not None:
-        raise IRError("a Triton kernel adds no product by a row's own matrix to rows.")
+    if isinstance(stmt.add, str):
+        raise IRError("a Triton kernel adds a product by a row's own matrix to rows in memory alone.")
     i, j = (arrays[_array(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
     columns = max(power_of_two(j), DOT)
     whole = max(power_of_two(i), DOT)
@@ -57,11 +60,13 @@ def print_matmul(scope: Scope, stmt: TileMatMul, tile: str) -> None:
         base = f"{base} + {_one(scope, stmt.row)} * {size}"
     elif stmt.w in scope.held:
         raise IRError("a Triton kernel multiplies by matrices in memory alone.")
-    x = _read(scope, stmt.x, tile)
+    row = x = _read(scope, stmt.x, tile)
     out = _read(scope, stmt.out, tile)
     held = isinstance(stmt.x, str)
-    step = whole if held else min(whole, _STEP)
-    if step * columns > LARGEST or (held and stmt.blocks > 1):
+    wide = columns * arrays[stmt.w].dtype.itemsize > _WIDE
+    step = min(whole, DOT if wide else _STEP)
+    sliced = held and (stmt.blocks > 1 or step < whole)
+    if step * columns > LARGEST:
         raise IRError(f"a matrix of {i} x {j} for each row is too large for a Triton kernel.")
     if isinstance(stmt.out, str) and stmt.blocks > 1:
         raise IRError("a Triton kernel stores rows of several blocks in memory alone.")
@@ -72,7 +77,10 @@ def print_matmul(scope: Scope, stmt: TileMatMul, tile: str) -> None:
         with scope.block(f"for {at_i}_from in range(0, {i}, {step})"):
             w.line(f"{at_i} = {at_i}_from + tl.arange(0, {step})")
             w.line(f"{at_i}_ok = {at_i} < {i}")
-            row = x if held else _loaded(scope, stmt.x, x, f"{b * i} + {at_i}[None, :]", f"{at_i}_ok[None, :]")
+            if sliced:
+                row = _slice(scope, stmt.x, x, f"{b * i} + {at_i}", f"{at_i}_ok", step)
+            elif not held:
+                row = _loaded(scope, stmt.x, x, f"{b * i} + {at_i}[None, :]", f"{at_i}_ok[None, :]")
             lies = (f"{at_j}[None, :] * {i}", f"{at_i}[:, None]") if stmt.transposed else (
                 f"{at_i}[:, None] * {j}", f"{at_j}[None, :]"
             )  # fmt: skip
@@ -84,7 +92,11 @@ def print_matmul(scope: Scope, stmt: TileMatMul, tile: str) -> None:
             w.line(f"{target.name} = tl.reshape({total}, [R, K, {columns}])")
         else:
             to = f"{names.of(stmt.out.buffer)} + {out}[:, None] * {arrays[stmt.out.buffer].numel} + {b * j}"
-            w.line(f"tl.store({to} + {at_j}[None, :], {total}, mask={_edges()}[:, None] & ({at_j} < {j})[None, :])")
+            inside = f"mask={_edges()}[:, None] & ({at_j} < {j})[None, :]"
+            if stmt.add is not None:
+                w.line("tl.debug_barrier()  # other threads of this program may have stored what is read here")
+                w.line(f"{total} += tl.load({to} + {at_j}[None, :], {inside}, other=0.0)")
+            w.line(f"tl.store({to} + {at_j}[None, :], {total}, {inside})")
 
 
 def print_gram(scope: Scope, stmt: TileGram, tile: str) -> None:
@@ -166,8 +178,9 @@ def _sum_name(scope: Scope, name: str, block: int) -> str:
 
 
 def _one(scope: Scope, variable: str) -> str:
-    """The number of a program's only row."""
-    return f"tl.sum({scope.variables[variable].text}, axis=0).to(tl.int64)"
+    """The number of a program's only row, or of one of its groups."""
+    v = scope.variables[variable]
+    return f"{f'tl.sum({v.text}, axis=0)' if v.dims else v.text}.to(tl.int64)"
 
 
 def _edges() -> str:
@@ -194,6 +207,14 @@ def _read(scope: Scope, place: Place, tile: str) -> str:
     scope.w.line(f"{name} = tl.load({column} + {at}, mask=edge_ok, other=0).to(tl.int64)")
     scope.w.line(f"{name} = tl.reshape({name}, [R * K])")
     return name
+
+
+def _slice(scope: Scope, place: Place, rows: str, lanes: str, inside: str, taken: int) -> str:
+    """Some of the elements of each row of an array of the tile, [R * K, taken], 0 where they are not inside."""
+    assert isinstance(place, str)
+    padded = scope.held[place].padded
+    index = f"tl.broadcast_to(tl.minimum({lanes}, {padded - 1})[None, :], [R * K, {taken}])"
+    return f"tl.where({inside}[None, :], {gather(rows, padded, index, taken, (_POSITIONS,))}, 0.0)"
 
 
 def _loaded(scope: Scope, place: Place, at: str, lanes: str, inside: str) -> str:
