@@ -14,7 +14,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.lower.fused_push import CSRS
 from graphweave.runtime import arena, formats
 from graphweave.runtime.threads import num_threads
-from graphweave.runtime.typed_blocks import TypedBlocks, column, num_blocks, typed_blocks
+from graphweave.runtime.typed_blocks import TypedBlocks, num_blocks, typed_blocks
 
 
 class CppPushStep(PushStep, CppStep):
@@ -35,7 +35,7 @@ class CppPushStep(PushStep, CppStep):
             most = num_blocks(along.values.numel(), along.rows, numel(shape) * dtype.itemsize)
             wide = self._is_wide(rows, indices) or most * types.rows > formats.INT32_MAX
             found = typed_blocks(types, along, most, wide)
-            csrs, arrays = self._tables(walked, found, lambda other: column(types, along, other, most, wide))
+            csrs, arrays = self._tables(walked, found, most, wide)
         heads = tuple(t.data_ptr() for t in csrs)
         sizes = (*_own_sizes(found), *rows, *(0 for _ in csrs))
         chunks = torch.arange(found.block.numel())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -15,8 +15,7 @@ from graphweave.ir.message.nodes import Ref
 from graphweave.lower.fused_push import CSRS
 from graphweave.lower.parameters import Column, Perm, Table
 from graphweave.runtime.index import Index
-from graphweave.runtime.typed_blocks import TypedBlocks
-from graphweave.runtime.typed_pairs import TypedPairs
+from graphweave.runtime.push_tables import PushTables, column
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +43,9 @@ class PushStep(RegionStep):
             raise of_map(error, self._program, values) from None
 
     def _tables(
-        self, walked: Walked, found: TypedBlocks | TypedPairs, column: Callable[[Index], Tensor]
+        self, walked: Walked, found: PushTables, how: Hashable, wide: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The indptr of the CSRs, and the other formats. `column` gives what an index names at each position."""
+        """The indptr of the CSRs, and the other formats. `how` tells of what blocks `found` is."""
 
         def table(binding: Format) -> Tensor:
             match binding:
@@ -56,7 +55,7 @@ class PushStep(RegionStep):
                 case Perm():
                     return found.order
                 case Column(_, other):
-                    return column(walked.every[other])
+                    return column(found, walked.types, walked.along, walked.every[other], how, wide)
             raise AssertionError(f"a fused push walks no {binding}")
 
         csrs = [getattr(found, csr) for csr in CSRS[:-1]]

@@ -17,7 +17,7 @@ from graphweave.compiler.triton_launch import Job, run
 from graphweave.compiler.triton_step import TritonStep
 from graphweave.compiler.triton_typed import folded
 from graphweave.lower.fused_push import CSRS
-from graphweave.runtime.typed_pairs import Cut, column, typed_pairs
+from graphweave.runtime.typed_pairs import Cut, typed_pairs
 
 BLOCK = 256
 """Edges of a block, at least: of fewer hardly two share a type, of more a small graph has few blocks."""
@@ -50,7 +50,7 @@ class TritonPushStep(PushStep, TritonStep):
         types, along, wide = walked.types, walked.along, self._is_wide(rows, indices)
         cut = cut_of(along.values.numel(), along.rows)
         found = typed_pairs(types, along, cut, wide)
-        csrs, arrays = self._tables(walked, found, lambda other: column(types, along, other, cut, wide))
+        csrs, arrays = self._tables(walked, found, cut, wide)
         # Products are added to zeros: the kernel itself clears no rows, since a row's pieces are of several blocks.
         sums = torch.zeros((along.rows + found.folds.slots, *shape), dtype=dtype, device=found.order.device)
         given = {"format": arrays, "in": [t.contiguous() for t in inputs], "out": [sums]}

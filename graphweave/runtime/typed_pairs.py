@@ -9,7 +9,7 @@ nothing here waits for the device. 16 bytes an edge, twice that if wide; cached 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
+from graphweave.runtime.push_tables import PushTables
 from graphweave.runtime.typed_parts import Folds, folds_of, several
 
 
@@ -29,39 +30,13 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class TypedPairs:
-    """Tables are int32, or int64 if wide."""
+class TypedPairs(PushTables):
+    """There are as many groups as blocks x types and as many pairs as edges, the last of them empty.
 
-    block: Tensor
-    """[blocks + 1] zeros: no program has rows to clear, the whole result is 0 before."""
-
-    groups: Tensor
-    """[blocks + 1] the first group of each block: edges of one type."""
-
-    pairs: Tensor
-    """[groups + 1] the first pair of each group: edges of one row."""
-
-    edges: Tensor
-    """[num_edges + 1] the first position of each pair; beyond the last pair the number of edges."""
-
-    group_type: Tensor
-    """[groups] the type of each group."""
-
-    pair_target: Tensor
-    """[num_edges] where each pair's product belongs: its row, or number of rows + the slot of a piece."""
-
-    pair_row: Tensor
-    """[num_edges] the row of each pair."""
-
-    order: Tensor
-    """[num_edges] the edge at each position."""
+    `block` is 0: no kernel clears rows, the whole result is 0 before, since pieces of a row are of several blocks.
+    """
 
     folds: Folds
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        own = (t for f in fields(self) if isinstance(t := getattr(self, f.name), Tensor))
-        return (*own, *self.folds.tensors)
 
 
 def typed_pairs(types: Index, rows: Index, cut: Cut, wide: bool = False) -> TypedPairs:
@@ -69,14 +44,6 @@ def typed_pairs(types: Index, rows: Index, cut: Cut, wide: bool = False) -> Type
     key = "typed_pairs", types.key, rows.key, cut, wide
     tensors = types.values, rows.values
     return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, cut, wide)))
-
-
-def column(types: Index, rows: Index, other: Index, cut: Cut, wide: bool = False) -> Tensor:
-    """The row that `other` names for the edge at each position of `typed_pairs(types, rows, cut, wide)`."""
-    key = "pairs_column", types.key, rows.key, other.key, cut, wide
-    order = typed_pairs(types, rows, cut, wide).order
-    tensors = types.values, rows.values, other.values
-    return cast(Tensor, formats.cached(key, tensors, lambda: other.flat(wide).index_select(0, order)))
 
 
 def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:

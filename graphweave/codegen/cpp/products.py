@@ -154,7 +154,7 @@ def _rows(p: Printer, place: Place, tile: str, const: str) -> str:
     names = p.scope.names
     type_ = f"{const}{ctype(p.scope.arrays[_array(place)].dtype)}"
     if isinstance(place, str):
-        return f"gw_rows_of_tile<{type_}, void>{{{_pointer(p, place, tile)}}}"
+        return f"gw_rows_of_tile<{type_}, int32_t>{{{_pointer(p, place, tile)}, nullptr}}"
     index = ctype(p.scope.arrays[place.column].dtype)
     at = [names.of(place.column), names.derived(tile, "begin")]
     at += [] if place.shift is None else [names.of(place.shift)]
