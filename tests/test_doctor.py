@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,6 +29,13 @@ SECTIONS = {
     "versions", "compiler", "checks", "cpu", "cuda", "caches", "settings", "unknown_variables", "also_read",
     "placement", "advice",
 }  # fmt: skip
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """The report reads every kernel that is kept, and a developer keeps gigabytes."""
+    with override(cache_dir=tmp_path_factory.mktemp("kernels")):
+        yield
 
 
 @pytest.fixture
@@ -152,9 +160,10 @@ def test_a_kernel_that_is_refused(capsys: pytest.CaptureFixture[str], monkeypatc
 # ---------------------------------------------------------------- machines that lack something
 
 
-def test_without_a_compiler() -> None:
+def test_without_a_compiler(tmp_path: Path) -> None:
     """A process of its own, as a user starts it."""
-    environment = {**os.environ, "GRAPHWEAVE_CXX": "/nonexistent", "GRAPHWEAVE_CACHE": "typo"}
+    folder = {"GRAPHWEAVE_CACHE_DIR": str(tmp_path), "GRAPHWEAVE_CACHE": "typo"}
+    environment = {**os.environ, **folder, "GRAPHWEAVE_CXX": "/nonexistent"}
     done = subprocess.run(
         [sys.executable, "-m", "graphweave.cli.main", "doctor", "--json", "-"],
         capture_output=True, text=True, env=environment, check=False,

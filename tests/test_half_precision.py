@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import graphweave
 from bench.check import Result, error_against
 from graphweave.runtime.triton_kernel import interpreted
-from tests.support import AWKWARD, by_default, features, needs_float16
+from tests.support import AWKWARD, by_default, features, needs_float16, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -70,6 +70,14 @@ def test_messages_are_read_in_kernels() -> None:
     assert not [note for graph in told.graphs for note in graph.fallbacks]
 
 
+def test_verify_allows_for_what_eager_mode_rounds_between() -> None:
+    torch.manual_seed(0)
+    layer, graph = LAYERS["gcn"]().bfloat16(), AWKWARD[7]
+    x = features(graph.num_nodes, 9).bfloat16().requires_grad_()
+    graphweave.compile(layer, options={"verify": True})(x, graph.edge_index).sum().backward()
+    assert graphweave.counters()["kernel_launches"] > 0 and x.grad is not None
+
+
 def test_gradients_of_a_maximum_reach_its_messages() -> None:
     """Messages that round to the maximum share its gradient, as in eager mode: each row's gradient arrives whole."""
     torch.manual_seed(0)
@@ -101,3 +109,44 @@ def test_half_precision_inside_of_a_function(dtype: torch.dtype) -> None:
     for got, want in zip(compiled(x, index), function(x, index), strict=True):
         torch.testing.assert_close(got, want, rtol=4 * rounding(dtype), atol=rounding(dtype))
     assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "gcn": lambda: pyg.GCN(33, 64, 2, 16),
+    "sage": lambda: pyg.GraphSAGE(33, 64, 2, 16),
+    "gat": lambda: pyg.GAT(33, 64, 2, 16, heads=2),
+    "edge_mlp": lambda: pyg.EdgeConv(nn.Sequential(nn.Linear(66, 64), nn.ReLU(), nn.Linear(64, 16)), aggr="mean"),
+}
+
+
+@pytest.mark.parametrize("name", by_default(NETWORKS, "sage", "edge_mlp"))
+def test_autocast_is_as_exact_as_eager(name: str) -> None:
+    """Training under `torch.autocast`: no gradient has a larger error than eager's, but for luck."""
+    torch.manual_seed(0)
+    layer = NETWORKS[name]()
+    wide = copy.deepcopy(layer).double()
+    index = random_graph(300, 300, 2000)
+    x = features(300, 33)
+
+    def autocast(x: Tensor, index: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            out: Tensor = layer(x, index)
+        return out.float()
+
+    compiled = graphweave.compile(autocast)
+    exact = run(wide, wide, x.double(), index)
+    ours = error_against(run(compiled, layer, x, index), exact)
+    eager = error_against(run(autocast, layer, x, index), exact)
+    assert ours <= max(1.5 * eager, 2 * rounding(torch.bfloat16)), f"{ours:.2g}, eager {eager:.2g}"
+    assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+def test_products_of_half_precision_are_in_kernels() -> None:
+    """On edges, and on nodes where rows are many, as those of float32 are."""
+    x, index = features(20_000, 8).bfloat16(), random_graph(20_000, 20_000, 1000)
+    layer = pyg.EdgeConv(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8)), aggr="mean").bfloat16()
+    function = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()).bfloat16()
+    compiled = graphweave.compile(lambda x, index: layer(function(x), index))
+    compiled(x.requires_grad_(), index).sum().backward()
+    counted = graphweave.counters()
+    assert counted["eager_fallbacks"] == 0 and (interpreted() or counted["fallback_calls"] == 0)

@@ -136,13 +136,13 @@ RESULTS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", by_default(DOORS, "torch.compile"))
 @pytest.mark.parametrize("fn", WRITES, ids=lambda f: f.__name__)
 def test_gradients_are_eagers_where_copies_changed_strides(fn: Callable[..., Any], door: str) -> None:
     compare(fn, [(_values(n), INDEX[:n].remainder(n)) for n in (9, 5)], door)
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("door", by_default(DOORS, "graphweave.compile"))
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("fn", RESULTS, ids=lambda f: f.__name__)
 def test_results_lie_in_memory_as_eagers_do(fn: Callable[..., Any], grad: bool, door: str) -> None:
@@ -216,7 +216,8 @@ def test_writes_to_transposed_views_of_reshapes(door: str) -> None:
     compare(written, [(_values(n), INDEX[:n].remainder(n)) for n in (9, 5)], door)
 
 
-@pytest.mark.parametrize("door", by_default(DOORS, "torch.compile"))
+@pytest.mark.slow
+@pytest.mark.parametrize("door", DOORS)
 def test_gps_conv_with_a_performer(door: str) -> None:
     torch.manual_seed(0)
     model = pyg.GPSConv(8, pyg.GCNConv(8, 8), heads=2, attn_type="performer", attn_kwargs={"head_channels": 4})

@@ -288,6 +288,9 @@ BAD_BODIES = {
     _TILE % "matmul s = q, w of t1": r"'w' must have 4 x 2 elements \(got 4\)",
     _TILE % "matmul q = q, w of t1": "'q' is both operand and result",
     _TILE % "matmul d1 = q, w of t1": "must be of one float type",
+    _TILE % "array h: bf16[t1; 4] array i: f16[t1; 1] matmul i = h, w of t1": "or of one half type and f32",
+    _TILE % "array h: bf16[t1; 4] matmul d1 = h, w of t1": "or of one half type and f32",
+    "alloc s16: bf16[4] = 0.0 " + _TILE % "gram s16 = q, r of t1": r"a sum of products is f32 \(got bf16\)",
     _TILE % "gram w = q, r of t1": "'w' is neither a total that sums nor an alloc of the row",
     "alloc m: f32[4] raise m[c < 4] to acc[c] of t1 { }": "belongs into the tile 't1'",
     _TILE % "raise x[c < 4] to acc[c] of t1 { }": r"'x' is not an alloc of \[4\] elements",
@@ -320,6 +323,8 @@ def test_bad_bodies_are_refused(body: str) -> None:
         "edges k in by_dst[v] { alloc a: f32[2] a[{0}] max= 1.0:f32 }",
         _TILE % "matmul r = q, w of t1 gram t = r, q of t1 edges k in by_dst[v] of t1 { r[k, {0}] = p[k, {0}] }",
         _TILE % "matmul r = p, w of t1 gram t = p, r of t1",
+        _TILE % "array h: bf16[t1; 4] array i: bf16[t1; 1] matmul i = h, w of t1 gram t = i, h of t1",
+        _TILE % "array h: bf16[t1; 4] matmul r = h, w of t1 gram t = r, h of t1",
     ],
 )
 def test_fine_bodies_are_accepted(body: str) -> None:

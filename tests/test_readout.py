@@ -13,6 +13,7 @@ import graphweave
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
 from graphweave.testing.compare import assert_close
+from tests.support import by_default
 
 SIZES = [(3, 4), (0, 0), (1, 0), (5, 7), (2, 9)]
 """Nodes and edges of each graph."""
@@ -43,7 +44,7 @@ def parts(g: graphweave.Graph, where: str, name: str) -> list[Tensor]:
     return list(frame[name].split(counts.tolist()))
 
 
-@pytest.mark.parametrize("weight", [None, "w"], ids=["plain", "weighted"])
+@pytest.mark.parametrize("weight", by_default([None, "w"], "w"), ids=["plain", "weighted"])
 @pytest.mark.parametrize("op", ["sum", "mean", "max", "min"])
 @pytest.mark.parametrize("where", ["nodes", "edges"])
 def test_readout(where: str, op: str, weight: str | None) -> None:

@@ -148,6 +148,7 @@ HETERO = {
 }
 
 
+@pytest.mark.slow
 def test_relations_without_edges_compile_nothing() -> None:
     """Their indices lie in a list, where they get the strides of others too."""
     layer = spread(Hgt())

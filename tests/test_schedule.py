@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 import pytest
 
 from graphweave.analysis.cones import is_push, map_type, needs, space_of, walks_along
+from graphweave.analysis.flow import edge_spaces
 from graphweave.analysis.hoist import hoisted
 from graphweave.analysis.row_products import row_products
 from graphweave.analysis.typed import call_operands
@@ -15,6 +16,9 @@ from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
+from graphweave.passes.recompute import recomputed
+from graphweave.schedule.options import Target, options_for
+from graphweave.schedule.products import with_calls
 from graphweave.schedule.regions import Call, Region, Schedule, demand, schedule
 from graphweave.testing.many_maps import many_maps_program
 from graphweave.testing.programs import random_program
@@ -161,6 +165,44 @@ return %9
     assert isinstance(wide, Region) and wide.rows.name == "V" and wide.map == 3 and wide.members == (9,)
     narrow = [s for s in schedule(parse(text.replace("WIDTH", "1"))).steps if isinstance(s, Region)]
     assert [(s.rows.name, s.map) for s in narrow] == [("E", None)]
+
+
+ON_EDGES = """
+space V = s0
+space E = s1
+space R = s2
+%0: E[] i64 = input src
+%1: E[] i64 = input dst
+%2: E[] i64 = input type
+%3: E -> V = map %0 to V
+%4: E -> V = map %1 to V
+%5: E -> R = map %2 to R
+%6: V[8] TYPE = input x
+%7: unit[8, 32] TYPE = input shared
+%8: R[32, WIDTH] TYPE = input typed
+%9: E[8] TYPE = pull %6, %3
+%10: E[8] TYPE = relu %9
+%11: E[32] TYPE = matmul %10, %7
+%12: E[32] TYPE = tanh %11
+%13: E[WIDTH] TYPE = matmul %12, %8, %5
+%14: V[WIDTH] TYPE = push.sum %13, %4
+return %14
+"""
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize(("width", "target"), [(4, "cpp"), (513, "cpp"), (4, "triton"), (513, "triton")])
+def test_products_that_no_kernel_of_the_target_multiplies_are_calls(width: int, target: Target, dtype: str) -> None:
+    """And what is done before and after them stays in kernels."""
+    options = options_for(target)
+    program = with_calls(parse(ON_EDGES.replace("TYPE", dtype).replace("WIDTH", str(width))), options)
+    called = width > 512 and target == "cpp"
+    assert {r for r, n in enumerate(program.nodes) if getattr(n, "called", False)} == ({13} if called else set())
+    assert with_calls(program, options) is program
+    steps = schedule(program, options=options).steps
+    assert [s.ref for s in steps if isinstance(s, Call)] == ([13] if called else [])
+    assert {12, 14} <= {r for s in steps if isinstance(s, Region) for r in members(s)} or not called
+    assert recomputed("auto", program, 11, edge_spaces(program))
 
 
 def test_a_total_that_edges_need_is_complete_before_them() -> None:

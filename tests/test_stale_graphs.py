@@ -311,6 +311,7 @@ for function in FUNCTIONS:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.sanitize
 def test_an_edit_that_is_not_noticed_reads_no_other_memory() -> None:
     run_sanitized(_UNNOTICED)

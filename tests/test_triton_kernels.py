@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
 from torch import Tensor
 
 from graphweave.analysis.row_products import row_products
-from graphweave.codegen.triton import print_kernel
+from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.compiler import triton_launch
-from graphweave.compiler.triton_launch import Job, Launches
+from graphweave.compiler.triton_launch import Job, Launches, launches_of
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Kernel, Role
+from graphweave.ir.loop.parse import parse
 from graphweave.runtime.triton_kernel import Launch, load
 from graphweave.schedule.options import options_for
 from graphweave.testing.programs import random_program
@@ -60,6 +62,7 @@ KERNELS = {
     "node_mlp_31_33": node_mlp(31, 33),
     "node_mlp_16_5_f64": node_mlp(16, 5, DType.f64),
     "row_sums_7_17": row_sums(7, 17),
+    "node_mlp_40_70_f64": node_mlp(40, 70, DType.f64),
 }
 
 
@@ -69,6 +72,39 @@ def test_compiled_equals_interpreted(name: str) -> None:
     for degrees in DEGREES.values():
         case = case_for(KERNELS[name], degrees)
         assert_same(by_triton(case, Launches(Launch(4 if case.kernel.tile is None else 16, 16))), interpreted(case))
+
+
+WIDE = {
+    "cut": "lanes c < 9000 { acc[c] = x[v, c] } edges k in by_dst[v] { lanes c < 9000 { acc[c] sum= x[src[k], c] } } ",
+    "whole": "fold s: f32 = sum c < 9000 { yield x[v, c] } ",
+}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("how", WIDE)
+def test_rows_too_wide_for_a_program_are_shared_out(how: str) -> None:
+    """Where the same is done for every element, and nothing else: a sum over all of them needs them at once."""
+    kernel = parse(f"""
+kernel wide(v < N, E; i32) {{
+  csr by_dst
+  column src: i32[E; ]
+  in x: f32[N; 9000]
+  out y: f32[N; 9000]
+  do
+    {"alloc acc: f32[9000] = 0.0" if how == "cut" else ""}
+    {WIDE[how]}
+    lanes c < 9000 {{ y[v, c] = {"mul(acc[c], 0.5:f32)" if how == "cut" else "mul(x[v, c], s)"} }}
+}}
+""")
+    assert programs_of_a_row(kernel) == (18 if how == "cut" else 1)
+    case = case_for(kernel, (2, 0))
+    done = by_triton(case, launches_of(kernel))["y"]
+    x, (src, indptr) = case.buffers["x"], (case.buffers["src"], case.indptr["by_dst"])
+    if how == "cut":
+        want = 0.5 * (x + torch.stack([x[src[a:b].long()].sum(0) for a, b in pairwise(indptr.tolist())]))
+    else:
+        want = x * x.sum(1, keepdim=True)
+    torch.testing.assert_close(done, want, rtol=1e-4, atol=1e-4)
 
 
 @needs_interpreter

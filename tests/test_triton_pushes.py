@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphweave.compiler import triton_push, triton_typed
+from graphweave.compiler import triton_folds, triton_push
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.executable import Executable
 from graphweave.compiler.triton_aot import Variant, constants, resources_of, signature
@@ -37,7 +37,7 @@ FLOATS = (torch.float32, torch.float64)
 def small_blocks_and_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"BLOCK": 32, "PIECE": 8, "PIECES": 32, "BLOCKS": 4}.items():
         monkeypatch.setattr(triton_push, name, value)
-    monkeypatch.setattr(triton_typed, "FOLDED", 2)
+    monkeypatch.setattr(triton_folds, "FOLDED", 2)
 
 
 def made_of(program: Program) -> Executable:
@@ -155,7 +155,7 @@ def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
         launched.append(job.kernel.name)
 
     monkeypatch.setattr(triton_push, "run", run_jobs)
-    monkeypatch.setattr(triton_typed, "launch", lambda kernel, *_, **__: launched.append(kernel.name))
+    monkeypatch.setattr(triton_folds, "launch", lambda kernel, *_, **__: launched.append(kernel.name))
     rows = {"V": 100, "R": 9, "E": 5000}
     with FakeTensorMode(), torch.device("cuda"):
         inputs = {"x": torch.zeros(100, 31), "w": torch.zeros(9, 31, 33), "s": torch.zeros(5000)}

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.compiler import region_step
+from graphweave.compiler import region_step, typed
 from graphweave.compiler.executable import Executable
 from graphweave.compiler.typed import TypedGram, TypedProduct
+from graphweave.core.counters import counters
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import TileGram, TileMatMul
@@ -194,8 +195,33 @@ def test_the_library_takes_what_has_no_kernel(name: str, dtype: torch.dtype) -> 
     check_library(name, 2, 5, 6, dtype, gathers=False, transposed=True)
 
 
-@pytest.mark.parametrize("widths", [(513, 2, DType.f32), (4, 4, DType.bf16), (4, 513, DType.f64)], ids=str)
-def test_wide_matrices_and_half_precision_are_calls(widths: tuple[int, int, DType]) -> None:
+def test_integers_on_a_gpu_are_multiplied_number_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where PyTorch has no products of matrices of integers."""
+    monkeypatch.setattr(typed, "_has_no_library", lambda x: True)
+    types, num = TYPES["empty_types"]
+    rows, dtype = types.numel(), torch.int64
+    x, w, y = ((draw(*shape) * 9).to(dtype) for shape in ((50, 2, 3), (num, 2, 3, 4), (rows, 2, 4)))
+    at, kinds = torch.arange(rows) % 50, Index(types, num)
+    for transposed in (False, True):
+        product = TypedProduct(2, 3, 4, DType.i64, transposed)
+        got = product(x, w.mT if transposed else w, kinds, Index(at, 50))
+        assert got.dtype is dtype and torch.equal(got.double(), want_product(x[at], w, types))
+    got = TypedGram(2, 3, 4, DType.i64)(x, y, kinds, Index(at, 50))
+    assert got.dtype is dtype and torch.equal(got.double(), want_gram(x[at], y, types, num))
+
+
+def test_how_many_rows_a_type_has_is_asked_once_for_a_graph() -> None:
+    types, num = TYPES["mixed"][0].clone(), TYPES["mixed"][1]
+    x, w, product = draw(types.numel(), 8), draw(num, 8, 5), TypedProduct(1, 8, 5, DType.f64)
+    before = counters()["format_builds"]
+    product(x, w, Index(types, num))
+    once = counters()["format_builds"]
+    product(x, w, Index(types, num))
+    assert counters()["format_builds"] == once > before
+
+
+@pytest.mark.parametrize("widths", [(513, 2, DType.f32), (513, 4, DType.bf16), (4, 513, DType.f64)], ids=str)
+def test_wide_matrices_are_calls(widths: tuple[int, int, DType]) -> None:
     made = compiled(typed_program(1, *widths, results=(PRODUCT,)))
     steps = made.plan.schedule.steps
     assert not any(isinstance(s, Region) and isinstance(made.plan.program.nodes[s.members[0]], MatMul) for s in steps)

@@ -229,12 +229,6 @@ def test_triton_computes_what_joins_products(body: str) -> None:
     check(made, program, 3, 50)
 
 
-def test_a_gram_too_large_for_registers_is_a_call() -> None:
-    program = typed_program(1, 128, 128, results=(GRAM,))
-    made = build_inference(program, (), {}, options_for("triton"), {}, verify=False)
-    assert "too large for the registers" in next(iter(made.plan.refused.values()))
-
-
 @pytest.mark.skipif(interpreted(), reason="the interpreter divides all rows")
 def test_all_rows_of_few_types_are_divided_on_a_gpu() -> None:
     def launches(*results: str) -> Launches:

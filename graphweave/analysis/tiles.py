@@ -91,6 +91,8 @@ def _fits(program: Program, node: MatMul | Gram, edges: frozenset[Space]) -> boo
     x, other = (program.types[r] for r in _pair(node))
     if not (isinstance(x, Type) and isinstance(other, Type)) or node.map is not None or len(x.shape) != 1:
         return False
+    if node.called:
+        return False
     if x.space not in edges or x.dtype not in _DTYPES or other.dtype is not x.dtype:
         return False
     widths = (*x.shape, *other.shape)

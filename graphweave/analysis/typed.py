@@ -109,7 +109,7 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
 _MULTIPLIED = (DType.f32, DType.f64)
 
 WIDEST = 512
-"""Rows and columns of a matrix that kernels multiply by."""
+"""Rows and columns up to which C++ kernels multiply by a matrix for each type."""
 
 
 def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
@@ -123,15 +123,15 @@ def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
 def is_walked(program: Program, ref: Ref) -> bool:
     """Whether kernels compute the typed product: type by type, from the rows that the map sends there.
 
-    Of floats that kernels multiply. Wide matrices are the vendor's library's: one product for each type.
+    Of floats, unless it is called: then the vendor's library computes one product for each type.
     """
     node = program.nodes[ref]
-    if not isinstance(node, MatMul | Gram) or node.map is None or not isinstance(program.nodes[node.map], MapOf):
+    if not isinstance(node, MatMul | Gram) or node.called or node.map is None:
         return False
     matrix, t = program.types[node.w if isinstance(node, MatMul) else ref], program.types[ref]
-    if not isinstance(matrix, Type) or not isinstance(t, Type) or t.dtype not in _MULTIPLIED:
+    if not isinstance(program.nodes[node.map], MapOf):
         return False
-    return min(matrix.shape) > 0 and max(matrix.shape[-2:]) <= WIDEST
+    return isinstance(matrix, Type) and isinstance(t, Type) and t.dtype.is_float and min(matrix.shape) > 0
 
 
 def blocks_of(program: Program, ref: Ref) -> int:

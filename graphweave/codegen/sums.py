@@ -8,11 +8,12 @@ in registers, which is stored from there.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from graphweave.codegen.arrays import Affine, Array, flatten
 from graphweave.codegen.walk import accesses
-from graphweave.ir.loop.nodes import Alloc, Expr, Kernel, Lanes, Load, Stmt, Store, TileGram, Tiles, Var
+from graphweave.core.types import HALF
+from graphweave.ir.loop.nodes import Alloc, CastTo, Expr, Kernel, Lanes, Load, Stmt, Store, TileGram, Tiles, Var
 from graphweave.ir.loop.walk import statements
 
 
@@ -27,8 +28,11 @@ class Sum:
     output: str = ""
 
 
-def sums_of(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[str, Sum]:
-    """The arrays that begin as zeros to which nothing is added but the products of one gram."""
+def sums_of(kernel: Kernel, arrays: Mapping[str, Array], *, rounded: bool = False) -> dict[str, Sum]:
+    """The arrays that begin as zeros to which nothing is added but the products of one gram.
+
+    `rounded`: a copy may round the sum to half precision.
+    """
     found: dict[str, Sum] = {}
     walks = [s for s in kernel.body if isinstance(s, Tiles)]
     grams = [(s, tiles) for tiles in walks for s in tiles.body if isinstance(s, TileGram)]
@@ -38,20 +42,22 @@ def sums_of(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[str, Sum]:
         mine = [(s, tiles) for s, tiles in grams if s.out == alloc.name]
         if len(mine) == 1 and not _is_stored(kernel.body, alloc.name):
             gram, tiles = mine[0]
-            found[alloc.name] = _with_copy(kernel, alloc.name, Sum(gram, tiles.csr), arrays)
+            found[alloc.name] = _with_copy(kernel, alloc.name, Sum(gram, tiles.csr), arrays, rounded)
     return found
 
 
-def _with_copy(kernel: Kernel, name: str, found: Sum, arrays: Mapping[str, Array]) -> Sum:
+def _with_copy(kernel: Kernel, name: str, found: Sum, arrays: Mapping[str, Array], rounded: bool) -> Sum:
     readers = [s for s in kernel.body if any(array == name for array, _ in accesses((s,)))]
     if len(readers) != 1:
         return found
     (copy,) = readers
     store = copy.body[0] if isinstance(copy, Lanes) and len(copy.body) == 1 else copy
+    if rounded and isinstance(store, Store) and isinstance(store.value, CastTo) and store.value.dtype in HALF:
+        store = replace(store, value=store.value.x)
     match store:
         case Store(output, (Var(row), *index), Load(source, at)) if source == name and row == kernel.row:
             to, own = arrays[output], arrays[name]
-            same = to.has_rows and to.numel == own.numel and to.dtype is own.dtype
+            same = to.has_rows and to.numel == own.numel and (to.dtype is own.dtype or (rounded and to.dtype in HALF))
             if same and _linear(flatten(tuple(index), to.shape)) == _linear(flatten(at, own.shape)) is not None:
                 return Sum(found.gram, found.csr, copy, output)
     return found

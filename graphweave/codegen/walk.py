@@ -26,6 +26,12 @@ from graphweave.ir.loop.walk import expressions, statements, subexpressions
 Access = tuple[str, tuple[Expr, ...]]
 
 
+def arrays_of(kernel: Kernel) -> dict[str, Array]:
+    """Parameters, and what the kernel declares."""
+    parameters = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
+    return parameters | local_arrays(kernel.body)
+
+
 def local_arrays(body: tuple[Stmt, ...]) -> dict[str, Array]:
     found: dict[str, Array] = {}
     for stmt in statements(body):

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,7 @@ from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
 from graphweave.schedule.options import Options
+from graphweave.schedule.products import with_calls
 
 _log = logger(__name__)
 _serial = itertools.count()
@@ -46,16 +48,17 @@ def build_inference(
     `promises` says of each output how it lies in memory. `glossary` has the user's words, for what is told and for
     errors.
     """
-    glossary = glossary or Glossary()
+    glossary, program = glossary or Glossary(), with_calls(program, options)
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
     part = extract(program, inputs, [*program.outputs, *effects])
     name = f"graph{next(_serial)}"
-    made = _executable(
-        f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
-        cuda_graphs, watches=_refs(part.program.outputs) if watches else None, promises=promises, glossary=glossary,
-    )  # fmt: skip
-    record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
-    _build([made])
+    with _compiling() as begin:
+        made = _executable(
+            f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
+            cuda_graphs, watches=_refs(part.program.outputs) if watches else None, promises=promises, glossary=glossary,
+        )  # fmt: skip
+        begin(made)
+        record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
     return made
 
 
@@ -71,27 +74,29 @@ def build_training(
     whose memory the user may write to between the two (`passes/apart.py`), and `promises` says of each output how it
     lies in memory. `glossary` has the user's words, for what is told and for errors, and the row counts at hand.
     """
-    glossary = glossary or Glossary()
+    glossary, joint = glossary or Glossary(), with_calls(joint, options)
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
     cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics)
     named = _named(joint, constants)
     count = num_forward + len(cut.saved)
     private = _private(cut, num_forward)
-    forward = _executable(
-        f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private,
-        _refs(cut.forward.program.outputs[:num_forward]) if watches else None,
-        promises[:num_forward], glossary,
-    )  # fmt: skip
-    backward = _executable(
-        f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs,
-        promises=promises[num_forward:], glossary=glossary,
-    )  # fmt: skip
-    for made, part in ((forward, cut.forward), (backward, cut.backward)):
-        saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
-        why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
-        record(made.plan, made.text, why_not, glossary, saved, recompute)
-    _build([forward, backward])
+    with _compiling() as begin:
+        forward = _executable(
+            f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private,
+            _refs(cut.forward.program.outputs[:num_forward]) if watches else None,
+            promises[:num_forward], glossary,
+        )  # fmt: skip
+        begin(forward)
+        backward = _executable(
+            f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs,
+            promises=promises[num_forward:], glossary=glossary,
+        )  # fmt: skip
+        begin(backward)
+        for made, part in ((forward, cut.forward), (backward, cut.backward)):
+            saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
+            why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
+            record(made.plan, made.text, why_not, glossary, saved, recompute)
     return Training(forward, backward, cut)
 
 
@@ -132,11 +137,15 @@ def _executable(
     return made
 
 
-def _build(executables: Iterable[Executable]) -> None:
+@contextmanager
+def _compiling() -> Iterator[Callable[[Executable], None]]:
+    """Kernels of the executables that the block hands over compile while it goes on; at its end all are ready."""
     start = time.perf_counter()
-    executables = list(executables)
+    begun: list[tuple[Executable, list[Any]]] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for future in [f for e in executables for f in e.build(pool)]:
-            future.result()
-    names, kernels = ", ".join(e.plan.name for e in executables), sum(len(e.kernels) for e in executables)
-    _log.info("%s: %d kernels ready in %.2f s", names, kernels, time.perf_counter() - start)
+        yield lambda made: begun.append((made, made.build(pool)))
+        for _, kernels in begun:
+            for kernel in kernels:
+                kernel.result()
+    names, count = ", ".join(made.plan.name for made, _ in begun), sum(len(kernels) for _, kernels in begun)
+    _log.info("%s: %d kernels ready in %.2f s", names, count, time.perf_counter() - start)

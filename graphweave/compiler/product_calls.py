@@ -11,20 +11,13 @@ from torch import Tensor
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.typed import call_operands, gathered, matrices
 from graphweave.compiler import products
-from graphweave.compiler.triton_typed import TritonGram, TritonProduct
 from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Ref
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
-from graphweave.schedule.options import Options, Target
-
-_CALLS: dict[Target, tuple[type[TypedProduct], type[TypedGram]]] = {
-    "cpp": (TypedProduct, TypedGram),
-    "triton": (TritonProduct, TritonGram),
-}
-
+from graphweave.schedule.options import Options
 
 Step: TypeAlias = Callable[..., Any]
 """`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""
@@ -38,9 +31,9 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
     if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
         return _shared(program, ref, node, options)
     if isinstance(node, MatMul) and node.map is not None:
-        run = _typed(program, ref, node, node.map, options)
+        run = _typed(program, ref, node, node.map)
     elif isinstance(node, Gram) and node.map is not None:
-        run = _typed_gram(program, ref, node, node.map, options)
+        run = _typed_gram(program, ref, node, node.map)
     else:
         return None
     names = call_operands(program, ref)
@@ -61,10 +54,10 @@ def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options
     return lambda rows, a, x, w: products.added(a if into else _copy(a), x, w)
 
 
-def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -> _Run:
+def _typed(program: Program, ref: Ref, node: MatMul, m: Ref) -> _Run:
     rows, types, matrix = _Rows.of(program, node.x), _Map.of(program, m), matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    product = _CALLS[options.target][0](numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+    product = TypedProduct(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
@@ -73,10 +66,10 @@ def _typed(program: Program, ref: Ref, node: MatMul, m: Ref, options: Options) -
     return run
 
 
-def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref, options: Options) -> _Run:
+def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref) -> _Run:
     first, second, types = _Rows.of(program, node.x), _Rows.of(program, node.y), _Map.of(program, m)
     *blocks, k, j = type_of(program, ref).shape
-    gram = _CALLS[options.target][1](numel(blocks), k, j, type_of(program, ref).dtype)
+    gram = TypedGram(numel(blocks), k, j, type_of(program, ref).dtype)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         (a, gather_a), (b, gather_b) = first.read(given), second.read(given)

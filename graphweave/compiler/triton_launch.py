@@ -8,10 +8,24 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from graphweave.codegen.triton import programs_of_a_row
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.codegen.triton.products import DOT, takes_one_row
+from graphweave.codegen.triton.parts import DOT, RUN
+from graphweave.codegen.triton.products import takes_one_row
 from graphweave.core.types import DType, Fold
-from graphweave.ir.loop.nodes import Buffer, Edges, FoldLanes, Kernel, Lanes, Role, Stmt, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop.nodes import (
+    Alloc,
+    Buffer,
+    Edges,
+    FoldLanes,
+    Kernel,
+    Lanes,
+    Role,
+    Stmt,
+    TileGram,
+    TileMatMul,
+    Tiles,
+)
 from graphweave.ir.loop.types import identity
 from graphweave.ir.loop.walk import csrs_around, statements
 from graphweave.ir.message.aten import TORCH_DTYPE
@@ -25,6 +39,9 @@ PARTS = 512
 """Programs of a launch that has totals, at most: each leaves a part, which are folded afterwards."""
 
 _WIDE = 512  # bytes of a row of which programs take few at a time
+
+PIECES_BYTES = 64 << 20
+"""Of the sums that the pieces of rows leave, about."""
 
 _FOLDS: dict[Fold, Callable[..., Tensor]] = {
     Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,
@@ -107,8 +124,8 @@ class Launches:
     """How the rows of a kernel are taken: `short` packs several in a program.
 
     If `pieces` is not None and there are at least `many` rows, those of most edges, one in `share`, are divided into
-    pieces of at most `size` edges. Rows come by degree; which are long is a share of them, since nobody asks the device
-    for degrees.
+    pieces of at most `size` edges, or of more where what pieces leave, `piece_bytes` each, would take too much memory.
+    Rows come by degree; which are long is a share of them, since nobody asks the device for degrees.
     """
 
     short: Launch
@@ -118,12 +135,18 @@ class Launches:
     size: int = 512
     few: int | None = None
     """The most rows that are divided, if there is a bound."""
+    piece_bytes: int = 0
 
     def cut(self, num_rows: int) -> int:
         """How many of the rows are divided."""
         if self.few is not None and num_rows > self.few:
             return self.few
         return num_rows // self.share if self.pieces is not None and num_rows >= self.many else 0
+
+    def piece_size(self, num_edges: int) -> int:
+        """Edges of a piece, a power of two times `size`, so that graphs of about a size share their tables."""
+        times = num_edges * self.piece_bytes // (self.size * PIECES_BYTES)
+        return self.size * power_of_two(times)
 
 
 def launches_of(kernel: Kernel) -> Launches:
@@ -133,6 +156,7 @@ def launches_of(kernel: Kernel) -> Launches:
     with products take all rows alike: messages that another kernel computes again must have the same bits there.
     """
     lanes = _widest(kernel.body)
+    parts = programs_of_a_row(kernel)
     inner = list(statements(kernel.body))
     products = any(isinstance(s, TileMatMul) for s in inner)
     walks = any(isinstance(s, Edges | Tiles) for s in inner)
@@ -143,10 +167,12 @@ def launches_of(kernel: Kernel) -> Launches:
         return _by_row(kernel)
     if kernel.tile is not None:
         return Launches(Launch(DOT, 16 if walks else 1, warps=4 if walks else 8))
-    if interpreted():  # whose time is that of its calls
+    if interpreted() and parts == 1:  # whose time is that of its calls
         return Launches(Launch(8, 16), Launch(4, 16) if walks and not products else None, many=12, share=3, size=5)
     if products:
         return Launches(Launch(1, 16, warps=8))
+    if parts > 1:
+        return Launches(Launch(1, ELEMENTS // RUN if walks else 1))
     edges = 16 if walks else 1
     while edges > 1 and edges * lanes > ELEMENTS:
         edges //= 2
@@ -161,11 +187,14 @@ def _by_row(kernel: Kernel) -> Launches:
 
     What pieces leave for a gram is as large as its matrix, therefore not of all rows if there are many.
     """
-    grams = any(isinstance(s, TileGram) for s in statements(kernel.body))
+    inner = list(statements(kernel.body))
+    left = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
+    few = min(1 << 12, max(1, PIECES_BYTES // left)) if any(isinstance(s, TileGram) for s in inner) else None
     if interpreted():
-        return Launches(Launch(1, 16), Launch(1, 16), many=0, share=1, size=20)
+        how = Launch(1, 16)
+        return Launches(how, how, many=0, share=1, size=20, few=few)
     how = Launch(1, 32, warps=8)
-    return Launches(how, how, many=0, share=1, few=1 << 12 if grams else None)
+    return Launches(how, how, many=0, share=1, few=few, piece_bytes=left)
 
 
 def _widest(body: Sequence[Stmt]) -> int:

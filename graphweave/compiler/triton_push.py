@@ -13,9 +13,9 @@ from torch import Tensor
 from graphweave.analysis.cones import type_of
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.compiler.push_step import PushStep, Walked
+from graphweave.compiler.triton_folds import folded
 from graphweave.compiler.triton_launch import Job, run
 from graphweave.compiler.triton_step import TritonStep
-from graphweave.compiler.triton_typed import folded
 from graphweave.lower.fused_push import CSRS
 from graphweave.runtime.typed_pairs import Cut, typed_pairs
 

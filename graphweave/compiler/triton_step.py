@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from graphweave.codegen.triton import print_kernel
+from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
@@ -33,8 +33,7 @@ class Loaded:
     @classmethod
     def of(cls, kernel: Kernel, text: str | None = None) -> Loaded:
         made = divided_kernels(kernel) if launches_of(kernel).pieces is not None else ()
-        function = load(text or print_kernel(kernel), kernel.name)
-        return cls(kernel, function, tuple((k, load(print_kernel(k), k.name)) for k in made))
+        return cls(kernel, _loaded(kernel, text), tuple((k, _loaded(k)) for k in made))
 
     def jobs(
         self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, how: Launches,
@@ -58,6 +57,10 @@ class Loaded:
             by = how.pieces if any(csr.name == PIECES for csr in kernel.csrs) else launches_of(kernel).short
             jobs.append(Job(kernel, function, known, None, 0, num_rows(kernel, table), by))
         return jobs
+
+
+def _loaded(kernel: Kernel, text: str | None = None) -> TritonKernel:
+    return load(text or print_kernel(kernel), kernel.name, programs_of_a_row(kernel))
 
 
 class TritonStep(RegionStep):
@@ -101,7 +104,7 @@ class TritonStep(RegionStep):
             order = formats.by_degree(*grouped)
 
         def cut_into(cut: int) -> RowPieces:
-            return row_pieces(*grouped, cut, self._how.size)
+            return row_pieces(*grouped, cut, self._how.piece_size(grouped[0].numel()))
 
         jobs = loaded.jobs(tensors, order, rows[0], self._how, cut_into)
         run(jobs, [(b, tensors[b.name]) for b in buffers if b.role is Role.total])

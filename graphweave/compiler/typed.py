@@ -1,12 +1,14 @@
 """Products whose matrix depends on the type of the row, and the gradients of their matrices, by the vendor's library.
 
-What no kernel multiplies (half precision, wide matrices: `analysis/typed.is_walked`) is one product for each type that
-has rows.
+What no kernel of the target multiplies (`schedule/products.py`), and what a kernel could not be printed for, is one
+product for each type that has rows. On a GPU the host has to know how many these are: it asks once for each graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -15,10 +17,11 @@ from graphweave.core.errors import DataError
 from graphweave.core.types import DType
 from graphweave.runtime import arena, formats
 from graphweave.runtime.index import Index
+from graphweave.runtime.tracked import place
 
 
 class TypedProduct:
-    """out[r, b, j] = sum_k x[g(r), b, k] w[t(r), b, k, j], in memory of the arena."""
+    """out[r, b, j] = sum_k x[g(r), b, k] w[t(r), b, k, j], on the CPU in memory of the arena."""
 
     def __init__(self, blocks: int, k: int, j: int, dtype: DType, transposed: bool = False) -> None:
         """`transposed`: w is given as [types, blocks, j, k]."""
@@ -40,7 +43,10 @@ class TypedProduct:
 
     def _multiplied(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
         """x [rows, blocks, k], w [types, blocks, k, j] -> [S, blocks, j]."""
-        out = arena.empty((types.values.numel(), self.blocks, self.j), x.dtype)
+        if _has_no_library(x):
+            matrices = (w.mT if self.transposed else w).index_select(0, types.flat())
+            return (gathered_rows(x, gather).unsqueeze(3) * matrices).sum(2, dtype=x.dtype)
+        out = _empty((types.values.numel(), self.blocks, self.j), x)
         grouped = _Grouped(types, gather)
         for kind, here, rows in grouped.segments(gather):
             matrices = w[kind].mT if self.transposed else w[kind]
@@ -57,7 +63,7 @@ class TypedGram:
     def __call__(
         self, x: Tensor, y: Tensor, types: Index, gather_x: Index | None = None, gather_y: Index | None = None
     ) -> Tensor:
-        """x [S, ..., k], y [S, ..., j] with `blocks` blocks a row -> [types, ..., k, j] in memory of the arena.
+        """x [S, ..., k], y [S, ..., j] with `blocks` blocks a row -> [types, ..., k, j], in memory as a product is.
 
         S is the length of `types`; x and y have as many rows, or those that their gather [S] names. IndexRangeError
         for a value of an index that names no row.
@@ -71,7 +77,9 @@ class TypedGram:
 
     def _summed(self, x: Tensor, y: Tensor, types: Index, gather_x: Index | None, gather_y: Index | None) -> Tensor:
         """x [rows, blocks, k], y [rows, blocks, j] -> [types, blocks, k, j]."""
-        out = arena.empty((types.rows, self.blocks, self.k, self.j), x.dtype).zero_()
+        out = _empty((types.rows, self.blocks, self.k, self.j), x).zero_()
+        if _has_no_library(x):
+            return add_outer(out, gathered_rows(x, gather_x), gathered_rows(y, gather_y), types)
         grouped = _Grouped(types, gather_x, gather_y)
         second = (rows for _, _, rows in grouped.segments(gather_y))
         for (kind, _, rows), others in zip(grouped.segments(gather_x), second, strict=True):
@@ -97,13 +105,30 @@ class _Grouped:
 
     def segments(self, gather: Index | None) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(type, its rows, the rows of a tensor read through `gather`) for each type that has rows."""
-        positions = torch.arange(self.types.values.numel())
+        positions = torch.arange(self.types.values.numel(), device=self.types.values.device)
         perm, column = self.perm, self.column(gather)
-        indptr = self.csr.indptr
-        for kind in indptr.diff().nonzero().squeeze(1).tolist():
-            at = slice(int(indptr[kind]), int(indptr[kind + 1]))
-            rows = [positions[at] if order is None else order[at].long() for order in (perm, column)]
-            yield kind, rows[0], rows[1]
+        for kind, (begin, end) in enumerate(pairwise(self.bounds())):
+            if begin < end:
+                at = slice(begin, end)
+                rows = [positions[at] if order is None else order[at].long() for order in (perm, column)]
+                yield kind, rows[0], rows[1]
+
+    def bounds(self) -> list[int]:
+        """The first position of each type, and the end."""
+        t = self.types
+        key = "type_bounds", place(t.values), t.rows, t.wrap, self.wide
+        found = formats.cached(key, (t.values,), lambda: self.csr.indptr.to("cpu", torch.int64))
+        assert isinstance(found, Tensor)
+        return cast(list[int], found.tolist())
+
+
+def _has_no_library(x: Tensor) -> bool:
+    """Integers on a GPU: there each row is multiplied number by number, with a copy of its matrix."""
+    return x.device.type != "cpu" and not x.is_floating_point()
+
+
+def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
+    return arena.empty(shape, like.dtype) if like.device.type == "cpu" else like.new_empty(shape)
 
 
 def gathered_rows(x: Tensor, gather: Index | None) -> Tensor:

@@ -64,6 +64,9 @@ class Settings:
     """GRAPHWEAVE_UNSEEN_EDITS: 0 looks no longer for edits of index tensors that PyTorch does not see (through NumPy,
     `.data`, dlpack), at a microsecond for each index and call (docs/design.md, "Run time")."""
 
+    progress: bool = True
+    """GRAPHWEAVE_PROGRESS: 0 writes no line on the terminal while a compilation takes long."""
+
     sanitize: tuple[str, ...] = ()
     """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, as `address,undefined`. The process must be started with
     the sanitizer's runtime preloaded (`LD_PRELOAD=$(g++ -print-file-name=libasan.so)`)."""
@@ -141,6 +144,7 @@ _VARIABLES: tuple[tuple[str, str, Callable[[str, str], Any]], ...] = (
     ("GRAPHWEAVE_TARGET", "target", _parse_target),
     ("GRAPHWEAVE_EAGER_KERNELS", "eager_kernels", _parse_switch),
     ("GRAPHWEAVE_UNSEEN_EDITS", "unseen_edits", _parse_switch),
+    ("GRAPHWEAVE_PROGRESS", "progress", _parse_switch),
     ("GRAPHWEAVE_SANITIZE", "sanitize", _parse_sanitize),
 )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy.sparse
 
 from graphweave.core.errors import DataError
 
@@ -45,6 +44,8 @@ def to_scipy(g: Graph, etype: Any = None, weight: str | None = None) -> Any:
 
     Entries are 1, or the field `weight` of edges, which must have shape [num_edges].
     """
+    import scipy.sparse  # takes 0.2 s to load
+
     relation = g._relation(etype)
     values = np.ones(relation.num_edges, dtype=np.float32)
     if weight is not None:

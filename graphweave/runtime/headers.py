@@ -54,10 +54,20 @@ def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
         return ()
     root = _copied(folder)
     found = ("-I", str(root))
-    if "clang" in tools.version or any(flag.startswith("-fsanitize") for flag in tools.flags):
+    if not _may_precompile(tools):
         return found
     header = _precompiled(tools, root, make=any(b"<immintrin.h>" in sources.headers()[name] for name in included))
     return found if header is None else (*found, "-include", str(header))
+
+
+def precompile(tools: Toolchain, folder: Path) -> None:
+    """Makes the precompiled header in `folder` where there is none, before any text asks for it."""
+    if _may_precompile(tools):
+        _precompiled(tools, _copied(folder), make=True)
+
+
+def _may_precompile(tools: Toolchain) -> bool:
+    return "clang" not in tools.version and not any(flag.startswith("-fsanitize") for flag in tools.flags)
 
 
 def include_flags(folder: Path) -> tuple[str, ...]:

@@ -47,8 +47,9 @@ class Launch:
 class TritonKernel:
     """A kernel of `codegen/triton`; see there for its parameters."""
 
-    def __init__(self, module: ModuleType, symbol: str) -> None:
-        self.symbol = symbol
+    def __init__(self, module: ModuleType, symbol: str, parts: int = 1) -> None:
+        """`parts` programs share out what is done for a row."""
+        self.symbol, self._parts = symbol, parts
         self._function: Any = getattr(module, symbol)
 
     def __call__(
@@ -61,7 +62,7 @@ class TritonKernel:
         # No fusing into multiply-adds: the backward computes messages again and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
         with on_device(device):
-            self._function[(programs,)](
+            self._function[(programs * self._parts,)](
                 *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,
                 PRECISION=precision(), **options,
             )  # fmt: skip
@@ -90,9 +91,9 @@ def interpreted() -> bool:
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
-def load(text: str, symbol: str) -> TritonKernel:
-    """The kernel `symbol` of a module's text. ToolchainError without Triton."""
-    return TritonKernel(module(text), symbol)
+def load(text: str, symbol: str, parts: int = 1) -> TritonKernel:
+    """The kernel `symbol` of a module's text, of `parts` programs for each row. ToolchainError without Triton."""
+    return TritonKernel(module(text), symbol, parts)
 
 
 def module(text: str) -> ModuleType:

@@ -24,11 +24,13 @@ from graphweave.analysis.cones import (
     walks_along,
 )
 from graphweave.analysis.flow import edge_spaces, is_structure
-from graphweave.analysis.typed import call_operands
+from graphweave.analysis.typed import call_operands, matrices
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, Program, Push, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, MatMul, Program, Push, Ref, Reshape, Type
+from graphweave.schedule.options import Options
+from graphweave.schedule.products import apart
 
 _GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
 _WIDE_BYTES = 64  # a row's, from which it deserves a kernel of its own
@@ -55,10 +57,11 @@ class Groups:
 
 
 def group(
-    program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref] = frozenset()
-) -> Groups:
+    program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref] = frozenset(),
+    options: Options | None = None,
+) -> Groups:  # fmt: skip
     """Groups of the `demanded` nodes; `given` values exist already, `products` are those that kernels compute."""
-    grouping = _Grouping(program, demanded, given, products)
+    grouping = _Grouping(program, demanded, given, products, options or Options())
     last = _after_edges(program, demanded, products)
     for ref in (*sorted(demanded - last), *sorted(last)):
         grouping.visit(ref)
@@ -94,9 +97,11 @@ def _after_edges(program: Program, demanded: frozenset[Ref], products: frozenset
 
 class _Grouping:
     def __init__(
-        self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref]
-    ) -> None:
+        self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref],
+        options: Options,
+    ) -> None:  # fmt: skip
         self.program, self.products = program, products
+        self.own_matrices, self.apart = options.own_matrices, apart(program, options)
         self.stored = demanded | given
         self.groups: list[Group] = []
         self.group_of: dict[Ref, int] = {}
@@ -197,7 +202,8 @@ class _Grouping:
         if self._is_total(ref):
             return [*(y for y, _ in n.pulls), *n.same, *n.shared]
         if along is not None:
-            return [*(y for y, m in n.pulls if m != along or y in self.multiplied), *n.same, *n.shared]
+            inside = self.multiplied | self._matrix(ref)
+            return [*(y for y, m in n.pulls if m != along or y in inside), *n.same, *n.shared]
         return [*(y for y, _ in n.pulls), *n.shared]
 
     def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
@@ -241,7 +247,10 @@ class _Grouping:
     def _legal(self, ref: Ref, g: int) -> bool:
         """No value of another row of `g` is needed, nothing needed waits for `g` to finish, no edge for a product."""
         local, remote = self._deps(ref, g)
-        if any(self.group_of.get(r) == g for r in remote):
+        members = self.groups[g].members
+        if any(self.group_of.get(r) == g for r in remote) or (ref in self.apart and members):
+            return False
+        if not self.apart.isdisjoint(members):
             return False
         if self._walks(ref, g) and any(self.group_of.get(r) == g and r in self.multiplied for r in local):
             return False
@@ -279,8 +288,9 @@ class _Grouping:
         row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
         edge_level = along is not None or (is_push(self.program, ref) and not row_total)
         walked = along if along is not None else (group.map if edge_level else None)
-        local = [y for y, m in n.pulls if m == walked] if edge_level else list(n.same)
-        remote = [y for y, m in n.pulls if not edge_level or m != walked]
+        own = [y for y, m in n.pulls if m == walked and y not in self._matrix(ref)]
+        local = own if edge_level else list(n.same)
+        remote = [y for y, m in n.pulls if not edge_level or m != walked or y not in own]
         remote += [*n.shared, *(n.same if edge_level else ())]
         maps = {m for _, m in n.pulls} | ({along} if along is not None else set())
         remote += [i.index for m in sorted(maps) if isinstance(i := self.program.nodes[m], MapOf)]
@@ -303,6 +313,13 @@ class _Grouping:
             gathered.update(far)
         gain += sum(self._bytes(r) for r in local if r in read_locally and r not in members)
         return gain + _GATHER * sum(self._bytes(r) for r in remote if r in gathered)
+
+    def _matrix(self, ref: Ref) -> frozenset[Ref]:
+        """The matrices by which `ref` multiplies, where kernels read these from memory alone."""
+        node = self.program.nodes[ref]
+        if self.own_matrices or not isinstance(node, MatMul) or node.map is None:
+            return frozenset()
+        return frozenset([matrices(self.program, node.w).w])
 
     def _with_floating(self, refs: Iterable[Ref]) -> list[Ref]:
         """`refs`, and what those of them that float behind a product of rows, which they belong to, bring along."""

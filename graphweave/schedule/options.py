@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from graphweave.analysis.typed import WIDEST
+
 Target: TypeAlias = Literal["cpp", "triton"]
 
 
@@ -22,6 +24,10 @@ class Options:
     `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
     whose arrays together have at most `tile_bytes`.
 
+    Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
+    than `typed_gram` elements has a kernel of its own. Rows of more than `typed_operand` elements, or of several
+    blocks, are read from memory; so are matrices, unless `own_matrices`. None is no bound.
+
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
 
@@ -36,6 +42,10 @@ class Options:
     online_tile: int = 32
     row_products: bool = True
     tile_bytes: int = 1 << 16
+    typed_width: int | None = WIDEST
+    typed_gram: int | None = None
+    typed_operand: int | None = None
+    own_matrices: bool = True
     target: Target = "cpp"
     device: str = "cpu"
 
@@ -43,7 +53,10 @@ class Options:
 def options_for(target: Target, device: str = "cpu") -> Options:
     """The choices for a target. In Triton an edge keeps nothing from one pass to the next, which computes it again: the
     rows that it needs are in a cache by then, what it would keep is not. Products of rows stay
-    the vendor's library's."""
+    the vendor's library's. Registers hold what a program multiplies, so what is wide is read from memory."""
     if target == "cpp":
         return Options()
-    return Options(stash_width=0, stash_product=0, online="never", row_products=False, target=target, device=device)
+    return Options(
+        stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
+        typed_operand=256, own_matrices=False, target=target, device=device,
+    )  # fmt: skip

@@ -33,6 +33,7 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.schedule.grouping import Group, group
 from graphweave.schedule.options import Options
+from graphweave.schedule.products import stored_operands
 
 TALL = 16_384
 """Rows from which a product on its own is worth a kernel."""
@@ -82,8 +83,8 @@ def schedule(
     """
     given, options = frozenset(given), options or Options()
     products = row_products(program) if options.row_products else frozenset()
-    demanded = demand(program, given, products)
-    groups = group(program, demanded, given, products)
+    demanded = demand(program, given, products, options)
+    groups = group(program, demanded, given, products, options)
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
@@ -107,11 +108,14 @@ def _fused_push(program: Program, ref: Ref) -> Region | None:
     return Region(map_type(program, node.map).cod, node.map, (pushed.ref, ref), (ref,))
 
 
-def demand(program: Program, given: frozenset[Ref], products: frozenset[Ref] = frozenset()) -> frozenset[Ref]:
+def demand(
+    program: Program, given: frozenset[Ref], products: frozenset[Ref] = frozenset(), options: Options | None = None
+) -> frozenset[Ref]:
     """The nodes that must be evaluated at their own row (all others are recomputed inside what uses them).
 
     `products` are those that regions compute.
     """
+    options = options or Options()
     found: set[Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:
@@ -131,7 +135,7 @@ def demand(program: Program, given: frozenset[Ref], products: frozenset[Ref] = f
         n = needs(program, ref, given, through=on_edges(program, ref))
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
-        todo.extend((*n.same, *n.shared))
+        todo.extend((*n.same, *n.shared, *stored_operands(program, ref, options)))
         if isinstance(node, Push | Gram) and node.map is not None:
             todo.append(node.map)
     return frozenset(found)

@@ -46,6 +46,31 @@ def typed_program(
     return parse("\n".join([*spaces, *body, f"return {given_back}"]) + "\n")
 
 
+_COMPUTED = """space V = s0
+space R = s1
+space E = s2
+%0: E[] i64 = input src
+%1: E[] i64 = input t
+%2: V[{b}{k}] {f} = input x
+%3: R[{b}{k}, {j}] {f} = input w
+%4: E -> V = map %0 to V
+%5: E -> R = map %1 to R
+%6: E[{b}{j}] {f} = input y
+%7: E[{b}{k}] {f} = pull %2, %4
+%8: E[{ones}] {f} = input s
+%9: E[{b}{k}] {f} = mul %7, %8
+%10: E[{b}{j}] {f} = matmul %9, %3, %5
+%11: R[{b}{k}, {j}] {f} = gram %9, %6, %5
+return %10, %11
+"""
+
+
+def computed_rows(blocks: int, k: int, j: int, dtype: DType) -> Program:
+    """As `typed_program`, with x[src] times the number s [E, 1] of the row in place of x."""
+    b, ones = ("", "1") if blocks == 1 else (f"{blocks}, ", "1, 1")
+    return parse(_COMPUTED.format(b=b, k=k, j=j, f=dtype.value, ones=ones))
+
+
 def pushed_program(
     blocks: int, k: int, j: int, dtype: DType = DType.f32, *, along: str | None = "src", transposed: bool = False,
     scaled: bool = False, wraps: bool = False,

@@ -9,17 +9,24 @@ static void close(T got, T want, const char* what, int k, int j) {
   CHECK(error <= bound, "%s of %d x %d: %.17g, expected %.17g", what, k, j, (double)got, (double)want);
 }
 
+template <class T, bool INDEXED>
+static auto rows_of(T* rows, const int32_t* index) {
+  if constexpr (INDEXED)
+    return gw_rows_of_tile<T, int32_t>{rows, index};
+  else
+    return gw_rows_of_tile<T, void>{rows};
+}
+
 // A tile of kRows rows, behind which the index names others that must not be read; `streams`: aligned, past the cache
-template <class T, int B, int K, int J, bool TRANSPOSED>
-static void check_rows(bool indexed, bool streams) {
+template <class T, int B, int K, int J, bool TRANSPOSED, bool INDEXED>
+static void check_rows(bool streams) {
   enum { kRows = 13, kAll = 40, kMost = 16 };
   Numbers<T> x(kAll * B * K, 1), w(B * K * J, 2), y(kAll * B * J, 3), gram(B * K * J, 5), turned(B * K * J);
   T* const out = (T*)aligned_alloc(64, (kAll * B * J * sizeof(T) + 63) / 64 * 64);
   int32_t x_row[kRows], out_row[kRows];
-  for (int p = 0; p < kRows; ++p) x_row[p] = indexed ? p * 7 % kAll : p, out_row[p] = indexed ? kAll - 1 - 2 * p : p;
-  const gw_rows_of_tile<const T, int32_t> from{x.get(), indexed ? x_row : nullptr};
-  const gw_rows_of_tile<const T, int32_t> other{y.get(), indexed ? out_row : nullptr};
-  const gw_rows_of_tile<T, int32_t> into{out, indexed ? out_row : nullptr};
+  for (int p = 0; p < kRows; ++p) x_row[p] = INDEXED ? p * 7 % kAll : p, out_row[p] = INDEXED ? kAll - 1 - 2 * p : p;
+  const auto from = rows_of<const T, INDEXED>(x.get(), x_row), other = rows_of<const T, INDEXED>(y.get(), out_row);
+  const auto into = rows_of<T, INDEXED>(out, out_row);
   const T* matrix = w.get();
   if (TRANSPOSED != gw_is_narrow<T, J>()) {
     gw_turn<B, TRANSPOSED ? J : K, TRANSPOSED ? K : J>(turned.get(), w.get());
@@ -59,13 +66,17 @@ static void check_rows(bool indexed, bool streams) {
   free(out);
 }
 
+template <bool INDEXED>
+static void check_all() {
+  check_rows<double, 1, 5, 4, false, INDEXED>(false);
+  check_rows<float, 2, 3, 17, true, INDEXED>(false);
+  check_rows<float, 2, 19, 2, false, INDEXED>(false);  // narrow
+  check_rows<float, 1, 19, 1, true, INDEXED>(false);
+  check_rows<float, 1, 5, 32, false, INDEXED>(true);  // rows of lines
+  check_rows<float, 4, 5, 4, true, INDEXED>(true);    // of several blocks
+}
+
 int main() {
-  for (bool indexed : {false, true}) {
-    check_rows<double, 1, 5, 4, false>(indexed, false);
-    check_rows<float, 2, 3, 17, true>(indexed, false);
-    check_rows<float, 2, 19, 2, false>(indexed, false);  // narrow
-    check_rows<float, 1, 19, 1, true>(indexed, false);
-    check_rows<float, 1, 5, 32, false>(indexed, true);  // rows of lines
-    check_rows<float, 4, 5, 4, true>(indexed, true);    // of several blocks
-  }
+  check_all<false>();
+  check_all<true>();
 }

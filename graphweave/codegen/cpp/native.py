@@ -11,8 +11,8 @@ from typing import Literal, TypeAlias
 from graphweave.core.types import DType
 
 Header: TypeAlias = Literal[
-    "base", "bfloat16", "elementary", "float16", "folds", "numbers", "online_softmax", "pointwise", "prefetch",
-    "products", "random", "row_products", "streaming", "threads",
+    "base", "bfloat16", "elementary", "float16", "folds", "half_products", "lanes", "numbers", "online_softmax",
+    "pointwise", "prefetch", "products", "random", "row_products", "streaming", "threads",
 ]  # fmt: skip
 
 HALVES: dict[DType, Header] = {DType.f16: "float16", DType.bf16: "bfloat16"}

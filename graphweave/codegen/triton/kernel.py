@@ -7,20 +7,20 @@ K at a time; lanes are the last dimension of every tensor. If ORDERED, `order` l
 are grouped (of about equal degrees together).
 A kernel with totals has fewer programs than groups: each takes `groups` of them, one after the other, and stores what
 they add up to as its row of [programs, elements], which the caller folds: in a fixed order, so results are repeatable.
+A kernel whose rows are too large for one program has several for each group (`programs_of_a_row`), side by side.
 Any R and K are right (R * K >= 16 where edges are multiplied by matrices); which are fast, the launcher decides.
 """
 
 from __future__ import annotations
 
-from graphweave.codegen.arrays import Array
 from graphweave.codegen.sums import sums_of
 from graphweave.codegen.triton.axes import ROWS, power_of_two
 from graphweave.codegen.triton.names import triton_names
+from graphweave.codegen.triton.parts import DOT, parts_of
 from graphweave.codegen.triton.preamble import preamble
-from graphweave.codegen.triton.products import DOT
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.codegen.triton.stmt import Printer, filled
-from graphweave.codegen.walk import binders, local_arrays
+from graphweave.codegen.walk import arrays_of, binders
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Buffer, Kernel, Role, TileGram
@@ -43,13 +43,18 @@ def print_kernel(kernel: Kernel) -> str:
     return f"{header}{_HEAD}{preamble(unit.scope.helpers)}\n\n{body}"
 
 
+def programs_of_a_row(kernel: Kernel) -> int:
+    """How many programs share out what is done for a row."""
+    arrays = arrays_of(kernel)
+    return parts_of(kernel, arrays, sums_of(kernel, arrays, rounded=True)).count
+
+
 class _Unit:
     def __init__(self, kernel: Kernel) -> None:
         if kernel.stashes:
             raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")
         self.kernel = kernel
-        arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
-        arrays |= local_arrays(kernel.body)
+        arrays = arrays_of(kernel)
         names = triton_names(
             [kernel.name, kernel.row, *arrays, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
         )
@@ -59,7 +64,8 @@ class _Unit:
         inner = list(statements(kernel.body))
         around = csrs_around(kernel)
         self.walked = [csr.name for csr in kernel.csrs if csr.name in around and around[csr.name] is None]
-        self.sums = sums_of(kernel, arrays)
+        self.sums = sums_of(kernel, arrays, rounded=True)
+        self.scope.parts = self.parts = parts_of(kernel, arrays, self.sums)
         self.grams: dict[str, tuple[str, str]] = {}
         for s in inner:
             if isinstance(s, TileGram) and s.out not in self.sums:
@@ -75,6 +81,9 @@ class _Unit:
         constants = [f"{name}: tl.constexpr" for name in ("R", "K", "ORDERED", "PRECISION")]
         with w.block(f"def {kernel.name}({', '.join([*params, 'order', 'groups', 'first', 'last', *constants])})"):
             w.line("program = tl.program_id(0).to(tl.int64)")
+            if self.parts.count > 1:
+                w.line(f"part = program % {self.parts.count}")
+                w.line(f"program = program // {self.parts.count}")
             if not self.totals:
                 w.line("group = program")
                 self._group()

@@ -16,7 +16,7 @@ _TYPES = {
     DType.i64: "tl.int64", DType.i32: "tl.int32", DType.i16: "tl.int16", DType.i8: "tl.int8", DType.u8: "tl.uint8",
     DType.bool: "tl.int1",
 }  # fmt: skip
-_OF_THE_PRINTER = "tl triton R K ORDERED PRECISION order groups group program step first last row_ok edge_ok"
+_OF_THE_PRINTER = "tl triton R K ORDERED PRECISION order groups group program part step first last row_ok edge_ok"
 _RESERVED = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_OF_THE_PRINTER.split()])
 
 

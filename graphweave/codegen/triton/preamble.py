@@ -22,6 +22,11 @@ def gw_philox(seed, position):
     return a, b
 '''
 
+_INTERPRETED = """
+# Triton's interpreter holds a bfloat16 as an integer, and would multiply these.
+GW_INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
+"""
+
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], str]] = {
     "gw_max": ((), """
 def gw_max(a, b):
@@ -92,6 +97,12 @@ def gw_pow(x, y):
     nonzero = tl.where(defined, tl.where(negative & odd, -size, size), float("nan"))
     return tl.where((y == 0) | (x == 1.0), tl.zeros_like(nonzero) + 1.0, nonzero)
 '''),
+    "gw_dot_half": ((), """
+def gw_dot_half(x, y, total):
+    if GW_INTERPRETED:
+        return tl.dot(x.to(tl.float32), y.to(tl.float32), total)
+    return tl.dot(x, y, total, out_dtype=tl.float32)
+"""),
     "gw_philox": ((), _PHILOX),
     "gw_uniform_f32": (("gw_philox",), """
 def gw_uniform_f32(seed, position):
@@ -119,4 +130,5 @@ def preamble(used: set[str]) -> str:
 
     for name in sorted(used):
         need(name)
-    return "".join(f"\n\n@triton.jit{_FUNCTIONS[name][1]}" for name in needed)
+    known = _INTERPRETED if "gw_dot_half" in needed else ""
+    return known + "".join(f"\n\n@triton.jit{_FUNCTIONS[name][1]}" for name in needed)

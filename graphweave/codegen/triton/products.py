@@ -1,145 +1,141 @@
-"""Products by the matrix of a row, and grams of the edges of a row: a program takes one row, or a piece of one.
+"""Products of the rows of a tile, and grams of them: the rows are those of a program's step, or of its tile of rows.
 
-Rows are gathered and scattered where they lie. A matrix is read some rows of it at a time, since the whole of a wide
-one would fill the registers; a gram stays there as one matrix for each of its blocks, until it is stored.
+Rows are arrays in registers, or are read and written where they lie. Matrices are read some rows and columns at a time,
+since the whole of a wide one would fill the registers; a gram stays there until it is stored, one matrix for each of
+its blocks, or the tile of it that is the program's (`parts.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import EDGES, ROWS, Axis, aligned, names_of, power_of_two
 from graphweave.codegen.triton.names import ttype
+from graphweave.codegen.triton.parts import gram_extents, gram_room, padded
 from graphweave.codegen.triton.registers import gather
 from graphweave.codegen.triton.scope import Held, Scope
 from graphweave.core.errors import IRError
+from graphweave.core.types import HALF, DType, computed
 from graphweave.ir.loop.nodes import Kernel, Place, Rows, TileGram, TileMatMul
 from graphweave.ir.loop.walk import statements
 
-DOT = 16
-"""The least extent of a matrix that `tl.dot` takes."""
-
 LARGEST = 1 << 14
-"""Elements of a matrix up to which a program keeps it in registers."""
+"""Elements of a matrix, of those that a program multiplies in one step."""
 
-LARGEST_ARRAY = 1 << 13
-"""Elements of an array of a row, or of an edge, that registers hold."""
+COLUMNS = 128
+"""Columns of a result that is stored from registers, at most."""
 
-_POSITIONS = Axis("positions", "R * K")
+WHOLE = 1 << 12
+"""Elements of a matrix by which rows in registers are multiplied in one step."""
 
-_STEP = 32  # rows of a matrix that are multiplied at a time; fewer if they are
-_WIDE = 2048  # bytes: a GPU has little memory for what programs share
+STEP = 32
+"""Rows of a larger matrix that are multiplied at a time. In full precision, which has no matrix instructions, 64 do not
+fit into the registers: for sm_80 some KB a thread are spilled (Triton 3.9)."""
 
 
 def takes_one_row(kernel: Kernel) -> bool:
     """Whether programs of the kernel take one row at a time: its products have a matrix, or a sum, for each row."""
     arrays = {b.name for b in kernel.buffers}
     return any(
-        (isinstance(s, TileMatMul) and not is_plain(s)) or (isinstance(s, TileGram) and s.out not in arrays)
+        (isinstance(s, TileMatMul) and not _is_plain(s)) or (isinstance(s, TileGram) and s.out not in arrays)
         for s in statements(kernel.body)
     )
 
 
-def is_plain(stmt: TileMatMul | TileGram) -> bool:
+def _is_plain(stmt: TileMatMul) -> bool:
     """Whether all rows are multiplied by one matrix, and lie in arrays of the tile."""
-    rows = (stmt.x, stmt.out) if isinstance(stmt, TileMatMul) else (stmt.x, stmt.y)
-    own = isinstance(stmt, TileMatMul) and (stmt.row is not None or stmt.transposed)
-    return stmt.blocks == 1 and not own and not any(isinstance(place, Rows) for place in rows)
+    rows = any(isinstance(place, Rows) for place in (stmt.x, stmt.out))
+    return stmt.blocks == 1 and stmt.row is None and not stmt.transposed and not rows
 
 
-def print_matmul(scope: Scope, stmt: TileMatMul, tile: str) -> None:
-    """`tile` names the positions of the tile in progress."""
-    w, names, arrays = scope.w, scope.names, scope.arrays
-    if isinstance(stmt.add, str):
-        raise IRError("a Triton kernel adds a product by a row's own matrix to rows in memory alone.")
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The positions that are multiplied at once: `count` of them, [count] truths `ok` of what is no padding.
+
+    `positions` is the variable that names them.
+    """
+
+    positions: str
+    count: str
+    ok: str
+
+    @classmethod
+    def of_edges(cls, tile: str) -> Tile:
+        return cls(tile, "R * K", "tl.reshape(edge_ok, [R * K])")
+
+    @classmethod
+    def of_rows(cls, row: str) -> Tile:
+        return cls(row, "R", "row_ok")
+
+
+def print_matmul(scope: Scope, stmt: TileMatMul, tile: Tile) -> None:
+    arrays, w = scope.arrays, scope.w
     i, j = (arrays[_array(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
-    columns = max(power_of_two(j), DOT)
-    whole = max(power_of_two(i), DOT)
-    acc, size = ttype(arrays[stmt.w].dtype), arrays[stmt.w].numel
-    base = names.of(stmt.w)
-    if stmt.row is not None:
-        base = f"{base} + {_one(scope, stmt.row)} * {size}"
-    elif stmt.w in scope.held:
-        raise IRError("a Triton kernel multiplies by matrices in memory alone.")
-    row = x = _read(scope, stmt.x, tile)
-    out = _read(scope, stmt.out, tile)
-    held = isinstance(stmt.x, str)
-    wide = columns * arrays[stmt.w].dtype.itemsize > _WIDE
-    step = min(whole, DOT if wide else _STEP)
-    sliced = held and (stmt.blocks > 1 or step < whole)
-    if step * columns > LARGEST:
-        raise IRError(f"a matrix of {i} x {j} for each row is too large for a Triton kernel.")
-    if isinstance(stmt.out, str) and stmt.blocks > 1:
+    matrix = _Matrix.of(scope, stmt, i, j)
+    x, out = _operand(scope, stmt.x, tile), _operand(scope, stmt.out, tile, written=True)
+    begun = None if stmt.add is None else _operand(scope, stmt.add, tile)
+    if stmt.blocks > 1 and out.padded:
         raise IRError("a Triton kernel stores rows of several blocks in memory alone.")
+    if isinstance(stmt.add, Rows):
+        w.line("tl.debug_barrier()  # other threads of this program may have stored what is read here")
+    step, columns = _steps(x, out, i, j)
+    acc = ttype(computed(arrays[stmt.w].dtype))
     total, at_i, at_j = (scope.fresh(stmt.w, part) for part in ("product", "i", "j"))
-    w.line(f"{at_j} = tl.arange(0, {columns})")
     for b in range(stmt.blocks):
-        w.line(f"{total} = tl.zeros([R * K, {columns}], {acc})")
-        with scope.block(f"for {at_i}_from in range(0, {i}, {step})"):
-            w.line(f"{at_i} = {at_i}_from + tl.arange(0, {step})")
-            w.line(f"{at_i}_ok = {at_i} < {i}")
-            if sliced:
-                row = _slice(scope, stmt.x, x, f"{b * i} + {at_i}", f"{at_i}_ok", step)
-            elif not held:
-                row = _loaded(scope, stmt.x, x, f"{b * i} + {at_i}[None, :]", f"{at_i}_ok[None, :]")
-            lies = (f"{at_j}[None, :] * {i}", f"{at_i}[:, None]") if stmt.transposed else (
-                f"{at_i}[:, None] * {j}", f"{at_j}[None, :]"
-            )  # fmt: skip
-            inside = f"{at_i}_ok[:, None] & ({at_j} < {j})[None, :]"
-            matrix = f"tl.load({base} + {b * i * j} + {' + '.join(lies)}, mask={inside}, other=0.0)"
-            w.line(f"{total} = tl.dot({row}, {matrix}, {total}, input_precision=PRECISION, out_dtype={acc})")
-        if isinstance(stmt.out, str):
-            target = scope.held[stmt.out]
-            w.line(f"{target.name} = tl.reshape({total}, [R, K, {columns}])")
-        else:
-            to = f"{names.of(stmt.out.buffer)} + {out}[:, None] * {arrays[stmt.out.buffer].numel} + {b * j}"
-            inside = f"mask={_edges()}[:, None] & ({at_j} < {j})[None, :]"
-            if stmt.add is not None:
-                w.line("tl.debug_barrier()  # other threads of this program may have stored what is read here")
-                w.line(f"{total} += tl.load({to} + {at_j}[None, :], {inside}, other=0.0)")
-            w.line(f"tl.store({to} + {at_j}[None, :], {total}, {inside})")
+        with _range(scope, at_j, j, columns) as from_j:
+            start = f"tl.zeros([{tile.count}, {columns}], {acc})"
+            if begun is not None:
+                start = f"({begun.part(scope, tile, from_j, b * j, j, columns)}).to({acc})"
+            w.line(f"{total} = {start}")
+            with _range(scope, at_i, i, step) as from_i:
+                row = x.part(scope, tile, from_i, b * i, i, step)
+                product = _dot(scope, row, matrix.part(at_i, at_j, b), total, acc, (x.dtype, matrix.dtype))
+                w.line(f"{total} = {product}")
+            _write(scope, out, tile, total, at_j, b * j, j)
 
 
-def print_gram(scope: Scope, stmt: TileGram, tile: str) -> None:
-    """Adds to the matrices that `start_sum` has made."""
-    w, arrays = scope.w, scope.arrays
-    if any(isinstance(place, str) for place in (stmt.x, stmt.y)) and stmt.blocks > 1:
-        raise IRError("a Triton kernel reads rows of several blocks from memory alone.")
-    places = [(place, _read(scope, place, tile)) for place in (stmt.x, stmt.y)]
-    acc = ttype(arrays[stmt.out].dtype)
-    for b in range(stmt.blocks):
+def print_gram(scope: Scope, stmt: TileGram, tile: Tile) -> None:
+    """Adds to the matrices that `start_sum` has made, or to a total of the kernel."""
+    x, y = (_operand(scope, place, tile) for place in (stmt.x, stmt.y))
+    if stmt.blocks > 1 and (x.padded or y.padded):
+        raise IRError("a Triton kernel multiplies rows of several blocks in memory alone.")
+    acc = ttype(scope.arrays[stmt.out].dtype)
+    held = scope.held.get(stmt.out)
+    for b, cut in enumerate(_cuts(scope, stmt)):
         rows = []
-        for place, at in places:
-            n = arrays[_array(place)].numel // stmt.blocks
-            lanes = f"tl.arange(0, {max(power_of_two(n), DOT)})"
-            if isinstance(place, str):
-                rows.append(f"tl.where({_edges()}[:, None], {at}, 0.0)")
-            else:
-                rows.append(_loaded(scope, place, at, f"{b * n} + {lanes}[None, :]", f"({lanes} < {n})[None, :]"))
-        sum_ = _sum_name(scope, stmt.out, b)
-        dot = f"tl.dot(tl.trans({rows[0]}), {rows[1]}, {sum_}, input_precision=PRECISION, out_dtype={acc})"
-        w.line(f"{sum_} = {dot}")
+        for operand, at, n, size in ((x, cut.i, cut.num_i, cut.size_i), (y, cut.j, cut.num_j, cut.size_j)):
+            part = operand.part(scope, tile, at, f"{cut.block} * {n}" if cut.block else b * n, n, size)
+            rows.append(f"tl.where({tile.ok}[:, None], {part}, 0.0)" if operand.padded else part)
+        total = held.name if held is not None else _sum_name(scope, stmt.out, b)
+        product = _dot(scope, f"tl.trans({rows[0]})", rows[1], total, acc, (x.dtype, y.dtype))
+        scope.w.line(f"{total} = {product}")
+
+
+# ---------------------------------------------------------------- sums of a row
 
 
 def start_sum(scope: Scope, name: str, found: Sum) -> None:
     """In place of the array `name`."""
-    i, j = _extents(scope, found.gram)
-    rows, columns = (max(power_of_two(n), DOT) for n in (i, j))
-    blocks = found.gram.blocks
-    if rows * columns * blocks > LARGEST or i * j * blocks > LARGEST_ARRAY:
-        raise IRError(f"a gram of {i} x {j} for each row is too large for the registers of a Triton kernel.")
-    for b in range(found.gram.blocks):
-        scope.w.line(f"{_sum_name(scope, name, b)} = tl.zeros([{rows}, {columns}], {ttype(scope.arrays[name].dtype)})")
+    if scope.parts.gram is None and gram_room(found.gram, scope.arrays) > LARGEST:
+        i, j = gram_extents(found.gram, scope.arrays)
+        raise IRError(f"a gram of {i} x {j} for each row is too large for what else a Triton kernel does with it.")
+    for b, cut in enumerate(_cuts(scope, found.gram)):
+        zeros = f"tl.zeros([{cut.size_i}, {cut.size_j}], {ttype(scope.arrays[name].dtype)})"
+        scope.w.line(f"{_sum_name(scope, name, b)} = {zeros}")
 
 
 def flatten_sum(scope: Scope, name: str, found: Sum) -> None:
     """After the edges: the array `name`, for what else is done with it."""
-    i, j = _extents(scope, found.gram)
-    rows, columns = (max(power_of_two(n), DOT) for n in (i, j))
+    i, j = gram_extents(found.gram, scope.arrays)
+    rows, columns = padded(i), padded(j)
     info = scope.arrays[name]
-    padded = 0 if info.numel == 1 else power_of_two(info.numel)
-    held = Held(scope.names.of(name), info.dtype, scope.axes, info.numel, padded)
+    room = 0 if info.numel == 1 else power_of_two(info.numel)
+    held = Held(scope.names.of(name), info.dtype, scope.axes, info.numel, room)
     scope.types[name], scope.held[name] = info.dtype, held
-    at, size = scope.fresh(name, "at"), max(padded, 1)
+    at, size = scope.fresh(name, "at"), max(room, 1)
     scope.w.line(f"{at} = tl.arange(0, {size})")
     text = ""
     for b in range(found.gram.blocks):
@@ -147,30 +143,185 @@ def flatten_sum(scope: Scope, name: str, found: Sum) -> None:
         flat = f"tl.reshape({_sum_name(scope, name, b)}, [{rows * columns}])"
         here = gather(flat, rows * columns, f"(({index} // {j}) * {columns} + {index} % {j})", size, ())
         text = here if not text else f"tl.where({at} < {b * i * j}, {text}, {here})"
-    scope.w.line(f"{held.name} = tl.reshape({text}, [R{f', {padded}' if padded else ''}])")
+    scope.w.line(f"{held.name} = tl.reshape({text}, [R{f', {room}' if room else ''}])")
 
 
 def store_sum(scope: Scope, name: str, found: Sum, row: str) -> None:
     """In place of the statement that copies the array `name` to row `row`."""
-    i, j = _extents(scope, found.gram)
-    at_i, at_j = (f"tl.arange(0, {max(power_of_two(n), DOT)})" for n in (i, j))
-    base = f"{scope.names.of(found.output)} + {_one(scope, row)} * {scope.arrays[name].numel}"
-    mask = f"({at_i} < {i})[:, None] & ({at_j} < {j})[None, :]"
-    for b in range(found.gram.blocks):
-        to = f"{base} + {b * i * j} + {at_i}[:, None] * {j} + {at_j}[None, :]"
-        scope.w.line(f"tl.store({to}, {_sum_name(scope, name, b)}, mask={mask})")
+    to = scope.arrays[found.output]
+    base = f"{scope.names.of(found.output)} + {_one(scope, row)} * {to.numel}"
+    for b, cut in enumerate(_cuts(scope, found.gram)):
+        at_i, at_j = (f"({at} + tl.arange(0, {size}))" for at, size in ((cut.i, cut.size_i), (cut.j, cut.size_j)))
+        mask = f"({at_i} < {cut.num_i})[:, None] & ({at_j} < {cut.num_j})[None, :]"
+        of_block = f"{cut.block or b} * {cut.num_i * cut.num_j}"
+        at = f"{base} + {of_block} + {at_i}[:, None] * {cut.num_j} + {at_j}[None, :]"
+        scope.w.line(f"tl.store({at}, {_sum_name(scope, name, b)}.to({ttype(to.dtype)}), mask={mask})")
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A part of a gram in registers, [size_i, size_j], that begins at element (`i`, `j`) of a block of num_i x num_j.
+
+    `block` is the text of the block's number where programs differ in it, else "".
+    """
+
+    i: str
+    j: str
+    size_i: int
+    size_j: int
+    num_i: int
+    num_j: int
+    block: str = ""
+
+
+def _cuts(scope: Scope, gram: TileGram) -> list[_Cut]:
+    """The parts of the gram that the program sums: all of it, a matrix for each block, or a tile."""
+    i, j = gram_extents(gram, scope.arrays)
+    cut = scope.parts.gram
+    if cut is None:
+        return [_Cut("0", "0", padded(i), padded(j), i, j)] * gram.blocks
+    at_i, at_j = f"part // {cut.columns} % {cut.rows} * {cut.i}", f"part % {cut.columns} * {cut.j}"
+    return [_Cut(f"({at_i})", f"({at_j})", cut.i, cut.j, i, j, f"(part // {cut.rows * cut.columns})")]
 
 
 # ---------------------------------------------------------------- parts
 
 
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """Rows of a tile: an array in registers, [count, padded], or if `padded` is 0 the numbers of rows in `buffer`."""
+
+    text: str
+    numel: int
+    dtype: DType
+    padded: int
+    buffer: str
+
+    def part(self, scope: Scope, tile: Tile, at: str, first: int | str, limit: int, size: int) -> str:
+        """[count, size] elements of each row from first + at on, 0 from first + limit; `at` is a multiple of size."""
+        if not self.padded:
+            lanes = f"({at} + tl.arange(0, {size}))"
+            rows = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel}"
+            inside = f"{tile.ok}[:, None] & ({lanes} < {limit})[None, :]"
+            return f"tl.load({rows} + {first} + {lanes}[None, :], mask={inside}, other=0.0)"
+        if size == self.padded and first == 0 and limit == self.numel:
+            return self.text
+        if first != 0 or limit != self.numel:
+            lanes = f"({at} + tl.arange(0, {size}))"
+            index = (
+                f"tl.broadcast_to(tl.minimum({first} + {lanes}, {self.padded - 1})[None, :], [{tile.count}, {size}])"
+            )
+            taken = gather(self.text, self.padded, index, size, (Axis("positions", tile.count),))
+            return f"tl.where(({lanes} < {limit})[None, :], {taken}, 0.0)"
+        parts = self.padded // size
+        chosen = f"(tl.arange(0, {parts}) == {at} // {size})[None, :, None]"
+        return f"tl.sum(tl.where({chosen}, tl.reshape({self.text}, [{tile.count}, {parts}, {size}]), 0.0), axis=1)"
+
+
+def _operand(scope: Scope, place: Place, tile: Tile, *, written: bool = False) -> _Operand:
+    """Where the rows are; those in registers that are read are 0 beyond their elements."""
+    info = scope.arrays[_array(place)]
+    if isinstance(place, Rows):
+        return _Operand(_numbers(scope, place, tile), info.numel, info.dtype, 0, place.buffer)
+    held = scope.held.get(place)
+    if held is None:
+        row = f"{scope.variables[tile.positions].text}.to(tl.int64)"
+        return _Operand(row, info.numel, info.dtype, 0, place)
+    text = held.name
+    if not written and held.padded != held.numel:
+        inside = aligned(
+            f"(tl.arange(0, {held.padded}) < {held.numel})", ("element",), (*names_of(held.axes), "element")
+        )
+        text = f"tl.where({inside}, {text}, 0.0)"
+    if not written and EDGES in held.axes:
+        text = f"tl.reshape({text}, [{tile.count}, {held.padded}])"
+    return _Operand(text, info.numel, info.dtype, held.padded, place)
+
+
+def _numbers(scope: Scope, place: Rows, tile: Tile) -> str:
+    """The rows of a parameter that a column names, [R * K]."""
+    at = scope.variables[tile.positions].text
+    if place.shift is not None:
+        shift = scope.variables[place.shift]
+        at = f"{at} + {aligned(shift.text, shift.dims, names_of((ROWS, EDGES)))}"
+    name = scope.fresh(place.buffer, "row")
+    scope.w.line(f"{name} = tl.load({scope.names.of(place.column)} + {at}, mask=edge_ok, other=0).to(tl.int64)")
+    scope.w.line(f"{name} = tl.reshape({name}, [R * K])")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class _Matrix:
+    """Matrices of i x j, one for each block, from `base` on; transposed they lie as j x i."""
+
+    base: str
+    i: int
+    j: int
+    dtype: DType
+    transposed: bool
+
+    @classmethod
+    def of(cls, scope: Scope, stmt: TileMatMul, i: int, j: int) -> _Matrix:
+        info, base = scope.arrays[stmt.w], scope.names.of(stmt.w)
+        if stmt.row is not None:
+            base = f"{base} + {_one(scope, stmt.row)} * {info.numel}"
+        elif stmt.w in scope.held:
+            raise IRError("a Triton kernel multiplies by matrices in memory alone.")
+        return cls(base, i, j, info.dtype, stmt.transposed)
+
+    def part(self, at_i: str, at_j: str, block: int) -> str:
+        rows, columns = f"{at_i}[:, None]", f"{at_j}[None, :]"
+        lies = f"{columns} * {self.i} + {rows}" if self.transposed else f"{rows} * {self.j} + {columns}"
+        inside = f"({rows} < {self.i}) & ({columns} < {self.j})"
+        return f"tl.load({self.base} + {block * self.i * self.j} + {lies}, mask={inside}, other=0.0)"
+
+
+def _steps(x: _Operand, out: _Operand, i: int, j: int) -> tuple[int, int]:
+    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers."""
+    step, columns = padded(i), padded(j)
+    if not out.padded:
+        columns = min(columns, COLUMNS)
+    if not x.padded or step * columns > WHOLE:
+        step = min(step, STEP)
+    if step * columns > LARGEST:
+        raise IRError(f"a matrix of {i} x {j} is too large for the registers of a Triton kernel.")
+    return step, columns
+
+
+@contextmanager
+def _range(scope: Scope, name: str, extent: int, step: int) -> Iterator[str]:
+    """`name` are the next `step` of 0 .. extent - 1, in a loop if these are several times; the first of them."""
+    if step >= extent:
+        scope.w.line(f"{name} = tl.arange(0, {step})")
+        yield "0"
+        return
+    with scope.block(f"for {name}_from in range(0, {extent}, {step})"):
+        scope.w.line(f"{name} = {name}_from + tl.arange(0, {step})")
+        yield f"{name}_from"
+
+
+def _write(scope: Scope, out: _Operand, tile: Tile, total: str, at: str, first: int, limit: int) -> None:
+    if out.padded:
+        held = scope.held[out.buffer]
+        scope.w.line(f"{held.name} = {f'tl.reshape({total}, [R, K, {out.padded}])' if EDGES in held.axes else total}")
+        return
+    to = f"{scope.names.of(out.buffer)} + {out.text}[:, None] * {out.numel} + {first} + {at}[None, :]"
+    value = f"{total}.to({ttype(out.dtype)})" if out.dtype in HALF else total
+    scope.w.line(f"tl.store({to}, {value}, mask={tile.ok}[:, None] & ({at} < {limit})[None, :])")
+
+
+def _dot(scope: Scope, x: str, y: str, total: str, acc: str, dtypes: tuple[DType, DType]) -> str:
+    """`total` + x y. Where one of `dtypes` is a half type, the numbers of both are taken as of that type."""
+    half = next((dtype for dtype in dtypes if dtype in HALF), None)
+    if half is None:
+        return f"tl.dot({x}, {y}, {total}, input_precision=PRECISION, out_dtype={acc})"
+    scope.helpers.add("gw_dot_half")
+    x, y = (text if t is half else f"({text}).to({ttype(half)})" for text, t in zip((x, y), dtypes, strict=True))
+    return f"gw_dot_half({x}, {y}, {total})"
+
+
 def _array(place: Place) -> str:
     return place.buffer if isinstance(place, Rows) else place
-
-
-def _extents(scope: Scope, gram: TileGram) -> tuple[int, int]:
-    i, j = (scope.arrays[_array(place)].numel // gram.blocks for place in (gram.x, gram.y))
-    return i, j
 
 
 def _sum_name(scope: Scope, name: str, block: int) -> str:
@@ -181,44 +332,3 @@ def _one(scope: Scope, variable: str) -> str:
     """The number of a program's only row, or of one of its groups."""
     v = scope.variables[variable]
     return f"{f'tl.sum({v.text}, axis=0)' if v.dims else v.text}.to(tl.int64)"
-
-
-def _edges() -> str:
-    return "tl.reshape(edge_ok, [R * K])"
-
-
-def _read(scope: Scope, place: Place, tile: str) -> str:
-    """The rows of an array of the tile, [R * K, elements], or where those in memory are, [R * K]."""
-    if isinstance(place, str):
-        held = scope.held[place]
-        text = held.name
-        if held.padded != held.numel:
-            inside = aligned(
-                f"(tl.arange(0, {held.padded}) < {held.numel})", ("element",), ("rows", "edges", "element")
-            )
-            text = f"tl.where({inside}, {text}, 0.0)"
-        return f"tl.reshape({text}, [R * K, {held.padded}])"
-    at = scope.variables[tile].text
-    if place.shift is not None:
-        shift = scope.variables[place.shift]
-        at = f"{at} + {aligned(shift.text, shift.dims, names_of((ROWS, EDGES)))}"
-    name = scope.fresh(place.buffer, "row")
-    column = scope.names.of(place.column)
-    scope.w.line(f"{name} = tl.load({column} + {at}, mask=edge_ok, other=0).to(tl.int64)")
-    scope.w.line(f"{name} = tl.reshape({name}, [R * K])")
-    return name
-
-
-def _slice(scope: Scope, place: Place, rows: str, lanes: str, inside: str, taken: int) -> str:
-    """Some of the elements of each row of an array of the tile, [R * K, taken], 0 where they are not inside."""
-    assert isinstance(place, str)
-    padded = scope.held[place].padded
-    index = f"tl.broadcast_to(tl.minimum({lanes}, {padded - 1})[None, :], [R * K, {taken}])"
-    return f"tl.where({inside}[None, :], {gather(rows, padded, index, taken, (_POSITIONS,))}, 0.0)"
-
-
-def _loaded(scope: Scope, place: Place, at: str, lanes: str, inside: str) -> str:
-    assert isinstance(place, Rows)
-    width = scope.arrays[place.buffer].numel
-    address = f"{scope.names.of(place.buffer)} + {at}[:, None] * {width} + {lanes}"
-    return f"tl.load({address}, mask={_edges()}[:, None] & {inside}, other=0.0)"

@@ -154,7 +154,7 @@ def placed(scope: Scope, value: str, axes: Axes, held: Held, at: Position) -> tu
     if not lanes:
         chosen = aligned(f"(tl.arange(0, {held.padded}) == {offset})", (_OWN,), (*names_of(outer), _OWN))
         if outer:
-            value = f"({value})[{', '.join([':'] * len(outer))}, None]"
+            value = f"tl.broadcast_to({value}, {shape(outer)})[{', '.join([':'] * len(outer))}, None]"
         return f"tl.broadcast_to({value}, {shape(outer, held.padded)})", chosen
     full = f"tl.broadcast_to({value}, {shape(axes)})"
     if offset == 0 and _in_order(lanes, terms, held):

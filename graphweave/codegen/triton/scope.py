@@ -10,6 +10,7 @@ from typing import TypeAlias
 from graphweave.codegen.arrays import Array, flatten
 from graphweave.codegen.names import Names
 from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, power_of_two
+from graphweave.codegen.triton.parts import RUN, Parts
 from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Expr
@@ -63,6 +64,7 @@ class Scope:
     held: dict[str, Held] = field(default_factory=dict)
     helpers: set[str] = field(default_factory=set)
     loaded: dict[tuple[str, tuple[Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
+    parts: Parts = field(default_factory=Parts)
     count: int = 0  # of names made so far
 
     # ------------------------------------------------------------ names
@@ -122,10 +124,11 @@ class Scope:
             return
         name = self.fresh("lane")
         axis = Axis(name, "0", wide)
-        padded = power_of_two(axis.extent)
-        masked = padded != axis.extent
+        cut = axis.extent == self.parts.elements
+        padded = RUN if cut else power_of_two(axis.extent)
+        masked = cut or padded != axis.extent
         axis = Axis(name, str(padded), wide, f"{name}_ok" if masked else "")
-        self.w.line(f"{name} = tl.arange(0, {padded})")
+        self.w.line(f"{name} = {f'part * {RUN} + ' if cut else ''}tl.arange(0, {padded})")
         if masked:
             self.w.line(f"{axis.mask} = {name} < {axis.extent}")
         with self.under(axis):

@@ -9,22 +9,19 @@ from graphweave.codegen.sums import Sum
 from graphweave.codegen.triton.axes import EDGES, ROWS, WALK, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
 from graphweave.codegen.triton.names import literal, ttype
+from graphweave.codegen.triton.parts import DOT, LARGEST_ARRAY, RUN
 from graphweave.codegen.triton.products import (
-    DOT,
-    LARGEST,
-    LARGEST_ARRAY,
+    Tile,
     flatten_sum,
-    is_plain,
     print_gram,
     print_matmul,
     start_sum,
     store_sum,
 )
 from graphweave.codegen.triton.registers import placed
-from graphweave.codegen.triton.row_products import print_row_gram, print_row_matmul
 from graphweave.codegen.triton.scope import Held, Printed, Scope
 from graphweave.core.errors import IRError
-from graphweave.core.types import HALF, DType, Fold
+from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
@@ -98,18 +95,10 @@ class Printer:
                 self._array(name, dtype, fill=0, least=DOT)
             case TileRows(body=inner):
                 self.body(inner)
-            case TileMatMul(tile) if tile == self.tile:
-                print_row_matmul(self.scope, stmt, self.row)
-            case TileGram(tile) if tile == self.tile:
-                print_row_gram(self.scope, stmt, self.row)
-            case TileMatMul(tile, str(out), str(x), w) if is_plain(stmt):
-                self._matmul(out, x, w)
             case TileMatMul(tile):
-                print_matmul(self.scope, stmt, tile)
-            case TileGram(tile, out, str(x), str(y)) if is_plain(stmt) and out not in self.sums:
-                self._gram(out, x, y)
+                print_matmul(self.scope, stmt, self._positions(tile))
             case TileGram(tile):
-                print_gram(self.scope, stmt, tile)
+                print_gram(self.scope, stmt, self._positions(tile))
             case Raise():
                 raise IRError("a Triton kernel computes a softmax in two passes: schedule it with online='never'.")
 
@@ -122,6 +111,8 @@ class Printer:
         scope = self.scope
         info = scope.arrays[name]
         padded = 0 if info.numel == 1 and not least else max(power_of_two(info.numel), least)
+        if info.numel == scope.parts.elements:
+            padded = RUN
         if padded > LARGEST_ARRAY:
             raise IRError(f"an array of {info.numel} numbers is too large for the registers of a Triton kernel.")
         held = Held(scope.names.of(name), dtype, scope.axes, info.numel, padded)
@@ -261,49 +252,8 @@ class Printer:
 
     # ------------------------------------------------------------ products
 
-    def _matmul(self, out: str, x: str, w: str) -> None:
-        """The weights are read here, at every step, from a cache as a rule: kept, they would fill the registers.
-
-        Numbers of half precision are numbers of TF32, so their products are exact in it.
-        """
-        scope = self.scope
-        weight, x_held = scope.arrays[w], scope.held[x]
-        i, j = x_held.numel, scope.arrays[out].numel
-        rows, columns = max(power_of_two(i), DOT), max(power_of_two(j), DOT)
-        if rows * columns > LARGEST:
-            raise IRError(f"a matrix of {i} x {j} for each edge is too large for a Triton kernel.")
-        name = scope.fresh(w, "matrix")
-        at_i, at_j = f"tl.arange(0, {rows})[:, None]", f"tl.arange(0, {columns})[None, :]"
-        parts = [f"({at_i} < {i})"] * (rows != i) + [f"({at_j} < {j})"] * (columns != j)
-        mask = f", mask={' & '.join(parts)}, other=0.0" if parts else ""
-        scope.w.line(f"{name} = tl.load({scope.names.of(w)} + {at_i} * {j} + {at_j}{mask})")
-        operand = f"tl.reshape({self._clean(x_held)}, [R * K, {rows}])"
-        precision = "PRECISION"
-        if weight.dtype in HALF:
-            operand = f"{operand}.to({ttype(weight.dtype)}).to(tl.float32)"
-            name, precision = f"{name}.to(tl.float32)", '"tf32"'
-        product = f"tl.dot({operand}, {name}, input_precision={precision}, out_dtype={ttype(x_held.dtype)})"
-        held = scope.held[out]
-        scope.w.line(f"{held.name} = tl.reshape({product}, {shape(held.axes, columns)})")
-
-    def _gram(self, out: str, x: str, y: str) -> None:
-        scope = self.scope
-        operands = []
-        for name in (x, y):
-            held = scope.held[name]
-            edges = aligned("edge_ok", names_of((ROWS, EDGES)), (*names_of((ROWS, EDGES)), "element"))
-            clean = f"tl.where({edges}, {self._clean(held)}, 0.0)"
-            operands.append(f"tl.reshape({clean}, [R * K, {held.padded}])")
-        total = scope.held[out]
-        product = f"tl.dot(tl.trans({operands[0]}), {operands[1]}, input_precision=PRECISION"
-        scope.w.line(f"{total.name} += {product}, out_dtype={ttype(total.dtype)})")
-
-    def _clean(self, held: Held) -> str:
-        """A tile's array whose padding is 0: a product adds it up with everything else."""
-        if held.padded == held.numel:
-            return held.name
-        inside = f"(tl.arange(0, {held.padded}) < {held.numel})"
-        return f"tl.where({aligned(inside, ('element',), (*names_of(held.axes), 'element'))}, {held.name}, 0.0)"
+    def _positions(self, tile: str) -> Tile:
+        return Tile.of_rows(self.row) if tile == self.tile else Tile.of_edges(tile)
 
 
 def names_set(axis: Axis | None) -> frozenset[str]:

@@ -38,10 +38,11 @@ from graphweave.frontends.dynamo.handover import boxed, row_counts, split_module
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
+from graphweave.frontends.dynamo.progress import told
 from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
-from graphweave.frontends.dynamo.targets import options_of
+from graphweave.frontends.dynamo.targets import begin_early, options_of
 from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
@@ -129,8 +130,10 @@ def graphweave(
     """
     side = _Side(parse_options(with_mode(mode, options)), example_inputs, sources(module), parameters)
     writes_apart(module)
+    begin_early(example_inputs)
     try:
-        return _compiled(side, module)
+        with told("compiling a graph"):
+            return _compiled(side, module)
     except _Interrupted:
         raise
     except Exception as error:

@@ -35,9 +35,11 @@ from graphweave.frontends.dynamo.capture_settings import (
 )  # fmt: skip
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
+from graphweave.frontends.dynamo.progress import told
 from graphweave.frontends.dynamo.reasons import line_of, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, places_in, places_of, swapped
 from graphweave.frontends.dynamo.sparse_matrix import in_use
+from graphweave.frontends.dynamo.targets import begin_early
 from graphweave.frontends.dynamo.torch_logs import pages_in_a_line
 from graphweave.frontends.dynamo.turns import Turns
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform, transformed
@@ -97,7 +99,14 @@ class Captured:
         if inside_a_transform():
             transformed(name_of(self._target))
             return self._target(*args, **kwargs)
-        return self._turns.take(self._with_stand_ins, args, kwargs)
+        return self._turns.take(self._said, args, kwargs)
+
+    def _said(self, *args: Any, **kwargs: Any) -> Any:
+        """A first call compiles, and says so on a terminal where that takes long."""
+        if self._traced:
+            return self._with_stand_ins(*args, **kwargs)
+        with told(f"compiling {name_of(self._target)}"):
+            return self._with_stand_ins(*args, **kwargs)
 
     def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
         """Sparse tensors are captured as what stands for them, and given back as sparse tensors."""
@@ -112,8 +121,10 @@ class Captured:
     def _call(self, given: tuple[Any, ...], given_by_name: dict[str, Any]) -> Any:
         args = tuple(map(as_traced, given))
         kwargs = {name: as_traced(arg) for name, arg in given_by_name.items()}
-        if not self._traced and isinstance(self._target, torch.nn.Module):
-            make_parameters(self._target, args, kwargs)
+        if not self._traced:
+            begin_early(tree_leaves((args, kwargs)))
+            if isinstance(self._target, torch.nn.Module):
+                make_parameters(self._target, args, kwargs)
         while self._settings and not self._hooked_everywhere():
             breaks = _graph_breaks()
             before = None if self._traced else State(self._target)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from torch import fx
 
 from graphweave.core.settings import settings
-from graphweave.runtime import toolchain
+from graphweave.runtime import early, toolchain
 from graphweave.runtime.triton_kernel import interpreted, triton_version
 from graphweave.schedule.options import Options, options_for
 
@@ -31,6 +34,12 @@ def options_of(module: fx.GraphModule) -> Options | str:
     if triton_version() is None:
         return "there is no Triton, which compiles for a GPU. Install it: pip install graphweave[gpu]."
     return options_for("triton", str(device))
+
+
+def begin_early(values: Iterable[Any]) -> None:
+    """The compiler begins with what every kernel needs, if it is C++ that a function called with `values` becomes."""
+    if settings().target != "triton" and all(v.device.type == "cpu" for v in values if isinstance(v, torch.Tensor)):
+        early.begin()
 
 
 def _on_cpu() -> Options | str:

@@ -164,7 +164,7 @@ class _Frame:
         if isinstance(stmt, TileMatMul):
             w = self.arrays[stmt.w] if stmt.row is None else self.arrays[stmt.w][int(self.scalars[stmt.row])]
             shape = (stmt.blocks, -1, x.shape[2]) if stmt.transposed else (stmt.blocks, x.shape[2], -1)
-            w = w.reshape(shape).mT if stmt.transposed else w.reshape(shape)
+            x, w = _factors(x, w.reshape(shape).mT if stmt.transposed else w.reshape(shape))
             out = torch.zeros(len(x), stmt.blocks, w.shape[2], dtype=w.dtype)
             if stmt.add is not None:
                 out.copy_(self._rows(stmt.add, stmt).view_as(out))
@@ -172,7 +172,7 @@ class _Frame:
                 out.addcmul_(x[:, :, i, None], w[:, i])
             self._put(stmt, out.flatten(1))
         else:
-            y = self._rows(stmt.y, stmt).unflatten(1, (stmt.blocks, -1))
+            x, y = _factors(x, self._rows(stmt.y, stmt).unflatten(1, (stmt.blocks, -1)))
             total = self.arrays[stmt.out].view(stmt.blocks, x.shape[2], -1)
             for i in range(len(x)):
                 total.addcmul_(x[i, :, :, None], y[i, :, None])
@@ -192,7 +192,8 @@ class _Frame:
     def _put(self, stmt: TileMatMul, rows: Tensor) -> None:
         if isinstance(stmt.out, Rows):
             array = self.arrays[stmt.out.buffer]
-            array[self._named(stmt.out, self.tiles[stmt.tile])] = rows.view(len(rows), *array.shape[1:])
+            rows = rows.view(len(rows), *array.shape[1:]).to(array.dtype)
+            array[self._named(stmt.out, self.tiles[stmt.tile])] = rows
         else:
             self._rows(stmt.out, stmt).copy_(rows)
 
@@ -234,6 +235,12 @@ class _Frame:
             case Degree(csr, row):
                 here = int(self.value(row))
                 return (self.csrs[csr][here + 1] - self.csrs[csr][here]).to(torch.int64)
+
+
+def _factors(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """What a product multiplies: where one is of half precision, the numbers of that type, as float32."""
+    half = next((t.dtype for t in (x, y) if t.dtype in (torch.float16, torch.bfloat16)), None)
+    return (x, y) if half is None else (x.to(half).float(), y.to(half).float())
 
 
 _OPS: dict[Op, Callable[..., Tensor]] = {op: getattr(torch, op.value) for op in Op if op is not Op.where}

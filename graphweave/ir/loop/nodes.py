@@ -272,6 +272,10 @@ class TileMatMul:
     it has I * J elements, or if `transposed` J * I. With `add`, as `x` but [J], the sum begins with add[k, j] instead
     of 0; its memory may be that of `out`. `Rows` are added to where they lie: `add` is `out`, in which something has
     been stored before. With `blocks` = B the rows of x and out are B blocks, and so is w: out[k, b] = x[k, b] w[b].
+
+    Where x or w is of half precision, both are taken as numbers of that type (rounded to it, if one is f32), their
+    products are exact, and the sum is f32; `out` is f32, or the sum is rounded to it. So a target may use instructions
+    that multiply half precision.
     """
 
     tile: str
@@ -287,7 +291,8 @@ class TileMatMul:
 @dataclass(frozen=True, slots=True)
 class TileGram:
     """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: a total, or an alloc of the row, of
-    I * J elements. `x`, `y` and `blocks` as in TileMatMul: out[b, i, j] += sum_k x[k, b, i] y[k, b, j].
+    I * J elements. `x`, `y`, `blocks` and half precision as in TileMatMul, but that out is never of half precision:
+    out[b, i, j] += sum_k x[k, b, i] y[k, b, j].
     """
 
     tile: str

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Fold
+from graphweave.core.types import HALF, DType, Fold, computed
 from graphweave.ir.loop.nodes import Kernel, Place, Role, Rows, Store, TileGram, TileMatMul
 from graphweave.ir.loop.verify_parameters import fail
 from graphweave.ir.loop.walk import statements
@@ -68,21 +68,25 @@ class Products:
             if stmt.out in (stmt.x, stmt.w):
                 fail(place, f"'{stmt.out}' is both operand and result.")
             self._begun(stmt, y, scope, place)
-            types = {self._element_type(n, scope) for n in (stmt.x, stmt.out, stmt.add or stmt.x)}
             whole, numel = stmt.w, self._matrix(stmt, scope, place)
         else:
             y = self._tile_row(stmt.y, stmt.tile, scope, place)
-            types = {self._element_type(n, scope) for n in (stmt.x, stmt.y)}
             whole, numel = stmt.out, self._sum(stmt.out, scope, place)
         if stmt.blocks < 1 or x % stmt.blocks or y % stmt.blocks:
             fail(place, f"rows of {x} and {y} elements do not consist of {stmt.blocks} blocks.")
         if numel * stmt.blocks != x * y:
             blocks = "" if stmt.blocks == 1 else f"{stmt.blocks} x "
             fail(place, f"'{whole}' must have {blocks}{x // stmt.blocks} x {y // stmt.blocks} elements (got {numel}).")
-        dtype = scope.types[whole]
-        half = isinstance(stmt, TileMatMul) and dtype in (DType.f16, DType.bf16) and types == {DType.f32}
-        if not half and (types != {dtype} or not dtype.is_float):
-            fail(place, "operands and result must be of one float type.")
+        self._element_types(stmt, scope, place)
+
+    def _element_types(self, stmt: TileMatMul | TileGram, scope: Scope, place: str) -> None:
+        """One float type; or one half type and f32, in which its products are summed."""
+        others = (stmt.w, stmt.add or stmt.x) if isinstance(stmt, TileMatMul) else (stmt.y,)
+        types = {self._element_type(at, scope) for at in (stmt.x, stmt.out, *others)}
+        if len({computed(t) for t in types}) > 1 or len(types.intersection(HALF)) > 1 or not types.pop().is_float:
+            fail(place, "operands and result must be of one float type, or of one half type and f32.")
+        if isinstance(stmt, TileGram) and scope.types[stmt.out] in HALF:
+            fail(place, f"a sum of products is f32 (got {scope.types[stmt.out].value}).")
 
     def _begun(self, stmt: TileMatMul, elements: int, scope: Scope, place: str) -> None:
         """What the sums begin with."""

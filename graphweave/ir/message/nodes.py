@@ -229,11 +229,14 @@ class MatMul:
     `x: S x [B, K]`, `w: R x [B, K, J]`, `map` is m: S -> R; gives `S x [B, J]`. The B blocks (heads) may be missing
     from all three. Without `map`, m is the map to unit, of which there is one only: all rows share
     `w: unit x [B, K, J]`. No row has a copy of its matrix. With a map to types it is Hector's typed linear (2.3).
+    `called` changes no value: the schedule chooses that the vendor's library multiplies, between kernels
+    (`schedule/products.py`).
     """
 
     x: Ref
     w: Ref
     map: Ref | None = None
+    called: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,12 +254,13 @@ class Gram:
     """out[t, b, i, j] = sum over rows r with m(r) = t of x[r, b, i] y[r, b, j], the weights' gradient of MatMul.
 
     `x: S x [B, I]`, `y: S x [B, J]`, `map` is m: S -> R; gives `R x [B, I, J]`, 0 for a type without rows. The blocks
-    may be missing. Without `map`, m is the map to unit: the result is shared data.
+    may be missing. Without `map`, m is the map to unit: the result is shared data. `called`: as in MatMul.
     """
 
     x: Ref
     y: Ref
     map: Ref | None = None
+    called: bool = False
 
 
 # ---------------------------------------------------------------- disjoint unions of spaces

@@ -180,7 +180,7 @@ class _Line:
     def node_of(self, kind: type) -> Node:
         """A node as its fields: operands in their order, then what else there is, by name where that is several."""
         refs = list(self.refs())
-        named = sum("Ref" not in str(f.type) for f in fields(kind)) > 1
+        named = sum("Ref" not in str(f.type) and f.type != "bool" for f in fields(kind)) > 1
         given: dict[str, Any] = {}
         for f in fields(kind):
             if f.type == "tuple[Ref, ...]":
@@ -189,6 +189,8 @@ class _Line:
                 if not refs and f.type == "Ref":
                     self.fail(f"an operand such as %3 as {f.name}")
                 given[f.name] = refs.pop(0) if refs else None
+            elif f.type == "bool":
+                given[f.name] = self.flag(f.name)
             else:
                 read = partial(self.field, str(f.type))
                 given[f.name] = self.keyword(f.name, read) if named else read()
@@ -206,8 +208,6 @@ class _Line:
                 return self.member(DType, self.word("an element type"))
             case "int":
                 return self.integer()
-            case "bool":
-                return self.value()
             case _:
                 return self.name()
 

@@ -88,9 +88,10 @@ def show_node(node: Node) -> str:
             given = [*map(_arg, args), *(f"{_name(k)}={_arg(a)}" for k, a in kwargs)]
             return f"call {_name(target)}({', '.join(given)})" + (f" serial={serial}" if serial else "")
         case _:
-            others = [f for f in fields(node) if "Ref" not in str(f.type)]
+            others = [f for f in fields(node) if "Ref" not in str(f.type) and f.type != "bool"]
             said = [f"{f.name}=" * (len(others) > 1) + _field(getattr(node, f.name)) for f in others]
-            return " ".join(filter(None, (operation(node), _refs(operands(node)), *said)))
+            flags = [f.name for f in fields(node) if f.type == "bool" and getattr(node, f.name)]
+            return " ".join(filter(None, (operation(node), _refs(operands(node)), *said, *flags)))
 
 
 def operation(node: Node) -> str:

@@ -12,12 +12,20 @@
 // Bytes of a row of several blocks up to which it is put together before it is written past the cache.
 constexpr int64_t gw_staged_up_to = 1024;
 
-// A row for each position of a tile: row index[k] of `rows`, or without an index row k.
+// A row for each position of a tile: row index[k] of `rows`.
 template <class T, class I>
 struct gw_rows_of_tile {
   T* rows;
   const I* index;
-  GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + (index ? (int64_t)index[k] : k) * width; }
+  static constexpr bool listed = true;
+  GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + (int64_t)index[k] * width; }
+};
+// Or without an index row k.
+template <class T>
+struct gw_rows_of_tile<T, void> {
+  T* rows;
+  static constexpr bool listed = false;
+  GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + k * width; }
 };
 
 // Whether a matrix of J columns has too few for a vector: it is read as [J, K], a gram is summed as [J, K].
@@ -56,10 +64,10 @@ struct gw_times {
   }
   // prefetches rows that a tile of MOST would leave to the next, to read and to write
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
-    if (from != 0 || (!rows.index && fetches_no_result)) return;
+    if (from != 0 || (!X::listed && fetches_no_result)) return;
     for (int64_t k = MOST + begin; k < MOST + stop && k < known; ++k) {
-      if (rows.index) gw_fetch<false, 3>(rows.row(k, B * K), B * K * sizeof(T));
-      if (results.index && !fetches_no_result) gw_fetch<true, 3>(results.row(k, B * J), B * J * sizeof(T));
+      if (X::listed) gw_fetch<false, 3>(rows.row(k, B * K), B * K * sizeof(T));
+      if (Out::listed && !fetches_no_result) gw_fetch<true, 3>(results.row(k, B * J), B * J * sizeof(T));
     }
   }
 };
@@ -123,8 +131,8 @@ struct gw_outer {
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from + into != 0) return;
     for (int64_t k = begin * count / height; k < stop * count / height && MOST + k < known; ++k) {
-      if (x_rows.index) gw_fetch<false, 2>(x_rows.row(MOST + k, B * K), B * K * sizeof(T));
-      if (y_rows.index) gw_fetch<false, 2>(y_rows.row(MOST + k, B * J), B * J * sizeof(T));
+      if (X::listed) gw_fetch<false, 2>(x_rows.row(MOST + k, B * K), B * K * sizeof(T));
+      if (Y::listed) gw_fetch<false, 2>(y_rows.row(MOST + k, B * J), B * J * sizeof(T));
     }
   }
 };
