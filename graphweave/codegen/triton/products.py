@@ -79,21 +79,23 @@ def print_matmul(scope: Scope, stmt: TileMatMul, tile: Tile) -> None:
     begun = None if stmt.add is None else _operand(scope, stmt.add, tile)
     if stmt.blocks > 1 and out.padded:
         raise IRError("a Triton kernel stores rows of several blocks in memory alone.")
-    if isinstance(stmt.add, Rows):
-        w.line("tl.debug_barrier()  # other threads of this program may have stored what is read here")
-    step, columns = _steps(x, out, i, j)
+    adds = isinstance(stmt.add, Rows)
+    step, columns = _steps(x, out, i, j, WHOLE if not adds else 0)
     acc = ttype(computed(arrays[stmt.w].dtype))
     total, at_i, at_j = (scope.fresh(stmt.w, part) for part in ("product", "i", "j"))
     for b in range(stmt.blocks):
         with _range(scope, at_j, j, columns) as from_j:
             start = f"tl.zeros([{tile.count}, {columns}], {acc})"
-            if begun is not None:
-                start = f"({begun.part(scope, tile, from_j, b * j, j, columns)}).to({acc})"
+            if begun is not None and not adds:
+                start = f"({begun.part(scope, tile, from_j, 0, j, columns)}).to({acc})"
             w.line(f"{total} = {start}")
             with _range(scope, at_i, i, step) as from_i:
                 row = x.part(scope, tile, from_i, b * i, i, step)
                 product = _dot(scope, row, matrix.part(at_i, at_j, b), total, acc, (x.dtype, matrix.dtype))
                 w.line(f"{total} = {product}")
+            if begun is not None and adds:
+                w.line("tl.debug_barrier()  # other threads of this program may have stored what is read here")
+                w.line(f"{total} += {begun.part(scope, tile, from_j, b * j, j, columns)}")
             _write(scope, out, tile, total, at_j, b * j, j)
 
 
@@ -276,12 +278,15 @@ class _Matrix:
         return f"tl.load({self.base} + {block * self.i * self.j} + {lies}, mask={inside}, other=0.0)"
 
 
-def _steps(x: _Operand, out: _Operand, i: int, j: int) -> tuple[int, int]:
-    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers."""
+def _steps(x: _Operand, out: _Operand, i: int, j: int, whole: int) -> tuple[int, int]:
+    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers.
+
+    By rows in registers all of a matrix of at most `whole` elements.
+    """
     step, columns = padded(i), padded(j)
     if not out.padded:
         columns = min(columns, COLUMNS)
-    if not x.padded or step * columns > WHOLE:
+    if not x.padded or step * columns > whole:
         step = min(step, STEP)
     if step * columns > LARGEST:
         raise IRError(f"a matrix of {i} x {j} is too large for the registers of a Triton kernel.")
