@@ -116,7 +116,8 @@ def print_lanes(p: Printer, stmt: Lanes) -> None:
         targets = [(s.buffer, s.index) for s in statements(stmt.body) if isinstance(s, Store | Accum)]
         # what is stored in part would have to reach the cache before it could be loaded again
         pieces = any(buffer in p.local and not vector.is_whole(buffer, index) for buffer, index in targets)
-        vector_loop(p, vector, exprs, lambda v: _body(p, v, stmt.body), pieces=pieces)
+        stored = max((p.scope.types[buffer].itemsize for buffer, _ in targets), default=1)
+        vector_loop(p, vector, exprs, lambda v: _body(p, v, stmt.body), pieces=pieces, stored=stored)
 
 
 def _values(stmt: Stmt) -> tuple[Expr, ...]:
@@ -157,13 +158,15 @@ def learn(p: Printer, vector: Vector, body: tuple[Stmt, ...]) -> None:
 
 
 def vector_loop(
-    p: Printer, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, pieces: bool = False
-) -> None:
+    p: Printer, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, pieces: bool = False,
+    stored: int = 1,
+) -> None:  # fmt: skip
     """`body` for all lanes of `vector`, whose values are `exprs`: whole vectors, then what is left, in `pieces` that
-    are whole vectors as far as they go."""
+    are whole vectors as far as they go. The widest numbers that are stored, maybe the same one for all lanes, have
+    `stored` bytes."""
     w, c, width, extent = p.w, vector.variable, vector.width, vector.extent
     p.scope.headers.add("lanes")
-    size = vector.widest(exprs)
+    size = max(vector.widest(exprs), stored)
     if all(extent % lanes == 0 for lanes in _widths(extent, size)):
         with w.block(""):
             w.line(f"constexpr int {width} = gw_lanes({extent}, {size});")
