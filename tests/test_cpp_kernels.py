@@ -304,6 +304,20 @@ def test_products_of_half_precision(widths: tuple[int, int, int], dtype: DType) 
         torch.testing.assert_close(got[result], expected, rtol=rtol, atol=2.0**-6)
 
 
+@pytest.mark.parametrize("dtype", [DType.f64, DType.f32, DType.i64, DType.bool])
+@pytest.mark.parametrize("width", [7, 10, 16])
+def test_one_number_for_all_lanes(width: int, dtype: DType) -> None:
+    """Lanes that read nothing are vectors of what they store."""
+    number = Lit(dtype is DType.bool or 3, dtype) if not dtype.is_float else Lit(3.0, dtype)
+    store = Store("y", (Var("v"), Var("c")), number)
+    kernel = Kernel(
+        f"constant_{width}_{dtype.value}", "v", ("N", "E"), DType.i32, (),
+        (Buffer("y", Role.output, dtype, "N", (width,)),), (), (Lanes((("c", width),), (store,)),),
+    )  # fmt: skip
+    case = case_for(kernel, (0, 0, 0))
+    assert torch.equal(compiled(case)["y"], interpreted(case)["y"])
+
+
 def test_names_that_cpp_has_taken() -> None:
     kernel, text = spmm(4), show(spmm(4))
     names = {"x": "float", "y": "new", "acc": "ptrs", "c": "_c", "by_dst": "gw_max"}

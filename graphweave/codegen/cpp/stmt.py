@@ -186,8 +186,8 @@ class Printer:
         begin, end = names.derived(walked, "begin"), names.derived(walked, "end")
         begun = self.begun.get(stmt)
         if begun is not None:
-            self.w.line(f"if ({begin} == {end})")
-            self.statement(begun.zero, ())
+            with self.w.block(f"if ({begin} == {end})"):
+                self.statement(begun.zero, ())
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance, shift in sorted({(p.distance, p.shift or "") for p in stmt.prefetch}):
                 self._prefetch(stmt, distance, shift or None)
