@@ -25,9 +25,9 @@ class Options:
     whose arrays together have at most `tile_bytes`.
 
     Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
-    than `typed_gram` elements has a kernel of its own. Rows of more than `typed_operand` elements, or of several
-    blocks, are read from memory; so are matrices, unless `own_matrices`. None is no bound. `half_products`: whether
-    kernels multiply numbers of half precision.
+    than `typed_gram` elements has a kernel of its own. If there is a bound `typed_operand`, rows of more elements or of
+    several blocks are read from memory, and so are matrices. `half_products`: whether kernels multiply numbers of half
+    precision.
 
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
@@ -46,7 +46,6 @@ class Options:
     typed_width: int | None = WIDEST
     typed_gram: int | None = None
     typed_operand: int | None = None
-    own_matrices: bool = True
     half_products: bool = False
     target: Target = "cpp"
     device: str = "cpu"
@@ -60,5 +59,5 @@ def options_for(target: Target, device: str = "cpu") -> Options:
         return Options()
     return Options(
         stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
-        typed_operand=256, own_matrices=False, half_products=True, target=target, device=device,
+        typed_operand=256, half_products=True, target=target, device=device,
     )  # fmt: skip
