@@ -61,7 +61,7 @@ def probed(
     time, `between` the seconds from one to another, asked when the block ends.
     """
     recorder = Recorder()
-    runs: dict[type[RegionStep], Run] = {step: step.__call__ for step in set(STEPS.values())}
+    runs: dict[type[RegionStep], Run] = {step: step.__call__ for step in STEPS}
     make_call = wrapper.call_step
 
     def timed(run: Run) -> Run:
@@ -104,10 +104,8 @@ def probed(
 
 
 def _kernel_probe(step: RegionStep, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Probe:
-    lowered = step.plan.lowered
-    sizes = dict(zip(lowered.kernel.sizes, rows, strict=True))
-    edges = indices[0].numel() if lowered.map is not None else 0
-    return Probe(step.name, True, traffic_of(lowered.kernel, sizes, edges))
+    sizes, positions = step.counts(rows, indices)
+    return Probe(step.name, True, traffic_of(step.plan.lowered.kernel, sizes, positions))
 
 
 def _call_probe(program: Program, ref: Ref, values: Sequence[Any], out: Any) -> Probe:

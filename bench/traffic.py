@@ -26,6 +26,7 @@ from graphweave.ir.loop.nodes import (
     Tiles,
     Var,
 )
+from graphweave.ir.loop.walk import csrs_around
 from graphweave.ir.message.aten import TORCH_DTYPE
 
 
@@ -47,13 +48,15 @@ class Traffic:
         return max((self.gather if gathered else self.compulsory) / triad, self.flops / gemm)
 
 
-def traffic_of(kernel: Kernel, sizes: Mapping[str, int], edges: int) -> Traffic:
-    """`sizes` by name, the kernel's rows first; `edges` are those of its CSR, 0 without one."""
-    count = _Count(kernel, sizes, edges)
+def traffic_of(kernel: Kernel, sizes: Mapping[str, int], positions: Mapping[str, int]) -> Traffic:
+    """`sizes` by name, the kernel's rows first; `positions` of each CSR."""
+    count = _Count(kernel, sizes, positions)
     for stmt in kernel.body:
         count.visit(stmt, count.rows, "")
     own = sum(count.bytes_of(buffer) for buffer in kernel.buffers)
-    indptr = len(kernel.csrs) * (count.rows + 1) * TORCH_DTYPE[kernel.index].itemsize
+    around = csrs_around(kernel)
+    rows = (count.rows if (csr := around.get(c.name)) is None else positions[csr] for c in kernel.csrs)
+    indptr = sum(n + 1 for n in rows) * TORCH_DTYPE[kernel.index].itemsize
     only_gathered = count.gathered.keys() - count.streamed
     streamed = sum(count.bytes_of(b) for b in kernel.buffers if b.name not in only_gathered)
     return Traffic(own + indptr, streamed + indptr + sum(map(sum, count.gathered.values())), int(count.flops))
@@ -63,7 +66,7 @@ def traffic_of(kernel: Kernel, sizes: Mapping[str, int], edges: int) -> Traffic:
 class _Count:
     kernel: Kernel
     sizes: Mapping[str, int]
-    edges: int
+    positions: Mapping[str, int]
     flops: float = 0.0
     gathered: dict[str, list[int]] = field(default_factory=dict)
     """Buffer -> bytes of each pass that reads it at rows given by an index."""
@@ -72,6 +75,8 @@ class _Count:
     _arrays: dict[str, int] = field(default_factory=dict)
     _indices: set[str] = field(default_factory=set)
     _seen: set[tuple[str, str]] = field(default_factory=set)
+    _walked: dict[str, int] = field(default_factory=dict)
+    """Positions of each pass."""
 
     def __post_init__(self) -> None:
         self._buffers = {b.name: b for b in self.kernel.buffers}
@@ -82,8 +87,7 @@ class _Count:
         return self.sizes[self.kernel.sizes[0]]
 
     def bytes_of(self, buffer: Buffer) -> int:
-        rows = 1 if buffer.rows is None else self.sizes.get(buffer.rows, self.edges)
-        return rows * self._row_bytes(buffer)
+        return (1 if buffer.rows is None else self.sizes[buffer.rows]) * self._row_bytes(buffer)
 
     def _row_bytes(self, buffer: Buffer) -> int:
         return math.prod(buffer.shape) * TORCH_DTYPE[buffer.dtype].itemsize
@@ -91,11 +95,12 @@ class _Count:
     def visit(self, node: Any, times: float, walk: str) -> None:
         """`times`: how often `node` runs in all; `walk` names the pass over edges it is in, "" for rows."""
         match node:
-            case Edges(k=k, body=body, tile=tile):
-                walk = walk if tile is not None else k
-                return self._all(body, self.edges, walk)
-            case Tiles(tile=tile, body=body):
-                return self._all(body, self.edges, tile)
+            case Edges(k=k, csr=csr, body=body, tile=tile):
+                self._walked[walk if tile is not None else k] = self.positions[csr]
+                return self._all(body, self.positions[csr], walk if tile is not None else k)
+            case Tiles(tile=tile, csr=csr, body=body):
+                self._walked[tile] = self.positions[csr]
+                return self._all(body, self.positions[csr], tile)
             case TileArray(name=name, shape=shape):
                 self._arrays[name] = math.prod(shape)
             case TileMatMul(out=other, x=x, add=also, blocks=n) | TileGram(x=x, y=other, out=also, blocks=n):
@@ -104,7 +109,7 @@ class _Count:
                 self.streamed.update(name for name in (x, other, also, whole) if name in self._buffers)
                 for place in (x, *([node.y] if isinstance(node, TileGram) else [])):
                     if isinstance(place, Rows):
-                        self._gather(place.buffer, f"{walk} {place.column}", self.edges)
+                        self._gather(place.buffer, f"{walk} {place.column}", self._walked.get(walk, self.rows))
             case Lanes(lanes=lanes, body=body):
                 return self._all(body, times * math.prod(extent for _, extent in lanes), walk)
             case FoldLanes(lanes=lanes):
@@ -136,7 +141,7 @@ class _Count:
         if not (self._is_index(load.buffer) or (isinstance(at, Var) and at.name in self._indices)):
             self.streamed.add(load.buffer)
             return
-        self._gather(load.buffer, f"{walk} {at}", self.edges if walk else self.rows)
+        self._gather(load.buffer, f"{walk} {at}", self._walked.get(walk, self.rows))
 
     def _gather(self, name: str, index: str, times: int) -> None:
         if (name, index) not in self._seen:

@@ -22,12 +22,9 @@ from torch import Tensor
 from bench.check import relative_error
 from bench.common import arguments, gemm_rate, interleaved, ratio_table, save, seconds_of, triad_bandwidth
 from graphweave.compiler.build import build_inference
-from graphweave.compiler.typed_scatter import TypedScatter
-from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Input
-from graphweave.runtime.index import Index
 from graphweave.schedule.options import options_for
-from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
+from graphweave.testing.typed_programs import GRAM, PRODUCT, pushed_program, typed_program
 
 TOLERANCE = 1e-4
 """Relative to the largest result: sums of up to some hundred thousand float32 terms in another order."""
@@ -131,11 +128,14 @@ def gram_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
 
 
 def scatter_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
-    run = TypedScatter(case.blocks, case.k, case.j, DType.f32)
     generator = torch.Generator().manual_seed(2)
     dst = torch.randint(case.nodes, (case.rows,), generator=generator)
     scale = torch.rand(case.rows, *[1] * (work.x.dim() - 1), generator=generator)
-    types, to, gather = Index(work.types, case.types), Index(dst, case.nodes), Index(work.src, case.nodes)
+    made = build_inference(
+        pushed_program(case.blocks, case.k, case.j, scaled=True), (), {}, options_for("cpp"), {}, verify=False
+    )
+    given = {"x": work.x, "w": work.w, "t": work.types, "src": work.src, "dst": dst, "s": scale.flatten()}
+    args = [given[n.name] for n in made.plan.program.nodes if isinstance(n, Input)]
     products = product_calls(case, work)
 
     def summed(messages: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def scatter_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
     return {
         "segments": lambda: summed(products["segments"]()),
         "two steps": lambda: summed(products["graphweave"]()),
-        "graphweave": lambda: run(work.x, work.w, types, to, gather, scale.view(-1, 1)),
+        "graphweave": lambda: made([*args])[0],
     }
 
 

@@ -257,6 +257,18 @@ APPLIES = {
 %12: E[2, 2] f64 = reshape %6 [2, 2]
 %13: E[2, 2] f32 = cast %12 f32"""),
     ],
+    "narrow-early": [
+        ("gathered", """
+%12: V[4] f32 = input y
+%13: E[4] f32 = pull %12, %2
+%14: E[4] bf16 = cast %13 bf16"""),
+        ("side by side", """
+%12: V[4] f32 = input y
+%13: E[4] f32 = pull %12, %2
+%14: E[4] f32 = input z
+%15: E[8] f32 = concat dim=0 %13, %14
+%16: E[8] bf16 = cast %15 bf16"""),
+    ],
     "unbroadcast": [
         ("beside a wide one", """
 %12: E[1] f64 = input s
@@ -469,6 +481,15 @@ REFUSED = {
 %12: E[4, 1] f64 = reshape %6 [4, 1]
 %13: E[1, 4] f64 = reshape %6 [1, 4]
 %14: E[4, 4] f64 = add %12, %13"""),
+    ],
+    "narrow-early": [
+        ("to a wider type", """
+%12: V[4] f32 = input y
+%13: E[4] f32 = pull %12, %2
+%14: E[4] f64 = cast %13 f64"""),
+        ("computed on edges", """
+%12: E[4] f32 = cast %6 f32
+%13: E[4] bf16 = cast %12 bf16"""),
     ],
     "unbroadcast": [
         ("nothing else is as wide", """

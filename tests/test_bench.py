@@ -20,7 +20,7 @@ from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import AddMatMul, Input, MapOf, MatMul, Type
-from graphweave.testing.typed_programs import typed_program
+from graphweave.testing.typed_programs import pushed_program, typed_program
 from tests.loop_support import node_stages
 from tests.program_support import compiled
 from tests.support import features
@@ -54,19 +54,19 @@ def test_traffic_counts_each_tensor_once_or_each_gathered_row() -> None:
         gather=indptr + column + 2 * block + 16 * edges,  # x is read at its own rows as well
         flops=4 * edges + 4 * rows,
     )
-    assert traffic_of(parse(SPMM), {"N": rows, "E": edges}, edges) == want
+    assert traffic_of(parse(SPMM), {"N": rows, "E": edges}, {"by_dst": edges}) == want
 
 
 def test_what_is_only_gathered_is_not_counted_twice() -> None:
     kernel = parse(SPMM.replace("mul(acc[c], x[v, c])", "acc[c]"))
-    got = traffic_of(kernel, {"N": 10, "E": 30}, 30)
+    got = traffic_of(kernel, {"N": 10, "E": 30}, {"by_dst": 30})
     assert got.gather == 4 * 11 + 4 * 30 + 16 * 30 + 160
     assert got.flops == 4 * 30
 
 
 def test_products_of_rows_count_once_a_row_and_products_of_edges_once_an_edge() -> None:
     rows, edges = 10, 30
-    got = traffic_of(node_stages(3, 5), {"N": rows, "E": edges}, edges)
+    got = traffic_of(node_stages(3, 5), {"N": rows, "E": edges}, {"by_dst": edges})
     products = 2 * rows * 4 * (3 * 5) + 2 * edges * (3 * 3)
     exponentials, sums, relu = edges * 2 * 3, edges * 3 * 3, rows * 5
     assert got.flops == products + exponentials + sums + relu
@@ -77,8 +77,8 @@ def test_every_pass_over_the_edges_gathers_again() -> None:
     walk = SPMM[SPMM.index("    edges k") : SPMM.index("    lanes c < 4 {\n      y")]
     again = walk.replace(" k ", " k2 ").replace("[k]", "[k2]").replace("k + 2", "k2 + 2").replace("let u", "let u2")
     kernel = parse(SPMM.replace(walk, walk + again.replace("x[u,", "x[u2,")))
-    once = traffic_of(parse(SPMM), {"N": 10, "E": 30}, 30)
-    twice = traffic_of(kernel, {"N": 10, "E": 30}, 30)
+    once = traffic_of(parse(SPMM), {"N": 10, "E": 30}, {"by_dst": 30})
+    twice = traffic_of(kernel, {"N": 10, "E": 30}, {"by_dst": 30})
     assert twice.compulsory == once.compulsory
     assert twice.gather - once.gather >= 16 * 30
 
@@ -88,10 +88,24 @@ def test_typed_products_gather_rows_and_multiply_them_by_the_matrix_of_a_type() 
     types, nodes, edges = 7, 11, 130
     sizes = {"num_R": types, "num_V": nodes, "num_E": edges}
     x, y, w, columns = 24 * nodes, 40 * edges, 4 * 30 * types, 2 * 4 * edges
-    got = traffic_of(kernel, sizes, edges)
+    got = traffic_of(kernel, sizes, {"csr": edges})
     assert got.compulsory == x + 2 * y + 2 * w + columns + 4 * (types + 1)
     assert got.flops >= 2 * 2 * edges * 2 * 3 * 5 and got.flops < 5 * edges * 2 * 3 * 5
     assert got.gather == 24 * edges + 2 * y + 2 * w + columns + 4 * (types + 1)
+
+
+def test_a_fused_push_gathers_a_row_an_edge_and_multiplies_once_a_pair() -> None:
+    (plan,) = compiled(pushed_program(2, 3, 5, scaled=True)).plan.kernels.values()
+    kernel = plan.lowered.kernel
+    types, nodes, edges, blocks, groups, pairs = 7, 11, 130, 2, 9, 60
+    sizes = {"num_blocks": blocks, "num_groups": groups, "num_pairs": pairs}
+    sizes |= {"num_V": nodes, "num_R": types, "num_E": edges}
+    got = traffic_of(kernel, sizes, {"block": nodes, "groups": groups, "pairs": pairs, "csr": edges})
+    tables = 4 * (2 * (blocks + 1) + groups + 1 + pairs + 1) + 4 * (groups + pairs) + 2 * 4 * edges
+    x, out, w = 24 * nodes, 40 * nodes, 4 * 30 * types
+    assert got.compulsory == tables + x + out + w + 4 * edges
+    assert got.gather == got.compulsory - x + 24 * edges
+    assert got.flops == 2 * pairs * 2 * 3 * 5 + 2 * edges * 2 * 3
 
 
 def test_a_bound_is_of_bytes_or_of_flops() -> None:

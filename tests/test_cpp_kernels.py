@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.cpp import print_kernel
-from graphweave.core.errors import IRError
 from graphweave.core.types import ARITY, DType, Fold, Op
 from graphweave.ir.loop.nodes import Buffer, Call, CastTo, Expr, Kernel, Lanes, Lit, Load, Role, Store, Var
 from graphweave.ir.loop.parse import parse
@@ -291,9 +290,18 @@ def test_half_precision_is_rounded_once(name: str, dtype: DType) -> None:
         torch.testing.assert_close(got[result], expected, rtol=rtol, atol=1e-5, equal_nan=True)
 
 
-def test_products_of_half_precision_are_refused() -> None:
-    with pytest.raises(IRError, match="no matrices of half precision"):
-        print_kernel(widened(edge_mlp(3, 4, 5, DType.bf16)))
+@pytest.mark.parametrize("dtype", [DType.bf16, DType.f16])
+@pytest.mark.parametrize("widths", [(1, 1, 1), (3, 4, 5), (33, 31, 33), (64, 64, 16)], ids=str)
+def test_products_of_half_precision(widths: tuple[int, int, int], dtype: DType) -> None:
+    """Operands are taken as half precision, sums are float32: as the interpreter has it, and torch's products."""
+    needs_float16(dtype)
+    kernel = widened(edge_mlp(*widths, dtype, size=7))
+    verify(kernel)
+    case = case_for(kernel, DEGREES["mixed"])
+    got, want = compiled(case), interpreted(case)
+    for result, expected in want.items():
+        rtol = 2.0**-6 if expected.dtype == HALVES[dtype] else 2e-3  # where a sum rounds to a neighbour on the way
+        torch.testing.assert_close(got[result], expected, rtol=rtol, atol=2.0**-6)
 
 
 def test_names_that_cpp_has_taken() -> None:

@@ -155,7 +155,7 @@ def test_recompilations_name_the_argument() -> None:
 
 def test_code_costs_and_ir_are_one_argument_away(attention: Explanation) -> None:
     told = attention
-    assert str(told) == told.text("kernels") and "#pragma omp simd" in str(told)
+    assert str(told) == told.text("kernels") and "#pragma omp parallel" in str(told)
     assert "-- taken: " in told.text("costs") and "message IR" not in told.text("costs")
     assert "= pull" in told.text("ir") and "#pragma" not in told.text("ir")
     everything = told.text("all")

@@ -15,7 +15,7 @@ import graphweave
 import graphweave.ops as ops
 from bench.check import Result, error_against
 from graphweave.runtime.triton_kernel import interpreted
-from tests.support import AWKWARD, by_default, features, needs_float16
+from tests.support import AWKWARD, by_default, features, needs_float16, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
@@ -83,7 +83,7 @@ class Relational(nn.Module):
 @pytest.mark.parametrize("door", ["graphweave.compile", "torch.compile"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_products_by_type(dtype: torch.dtype, door: str) -> None:
-    """Triton's kernels multiply them; on the CPU they are calls, as explain tells."""
+    """Kernels multiply them, forward and backward, as explain tells."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer, graph = Relational(3, 20, 12).to(dtype), AWKWARD[7]
@@ -96,8 +96,8 @@ def test_products_by_type(dtype: torch.dtype, door: str) -> None:
     assert graphweave.counters()["kernel_launches"] > 0 == graphweave.counters()["eager_fallbacks"]
     if door == "graphweave.compile" and dtype is torch.bfloat16:
         told = graphweave.explain(layer, x.requires_grad_(), graph.edge_index)
-        assert sum(g.products for g in told.graphs) == (0 if interpreted() else 3)
-        assert not [note for g in told.graphs for note in g.fallbacks]
+        assert not any(g.products or g.fallbacks for g in told.graphs)
+        assert sum("matrix product" in k.does for g in told.graphs for k in g.kernels) >= 2
 
 
 def test_messages_are_read_in_kernels() -> None:
@@ -145,3 +145,44 @@ def test_half_precision_inside_of_a_function(dtype: torch.dtype) -> None:
     for got, want in zip(compiled(x, index), function(x, index), strict=True):
         torch.testing.assert_close(got, want, rtol=4 * rounding(dtype), atol=rounding(dtype))
     assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "gcn": lambda: pyg.GCN(33, 64, 2, 16),
+    "sage": lambda: pyg.GraphSAGE(33, 64, 2, 16),
+    "gat": lambda: pyg.GAT(33, 64, 2, 16, heads=2),
+    "edge_mlp": lambda: pyg.EdgeConv(nn.Sequential(nn.Linear(66, 64), nn.ReLU(), nn.Linear(64, 16)), aggr="mean"),
+}
+
+
+@pytest.mark.parametrize("name", by_default(NETWORKS, "sage", "edge_mlp"))
+def test_autocast_is_as_exact_as_eager(name: str) -> None:
+    """Training under `torch.autocast`: no gradient has a larger error than eager's, but for luck."""
+    torch.manual_seed(0)
+    layer = NETWORKS[name]()
+    wide = copy.deepcopy(layer).double()
+    index = random_graph(300, 300, 2000)
+    x = features(300, 33)
+
+    def autocast(x: Tensor, index: Tensor) -> Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            out: Tensor = layer(x, index)
+        return out.float()
+
+    compiled = graphweave.compile(autocast)
+    exact = run(wide, wide, x.double(), index)
+    ours = error_against(run(compiled, layer, x, index), exact)
+    eager = error_against(run(autocast, layer, x, index), exact)
+    assert ours <= max(1.5 * eager, 2 * rounding(torch.bfloat16)), f"{ours:.2g}, eager {eager:.2g}"
+    assert graphweave.counters()["eager_fallbacks"] == 0
+
+
+def test_products_of_half_precision_are_in_kernels() -> None:
+    """On edges, and on nodes where rows are many, as those of float32 are."""
+    x, index = features(20_000, 8).bfloat16(), random_graph(20_000, 20_000, 1000)
+    layer = pyg.EdgeConv(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8)), aggr="mean").bfloat16()
+    function = nn.Sequential(nn.Linear(8, 8, bias=False), nn.ReLU()).bfloat16()
+    compiled = graphweave.compile(lambda x, index: layer(function(x), index))
+    compiled(x.requires_grad_(), index).sum().backward()
+    counted = graphweave.counters()
+    assert counted["eager_fallbacks"] == 0 and (interpreted() or counted["fallback_calls"] == 0)

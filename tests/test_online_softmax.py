@@ -98,7 +98,7 @@ def test_text(golden: Callable[[str, str], None]) -> None:
 
 def test_one_comparison_a_tile() -> None:
     (kernel,) = make_plan("test", attention(2, 8), Options(), {}).kernels.values()
-    assert re.search(r"if \(tile_begin > csr_begin\) \{\n\s+int push_11_reference_raised = 0;", kernel.text)
+    assert re.search(r"if \(tile_begin > csr_begin\) \{\n\s+bool push_11_reference_raised = false;", kernel.text)
 
 
 def test_the_options_choose() -> None:

@@ -220,8 +220,8 @@ def test_how_many_rows_a_type_has_is_asked_once_for_a_graph() -> None:
     assert counters()["format_builds"] == once > before
 
 
-@pytest.mark.parametrize("widths", [(513, 2, DType.f32), (4, 4, DType.bf16), (4, 513, DType.f64)], ids=str)
-def test_wide_matrices_and_half_precision_are_calls(widths: tuple[int, int, DType]) -> None:
+@pytest.mark.parametrize("widths", [(513, 2, DType.f32), (513, 4, DType.bf16), (4, 513, DType.f64)], ids=str)
+def test_wide_matrices_are_calls(widths: tuple[int, int, DType]) -> None:
     made = compiled(typed_program(1, *widths, results=(PRODUCT,)))
     steps = made.plan.schedule.steps
     assert not any(isinstance(s, Region) and isinstance(made.plan.program.nodes[s.members[0]], MatMul) for s in steps)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
-from graphweave.codegen.cpp.typed_scatter import ScatterKernel
-from graphweave.compiler import typed_scatter
-from graphweave.compiler.typed_scatter import TypedScatter
-from graphweave.core.errors import DataError, IndexRangeError
-from graphweave.core.types import DType
-from graphweave.runtime import formats, long_rows
+from graphweave.compiler.build import build_inference
+from graphweave.compiler.cpp_push import CppPushStep
+from graphweave.compiler.executable import Executable
+from graphweave.core.errors import IndexRangeError, IRError
+from graphweave.ir.loop import interp as loops
+from graphweave.ir.loop.nodes import TileMatMul
+from graphweave.ir.loop.parse import parse as parse_kernel
+from graphweave.ir.loop.show import show as show_kernel
+from graphweave.ir.loop.verify import verify as verify_kernel
+from graphweave.ir.loop.walk import statements
+from graphweave.ir.message.nodes import Input, Program
+from graphweave.lower.fused_push import CSRS
+from graphweave.lower.parameters import Column, Perm, Table, Value
+from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index
-from graphweave.runtime.typed_blocks import typed_blocks
 from graphweave.runtime.typed_pieces import typed_pieces
+from graphweave.schedule.options import options_for
+from graphweave.testing.typed_programs import pushed_program
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
 from tests.test_typed_kernels import DTYPES, TYPES, close, draw, want_product
@@ -23,8 +35,8 @@ NODES = 61
 
 
 @pytest.fixture(autouse=True)
-def kernels_and_several_blocks_for_few_edges_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(typed_scatter, "BLOCK_EDGES", 100)
+def several_blocks_for_few_edges_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(typed_blocks, "BLOCK_EDGES", 100)
 
 
 def ends(edges: int, *, shape: str) -> Tensor:
@@ -43,35 +55,61 @@ def ends(edges: int, *, shape: str) -> Tensor:
     return dst
 
 
-def want_scatter(x: Tensor, w: Tensor, types: Tensor, dst: Tensor, scale: Tensor | None) -> Tensor:
-    """x [E, B, K]."""
-    messages = want_product(x, w, types)
-    if scale is not None:
-        messages = messages * scale.double().reshape(*scale.shape[:1], *(scale.shape[1:] or (1,)), 1)
-    return torch.zeros(NODES, *messages.shape[1:], dtype=torch.float64).index_add(0, dst, messages)
+def made_of(program: Program, **options: bool) -> Executable:
+    """A program that is one kernel."""
+    made = build_inference(program, (), {}, options_for("cpp"), {}, verify=options.get("verify", False))
+    kernels = [plan.lowered.kernel for plan in made.plan.kernels.values()]
+    assert not made.plan.refused and any(s.add == s.out for k in kernels for s in statements(k.body)
+                                         if isinstance(s, TileMatMul))  # fmt: skip
+    return made
+
+
+def run(made: Executable, given: Mapping[str, Tensor]) -> Tensor:
+    (out,) = made([given[n.name] for n in made.plan.program.nodes if isinstance(n, Input)])
+    assert isinstance(out, Tensor)
+    return out.clone()
+
+
+def given_for(
+    name: str, blocks: int, k: int, j: int, dtype: torch.dtype, *, shape: str = "any", along: str | None = "src"
+) -> dict[str, Tensor]:
+    types, num = TYPES[name]
+    edges = types.numel()
+    b = (blocks,) if blocks > 1 else ()
+    return {
+        "t": types, "dst": ends(edges, shape=shape), "src": torch.arange(edges) * 7 % 50,
+        "x": draw(edges if along is None else NODES, *b, k, dtype=dtype), "w": draw(num, *b, k, j, dtype=dtype),
+        "s": draw(edges, dtype=dtype), "v": draw(NODES, dtype=dtype),
+    }  # fmt: skip
+
+
+def want_scatter(given: Mapping[str, Tensor], along: str | None, scaled: bool) -> Tensor:
+    x, w, blocks = given["x"], given["w"], given["x"].dim() == 3
+    rows = x if along is None else x[given[along]]
+    messages = want_product(rows if blocks else rows.unsqueeze(1), w if blocks else w.unsqueeze(1), given["t"])
+    if scaled:
+        messages = messages * given["s"].double().reshape(-1, 1, 1)
+    out = torch.zeros(NODES, *messages.shape[1:], dtype=torch.float64).index_add(0, given["dst"], messages)
+    return out if blocks else out.squeeze(1)
 
 
 def check(
-    name: str, blocks: int, k: int, j: int, dtype: torch.dtype, *, shape: str = "any", scales: int = 0,
-    gathers: bool = True, transposed: bool = False,
+    name: str, blocks: int, k: int, j: int, dtype: torch.dtype, *, shape: str = "any", scaled: bool = False,
+    along: str | None = "src", transposed: bool = False, verify: bool = False,
 ) -> None:  # fmt: skip
-    types, num = TYPES[name]
-    edges = types.numel()
-    dst, src = ends(edges, shape=shape), torch.arange(edges) * 7 % 50
-    w = draw(num, blocks, k, j, dtype=dtype)
-    held = draw(50 if gathers else edges, blocks, k, dtype=dtype)
-    scale = draw(edges, scales, dtype=dtype) if scales else None
-    run = TypedScatter(blocks, k, j, DTYPES[dtype], transposed)
-    given = w.mT.contiguous() if transposed else w
-    got = run(held, given, Index(types, num), Index(dst, NODES), Index(src, 50) if gathers else None, scale)
-    close(got, want_scatter(held[src] if gathers else held, w, types, dst, scale), k * max(1, edges))
+    given = given_for(name, blocks, k, j, dtype, shape=shape, along=along)
+    program = pushed_program(blocks, k, j, DTYPES[dtype], along=along, transposed=transposed, scaled=scaled)
+    want = want_scatter(given, along, scaled)
+    if transposed:
+        given["w"] = given["w"].mT.contiguous()
+    close(run(made_of(program, verify=verify), given), want, k * max(1, given["t"].numel()))
 
 
 @pytest.mark.parametrize("shape", ["any", "hub", "sorted", "ends_empty"])
 @pytest.mark.parametrize("name", TYPES)
 def test_edges_of_every_distribution(name: str, shape: str) -> None:
-    check(name, 1, 31, 33, torch.float32, shape=shape, scales=1)
-    check(name, 3, 4, 2, torch.float64, shape=shape, scales=3, gathers=False)
+    check(name, 1, 31, 33, torch.float32, shape=shape, scaled=True)
+    check(name, 3, 4, 2, torch.float64, shape=shape, along=None)
 
 
 @pytest.mark.parametrize(
@@ -79,39 +117,39 @@ def test_edges_of_every_distribution(name: str, shape: str) -> None:
 )
 @pytest.mark.parametrize("transposed", [False, True])
 def test_widths_and_scales(blocks: int, k: int, j: int, transposed: bool) -> None:
-    for scales in {0, 1, blocks}:
-        check("mixed", blocks, k, j, torch.float32, scales=scales, transposed=transposed)
+    for scaled in (False, True):
+        check("mixed", blocks, k, j, torch.float32, scaled=scaled, transposed=transposed)
 
 
-def test_a_scale_may_be_a_vector() -> None:
-    types, num = TYPES["mixed"]
-    edges = types.numel()
-    x, w, dst, scale = draw(edges, 5), draw(num, 5, 3), ends(edges, shape="any"), draw(edges)
-    got = TypedScatter(1, 5, 3, DType.f64)(x, w, Index(types, num), Index(dst, NODES), None, scale)
-    close(got, want_scatter(x.unsqueeze(1), w.unsqueeze(1), types, dst, scale).squeeze(1), edges)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_rows_of_the_destination_itself(scaled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    check("mixed", 1, 5, 7, torch.float64, shape="hub", along="dst", scaled=scaled)
+    few_edges_are_many(monkeypatch)  # a piece reads what its row does
+    check("mixed", 1, 5, 7, torch.float64, shape="hub", along="dst", scaled=scaled)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_without_a_kernel(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_kernel(*_: object) -> None:
-        raise AssertionError("expected PyTorch's product and sum")
+def test_verify_compares_a_fused_push_with_the_interpreter() -> None:
+    check("mixed", 2, 5, 7, torch.float32, shape="hub", scaled=True, verify=True)
 
-    monkeypatch.setattr(typed_scatter, "load", no_kernel)
-    monkeypatch.setattr(typed_scatter, "WIDEST", 0)
-    check("one_type", 2, 3, 4, dtype, scales=2, transposed=True)
-    check("no_rows", 1, 3, 4, dtype)
+
+@pytest.mark.parametrize("width", [512, 513])
+def test_wide_matrices_are_no_kernels(width: int) -> None:
+    program = pushed_program(1, 4, width)
+    made = build_inference(program, (), {}, options_for("cpp"), {}, verify=False)
+    fused = [s for plan in made.plan.kernels.values() for s in statements(plan.lowered.kernel.body)]
+    assert any(isinstance(s, TileMatMul) and s.add is not None for s in fused) is (width == 512)
+    given = given_for("mixed", 1, 4, width, torch.float32)
+    close(run(made, given), want_scatter(given, "src", False), 4 * given["t"].numel())
 
 
 @pytest.mark.parametrize("shape", ["any", "hub"])
 def test_the_number_of_threads_changes_no_bit(shape: str) -> None:
-    types, num = TYPES["skewed"]
-    edges = types.numel()
-    x, w, dst = draw(edges, 33, dtype=torch.float32), draw(num, 33, 16, dtype=torch.float32), ends(edges, shape=shape)
-    results = []
-    for n in (1, 2):
+    given = given_for("skewed", 1, 33, 16, torch.float32, shape=shape)
+    made, results = made_of(pushed_program(1, 33, 16)), []
+    for n in (1, 2, 3):
         with threads(n):
-            results.append(TypedScatter(1, 33, 16, DType.f32)(x, w, Index(types, num), Index(dst, NODES)))
-    assert torch.equal(*results)
+            results.append(run(made, given))
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
 def few_edges_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,18 +161,71 @@ def few_edges_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("shape", ["any", "hub", "one_row"])
 def test_long_rows_are_divided(shape: str, monkeypatch: pytest.MonkeyPatch) -> None:
     few_edges_are_many(monkeypatch)
-    check("mixed", 2, 31, 33, torch.float32, shape=shape, scales=2)
-    check("skewed", 1, 4, 2, torch.float64, shape=shape, gathers=False, transposed=True)
+    check("mixed", 2, 31, 33, torch.float32, shape=shape, scaled=True)
+    check("skewed", 1, 4, 2, torch.float64, shape=shape, along=None, transposed=True)
+    test_the_number_of_threads_changes_no_bit(shape)
     types, num = TYPES["skewed"]
-    edges = types.numel()
-    x, w, dst = draw(edges, 33, dtype=torch.float32), draw(num, 33, 16, dtype=torch.float32), ends(edges, shape=shape)
-    results = []
-    for n in (1, 2, 3):
-        with threads(n):
-            results.append(TypedScatter(1, 33, 16, DType.f32)(x, w, Index(types, num), Index(dst, NODES)))
-    assert all(torch.equal(result, results[0]) for result in results)
+    dst = ends(types.numel(), shape=shape)
     pieces, _ = typed_pieces(Index(types, num), Index(dst, NODES))
     assert bool(pieces.divided) is (int(torch.bincount(dst).max()) > 40)
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("shape", ["any", "one_row"])
+def test_the_loop_ir_of_a_fused_push_says_what_it_computes(
+    shape: str, wide: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its interpreter, on the tables that the kernel walks, beside that of the message IR; and its text."""
+    few_edges_are_many(monkeypatch)
+    program = pushed_program(2, 3, 5, DTYPES[torch.float64], scaled=True, transposed=True)
+    made = made_of(program)
+    (step,) = (step for step in made.kernels.values() if isinstance(step, CppPushStep))
+    plan = step._wide_plan() if wide else step.plan
+    kernel, lowered = plan.lowered.kernel, plan.lowered
+    assert parse_kernel(show_kernel(kernel)) == kernel
+    given = given_for("mixed", 2, 3, 5, torch.float64, shape=shape)
+    given = {name: t[:70] if name in ("t", "dst", "src", "s") else t for name, t in given.items()}
+    types, dst = Index(given["t"], len(given["w"])), Index(given["dst"], NODES)
+    found = typed_blocks.typed_blocks(types, dst, 4, wide)
+    out = torch.full((found.pieces.num_all, 10), torch.nan, dtype=torch.float64)
+    tensors: dict[str, Tensor] = {}
+    for buffer, binding in zip(kernel.buffers, lowered.bindings, strict=True):
+        match binding:
+            case Value() if buffer.name.endswith("_out"):
+                value = out
+            case Value():
+                kind = buffer.name.partition("_")[0]
+                value = given["w"].flatten(1) if kind == "permute" else given[kind].reshape(len(given[kind]), -1)
+            case Perm():
+                value = found.order
+            case Column():
+                value = typed_blocks.column(types, dst, Index(given["src"], NODES), 4, wide)
+            case Table(name):
+                value = getattr(found, name)
+        tensors[buffer.name] = value
+    csrs = {csr: found.edges if csr == CSRS[-1] else getattr(found, csr) for csr in CSRS}
+    loops.run(kernel, tensors, csrs, {kernel.sizes[0]: found.block.numel() - 1})
+    close(found.pieces.folded(out).view(NODES, 2, 5), want_scatter(given, "src", True), 3 * 70)
+
+
+def test_bad_kernels_of_fused_pushes_are_refused() -> None:
+    made = made_of(pushed_program(1, 3, 5))
+    (kernel,) = (plan.lowered.kernel for plan in made.plan.kernels.values())
+    text = show_kernel(kernel)
+    (out,) = (b.name for b in kernel.buffers if b.name.endswith("_out"))
+    for before, after, message in (
+        ("in pairs[g]", "in pairs[q]", "the row must be the kernel's, 'b', or a position"),
+        ("in csr[p]", "in csr[b]", "those of the tile, or of its positions"),
+        (f"= {out}[pair_target] + sums", f"= {out}[group_type] + sums", "added to where they lie"),
+        (f"{out}[v, ", "sums2[v, ", "'sums2' is not defined here"),
+        ("sums[p, ", "sums[k, ", "is not a variable here|by a position of its tile"),
+    ):
+        assert before in text
+        with pytest.raises(IRError, match=message):
+            verify_kernel(parse_kernel(text.replace(before, after)))
+    without = replace(kernel, body=kernel.body[1:])
+    with pytest.raises(IRError, match="is added to, and nothing is stored there"):
+        verify_kernel(without)
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -160,35 +251,20 @@ def test_pieces_of_a_row_are_runs_of_its_edges_by_type(wide: bool, monkeypatch: 
 
 @pytest.mark.parametrize("integers", [torch.int32, torch.int64])
 def test_indices_wrap_where_they_may_and_are_refused_where_not(integers: torch.dtype) -> None:
-    types, num = TYPES["mixed"]
-    edges = types.numel()
-    dst, src = ends(edges, shape="any"), torch.arange(edges) % 50
-    x, w = draw(50, 1, 5), draw(num, 1, 5, 3)
-    run = TypedScatter(1, 5, 3, DType.f64)
-    good = Index(types.to(integers), num), Index(dst.to(integers), NODES), Index(src.to(integers), 50)
-    below = [Index(index.values - index.rows, index.rows, wrap=True) for index in good]
-    want = want_scatter(x[src], w, types, dst, None)
-    close(run(x, w, *good), want, edges)
-    close(run(x, w, *below), want, edges)
-    for at in range(3):
-        for value in (-1, good[at].rows):
-            wrong = good[at].values.clone()
+    given = given_for("mixed", 1, 5, 3, torch.float64)
+    rows = {"t": len(given["w"]), "dst": NODES, "src": NODES}
+    edges, want = given["t"].numel(), want_scatter(given, "src", False)
+    good = given | {name: given[name].to(integers) for name in rows}
+    made = made_of(pushed_program(1, 5, 3, DTYPES[torch.float64]))
+    wrapping = made_of(pushed_program(1, 5, 3, DTYPES[torch.float64], wraps=True))
+    close(run(made, good), want, edges)
+    close(run(wrapping, good | {name: good[name] - num for name, num in rows.items()}), want, edges)
+    for name, num in rows.items():
+        for value in (-1, num):
+            wrong = good[name].clone()
             wrong[77] = value
-            indices = [Index(wrong, index.rows) if i == at else index for i, index in enumerate(good)]
             with pytest.raises(IndexRangeError, match="at position 77 is out of range"):
-                run(x, w, *indices)
-
-
-def test_edges_that_do_not_match_are_refused() -> None:
-    types, num = TYPES["mixed"]
-    dst = Index(ends(types.numel(), shape="any"), NODES)
-    run, x, w = TypedScatter(2, 5, 3, DType.f64), draw(types.numel(), 2, 5), draw(num, 2, 5, 3)
-    with pytest.raises(DataError, match="for each edge"):
-        run(x[1:], w, Index(types, num), dst)
-    with pytest.raises(DataError, match="for each edge"):
-        run(x, w, Index(types, num), dst, None, draw(types.numel() - 1))
-    with pytest.raises(DataError, match="of 1 or 2 numbers"):
-        run(x, w, Index(types, num), dst, None, draw(types.numel(), 3))
+                run(made, good | {name: wrong})
 
 
 @pytest.mark.parametrize("wide", [False, True])
@@ -196,45 +272,48 @@ def test_edges_that_do_not_match_are_refused() -> None:
 def test_edges_come_by_block_then_type_then_row(shape: str, wide: bool) -> None:
     types, num = TYPES["mixed"]
     dst = ends(types.numel(), shape=shape)
-    found = typed_blocks(Index(types, num), Index(dst, NODES), 8, wide)
-    assert found.indptr.dtype == found.order.dtype == found.rows.dtype == (torch.int64 if wide else torch.int32)
-    bounds, order = found.bounds.tolist(), found.order.long()
-    assert bounds[0] == 0 and bounds[-1] == NODES and bounds == sorted(set(bounds))
-    block = torch.bucketize(dst, found.bounds[1:], right=True)
-    keys = torch.stack([block, types, dst, torch.arange(types.numel())], 1)[order].tolist()
-    assert keys == sorted(keys)
-    assert torch.equal(found.rows.long(), dst[order])
-    counts = torch.bincount(block * num + types, minlength=(len(bounds) - 1) * num)
-    assert torch.equal(found.indptr.diff(), counts.to(found.indptr.dtype))
+    found = typed_blocks.typed_blocks(Index(types, num), Index(dst, NODES), 8, wide)
+    assert {t.dtype for t in found.tensors} == {torch.int64 if wide else torch.int32}
+    block, order = found.block.tolist(), found.order.long()
+    assert block[0] == 0 and block[-1] == NODES and block == sorted(set(block))
+    keys = torch.stack([torch.bucketize(dst, found.block[1:], right=True), types, dst, torch.arange(types.numel())], 1)
+    assert keys[order].tolist() == sorted(keys.tolist())
+    walked = []  # as the kernel does
+    for b in range(len(block) - 1):
+        for g in range(found.groups[b], found.groups[b + 1]):
+            for p in range(found.pairs[g], found.pairs[g + 1]):
+                ends_of = range(found.edges[p], found.edges[p + 1])
+                walked += [(b, int(found.group_type[g]), int(found.pair_target[p]), k) for k in ends_of]
+                assert len(ends_of) > 0
+    assert [key[:3] for key in walked] == [tuple(key[:3]) for key in keys[order].tolist()]
+    assert [key[3] for key in walked] == list(range(types.numel()))
+    assert found.pair_row is found.pair_target
+    assert len({key[:2] for key in walked}) == found.group_type.numel()
+    assert len({key[:3] for key in walked}) == found.pair_target.numel()
 
 
 def test_the_order_is_made_once_and_again_after_an_edit() -> None:
     types, num = TYPES["mixed"]
     types, dst = types.clone(), Index(ends(types.numel(), shape="any"), NODES)
-    first = typed_blocks(Index(types, num), dst, 4)
-    assert typed_blocks(Index(types, num), dst, 4) is first
+    first = typed_blocks.typed_blocks(Index(types, num), dst, 4)
+    assert typed_blocks.typed_blocks(Index(types, num), dst, 4) is first
     types[0] = 6 - types[0]
-    again = typed_blocks(Index(types, num), dst, 4)
-    assert again is not first and not torch.equal(again.indptr, first.indptr)
-
-
-def test_names_tell_kernels_apart() -> None:
-    plain = ScatterKernel(1, 8, 8, DType.f32)
-    assert len({plain.name, ScatterKernel(1, 8, 8, DType.f64).name, ScatterKernel(1, 8, 8, DType.f32, True).name}) == 3
+    again = typed_blocks.typed_blocks(Index(types, num), dst, 4)
+    assert again is not first and not torch.equal(again.order, first.order)
 
 
 _SANITIZED = """
 import torch
-from graphweave.compiler import typed_scatter
+from graphweave.runtime import typed_blocks
 from tests import test_typed_scatter as tests
-typed_scatter.BLOCK_EDGES = 100
+typed_blocks.BLOCK_EDGES = 100
 for name in ("no_rows", "one_row", "mixed", "empty_types"):
     for shape in ("any", "hub", "ends_empty"):
         tests.check(name, {}, shape=shape)
 """
 CHECKED = {
-    "tiles": "1, 31, 33, torch.float32, scales=1",
-    "blocks": "2, 3, 5, torch.float64, scales=2, gathers=False, transposed=True",
+    "tiles": "1, 31, 33, torch.float32, scaled=True",
+    "blocks": "2, 3, 5, torch.float64, along=None, transposed=True",
 }
 
 

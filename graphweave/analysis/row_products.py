@@ -17,7 +17,7 @@ WIDEST = 256
 FEW = 1024
 """A space that is known to have fewer rows is not worth a kernel's threads."""
 
-_DTYPES = (DType.f32, DType.f64)
+_DTYPES = (DType.f32, DType.f64, DType.bf16, DType.f16)
 
 
 def row_products(program: Program) -> frozenset[Ref]:

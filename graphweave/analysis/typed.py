@@ -74,8 +74,10 @@ def below(program: Program, ref: Ref) -> Ref:
 
 @dataclass(frozen=True, slots=True)
 class PushedProduct:
-    """The rows of `product`, times one number each (1 without `scale`), multiplied as they are pushed."""
+    """The rows of `product`, which is the node `ref`, times one number each (1 without `scale`), multiplied as they are
+    pushed."""
 
+    ref: Ref
     product: MatMul
     scale: Ref | None
 
@@ -88,8 +90,7 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     node = program.nodes[ref]
     if not isinstance(node, Push) or not node.fused or node.fold is not Fold.sum or node.empty != 0:
         return None
-    t = program.types[ref]
-    if not isinstance(program.nodes[node.map], MapOf) or not isinstance(t, Type) or t.dtype not in _PUSHED:
+    if not isinstance(program.nodes[node.map], MapOf):
         return None
     x = below(program, node.x)
     scaled = program.nodes[x]
@@ -98,13 +99,14 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
         a, b = scaled.args
         candidates += [(b, a), (a, b)]
     for rows, scale in candidates:
-        product = program.nodes[below(program, rows)]
-        if isinstance(product, MatMul) and product.map is not None and _numbers(program, scale, product):
-            return PushedProduct(product, scale)
+        at = below(program, rows)
+        product = program.nodes[at]
+        if isinstance(product, MatMul) and is_walked(program, at) and _numbers(program, scale, product):
+            return PushedProduct(at, product, scale)
     return None
 
 
-_PUSHED = (DType.f32, DType.f64)
+_MULTIPLIED = (DType.f32, DType.f64)
 
 WIDEST = 512
 """Rows and columns up to which C++ kernels multiply by a matrix for each type."""
@@ -163,11 +165,11 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
     if pushed is not None:
         assert isinstance(node, Push)
         maps = [node.map]
-        others = [] if pushed.scale is None else [pushed.scale]
+        others = [pushed.product.w] if pushed.scale is None else [pushed.product.w, pushed.scale]
         node = pushed.product
     match node:
         case MatMul(x, w, int(m)):
-            rows, others = [gathered(program, x)], [matrices(program, w).w, *others]
+            rows, others = [gathered(program, x)], others or [matrices(program, w).w]
         case Gram(x, y, int(m)):
             rows = [gathered(program, x), gathered(program, y)]
         case _:

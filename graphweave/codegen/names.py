@@ -22,11 +22,12 @@ class Names:
         return self._known[name]
 
     def derived(self, *parts: str) -> str:
-        """One fresh name for each distinct `parts`, built from them."""
+        """One fresh name for each distinct `parts`, built from them; `of` knows it from then on."""
         if parts not in self._derived:
             hint = "_".join(parts)
             self._derived[parts] = self._fresh(hint) if hint in self._taken or self._clashes(hint) else hint
             self._taken.add(self._derived[parts])
+            self._known[self._derived[parts]] = self._derived[parts]
         return self._derived[parts]
 
     def _fresh(self, name: str) -> str:

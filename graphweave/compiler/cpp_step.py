@@ -60,9 +60,7 @@ class CppStep(RegionStep):
         outputs = [arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices)
-        ptrs = list(heads)
-        for kind, i in self._slots:
-            ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
+        ptrs = self._addresses(heads, found, held, outputs)
         if long is None or not long.is_all or self._totals:
             kernel(ptrs, sizes, chunks, num_threads())
         if long is not None:
@@ -71,15 +69,27 @@ class CppStep(RegionStep):
         self._finish(rows, indices, outputs)
         return outputs
 
-    def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
-        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
-        which rows these are (None where there are none), and what keeps all alive.
+    def _addresses(
+        self, heads: Sequence[int], found: Sequence[int], held: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> list[int]:
+        ptrs = list(heads)
+        for kind, i in self._slots:
+            ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
+        return ptrs
 
-        Remembered for the last graph.
-        """
+    def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+        """What `_bound` gives, remembered for the last graph."""
         last = self._last
         if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
             return last[2]
+        bound = self._bound(rows, indices)
+        tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
+        self._last = (rows, tuple(map(Mark, indices)), bound) if tracked else None
+        return bound
+
+    def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
+        which rows these are (None where there are none), and what keeps all alive."""
         counts = dict(zip(self.spaces, rows, strict=True))
         index = dict(zip(self.maps, indices, strict=True))
         wide = self._is_wide(rows, indices)
@@ -101,7 +111,4 @@ class CppStep(RegionStep):
         else:
             chunks = uniform_chunks(rows[0], self._work)
         arrays = [self._format(f, index, counts, wide) for f in self._formats]
-        bound = (kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays))
-        tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
-        self._last = (rows, tuple(map(Mark, indices)), bound) if tracked else None
-        return bound
+        return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)

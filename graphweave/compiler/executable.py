@@ -9,7 +9,7 @@ from typing import Any
 from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
 from graphweave.compiler.range_errors import MapError, in_words
-from graphweave.compiler.targets import STEPS
+from graphweave.compiler.targets import step_of
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
 from graphweave.ir.message.layouts import Promise
@@ -33,8 +33,9 @@ class Executable:
     ) -> None:  # fmt: skip
         self.plan = plan
         self._names = names or {}
-        step = STEPS[plan.options.target]
-        self.kernels = {i: step(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
+        self.kernels = {
+            i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()
+        }
         wrapper = Wrapper(
             plan, self.kernels, num_outputs, verify=verify, private=private, promises=promises, watches=watches
         )

@@ -13,16 +13,12 @@ from graphweave.analysis.typed import PushedProduct, call_operands, gathered, ma
 from graphweave.compiler import products
 from graphweave.compiler.triton_typed import TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
-from graphweave.compiler.typed_scatter import TypedScatter
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Push, Ref
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
-from graphweave.schedule.options import Options, Target
-
-_SCATTERS: dict[Target, type[TypedScatter]] = {"cpp": TypedScatter, "triton": TritonScatter}
-
+from graphweave.schedule.options import Options
 
 Step: TypeAlias = Callable[..., Any]
 """`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""
@@ -40,7 +36,7 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
     elif isinstance(node, Gram) and node.map is not None:
         run = _typed_gram(program, ref, node, node.map)
     elif isinstance(node, Push) and pushed is not None:
-        run = _pushed(program, ref, pushed, node.map, options)
+        run = _pushed(program, ref, pushed, node.map)
     else:
         return None
     names = call_operands(program, ref)
@@ -85,19 +81,18 @@ def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref) -> _Run:
     return run
 
 
-def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref, options: Options) -> _Run:
+def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref) -> _Run:
     node, scale, t = pushed.product, pushed.scale, type_of(program, ref)
     assert node.map is not None
     rows, types, along = _Rows.of(program, node.x), _Map.of(program, node.map), _Map.of(program, m)
-    matrix = matrices(program, node.w)
     *blocks, k, j = type_of(program, node.w).shape
-    scatter = _SCATTERS[options.target](numel(blocks), k, j, t.dtype, matrix.transposed)
+    scatter = TritonScatter(numel(blocks), k, j, t.dtype)
 
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         value, gather = rows.read(given)
         ends = types.index(given, counts), along.index(given, counts)
         scales = None if scale is None else given[scale].reshape(-1)
-        out = scatter(value, given[matrix.w], *ends, gather, scales)
+        out = scatter(value, given[node.w], *ends, gather, scales)
         return out.view(out.shape[0], *t.shape)
 
     return run

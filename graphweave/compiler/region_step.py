@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,10 +17,12 @@ from graphweave.ir.loop.nodes import Buffer, Role
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
-from graphweave.lower.parameters import Column, Flat, Perm, Value
+from graphweave.lower.parameters import Binding, Column, Flat, Perm, Table, Value
 from graphweave.runtime import formats
 
 _NARROW = (1 << 31) - 1
+
+Format: TypeAlias = Perm | Column | Flat | Table
 
 
 class RegionStep:
@@ -44,11 +47,11 @@ class RegionStep:
         self._slots: list[tuple[str, int]] = []  # ("in" | "out" | "format", number)
         self._empty: list[tuple[int, bool, float]] = []  # totals: output, over the kernel's rows (or edges), of no rows
         self._converted: dict[int, torch.dtype] = {}  # totals: outputs that are summed in a wider type than theirs
-        self._formats: list[Perm | Column | Flat] = []
+        self._formats: list[Format] = []
         for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
             self._slot(buffer, binding)
 
-    def _slot(self, buffer: Buffer, binding: Value | Perm | Column | Flat) -> None:
+    def _slot(self, buffer: Buffer, binding: Binding) -> None:
         if not isinstance(binding, Value):
             self._slots.append(("format", len(self._formats)))
             self._formats.append(binding)
@@ -78,6 +81,11 @@ class RegionStep:
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         raise NotImplementedError
 
+    def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+        """The kernel's sizes, and the positions of each CSR, in a call."""
+        kernel = self.plan.lowered.kernel
+        return dict(zip(kernel.sizes, rows, strict=True)), {csr.name: indices[0].numel() for csr in kernel.csrs}
+
     # -------------------------------------------------------- formats
 
     def _is_wide(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> bool:
@@ -98,18 +106,18 @@ class RegionStep:
         except IndexRangeError as error:
             raise of_map(error, self._program, index) from None
 
-    def _format(
-        self, binding: Perm | Column | Flat, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
-    ) -> Tensor:
+    def _format(self, binding: Format, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> Tensor:
         try:
             return self._checked_format(binding, index, counts, wide)
         except IndexRangeError as error:
             raise of_map(error, self._program, index) from None
 
     def _checked_format(
-        self, binding: Perm | Column | Flat, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
+        self, binding: Format, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
     ) -> Tensor:
         match binding:
+            case Table(name):
+                raise AssertionError(f"rows of a map have no table '{name}'")
             case Flat(m):
                 return formats.flat(index[m], self._rows_of(m, counts), self._wraps(m), wide)
             case Perm(m):
@@ -131,8 +139,9 @@ class RegionStep:
 
 def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
     maps: dict[Ref, None] = {}
-    if plan.lowered.map is not None:
-        maps[plan.lowered.map] = None
+    for walked in (plan.lowered.map, plan.lowered.types):
+        if walked is not None:
+            maps[walked] = None
     for binding in plan.lowered.bindings:
         match binding:
             case Perm(m) | Flat(m):

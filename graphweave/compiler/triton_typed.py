@@ -1,4 +1,4 @@
-"""Fused pushes of typed products as Triton kernels: the counterpart of `typed_scatter.py`.
+"""Fused pushes of typed products as Triton kernels.
 
 There is a kernel for every float type and all widths. Integers are calls. No number of a tensor is asked for: what
 depends on how many edges a row has is decided on the device, by tables that are cached with the index tensors.
@@ -11,13 +11,15 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.codegen.triton.typed import FoldProgram, print_fold, summed
 from graphweave.codegen.triton.typed_scatter import ScatterProgram, print_scatter
-from graphweave.compiler.typed_scatter import TypedScatter
+from graphweave.compiler.typed import TypedProduct
 from graphweave.core.counters import bump
+from graphweave.core.errors import DataError
 from graphweave.core.types import DType
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.runtime.index import Index
@@ -46,8 +48,49 @@ PIECES = 4096
 """Pieces there may be, however few the rows; else one for eight rows."""
 
 
-class TritonScatter(TypedScatter):
-    """See `TypedScatter`; tensors lie on one device, and so does the result."""
+class TritonScatter:
+    """out[v, b, j] = sum over e with dst(e) = v of scale[e, b] * sum_k x[src(e), b, k] w[t(e), b, k, j].
+
+    Tensors lie on one device, and so does the result.
+    """
+
+    def __init__(self, blocks: int, k: int, j: int, dtype: DType, transposed: bool = False) -> None:
+        """`transposed`: w is given as [types, blocks, j, k]."""
+        self.blocks, self.k, self.j, self.dtype, self.transposed = blocks, k, j, dtype, transposed
+        self._product = TypedProduct(blocks, k, j, dtype, transposed)
+
+    def __call__(
+        self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None = None, scale: Tensor | None = None
+    ) -> Tensor:
+        """x [N, ..., k], w [types, ..., k, j], scale [E], [E, 1] or [E, blocks] -> [dst.rows, ..., j].
+
+        E is the length of `types`, `dst` and `src`; without `src`, x has a row for each edge. Rows without edges are
+        0. IndexRangeError for a value of an index that names no row.
+        """
+        num, shape = types.values.numel(), x.shape[1:-1]
+        self._check(x, types, dst, src, scale)
+        by = None if scale is None else scale.reshape(num, scale.shape[1] if scale.dim() > 1 else 1)
+        with torch.no_grad():
+            return self._added(x, w, types, dst, src, by).view(dst.rows, *shape, self.j)
+
+    def _add_messages(
+        self, out: Tensor, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None
+    ) -> Tensor:
+        messages = self._product(x, w, types, src).view(types.values.numel(), self.blocks, self.j)
+        return out.index_add_(0, dst.flat(), messages if scale is None else messages * scale.unsqueeze(2))
+
+    def _check(self, x: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> None:
+        num = types.values.numel()
+        lengths = [num, dst.values.numel(), x.shape[0] if src is None else src.values.numel()]
+        lengths += [] if scale is None else [scale.shape[0]]
+        if len(set(lengths)) > 1 or (src is not None and src.rows > x.shape[0]):
+            raise DataError(
+                f"expected a type, two ends and a scale for each edge (got {lengths}). Give equally many of each."
+            )
+        if scale is not None and scale.numel() not in (num, num * self.blocks):
+            raise DataError(
+                f"expected a scale of 1 or {self.blocks} numbers an edge (got {list(scale.shape)}). Give one of these."
+            )
 
     def _added(self, x: Tensor, w: Tensor, types: Index, dst: Index, src: Index | None, scale: Tensor | None) -> Tensor:
         num, width = types.values.numel(), (self.blocks, self.j)

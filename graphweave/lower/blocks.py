@@ -57,9 +57,9 @@ def stores_into(name: str, lead: tuple[Expr, ...], shape: tuple[int, ...]) -> Si
     return lambda index, value: Store(name, (*lead, flatten(index, shape)), value)
 
 
-def folds_into(name: str, shape: tuple[int, ...], fold: Fold) -> Sink:
-    """Folds elements of a value of `shape` into the row-major block `name`."""
-    return lambda index, value: Accum(name, (flatten(index, shape),), fold, value)
+def folds_into(name: str, shape: tuple[int, ...], fold: Fold, lead: tuple[Expr, ...] = ()) -> Sink:
+    """Folds elements of a value of `shape` into the row-major block of `name` that the indices `lead` choose."""
+    return lambda index, value: Accum(name, (*lead, flatten(index, shape)), fold, value)
 
 
 def write(scope: Scope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:

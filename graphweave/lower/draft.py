@@ -24,15 +24,15 @@ class Draft:
     """`forced` are values that must be blocks, since an earlier draft could not index them where they are used.
 
     `given` are the values that exist before the kernel starts; `stashes` fill up as passes keep values for later ones;
-    `passed` are the members of passes that are written.
+    `passed` are the members of passes that are written. `own` as in `Parameters`.
     """
 
     def __init__(
         self, program: Program, region: Region, stored: frozenset[Ref], options: Options, index: DType,
-        forced: frozenset[Ref],
+        forced: frozenset[Ref], own: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
         self.program, self.region, self.stored, self.options, self.forced = program, region, stored, options, forced
-        self.parameters = Parameters(program, region.rows, index)
+        self.parameters = Parameters(program, region.rows, index, own)
         self.names = Namer()
         self.row = Scope(program)
         self.stashes: dict[Ref, Stash] = {}

@@ -355,5 +355,6 @@ class EdgeLoop:
             return draft.output(self._edge, ref, "e")
         if draft.is_total(node):
             return draft.total(self._edge, ref, node)
-        sink = folds_into(draft.row.at[ref][0], shape_of(self._program, ref), node.fold)
+        name, lead = draft.row.at[ref]
+        sink = folds_into(name, shape_of(self._program, ref), node.fold, lead)
         return write(self._edge, node.x, sink, draft.names)

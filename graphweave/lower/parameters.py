@@ -42,15 +42,23 @@ class Flat:
     map: Ref
 
 
-Binding: TypeAlias = Value | Perm | Column | Flat
+@dataclass(frozen=True, slots=True)
+class Table:
+    """An index of the format that the kernel walks, by name."""
+
+    name: str
+
+
+Binding: TypeAlias = Value | Perm | Column | Flat | Table
 
 
 class Parameters:
     """The parameters that a kernel has asked for so far; asking again for one gives the same name."""
 
-    def __init__(self, program: Program, rows: Space, index: DType) -> None:
-        """`rows` is the space that the kernel walks: the first of its sizes. `index` is the type of row numbers."""
-        self._program, self.index = program, index
+    def __init__(self, program: Program, rows: Space, index: DType, own: tuple[str, ...] = ()) -> None:
+        """`rows` is the space that the kernel walks: the first of its sizes, but for its `own`, which count no space.
+        `index` is the type of row numbers."""
+        self._program, self.index, self._own = program, index, own
         self._spaces: dict[Space, None] = {rows: None}
         self._buffers: dict[tuple[Binding, Role], Buffer] = {}
 
@@ -65,12 +73,12 @@ class Parameters:
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """What the sizes count the rows of, in the same order."""
+        """What the sizes behind its own count the rows of, in the same order."""
         return tuple(self._spaces)
 
     @property
     def sizes(self) -> tuple[str, ...]:
-        return tuple(_size_name(s) for s in self._spaces)
+        return (*self._own, *(_size_name(s) for s in self._spaces))
 
     def tensor(self, ref: Ref, role: Role = Role.input, fold: Fold | None = None) -> str:
         """The tensor of `ref`, which may be read as one buffer and written as another."""
@@ -86,6 +94,9 @@ class Parameters:
 
     def flat(self, m: Ref) -> str:
         return self._add(Flat(m), self._of_rows(m, f"{map_name(m)}_index", Role.index))
+
+    def table(self, table: Table, rows: str) -> str:
+        return self._add(table, Buffer(table.name, Role.column, self.index, rows, (), None))
 
     def _of_rows(self, m: Ref, name: str, role: Role) -> Buffer:
         return Buffer(name, role, self.index, self._rows(map_type(self._program, m).dom), (), None)

@@ -8,6 +8,7 @@ from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import Csr, Kernel, Stmt
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.draft import CSR, Draft
+from graphweave.lower.fused_push import fused_push, is_fused_push
 from graphweave.lower.online import passes_of
 from graphweave.lower.parameters import Binding
 from graphweave.lower.row_tiles import RowTiles
@@ -20,12 +21,16 @@ from graphweave.schedule.regions import Region
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its sizes."""
+    """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its last sizes.
+
+    It walks the rows of `map`, or with `types`, another map, the blocks of a fused push.
+    """
 
     kernel: Kernel
     map: Ref | None
     bindings: tuple[Binding, ...]
     spaces: tuple[Space, ...]
+    types: Ref | None = None
 
 
 def lower(
@@ -34,8 +39,13 @@ def lower(
     """The kernel of `region`; `stored` are the nodes that exist as tensors."""
     forced: frozenset[Ref] = frozenset()
     while True:
-        draft = Draft(program, region, stored, options, index, forced)
         try:
+            if is_fused_push(program, region):
+                push = fused_push(program, region, stored, name, options, index, forced)
+                parameters = push.draft.parameters
+                bound = parameters.bindings, parameters.spaces
+                return Lowered(widened(push.kernel), region.map, *bound, push.types)
+            draft = Draft(program, region, stored, options, index, forced)
             if region.products:
                 tiles = RowTiles(draft)
                 return _lowered(draft, name, tiles.statements(), tiles.tile())

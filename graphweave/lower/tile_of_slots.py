@@ -54,7 +54,7 @@ class _OfSlots:
                 case TileRows(tile, body):
                     rows = (relocated(s, self._in_slot) for s in bodies.get(body, body))
                     yield TileRows(tile, (self._let, *rows))
-                case TileMatMul(x=str(x), out=str(out), add=add):
+                case TileMatMul(x=str(x), out=str(out), add=str() | None as add):
                     reads = [name for name in (x, add) if name is not None]
                     yield from self._read(reads)
                     into = self._array(out) if out in self._buffers else out

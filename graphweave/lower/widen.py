@@ -50,10 +50,20 @@ def widened(kernel: Kernel) -> Kernel:
     if not (any(b.dtype in HALF for b in kernel.buffers) or _casts_to_half(kernel)):
         return kernel
     stored = {b.name: b.dtype for b in kernel.buffers if b.dtype in HALF and b.role is not Role.total}
+    stored |= _operands(kernel)
     body = _Widen(stored, parameter_types(kernel)).block(kernel.body)
     buffers = tuple(replace(b, dtype=computed(b.dtype)) if b.role is Role.total else b for b in kernel.buffers)
     stashes = tuple(replace(s, dtype=computed(s.dtype)) for s in kernel.stashes)
     return replace(kernel, buffers=buffers, stashes=stashes, body=body)
+
+
+def _operands(kernel: Kernel) -> dict[str, DType]:
+    """Arrays of a tile that are only stored to and multiplied: products take half precision as it is."""
+    everything = list(statements(kernel.body))
+    others = {s.buffer for s in everything if isinstance(s, Accum)}
+    return {
+        s.name: s.dtype for s in everything if isinstance(s, TileArray) and s.dtype in HALF and s.name not in others
+    }
 
 
 def _casts_to_half(kernel: Kernel) -> bool:
@@ -82,7 +92,7 @@ class _Widen:
                 return Let(name, computed(dtype), self._value(value))
             case Alloc(name, dtype) | TileArray(name, dtype=dtype):
                 self._types[name] = dtype
-                return replace(stmt, dtype=computed(dtype))
+                return stmt if name in self._stored else replace(stmt, dtype=computed(dtype))
             case Store(buffer, index, value):
                 new = self._value(value)
                 if buffer in self._stored:

@@ -1,13 +1,13 @@
-"""Edges in the order in which a scatter of typed products walks them: by block of rows, then by type, then by row.
+"""Edges in the order in which the kernel of a fused push walks them: by block of rows, then by type, then by row.
 
 A block is some consecutive rows, so that what is added to them stays in cache, with edges enough that types repeat: a
-matrix is then read once for all edges of its type. 8 bytes an edge, and 4 for each gathered tensor; cached as the
-formats of `formats.py` are.
+matrix is then read once for all edges of its type. 4 bytes an edge, as many for each gathered tensor, and 8 for a pair
+of type and row with edges between; cached as the formats of `formats.py` are.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import cast
 
 import torch
@@ -17,44 +17,72 @@ from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.typed_pieces import TypedPieces, typed_pieces
 
+BLOCK_BYTES = 1 << 19
+"""Of the rows of the result that one block adds to: a quarter of a second-level cache."""
+
+BLOCKS = 32
+"""Blocks there are at least, to be shared out among threads; fewer where each would have less than `BLOCK_EDGES`."""
+
+BLOCK_EDGES = 2048
+
 
 @dataclass(frozen=True, slots=True)
 class TypedBlocks:
-    bounds: Tensor
-    """int64 [num_blocks + 1]: the first row of each block. One block at least, empty if no rows."""
+    """All but `pieces` are int32, or int64 if wide. Rows include the pieces of divided rows."""
 
-    indptr: Tensor
-    """[num_blocks * num_types + 1], int32 or int64 if wide: positions of the edges of each block and type."""
+    block: Tensor
+    """[num_blocks + 1] the first row of each block. One block at least, empty if no rows."""
+
+    groups: Tensor
+    """[num_blocks + 1] the first group of each block: edges of one type. There is none without edges."""
+
+    pairs: Tensor
+    """[num_groups + 1] the first pair of each group: edges of one row."""
+
+    edges: Tensor
+    """[num_pairs + 1] the first position of each pair."""
+
+    group_type: Tensor
+    """[num_groups] the type of each group."""
+
+    pair_target: Tensor
+    """[num_pairs] the row of each pair, or the piece of a divided row."""
+
+    pair_row: Tensor
+    """[num_pairs] the row of each pair; the same tensor where no row is divided."""
 
     order: Tensor
-    """The edge at each position, of the dtype of indptr."""
-
-    rows: Tensor
-    """The row of the edge at each position, or the piece of a divided row."""
+    """[num_edges] the edge at each position."""
 
     pieces: TypedPieces
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.bounds, self.indptr, self.order, self.rows
+        return tuple(t for f in fields(self) if isinstance(t := getattr(self, f.name), Tensor))
 
 
-def typed_blocks(types: Index, rows: Index, num_blocks: int, wide: bool = False) -> TypedBlocks:
-    """Of edges with a type and a row each, for at most `num_blocks` blocks of about equal rows + edges."""
-    key = "typed_blocks", types.key, rows.key, num_blocks, wide
+def num_blocks(edges: int, rows: int, row_bytes: int) -> int:
+    """For rows of so many bytes. A power of two, so that layers of about equal widths share the order of edges."""
+    wanted = max(rows * row_bytes // BLOCK_BYTES, min(BLOCKS, edges // BLOCK_EDGES), 1)
+    return 1 << (wanted - 1).bit_length()
+
+
+def typed_blocks(types: Index, rows: Index, most: int, wide: bool = False) -> TypedBlocks:
+    """Of edges with a type and a row each, for at most `most` blocks of about equal rows + edges."""
+    key = "typed_blocks", types.key, rows.key, most, wide
     tensors = types.values, rows.values
-    return cast(TypedBlocks, formats.cached(key, tensors, lambda: _build(types, rows, num_blocks, wide)))
+    return cast(TypedBlocks, formats.cached(key, tensors, lambda: _build(types, rows, most, wide)))
 
 
-def column(types: Index, rows: Index, other: Index, num_blocks: int, wide: bool = False) -> Tensor:
-    """The row that `other` names for the edge at each position of `typed_blocks(types, rows, num_blocks, wide)`."""
-    key = "typed_column", types.key, rows.key, other.key, num_blocks, wide
-    order = typed_blocks(types, rows, num_blocks, wide).order
+def column(types: Index, rows: Index, other: Index, most: int, wide: bool = False) -> Tensor:
+    """The row that `other` names for the edge at each position of `typed_blocks(types, rows, most, wide)`."""
+    key = "typed_column", types.key, rows.key, other.key, most, wide
+    order = typed_blocks(types, rows, most, wide).order
     tensors = types.values, rows.values, other.values
     return cast(Tensor, formats.cached(key, tensors, lambda: other.flat(wide).index_select(0, order)))
 
 
-def _build(types: Index, rows: Index, num_blocks: int, wide: bool) -> TypedBlocks:
+def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     pieces, row = typed_pieces(types, rows, wide)
     perm: Tensor | None
     if pieces.divided:
@@ -65,13 +93,32 @@ def _build(types: Index, rows: Index, num_blocks: int, wide: bool) -> TypedBlock
     kind = types.flat(wide)
     if perm is not None:
         row, kind = row.index_select(0, perm), kind.index_select(0, perm)
-    bounds = _bounds(of_rows, num_blocks)
+    bounds = _bounds(of_rows, most)
     at = torch.arange(pieces.num_all)
     block = torch.searchsorted(bounds[1:], at, right=True, out_int32=not wide)
     key = block.index_select(0, row).mul_(types.rows).add_(kind)  # which fits, since the caller says so with `wide`
-    indptr, order = formats.grouped(key, (bounds.numel() - 1) * types.rows, wide)
+    blocks, dtype = bounds.numel() - 1, row.dtype
+    of_keys, order = formats.grouped(key, blocks * types.rows, wide)
     row = row.index_select(0, order)
-    return TypedBlocks(bounds, indptr, order if perm is None else perm.index_select(0, order), row, pieces)
+    used = of_keys.diff().nonzero().flatten()  # keys that have edges: the groups
+    starts = torch.zeros(row.numel(), dtype=torch.bool)
+    starts[1:] = row[1:] != row[:-1]
+    starts[of_keys[used].long()] = True
+    first = starts.nonzero().flatten()
+    edges = torch.cat([first, first.new_tensor([row.numel()])]).to(dtype)
+    target = row.index_select(0, first)
+    groups = torch.cat([of_keys[used], of_keys[-1:]])
+    return TypedBlocks(
+        block=bounds.to(dtype),
+        groups=torch.searchsorted(used, torch.arange(blocks + 1) * types.rows).to(dtype),
+        pairs=torch.searchsorted(edges, groups).to(dtype),
+        edges=edges,
+        group_type=(used % max(types.rows, 1)).to(dtype),
+        pair_target=target,
+        pair_row=pieces.rows_of(target),
+        order=order if perm is None else perm.index_select(0, order),
+        pieces=pieces,
+    )
 
 
 def _bounds(indptr: Tensor, num_blocks: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""Long rows of a scatter of typed products, divided: a piece of one is a row of its own, added to it afterwards.
+"""Long rows of a fused push, divided: a piece of one is a row of its own, added to it afterwards.
 
 The kernel is the same, over an index that names pieces. Edges of a piece are of as few types as can be, since there is
 a product for each type in a row: all pieces of a row have hardly more products than it has undivided.
@@ -23,6 +23,15 @@ class TypedPieces:
     num_rows: int
     num_all: int
     divided: tuple[tuple[int, int, int], ...]
+
+    def rows_of(self, targets: Tensor) -> Tensor:
+        """The row of each row or piece."""
+        if not self.divided:
+            return targets
+        own = torch.arange(self.num_all, dtype=targets.dtype)
+        for row, first, last in self.divided:
+            own[first:last] = row
+        return own.index_select(0, targets)
 
     def folded(self, out: Tensor) -> Tensor:
         """`out` [rows and pieces, ...] -> [rows, ...]: pieces are added to their rows, in a fixed order."""

@@ -26,8 +26,7 @@ class Options:
 
     Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
     than `typed_gram` elements has a kernel of its own. If there is a bound `typed_operand`, rows of more elements or of
-    several blocks are read from memory, and so are matrices. `half_products`: whether kernels multiply numbers of half
-    precision.
+    several blocks are read from memory, and so are matrices.
 
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
@@ -46,7 +45,6 @@ class Options:
     typed_width: int | None = WIDEST
     typed_gram: int | None = None
     typed_operand: int | None = None
-    half_products: bool = False
     target: Target = "cpp"
     device: str = "cpu"
 
@@ -59,5 +57,5 @@ def options_for(target: Target, device: str = "cpu") -> Options:
         return Options()
     return Options(
         stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
-        typed_operand=256, half_products=True, target=target, device=device,
+        typed_operand=256, target=target, device=device,
     )  # fmt: skip

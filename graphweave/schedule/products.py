@@ -6,9 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from graphweave.analysis.cones import type_of
-from graphweave.analysis.tiles import is_tiled
 from graphweave.analysis.typed import below, blocks_of, gathered, is_walked
-from graphweave.core.types import HALF
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Ref
 from graphweave.schedule.options import Options
@@ -29,14 +27,10 @@ def with_calls(program: Program, options: Options) -> Program:
 
 def _has_kernel(program: Program, ref: Ref, options: Options) -> bool:
     """Whether a kernel may multiply, or nobody would ask it to."""
-    typed = is_walked(program, ref)
-    if not typed and not is_tiled(program, ref):
+    if options.typed_width is None or not is_walked(program, ref):
         return True
     node = program.nodes[ref]
-    widths = type_of(program, node.w if isinstance(node, MatMul) else ref).shape[-2:]
-    if typed and options.typed_width is not None and max(widths) > options.typed_width:
-        return False
-    return options.half_products or type_of(program, ref).dtype not in HALF
+    return max(type_of(program, node.w if isinstance(node, MatMul) else ref).shape[-2:]) <= options.typed_width
 
 
 def apart(program: Program, options: Options) -> frozenset[Ref]:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, is_light, is_push, needs, on_edges, space_of
+from graphweave.analysis.cones import Needs, is_light, is_push, map_type, needs, on_edges, space_of
 from graphweave.analysis.row_products import row_products
 from graphweave.analysis.statistics import Statistics
-from graphweave.analysis.typed import call_operands
+from graphweave.analysis.typed import call_operands, pushed_product
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -88,13 +88,24 @@ def schedule(
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
-        if g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
+        fused = _fused_push(program, g.members[0]) if g.rows is None and options.target == "cpp" else None
+        if fused is not None:
+            steps.append(fused)
+        elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
             steps.extend(Call(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
     return Schedule(tuple(steps), demanded | given)
+
+
+def _fused_push(program: Program, ref: Ref) -> Region | None:
+    """The kernel of a push that multiplies what it folds: a region of its own."""
+    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    if pushed is None or not isinstance(node, Push):
+        return None
+    return Region(map_type(program, node.map).cod, node.map, (pushed.ref, ref), (ref,))
 
 
 def demand(

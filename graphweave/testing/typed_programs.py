@@ -1,4 +1,4 @@
-"""Message programs of one typed product, of its gram, or of both."""
+"""Message programs of one typed product, of its gram, or of both; or of a product that is pushed."""
 
 from __future__ import annotations
 
@@ -69,3 +69,41 @@ def computed_rows(blocks: int, k: int, j: int, dtype: DType) -> Program:
     """As `typed_program`, with x[src] times the number s [E, 1] of the row in place of x."""
     b, ones = ("", "1") if blocks == 1 else (f"{blocks}, ", "1, 1")
     return parse(_COMPUTED.format(b=b, k=k, j=j, f=dtype.value, ones=ones))
+
+
+def pushed_program(
+    blocks: int, k: int, j: int, dtype: DType = DType.f32, *, along: str | None = "src", transposed: bool = False,
+    scaled: bool = False, wraps: bool = False,
+) -> Program:  # fmt: skip
+    """The program gives the sum along dst of s x W[t] as a fused push.
+
+    Inputs: src, dst and types t [E]; x [V, k], gathered `along` src or dst, or without that x [E, k] and v [V];
+    w [R, k, j], given as [R, j, k] if `transposed`; s [E] if `scaled`. Blocks come before k and j. If it `wraps`,
+    indices may be negative.
+    """
+    b, f, wrap = "" if blocks == 1 else f"{blocks}, ", dtype.value, " wrap" * wraps
+    ones = "1" if blocks == 1 else "1, 1"
+    lines = [
+        *(f"E[] i64 = input {name}" for name in ("src", "dst", "t")),
+        *(f"E -> {space} = map %{i} to {space}{wrap}" for i, space in enumerate("VVR")),
+        f"{'E' if along is None else 'V'}[{b}{k}] {f} = input x",
+        f"R[{b}{j}, {k}] {f} = input w" if transposed else f"R[{b}{k}, {j}] {f} = input w",
+    ]
+    x, w = "%6", "%7"
+    if scaled:
+        lines += [f"E[] {f} = input s", f"E[{ones}] {f} = reshape %{len(lines)} [{ones}]"]
+        scale = f"%{len(lines) - 1}"
+    if along is None:
+        lines.append(f"V[] {f} = input v")  # which says how many rows there are
+    else:
+        x = f"%{len(lines)}"
+        lines.append(f"E[{b}{k}] {f} = pull %6, %{3 if along == 'src' else 4}")
+    if transposed:
+        w = f"%{len(lines)}"
+        lines.append(f"R[{b}{k}, {j}] {f} = permute %7 {'[1, 0]' if blocks == 1 else '[0, 2, 1]'}")
+    lines.append(f"E[{b}{j}] {f} = matmul {x}, {w}, %5")
+    if scaled:
+        lines.append(f"E[{b}{j}] {f} = mul {scale}, %{len(lines) - 1}")
+    lines.append(f"V[{b}{j}] {f} = push.sum %{len(lines) - 1}, %4 fused")
+    body = [f"%{i}: {line}" for i, line in enumerate(lines)]
+    return parse("\n".join(["space V = s0", "space R = s1", "space E = s2", *body, f"return %{len(lines) - 1}"]) + "\n")

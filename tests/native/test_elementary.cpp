@@ -44,12 +44,20 @@ static void check_exp(T x) {
     check("sigmoid", x, gw_sigmoid(x), s, 4);
 }
 
-static void check_all(float x) {
+template <class T>
+static void check_all(T x) {
   check_exp(x);
   check("log", x, gw_log(x), logl(x), 2);
   check("log1p", x, gw_log1p(x), log1pl(x), 4);
   check("tanh", x, gw_tanh(x), tanhl(x), 3);
-  CHECK(x != 0 || std::signbit(gw_tanh(x)) == std::signbit(x), "tanh(%g) has the other sign", (double)x);
+  check("expm1", x, gw_expm1(x), expm1l(x), 3);
+  check("erf", x, gw_erf(x), erfl(x), 2);
+  check("sin", x, gw_sin(x), sinl(x), 1);
+  check("cos", x, gw_cos(x), cosl(x), 1);
+  for (T y : {T(0), T(0.7), T(-1.3), T(2.5), T(3), T(-4), T(1e-3), T(1e30), T(kInf), T(kNaN)})
+    check("pow", x, gw_pow(x, y), powl(x, y), 1);
+  for (T y : {gw_tanh(x), gw_expm1(x), gw_erf(x), gw_sin(x), gw_log1p(x)})
+    CHECK(x != 0 || std::signbit(y) == std::signbit(x), "of %g comes the other sign", (double)x);
 }
 
 int main() {
@@ -83,21 +91,25 @@ int main() {
   for (float x : awkward) {
     check_all(x);
     check_all(-x);
-    check_exp((double)x);
-    check_exp(-(double)x);
+    check_all((double)x);
+    check_all(-(double)x);
   }
   for (double x : {708.0, 709.78, 710.0, 720.0, 745.1, 746.0, 1e300}) {
-    check_exp(x);
-    check_exp(-x);
+    check_all(x);
+    check_all(-x);
   }
   for (float x : {(float)kNaN, -(float)kNaN}) check_all(x);
-  check_exp(kNaN);
-  check_exp(-kNaN);
+  check_all(kNaN);
+  check_all(-kNaN);
   for (uint64_t bits = 0; bits < 0x7f800000; bits += 40009) {  // about every exponent and fraction
     check_all(gw_float((int32_t)bits));
     check_all(-gw_float((int32_t)bits));
   }
-  for (double x = -750; x < 712; x += 0.0731) check_exp(x);
+  for (double x = -750; x < 712; x += 0.0731) check_all(x);
+  for (double x = 1e-300; x < 1e300; x *= 1.0537) {
+    check_all(x);
+    check_all(-x);
+  }
 
   CHECK(gw_factor(1.0f, 0.5f) == 1.0f && gw_factor(1.0f, 1.0f) == 1.0f, "a value that is not larger changes nothing");
   check("factor", 1.0f, gw_factor(1.0f, 3.0f), expl(-2), 2);

@@ -1,6 +1,5 @@
-// Products of rows where they lie, grams of them and typed scatters against plain loops, with indices and without.
+// Products of rows where they lie, and grams of them, against plain loops, with indices and without.
 #include <graphweave/row_products.h>
-#include <graphweave/typed_scatter.h>
 
 #include "check.h"
 
@@ -10,23 +9,30 @@ static void close(T got, T want, const char* what, int k, int j) {
   CHECK(error <= bound, "%s of %d x %d: %.17g, expected %.17g", what, k, j, (double)got, (double)want);
 }
 
+template <class T, bool INDEXED>
+static auto rows_of(T* rows, const int32_t* index) {
+  if constexpr (INDEXED)
+    return gw_rows_of_tile<T, int32_t>{rows, index};
+  else
+    return gw_rows_of_tile<T, void>{rows};
+}
+
 // A tile of kRows rows, behind which the index names others that must not be read; `streams`: aligned, past the cache
-template <class T, int B, int K, int J, bool TRANSPOSED>
-static void check_rows(bool indexed, bool streams) {
+template <class T, int B, int K, int J, bool TRANSPOSED, bool INDEXED>
+static void check_rows(bool streams) {
   enum { kRows = 13, kAll = 40, kMost = 16 };
   Numbers<T> x(kAll * B * K, 1), w(B * K * J, 2), y(kAll * B * J, 3), gram(B * K * J, 5), turned(B * K * J);
   T* const out = (T*)aligned_alloc(64, (kAll * B * J * sizeof(T) + 63) / 64 * 64);
   int32_t x_row[kRows], out_row[kRows];
-  for (int p = 0; p < kRows; ++p) x_row[p] = indexed ? p * 7 % kAll : p, out_row[p] = indexed ? kAll - 1 - 2 * p : p;
-  const gw_rows_of_tile<const T, int32_t> from{x.get(), indexed ? x_row : nullptr};
-  const gw_rows_of_tile<const T, int32_t> other{y.get(), indexed ? out_row : nullptr};
-  const gw_rows_of_tile<T, int32_t> into{out, indexed ? out_row : nullptr};
+  for (int p = 0; p < kRows; ++p) x_row[p] = INDEXED ? p * 7 % kAll : p, out_row[p] = INDEXED ? kAll - 1 - 2 * p : p;
+  const auto from = rows_of<const T, INDEXED>(x.get(), x_row), other = rows_of<const T, INDEXED>(y.get(), out_row);
+  const auto into = rows_of<T, INDEXED>(out, out_row);
   const T* matrix = w.get();
   if (TRANSPOSED != gw_is_narrow<T, J>()) {
     gw_turn<B, TRANSPOSED ? J : K, TRANSPOSED ? K : J>(turned.get(), w.get());
     matrix = turned.get();
   }
-  gw_row_matmul<B, K, J, kMost>(into, from, matrix, kRows, kRows, streams);
+  gw_row_matmul<B, K, J, kMost, false>(into, from, matrix, kRows, kRows, streams);
   gw_streamed();
   gw_row_gram<B, K, J, kMost>(gram.get(), from, other, kRows, kRows, false);
   gw_row_gram<B, K, J, kMost>(gram.get(), from, other, 2, kRows, true);
@@ -44,55 +50,33 @@ static void check_rows(bool indexed, bool streams) {
         close(out[(out_row[p] * B + b) * J + j], sum, "matmul", K, J);
       }
   for (int i = 0; i < sums.count; ++i) close(gram[i], sums[i], "gram", K, J);
+  // added to what is there: of narrow rows the matrix lies as others' does
+  gw_turn<B, J, K>(turned.get(), w.get());
+  for (int p = 0; p < kRows; ++p)
+    for (int i = 0; i < B * J; ++i) out[out_row[p] * B * J + i] = T(p - i);
+  gw_row_matmul<B, K, J, kMost, true>(into, from, TRANSPOSED ? turned.get() : w.get(), kRows, kRows, false);
+  for (int p = 0; p < kRows; ++p)
+    for (int b = 0; b < B; ++b)
+      for (int j = 0; j < J; ++j) {
+        T sum = T(p - b * J - j);
+        for (int k = 0; k < K; ++k)
+          sum += x[(x_row[p] * B + b) * K + k] * w[b * K * J + (TRANSPOSED ? j * K + k : k * J + j)];
+        close(out[(out_row[p] * B + b) * J + j], sum, "added", K, J);
+      }
   free(out);
 }
 
-// Two blocks, of more rows than a tile and of two, that edges of three types reach; one type has no edges.
-template <class T, int B, int K, int J>
-static void check_scatter(bool scaled, int64_t scales, int threads) {
-  const int64_t nodes = 62, num_types = 3, bounds[] = {0, 60, 62};
-  enum { kEdges = 280 };
-  int32_t indptr[2 * 3 + 1] = {0}, src[kEdges], dst[kEdges], edge[kEdges], type[kEdges];
-  int at = 0;
-  for (int block = 0; block < 2; ++block)
-    for (int t = 0; t < 3; ++t) {
-      const int count = t == 1 ? 0 : 70;
-      for (int i = 0; i < count; ++i, ++at) {
-        src[at] = (at * 3 + t) % nodes, type[at] = t, edge[at] = kEdges - 1 - at;
-        dst[at] = (int32_t)(block == 0 ? i * 60 / count : 60 + i * 2 / count);
-      }
-      indptr[block * 3 + t + 1] = at;
-    }
-  Numbers<T> x(nodes * B * K, 1), w(num_types * B * K * J, 2), scale(kEdges * scales, 3), out(nodes * B * J, 4);
-  void* ptrs[] = {x.get(), w.get(), scaled ? scale.get() : nullptr, out.get(), indptr, src, dst, edge};
-  CHECK((gw_typed_scatter<T, int32_t, B, K, J>(ptrs, num_types, scales, bounds, 2, threads)) == 0, "memory");
-  Numbers<T> want(nodes * B * J);
-  for (int i = 0; i < want.count; ++i) want[i] = 0;
-  for (int e = 0; e < kEdges; ++e)
-    for (int b = 0; b < B; ++b)
-      for (int j = 0; j < J; ++j)
-        for (int k = 0; k < K; ++k)
-          want[(dst[e] * B + b) * J + j] += (scaled ? scale[edge[e] * scales + (scales > 1 ? b : 0)] : T(1)) *
-                                            x[(src[e] * B + b) * K + k] * w[((type[e] * B + b) * K + k) * J + j];
-  for (int i = 0; i < want.count; ++i) close(out[i], want[i], "scatter", K, J);
+template <bool INDEXED>
+static void check_all() {
+  check_rows<double, 1, 5, 4, false, INDEXED>(false);
+  check_rows<float, 2, 3, 17, true, INDEXED>(false);
+  check_rows<float, 2, 19, 2, false, INDEXED>(false);  // narrow
+  check_rows<float, 1, 19, 1, true, INDEXED>(false);
+  check_rows<float, 1, 5, 32, false, INDEXED>(true);  // rows of lines
+  check_rows<float, 4, 5, 4, true, INDEXED>(true);    // of several blocks
 }
 
 int main() {
-  int32_t failed = 0;
-#pragma omp parallel num_threads(2)
-  gw_fail(failed);
-  CHECK(failed == 1, "threads");
-  for (bool indexed : {false, true}) {
-    check_rows<double, 1, 5, 4, false>(indexed, false);
-    check_rows<float, 2, 3, 17, true>(indexed, false);
-    check_rows<float, 2, 19, 2, false>(indexed, false);  // narrow
-    check_rows<float, 1, 19, 1, true>(indexed, false);
-    check_rows<float, 1, 5, 32, false>(indexed, true);  // rows of lines
-    check_rows<float, 4, 5, 4, true>(indexed, true);    // of several blocks
-  }
-  for (int threads : {1, 2}) {
-    check_scatter<float, 2, 3, 17>(false, 1, threads);
-    check_scatter<float, 2, 3, 17>(true, 2, threads);
-    check_scatter<float, 2, 3, 17>(true, 1, threads);
-  }
+  check_all<false>();
+  check_all<true>();
 }

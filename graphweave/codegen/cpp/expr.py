@@ -31,6 +31,12 @@ class Scope:
 
 def element(array: str, index: tuple[Expr, ...], scope: Scope) -> str:
     """The C++ lvalue of `array[index]`."""
+    base, offset = address(array, index, scope)
+    return base if offset is None else f"{base}[{offset}]"
+
+
+def address(array: str, index: tuple[Expr, ...], scope: Scope) -> tuple[str, str | None]:
+    """A pointer and the offset from it of `array[index]`; a variable and None."""
     info = scope.arrays[array]
     row = index[0] if info.has_rows else None
     features = index[1:] if info.has_rows else index
@@ -39,11 +45,11 @@ def element(array: str, index: tuple[Expr, ...], scope: Scope) -> str:
         raise IRError(f"'{array}' has {len(info.shape)} feature dimensions, indexed with {len(features)}.")
     offset = offset_text(features, info.shape, scope)
     if row is None:
-        return base if info.is_scalar else f"{base}[{offset}]"
+        return base, None if info.is_scalar else offset
     if isinstance(row, Var) and (array, row.name) in scope.row_pointers:
-        return f"{scope.row_pointers[array, row.name]}[{offset}]"
+        return scope.row_pointers[array, row.name], offset
     row_text = row_offset(row, info.numel, scope)
-    return f"{base}[{row_text}]" if offset == "0" else f"{base}[{row_text} + {offset}]"
+    return base, row_text if offset == "0" else f"{row_text} + {offset}"
 
 
 def row_offset(row: Expr, numel: int, scope: Scope) -> str:
@@ -133,20 +139,31 @@ def _index_sum(index: IndexSum, scope: Scope) -> str:
     return text if len(parts) == 1 and index.div == 1 and index.mod is None and " " not in text else f"({text})"
 
 
-_INFIX = {
+INFIX = {
     Op.add: "+", Op.sub: "-", Op.mul: "*", Op.div: "/", Op.eq: "==", Op.ne: "!=", Op.lt: "<", Op.le: "<=",
     Op.gt: ">", Op.ge: ">=",
 }  # fmt: skip
-_STANDARD = {
-    Op.log1p: "log1p", Op.expm1: "expm1", Op.sqrt: "sqrt", Op.tanh: "tanh", Op.erf: "erf", Op.sin: "sin",
-    Op.cos: "cos", Op.floor: "floor", Op.ceil: "ceil", Op.atan2: "atan2", Op.pow: "pow", Op.abs: "fabs", Op.log: "log",
-}  # fmt: skip
-_OWN_F32 = {Op.exp: "gw_exp", Op.log: "gw_log", Op.log1p: "gw_log1p", Op.tanh: "gw_tanh", Op.sigmoid: "gw_sigmoid"}
-_OWN_F64 = {Op.exp: "gw_exp", Op.sigmoid: "gw_sigmoid"}
-_GENERIC = {Op.maximum: "gw_max", Op.minimum: "gw_min", Op.relu: "gw_relu", Op.sign: "gw_sign", Op.abs: "gw_abs"}
+_ELEMENTARY = (Op.exp, Op.expm1, Op.log, Op.log1p, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos, Op.atan2, Op.pow)
+_POINTWISE = {Op.maximum: "gw_max", Op.minimum: "gw_min"}
 _UNSIGNED = {DType.i64: "uint64_t", DType.i32: "uint32_t"}
-_POWERS = {0.0: "{one}", 1.0: "{x}", 2.0: "({x} * {x})", 3.0: "({x} * {x} * {x})", 0.5: "std::sqrt({x})",
-           -0.5: "({one} / std::sqrt({x}))", -1.0: "({one} / {x})", -2.0: "({one} / ({x} * {x}))"}  # fmt: skip
+_POWERS = {0.0: "{one}", 1.0: "{x}", 2.0: "gw_squared({x})", 3.0: "gw_cubed({x})", 0.5: "gw_sqrt({x})",
+           -0.5: "({one} / gw_sqrt({x}))", -1.0: "({one} / {x})", -2.0: "({one} / gw_squared({x}))"}  # fmt: skip
+
+
+def named_call(op: Op, args: tuple[Expr, ...], texts: list[str], one: str, scope: Scope) -> str:
+    """An operator that C++ lacks: a function of the headers, of numbers or of vectors. `one` is 1 of its type."""
+    scope.headers.add("elementary" if op in _ELEMENTARY else "pointwise")
+    x = texts[0]
+    match op:
+        case Op.neg:
+            return f"(-{_atom(x)})"
+        case Op.rsqrt:
+            return f"({one} / gw_sqrt({x}))"
+        case Op.reciprocal:
+            return f"({one} / {_atom(x)})"
+        case Op.pow if isinstance(args[1], Lit) and float(args[1].value) in _POWERS:
+            return _POWERS[float(args[1].value)].format(x=x, one=one)
+    return f"{_POINTWISE.get(op, f'gw_{op.value}')}({', '.join(texts)})"
 
 
 def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
@@ -155,72 +172,49 @@ def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
     x = texts[0]
     match op:
         case Op.where:
-            # a function, whose arguments are evaluated: a branch with a load in it would not become vector code
-            scope.headers.add("pointwise")
+            scope.headers.add("lanes")
             return f"gw_select<{ctype(dtype)}>({x}, {texts[1]}, {texts[2]})"
-        case Op.logical_and | Op.logical_or:  # not && and ||: branches would keep the loop from vectorising
+        case Op.logical_and | Op.logical_or:
             left, right = (_truth(text, dtype) for text in texts)
             return f"({left} {'&' if op is Op.logical_and else '|'} {right})"
         case Op.logical_not:
             return f"(!{_truth(x, dtype)})"
         case Op.isnan:
             return f"({x} != {x})" if dtype.is_float else "false"
-        case Op.pow if isinstance(args[1], Lit) and float(args[1].value) in _POWERS and _is_name(x):
-            return _POWERS[float(args[1].value)].format(x=x, one=literal(1, dtype))
-    if dtype.is_float:
-        return _float_call(op, dtype, texts, scope)
-    return _bool_call(op, texts) if dtype is DType.bool else _int_call(op, dtype, texts, scope)
-
-
-def _is_name(text: str) -> bool:
-    """Whether `text` may be repeated: a variable or an element, not a computation."""
-    return text.isidentifier() or (text.endswith("]") and "(" not in text)
+    if dtype is DType.bool:
+        return _bool_call(op, texts)
+    if op in INFIX and (dtype.is_float or op.gives_bool):
+        return f"({x} {INFIX[op]} {texts[1]})"
+    return (
+        named_call(op, args, texts, literal(1, dtype), scope) if dtype.is_float else _int_call(op, dtype, texts, scope)
+    )
 
 
 def _truth(text: str, dtype: DType) -> str:
     return _atom(text) if dtype is DType.bool else f"({text} != 0)"
 
 
-def _float_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
-    x, joined, one = texts[0], ", ".join(texts), literal(1, dtype)
-    own = (_OWN_F32 if dtype is DType.f32 else _OWN_F64).get(op)
-    if own is not None:
-        scope.headers.add("elementary")
-        return f"{own}({joined})"
-    if op in _INFIX:
-        return f"({x} {_INFIX[op]} {texts[1]})"
-    if op in _STANDARD:
-        return f"std::{_STANDARD[op]}({joined})"
-    match op:
-        case Op.neg:
-            return f"(-{_atom(x)})"
-        case Op.rsqrt:
-            return f"({one} / std::sqrt({x}))"
-        case Op.reciprocal:
-            return f"({one} / {_atom(x)})"
-    scope.headers.add("pointwise")
-    return f"{_GENERIC[op]}({joined})"
-
-
 def _int_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
-    x = texts[0]
-    if op.gives_bool:
-        return f"({x} {_INFIX[op]} {texts[1]})"
     if op in (Op.floor, Op.ceil):
-        return x
+        return texts[0]
     if op in (Op.add, Op.sub, Op.mul, Op.neg):
         return _wrapping(op, dtype, texts)
-    if op not in _GENERIC:
-        raise IRError(f"'{op.value}' has no {dtype.value} form; cast its operand to a float first.")
+    check_integer(op, dtype)
     scope.headers.add("pointwise")
-    return f"{_GENERIC[op]}<{ctype(dtype)}>({', '.join(texts)})"
+    return f"{_POINTWISE.get(op, f'gw_{op.value}')}<{ctype(dtype)}>({', '.join(texts)})"
+
+
+def check_integer(op: Op, dtype: DType) -> None:
+    """IRError for what makes a float of an integer."""
+    if op not in (Op.maximum, Op.minimum, Op.relu, Op.sign, Op.abs):
+        raise IRError(f"'{op.value}' has no {dtype.value} form; cast its operand to a float first.")
 
 
 def _wrapping(op: Op, dtype: DType, texts: list[str]) -> str:
     """Integer arithmetic that wraps at the ends, as torch's does; in C++ only unsigned arithmetic may."""
     wide = _UNSIGNED.get(dtype, "uint32_t")
     operands = [f"({wide}){_atom(text)}" for text in texts]
-    body = f"0 - {operands[0]}" if op is Op.neg else f" {_INFIX[op]} ".join(operands)
+    body = f"0 - {operands[0]}" if op is Op.neg else f" {INFIX[op]} ".join(operands)
     return f"({ctype(dtype)})({body})"
 
 
@@ -231,7 +225,7 @@ def _bool_call(op: Op, texts: list[str]) -> str:
     return f"({texts[0]} {symbols[op]} {texts[1]})"
 
 
-_INFIX_COMPARE = {op: text for op, text in _INFIX.items() if op.gives_bool}
+_INFIX_COMPARE = {op: text for op, text in INFIX.items() if op.gives_bool}
 
 
 def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: Scope) -> str:
@@ -249,7 +243,7 @@ def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> s
         case Fold.sum | Fold.mul:
             op = Op.add if fold is Fold.sum else Op.mul
             if dtype.is_float:
-                return f"{target} {_INFIX[op]}= {value}"
+                return f"{target} {INFIX[op]}= {value}"
             text = _bool_call(op, [target, value]) if dtype is DType.bool else _wrapping(op, dtype, [target, value])
             return f"{target} = {text}"
         case Fold.max | Fold.min:
@@ -257,4 +251,4 @@ def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> s
             if dtype is DType.bool:
                 return f"{target} = {_bool_call(op, [target, value])}"
             scope.headers.add("pointwise")
-            return f"{target} = {_GENERIC[op]}<{ctype(dtype)}>({target}, {value})"
+            return f"{target} = {_POINTWISE[op]}<{ctype(dtype)}>({target}, {value})"

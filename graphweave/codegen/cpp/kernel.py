@@ -15,7 +15,9 @@ allocated. Outputs may not overlap inputs.
 from __future__ import annotations
 
 from graphweave.codegen.arrays import Array
-from graphweave.codegen.cpp.expr import Scope, folded
+from graphweave.codegen.cpp.expr import Scope
+from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
+from graphweave.codegen.cpp.lane_expr import functor
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
@@ -26,7 +28,7 @@ from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
 from graphweave.ir.loop.types import identity, parameter_types
-from graphweave.ir.loop.walk import statements
+from graphweave.ir.loop.walk import csrs_around, statements
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
 _ALIGN = 64
@@ -55,7 +57,7 @@ class _Unit:
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
         arrays |= local_arrays(kernel.body)
-        turns = turned(kernel, arrays)
+        turns = [*turned(kernel, arrays), *packed(kernel, arrays)]
         arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in turns}
         tile = () if kernel.tile is None else kernel.tile[:1]
         self.names = cpp_names(
@@ -70,14 +72,15 @@ class _Unit:
             ]
         )
         self.scope = Scope(self.names, arrays, parameter_types(kernel), headers={"base"})
-        self.scope.headers.update(HALVES[b.dtype] for b in kernel.buffers if b.dtype in HALVES)
+        self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [
             stmt
             for stmt in (*statements(kernel.body), *turns)
             if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
-        self.sums = {name: s for name, s in sums_of(kernel, arrays).items() if by_rows(s.gram)}
+        sums = sums_of(kernel, arrays).items()
+        self.sums = {name: s for name, s in sums if by_rows(s.gram) or half_of(s.gram, arrays)}
         in_place = {name for name, s in self.sums.items() if s.copy is not None}
         self.heap = [a for a in self.heap if a.name not in in_place]
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
@@ -87,7 +90,7 @@ class _Unit:
             self.scope.headers.add("threads")
         self.rows_name = self.names.derived(kernel.name, "rows")
         edges = [stmt for stmt in statements(kernel.body) if isinstance(stmt, Edges | Tiles)]
-        self.walked = {stmt.csr for stmt in edges}
+        self.walked = csrs_around(kernel)
         hints = [(stmt.csr, hint) for stmt in edges if isinstance(stmt, Edges) for hint in stmt.prefetch]
         self.prefetching = {csr for csr, hint in hints if hint.shift is None} | gathering(kernel)
         adding = [s for s in statements(kernel.body) if isinstance(s, TileMatMul) and s.add is not None]
@@ -117,17 +120,30 @@ class _Unit:
         for param in params:
             w.line(f"    {param},")
         heap = frozenset(a.name for a in self.heap)
-        walked = tuple(csr.name for csr in kernel.csrs if csr.name in self.walked)
+        of_rows = {csr for csr, around in self.walked.items() if around is None}
+        walked = tuple(csr.name for csr in kernel.csrs if csr.name in of_rows)
         stashes = {s.name: s for s in kernel.stashes}
-        printer = Printer(w, self.scope, stashes, heap, self.tiles, kernel.row, walked, self.streamed, self.sums)
+        printer = Printer(
+            w,
+            self.scope,
+            stashes,
+            heap,
+            self.tiles,
+            kernel.row,
+            walked,
+            self.streamed,
+            self.sums,
+            totals=frozenset(b.name for b in self.totals),
+        )
         with w.block("    int64_t first, int64_t last)"):
-            for csr in kernel.csrs:
-                if csr.name in self.prefetching:
-                    indptr = names.derived(csr.name, "indptr")
-                    w.line(f"const int64_t {names.derived(csr.name, 'positions')} = {indptr}[num_rows];")
+            for csr in dict.fromkeys(c for name in sorted(self.prefetching) for c in self._down_to(name)):
+                around = self.walked[csr]
+                rows = "num_rows" if around is None else names.derived(around, "positions")
+                w.line(f"const int64_t {names.derived(csr, 'positions')} = {names.derived(csr, 'indptr')}[{rows}];")
             declare(w, self.scope, self.streamed, "num_rows")
             for buffer, walked_csr in scattered(kernel):
                 declare(w, self.scope, [buffer], names.derived(walked_csr, "positions"))
+            pack_before_rows(printer, kernel)
             if kernel.tile is not None:
                 printer.tiles_of_rows(kernel)
             else:
@@ -136,6 +152,11 @@ class _Unit:
             if self.streamed:
                 w.line("gw_streamed();")
         return w.text()
+
+    def _down_to(self, csr: str) -> list[str]:
+        """`csr`, after those around it."""
+        around = self.walked[csr]
+        return [csr] if around is None else [*self._down_to(around), csr]
 
     # ------------------------------------------------------------ the entry point
 
@@ -237,10 +258,10 @@ class _Unit:
             pointers = self._parts(w, "part")
             for buffer in self.totals:
                 assert buffer.fold is not None
-                target, part = f"{self.names.of(buffer.name)}[gw_i]", f"{pointers[buffer.name]}[gw_i]"
+                target, part = self.names.of(buffer.name), pointers[buffer.name]
                 numel = self.scope.arrays[buffer.name].numel
-                text = folded(buffer.fold, buffer.dtype, target, part, self.scope)
-                w.line(f"for (int64_t gw_i = 0; gw_i < {numel}; ++gw_i) {text};")
+                self.scope.headers.add("folds")
+                w.line(f"gw_fold_into<{numel}>({target}, {part}, {functor(buffer.fold, buffer.dtype)});")
         w.line("free(parts);")
 
 

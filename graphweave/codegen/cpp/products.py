@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from graphweave.codegen.arrays import Array
+from graphweave.codegen.cpp.half_products import half_of, print_half
 from graphweave.codegen.cpp.names import ctype
+from graphweave.codegen.cpp.operands import array_of, length, matrix, pointer, rows_of
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Alloc, Buffer, Kernel, Place, Rows, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 
@@ -20,11 +21,10 @@ _VECTOR = 16  # bytes of the smallest vector: of narrower rows the matrix is rea
 
 def print_product(p: Printer, stmt: TileMatMul | TileGram) -> None:
     """A call that multiplies the tile."""
-    places: list[Place | None] = [stmt.out, stmt.x]
-    places += [stmt.w, stmt.add] if isinstance(stmt, TileMatMul) else [stmt.y]
-    if any(p.scope.arrays[_array(place)].dtype in (DType.f16, DType.bf16) for place in places if place is not None):
-        raise IRError("C++ kernels multiply edges by no matrices of half precision.")
-    if by_rows(stmt):
+    half = half_of(stmt, p.scope.arrays)
+    if half is not None:
+        print_half(p, stmt, half)
+    elif by_rows(stmt):
         _print_by_rows(p, stmt)
     elif isinstance(stmt, TileGram):
         _print_plain(p, "gw_gram", stmt, (stmt.out, stmt.x, stmt.y), (stmt.x, stmt.y))
@@ -42,9 +42,10 @@ def by_rows(stmt: TileMatMul | TileGram) -> bool:
 
 
 def scattered(kernel: Kernel) -> list[tuple[Buffer, str]]:
-    """Outputs that products scatter, and the CSR of the positions."""
+    """Outputs that products scatter without adding to them, and the CSR of the positions."""
     buffers = {b.name: b for b in kernel.buffers}
-    found = ((s, tiles.csr) for tiles in _tiles(kernel) for s in tiles.body if isinstance(s, TileMatMul))
+    inner = ((s, tiles.csr) for tiles in _tiles(kernel) for s in tiles.body)
+    found = ((s, csr) for s, csr in inner if isinstance(s, TileMatMul) and s.add is None)
     return [(buffers[s.out.buffer], csr) for s, csr in found if isinstance(s.out, Rows)]
 
 
@@ -74,7 +75,7 @@ def turn(p: Printer, stmt: Tiles, first: str) -> None:
     for name, s in _turned_in(p, stmt).items():
         k, j = (_numel(p, place) // s.blocks for place in (s.x, s.out))
         r, c = (j, k) if s.transposed else (k, j)
-        p.w.line(f"if ({first}) gw_turn<{s.blocks}, {r}, {c}>({p.scope.names.of(name)}, {_matrix(p, s)});")
+        p.w.line(f"if ({first}) gw_turn<{s.blocks}, {r}, {c}>({p.scope.names.of(name)}, {matrix(p, s)});")
 
 
 def _turned_in(p: Printer, stmt: Tiles) -> dict[str, TileMatMul]:
@@ -91,11 +92,11 @@ def _print_plain(
     """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
     extents = ", ".join(str(_numel(p, array)) for array in wide)
     pointers = [
-        _matrix(p, stmt) if isinstance(stmt, TileMatMul) and array == stmt.w else _pointer(p, array, stmt.tile)
+        matrix(p, stmt) if isinstance(stmt, TileMatMul) and array == stmt.w else pointer(p, array, stmt.tile)
         for array in arrays
     ]
     p.scope.headers.add("products")
-    given = [*pointers, _length(p, stmt.tile)]
+    given = [*pointers, length(p, stmt.tile)]
     given += [p.scope.names.derived(b.name, "streams") for b in p.streamed if b.name == arrays[0]]
     p.w.line(f"{function}<{extents}>({', '.join(given)});")
 
@@ -107,16 +108,6 @@ def multiplied(kernel: Kernel) -> list[Buffer]:
     return [b for b in kernel.buffers if b.name in read]
 
 
-def _pointer(p: Printer, place: Place, tile: str) -> str:
-    """The row of the tile's first position in an array of the tile, a stash, an input or output of its rows; or data
-    without rows."""
-    assert isinstance(place, str)
-    info, name, begin = p.scope.arrays[place], p.scope.names.of(place), p.scope.names.derived(tile, "begin")
-    if place in p.stashes:
-        return f"{name} + ({begin} - {p.first(place)}) * {info.numel}"
-    return f"{name} + {begin} * {info.numel}" if place not in p.tile_of and info.has_rows else name
-
-
 # ---------------------------------------------------------------- rows where they lie
 
 
@@ -125,7 +116,7 @@ def _print_by_rows(p: Printer, stmt: TileMatMul | TileGram) -> None:
     p.scope.headers.add("row_products")
     other = stmt.out if isinstance(stmt, TileMatMul) else stmt.y
     extents = stmt.blocks, *(_numel(p, place) // stmt.blocks for place in (stmt.x, other)), p.tiles[tile]
-    x, n = _rows(p, stmt.x, tile, "const "), _length(p, tile)
+    x, n = rows_of(p, stmt.x, tile, "const "), length(p, tile)
     shifted = any(isinstance(place, Rows) and place.shift is not None for place in (stmt.x, other))
     if tile not in p.csr_of:
         raise IRError("a product of a tile of rows multiplies by one matrix, as it lies.")
@@ -133,28 +124,20 @@ def _print_by_rows(p: Printer, stmt: TileMatMul | TileGram) -> None:
     known = f"{limit} - {names.derived(tile, 'begin')}"
     template = ", ".join(map(str, extents))
     if isinstance(stmt, TileGram):
-        y = _rows(p, stmt.y, tile, "const ")
+        y = rows_of(p, stmt.y, tile, "const ")
         add = f"{names.of(tile)} > 0" if stmt.out in p.sums else "true"
         p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {add});")
         return
-    if stmt.add is not None:
-        raise IRError("a product that is added to rows finds them, and its own, one after the other.")
-    out = _rows(p, stmt.out, tile, "")
+    if isinstance(stmt.add, str):
+        raise IRError("a product that is added to other rows finds them, and its own, one after the other.")
+    out = rows_of(p, stmt.out, tile, "")
     turn = _turned_name(stmt.w)
-    w = names.of(turn) if turn in p.scope.arrays else _matrix(p, stmt)
+    w = names.of(turn) if turn in p.scope.arrays else matrix(p, stmt)
+    if stmt.add is not None:
+        p.w.line(f"gw_row_matmul<{template}, true>({out}, {x}, {w}, {n}, {known}, false);")
+        return
     streams = names.derived(stmt.out.buffer, "streams") if isinstance(stmt.out, Rows) else "false"
-    p.w.line(f"gw_row_matmul<{template}>({out}, {x}, {w}, {n}, {known}, {streams});")
-
-
-def _rows(p: Printer, place: Place, tile: str, const: str) -> str:
-    names = p.scope.names
-    type_ = f"{const}{ctype(p.scope.arrays[_array(place)].dtype)}"
-    if isinstance(place, str):
-        return f"gw_rows_of_tile<{type_}, int32_t>{{{_pointer(p, place, tile)}, nullptr}}"
-    index = ctype(p.scope.arrays[place.column].dtype)
-    at = [names.of(place.column), names.derived(tile, "begin")]
-    at += [] if place.shift is None else [names.of(place.shift)]
-    return f"gw_rows_of_tile<{type_}, {index}>{{{names.of(place.buffer)}, {' + '.join(at)}}}"
+    p.w.line(f"gw_row_matmul<{template}, false>({out}, {x}, {w}, {n}, {known}, {streams});")
 
 
 # ---------------------------------------------------------------- parts of both
@@ -164,24 +147,8 @@ def _tiles(kernel: Kernel) -> list[Tiles]:
     return [s for s in statements(kernel.body) if isinstance(s, Tiles)]
 
 
-def _array(place: Place) -> str:
-    return place.buffer if isinstance(place, Rows) else place
-
-
 def _numel(p: Printer, place: Place) -> int:
-    return p.scope.arrays[_array(place)].numel
-
-
-def _length(p: Printer, tile: str) -> str:
-    begin, end = (p.scope.names.derived(tile, what) for what in ("begin", "end"))
-    return f"{end} - {begin}"
-
-
-def _matrix(p: Printer, stmt: TileMatMul) -> str:
-    name = p.scope.names.of(stmt.w)
-    if stmt.row is None:
-        return name
-    return f"{name} + (int64_t){p.scope.names.of(stmt.row)} * {p.scope.arrays[stmt.w].numel}"
+    return p.scope.arrays[array_of(place)].numel
 
 
 def _turned_name(w: str) -> str:
@@ -190,6 +157,8 @@ def _turned_name(w: str) -> str:
 
 def _turns(stmt: TileMatMul, arrays: Mapping[str, Array]) -> bool:
     """Whether the matrix lies otherwise than it is read; one of one row or column lies in both ways."""
-    k, j = (arrays[_array(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
-    narrow = j * arrays[stmt.w].dtype.itemsize < _VECTOR
+    if half_of(stmt, arrays) is not None:
+        return False
+    k, j = (arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
+    narrow = stmt.add is None and j * arrays[stmt.w].dtype.itemsize < _VECTOR
     return stmt.transposed != narrow and k > 1 and j > 1

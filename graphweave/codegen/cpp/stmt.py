@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import product
 
-from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, folded, offset_text, row_offset
+from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, row_offset
+from graphweave.codegen.cpp.first_edge import FirstEdge, first_edge
+from graphweave.codegen.cpp.half_products import pack_for_row
+from graphweave.codegen.cpp.lanes import SHORT, print_fold, print_lanes
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
+from graphweave.codegen.cpp.raising import print_raise
 from graphweave.codegen.cpp.stream import begin_row, end_row
-from graphweave.codegen.cpp.walk import can_fuse, lanes_used
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.walk import accesses
 from graphweave.codegen.writer import Writer
-from graphweave.core.types import DType, Fold
+from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
     Buffer,
     Comment,
     Edges,
-    Expr,
     FoldLanes,
     Kernel,
     Lanes,
     Let,
-    Load,
     Prefetch,
     Raise,
-    Rescaled,
     Stash,
     Stmt,
     Store,
@@ -41,14 +40,11 @@ from graphweave.ir.loop.nodes import (
     Tiles,
     Var,
 )
-from graphweave.ir.loop.types import POSITION, identity
+from graphweave.ir.loop.types import POSITION
 from graphweave.ir.loop.walk import statements
 
 _LINE = 64  # bytes fetched by one prefetch
 _MAX_LINES = 12  # more would crowd out the loads of the current edge
-
-
-_SHORT = 4  # lanes of a fold that are written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +64,18 @@ class Printer:
     sums: Mapping[str, Sum] = field(default_factory=dict)
     tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
     csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
+    packed: set[str] = field(default_factory=set)  # matrices that need not be packed again
+    totals: frozenset[str] = frozenset()
+    local: set[str] = field(default_factory=set)  # arrays of a row or an edge
+    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by walks, and what adds in them
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
-            self._statement(stmt, body[i + 1 :])
+            begun = first_edge(body[i:], self.scope.arrays)
+            if begun is None:
+                self.statement(stmt, body[i + 1 :])
+            else:
+                self.begun[begun.walk] = self.begun[begun.adds] = begun
 
     def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
         """A pointer to row `variable` of each array that `rest` reads or writes there, kept out of the lane loops."""
@@ -87,7 +91,7 @@ class Printer:
             self.w.line(f"auto* const {pointer} = {base} + {offset};")
             self.scope.row_pointers[key] = pointer
 
-    def _statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
+    def statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
         match stmt:
             case Comment(text):
                 self.w.line(f"// {text}")
@@ -101,15 +105,19 @@ class Printer:
                 target = element(buffer, index, self.scope)
                 self.w.line(f"{accumulated(fold, self.scope.types[buffer], target, value, self.scope)};")
             case Raise():
-                self._raise(stmt)
+                print_raise(self, stmt)
             case FoldLanes():
-                self._fold_lanes(stmt)
+                print_fold(self, stmt)
+            case Lanes() if stmt in self.begun:
+                self._set_or_add(self.begun[stmt])
             case Lanes():
-                self._lanes(stmt)
+                print_lanes(self, stmt)
             case Edges():
-                self._edges(stmt)
+                with self._walk_of(stmt):
+                    self._edges(stmt)
             case Tiles():
-                self._tiles(stmt)
+                with self._walk_of(stmt):
+                    self._tiles(stmt)
             case TileArray():
                 self._tile_array(stmt)
             case TileRows():
@@ -119,11 +127,18 @@ class Printer:
 
     def _let(self, stmt: Let, rest: tuple[Stmt, ...]) -> None:
         value = expression(stmt.value, self.scope)
-        self.w.line(f"const {ctype(stmt.dtype)} {self._bind(stmt.name, stmt.dtype)} = {value};")
+        self.w.line(f"const {ctype(stmt.dtype)} {self.bind(stmt.name, stmt.dtype)} = {value};")
         if stmt.dtype in (DType.i32, DType.i64):
             self.row_pointers(stmt.name, rest)
 
-    def _bind(self, name: str, dtype: DType) -> str:
+    def is_padded(self, array: str) -> bool:
+        """Whether an array without rows ends with a line of the cache, so that whole vectors may be stored to it."""
+        sum_ = self.sums.get(array)
+        in_place = sum_ is not None and sum_.copy is not None
+        long = self.scope.arrays[array].numel >= SHORT
+        return array in self.totals or (long and array in self.local and not in_place)
+
+    def bind(self, name: str, dtype: DType) -> str:
         """Forget what an earlier block knew of `name`, whose scope has ended."""
         self.scope.types[name] = dtype
         for key in [key for key in self.scope.row_pointers if name in key]:
@@ -132,8 +147,9 @@ class Printer:
         return self.scope.names.of(name)
 
     def _alloc(self, stmt: Alloc) -> None:
-        name = self._bind(stmt.name, stmt.dtype)
+        name = self.bind(stmt.name, stmt.dtype)
         info = self.scope.arrays[stmt.name]
+        self.local.add(stmt.name)
         fill = None if stmt.fill is None else literal(stmt.fill, stmt.dtype)
         if info.is_scalar:
             self.w.line(f"{ctype(stmt.dtype)} {name}{'' if fill is None else f' = {fill}'};")
@@ -144,181 +160,46 @@ class Printer:
             row = row_offset(Var(self.row), info.numel, self.scope)
             self.w.line(f"auto* const {name} = {pointer or f'{self.scope.names.of(sum_.output)} + {row}'};")
         elif stmt.name not in self.heap:
-            self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{max(1, info.numel)}];")
+            self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{_whole_lines(info.numel, stmt.dtype)}];")
         if fill is not None and info.numel:
+            filled = _whole_lines(info.numel, stmt.dtype) if self.is_padded(stmt.name) else info.numel
             if sum_ is not None:
                 begin, end = (self.scope.names.derived(sum_.csr, what) for what in ("begin", "end"))
                 self.w.line(f"if ({begin} == {end})")
-            self.w.flush_left("#pragma omp simd")
-            self.w.line(f"for (int64_t gw_i = 0; gw_i < {info.numel}; ++gw_i) {name}[gw_i] = {fill};")
-
-    # ------------------------------------------------------------ online softmax
-
-    def _raise(self, stmt: Raise) -> None:
-        """One comparison a tile; what follows from it is rare, since few tiles hold a new maximum of a long row."""
-        scope, names, dtype = self.scope, self.scope.names, self.scope.types[stmt.reference]
-        lane, size = stmt.lane
-        raised, factor = (names.derived(stmt.reference, part) for part in ("raised", "factor"))
-        scope.headers.add("online_softmax")
-
-        def per_element(text: str, pragma: str = "#pragma omp simd") -> None:
-            with self._loops((stmt.lane,), (), (stmt.value, Var(lane)), pragma):
-                reference, value = element(stmt.reference, (Var(lane),), scope), expression(stmt.value, scope)
-                self.w.line(text.format(reference=reference, value=value, at=names.of(lane)))
-
-        with self.w.block(f"if ({self._begun(stmt.tile)})"):
-            self.w.line(f"int {raised} = 0;")
-            per_element(f"{raised} |= !({{value}} <= {{reference}});", f"#pragma omp simd reduction(| : {raised})")
-            with self.w.block(f"if ({raised})"):
-                self.w.line(f"{ctype(dtype)} {factor}[{size}];")
-                per_element(f"{factor}[{{at}}] = gw_factor({{reference}}, {{value}});")
-                for s in stmt.sums:
-                    self._rescaled(s, stmt.reference, factor)
-        per_element("{reference} = gw_max({reference}, {value});")
-
-    def _begun(self, tile: str) -> str:
-        """Whether the tile is not the row's first."""
-        names = self.scope.names
-        return f"{names.derived(tile, 'begin')} > {names.derived(self.csr_of[tile], 'begin')}"
-
-    def _rescaled(self, stmt: Rescaled, reference: str, factor: str) -> None:
-        as_store = Store(stmt.buffer, stmt.index, Load(reference, (stmt.of,)))
-        with self._loops(stmt.lanes, (as_store,), (), "#pragma omp simd"):
-            target = element(stmt.buffer, stmt.index, self.scope)
-            by = f"{factor}[{offset_text((stmt.of,), self.scope.arrays[reference].shape, self.scope)}]"
-            self.w.line(f"{target} = gw_rescaled({target}, {by});")
-
-    # ------------------------------------------------------------ lanes
-
-    def _lanes(self, stmt: Lanes) -> None:
-        simple = not any(
-            isinstance(inner, Lanes | Edges) or (isinstance(inner, FoldLanes) and not _is_short(inner))
-            for inner in statements(stmt.body)
-        )
-        pragma = "#pragma omp simd" if simple else None
-        with self._loops(stmt.lanes, stmt.body, (), pragma):
-            self.body(stmt.body)
-
-    def _fold_lanes(self, stmt: FoldLanes) -> None:
-        if _is_short(stmt):
-            self._fold_unrolled(stmt)
-            return
-        width = _tree_width(stmt)
-        if width is not None:
-            self._fold_by_tree(stmt, width)
-            return
-        name, text = self._bind(stmt.name, stmt.dtype), ctype(stmt.dtype)
-        start = identity(stmt.fold, stmt.dtype)
-        self.w.line(f"{text} {name} = {literal(start.value, stmt.dtype)};")
-        clause = self._reduction(stmt.fold, stmt.dtype)
-        pragma = None if clause is None else f"#pragma omp simd reduction({clause} : {name})"
-        with self._loops(stmt.lanes, stmt.body, (stmt.value,), pragma):
-            self.body(stmt.body)
-            value = expression(stmt.value, self.scope)
-            self.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, self.scope)};")
-
-    def _fold_unrolled(self, stmt: FoldLanes) -> None:
-        """Few lanes written one after the other, so that the loop around them is what runs on vectors."""
-        name, text = self._bind(stmt.name, stmt.dtype), ctype(stmt.dtype)
-        start = identity(stmt.fold, stmt.dtype)
-        self.w.line(f"{text} {name} = {literal(start.value, stmt.dtype)};")
-        for at in product(*(range(extent) for _, extent in stmt.lanes)):
-            with self.w.block(""):
-                for (lane, _), i in zip(stmt.lanes, at, strict=True):
-                    self._bind(lane, POSITION)
-                    if lane in lanes_used(stmt.body, (stmt.value,)):
-                        self.w.line(f"constexpr int64_t {self.scope.names.of(lane)} = {i};")
-                self.body(stmt.body)
-                value = expression(stmt.value, self.scope)
-                self.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, self.scope)};")
-
-    def _fold_by_tree(self, stmt: FoldLanes, width: int) -> None:
-        """A sum as `width` partial sums, added pairwise in registers.
-
-        GCC ends an `omp simd` reduction with one addition after the other: 37 against 9 ns for four sums of 16 products
-        (GCC 12, AVX-512, 2026-11).
-        """
-        (lane, extent), *_ = [pair for pair in stmt.lanes if pair[1] != 1]
-        name, text = self._bind(stmt.name, stmt.dtype), ctype(stmt.dtype)
-        part, block = f"{name}_part", f"{name}_block"
-        full = extent - extent % width
-        self.w.line(f"alignas(64) {text} {part}[{width}];")
-        self._partial(stmt, lane, ("0", str(width)), f"{part}[{{}}] =")
-        if full > width:
-            with self.w.block(f"for (int64_t {block} = {width}; {block} < {full}; {block} += {width})"):
-                self._partial(stmt, lane, (block, f"{block} + {width}"), f"{part}[{{}} - {block}] +=")
-        if extent > full:
-            # apart from the vector: a short store into it would stall the wide load that follows
-            self.w.line(f"{text} {name}_rest = 0;")
-            self._partial(stmt, lane, (str(full), str(extent)), f"{name}_rest +=", simd=False)
-        self.scope.headers.add("folds")
-        rest = f" + {name}_rest" if extent > full else ""
-        self.w.line(f"const {text} {name} = gw_tree{width}({part}){rest};")
-
-    def _partial(self, stmt: FoldLanes, lane: str, span: tuple[str, str], target: str, *, simd: bool = True) -> None:
-        """Add the values of the lanes in `span` to the partial sums."""
-        for other, _ in stmt.lanes:
-            self._bind(other, POSITION)
-        at = self.scope.names.of(lane)
-        if simd:
-            self.w.flush_left("#pragma omp simd")
-        with self.w.block(f"for (int64_t {at} = {span[0]}; {at} < {span[1]}; ++{at})"):
-            used = lanes_used(stmt.body, (stmt.value,))
-            for other, extent in stmt.lanes:
-                if extent == 1 and other in used:
-                    self.w.line(f"const int64_t {self.scope.names.of(other)} = 0;")
-            self.body(stmt.body)
-            self.w.line(f"{target.format(at)} {expression(stmt.value, self.scope)};")
-
-    def _reduction(self, fold: Fold, dtype: DType) -> str | None:
-        if dtype is DType.bool:
-            return None
-        if fold in (Fold.sum, Fold.mul):
-            return "+" if fold is Fold.sum else "*"
-        if not dtype.is_float:
-            return fold.value
-        self.scope.headers.add("folds")
-        return f"gw_{fold.value}"
-
-    @contextmanager
-    def _loops(
-        self, lanes: tuple[tuple[str, int], ...], body: tuple[Stmt, ...], values: tuple[Expr, ...], pragma: str | None
-    ) -> Iterator[None]:
-        """The loop nest over `lanes`, lanes of one iteration dropped and linear neighbours fused into one loop."""
-        for name, _ in lanes:
-            self._bind(name, POSITION)
-        loops: list[tuple[str, int]] = []
-        for name, extent in reversed([lane for lane in lanes if lane[1] != 1]):
-            if loops and can_fuse(name, *loops[0], body, values, self.scope.arrays):
-                self.scope.fused.add(name)
-                loops[0] = (loops[0][0], loops[0][1] * extent)
-            else:
-                loops.insert(0, (name, extent))
-        with ExitStack() as stack:
-            if not loops:
-                stack.enter_context(self.w.block(""))
-            for i, (name, extent) in enumerate(loops):
-                if i == len(loops) - 1 and pragma is not None:
-                    self.w.flush_left(pragma)
-                lane = self.scope.names.of(name)
-                stack.enter_context(self.w.block(f"for (int64_t {lane} = 0; {lane} < {extent}; ++{lane})"))
-            used = lanes_used(body, values)
-            for name, extent in lanes:
-                if extent == 1 and name in used:
-                    self.w.line(f"const int64_t {self.scope.names.of(name)} = 0;")
-            yield
+            self.w.line(f"for (int64_t gw_i = 0; gw_i < {filled}; ++gw_i) {name}[gw_i] = {fill};")
 
     # ------------------------------------------------------------ edges
 
+    @contextmanager
+    def _walk_of(self, stmt: Edges | Tiles) -> Iterator[None]:
+        """Where the edges of a position begin and end; those of the row are known."""
+        if stmt.row == self.row or (isinstance(stmt, Edges) and stmt.tile is not None):
+            yield
+            return
+        with self.w.block(""):
+            self._edges_of(stmt.csr, stmt.row)
+            yield
+
     def _edges(self, stmt: Edges) -> None:
-        k, names = self._bind(stmt.k, POSITION), self.scope.names
+        k, names = self.bind(stmt.k, POSITION), self.scope.names
         walked = stmt.csr if stmt.tile is None else stmt.tile
         begin, end = names.derived(walked, "begin"), names.derived(walked, "end")
+        begun = self.begun.get(stmt)
+        if begun is not None:
+            self.w.line(f"if ({begin} == {end})")
+            self.statement(begun.zero, ())
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance, shift in sorted({(p.distance, p.shift or "") for p in stmt.prefetch}):
                 self._prefetch(stmt, distance, shift or None)
             self._pointers(stmt.k, stmt.body)
             self.body(stmt.body)
+
+    def _set_or_add(self, begun: FirstEdge) -> None:
+        k, begin = self.scope.names.of(begun.walk.k), self.scope.names.derived(begun.walk.csr, "begin")
+        with self.w.block(f"if ({k} == {begin})"):
+            print_lanes(self, begun.sets)
+        with self.w.block("else"):
+            print_lanes(self, begun.adds)
 
     def _array_pointer(self, array: str, k: str) -> None:
         """A pointer to the row of position `k` in a stash or tile array, whose first row is the first position's."""
@@ -337,10 +218,13 @@ class Printer:
 
     def edges_of_row(self) -> None:
         """Where the edges of the row begin and end, in each CSR that is walked."""
-        names, row = self.scope.names, self.scope.names.of(self.row)
         for csr in self.walked:
-            indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
-            self.w.line(f"const int64_t {begin} = {indptr}[{row}], {end} = {indptr}[{row} + 1];")
+            self._edges_of(csr, self.row)
+
+    def _edges_of(self, csr: str, row: str) -> None:
+        names, at = self.scope.names, self.scope.names.of(row)
+        indptr, begin, end = (names.derived(csr, what) for what in ("indptr", "begin", "end"))
+        self.w.line(f"const int64_t {begin} = {indptr}[{at}], {end} = {indptr}[{at} + 1];")
 
     # ------------------------------------------------------------ tiles
 
@@ -364,7 +248,7 @@ class Printer:
 
     def rows(self, begin: str, end: str, body: tuple[Stmt, ...]) -> None:
         """`body` for the rows from `begin` on, before `end`."""
-        row = self._bind(self.row, POSITION)
+        row = self.bind(self.row, POSITION)
         stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
         streamed = [b for b in self.streamed if b.name in stored]
         with self.w.block(f"for (int64_t {row} = {begin}; {row} < {end}; ++{row})"):
@@ -387,7 +271,7 @@ class Printer:
         names = self.scope.names
         first, last = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
         begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
-        self._bind(stmt.tile, POSITION)
+        self.bind(stmt.tile, POSITION)
         self.csr_of[stmt.tile] = stmt.csr
         if not any(isinstance(inner, TileMatMul | TileGram) for inner in statements(stmt.body)):
             with self.w.block(f"for (int64_t {begin} = {first}; {begin} < {last}; {begin} += {stmt.size})"):
@@ -409,10 +293,11 @@ class Printer:
             self.w.line(f"const int64_t {begin} = {first} + {number} * {size};")
             self.w.line(f"const int64_t {end} = {begin} + {size} < {last} ? {begin} + {size} : {last};")
             turn(self, stmt, f"{number} == 0")
+            pack_for_row(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 
     def _tile_array(self, stmt: TileArray) -> None:
-        name = self._bind(stmt.name, stmt.dtype)
+        name = self.bind(stmt.name, stmt.dtype)
         self.tile_of[stmt.name] = stmt.tile
         if stmt.name not in self.heap:
             size = max(1, self.scope.arrays[stmt.name].numel * self.tiles[stmt.tile])
@@ -443,18 +328,7 @@ class Printer:
             self.w.line(f"__builtin_prefetch({pointer}{f' + {line}' if line else ''});")
 
 
-def _is_short(stmt: FoldLanes) -> bool:
-    total = 1
-    for _, extent in stmt.lanes:
-        total *= extent
-    return 0 < total <= _SHORT
-
-
-def _tree_width(stmt: FoldLanes) -> int | None:
-    """Partial sums for a fold worth splitting: a sum over one lane of a vector or more."""
-    wide = [extent for _, extent in stmt.lanes if extent != 1]
-    widths = {DType.f32: (16, 8), DType.f64: (8, 4)}.get(stmt.dtype, ())
-    if stmt.fold is not Fold.sum or len(wide) != 1:
-        return None
-    fitting = [w for w in widths if wide[0] >= w]
-    return next((w for w in fitting if wide[0] % w == 0), fitting[0] if fitting else None)
+def _whole_lines(numel: int, dtype: DType) -> int:
+    """Elements of an array that fills lines of the cache, for `numel` of them; few are no vectors."""
+    line = _LINE // dtype.itemsize if numel >= SHORT else 1
+    return max(1, -(-numel // line)) * line

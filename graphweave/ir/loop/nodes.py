@@ -7,7 +7,8 @@ Everything is scalar per lane, nothing mentions threads, vectors or pointers, so
 edges and lanes to its own hardware.
 
 Sparse access: `Edges` binds a position `k` in `indptr[row] .. indptr[row+1]`; buffers over positions (a CSR's `perm`
-and neighbour columns) are read at `k`, and give the row at which an edge or neighbour buffer is read.
+and neighbour columns) are read at `k`, and give the row at which an edge or neighbour buffer is read. A position may be
+the row of another CSR: so rows come in groups of groups of edges.
 """
 
 from __future__ import annotations
@@ -125,7 +126,8 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Accum:
-    """buffer[index] = fold(buffer[index], value), on an Alloc of the row, or on a `total` parameter (over all rows)."""
+    """buffer[index] = fold(buffer[index], value), on an Alloc of the row, at a position of a TileArray, or on a `total`
+    parameter (over all rows)."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -195,7 +197,10 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order."""
+    """body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order.
+
+    `row` is the kernel's, or a position of edges around, which `csr` then has a row for.
+    """
 
     k: str
     csr: str
@@ -244,7 +249,8 @@ class TileArray:
 class Rows:
     """For each position k of a tile the row column[k] of a parameter with rows; column[k + shift], with that variable.
 
-    As an operand it is gathered, as a result scattered: no two positions of a kernel then name the same row.
+    As an operand it is gathered, as a result scattered: no two positions of a kernel then name the same row. Where a
+    product is added to a row, none of a tile do, and none of two rows of the kernel.
     """
 
     buffer: str
@@ -264,8 +270,8 @@ class TileMatMul:
     The sum is in the order of i, one rounding a term; of less than a vector of columns a target may sum by vectors of
     i. `w` is an input of shared data, an alloc of the row, or with `row`, a variable, that row of an input with rows;
     it has I * J elements, or if `transposed` J * I. With `add`, as `x` but [J], the sum begins with add[k, j] instead
-    of 0; its memory may be that of `out`. With `blocks` = B the rows of x and out are B blocks, and so is w: out[k, b]
-    = x[k, b] w[b].
+    of 0; its memory may be that of `out`. `Rows` are added to where they lie: `add` is `out`, in which something has
+    been stored before. With `blocks` = B the rows of x and out are B blocks, and so is w: out[k, b] = x[k, b] w[b].
 
     Where x or w is of half precision, both are taken as numbers of that type (rounded to it, if one is f32), their
     products are exact, and the sum is f32; `out` is f32, or the sum is rounded to it. So a target may use instructions
@@ -276,7 +282,7 @@ class TileMatMul:
     out: Place
     x: Place
     w: str
-    add: str | None = None
+    add: Place | None = None
     row: str | None = None
     transposed: bool = False
     blocks: int = 1

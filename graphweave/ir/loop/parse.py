@@ -376,11 +376,9 @@ class _Reader:
         blocks = self.blocks()
         out = self.place()
         self.expect("=")
-        add = None
-        if self.peek(1) == "+":
-            add = self.name()
-            self.expect("+")
-        x = self.place()
+        add, x = None, self.place()
+        if self.accept("+"):
+            add, x = x, self.place()
         self.expect(",")
         transposed = self.peek() == "transposed" and self.peek(1).isidentifier() and self.peek(1) != "of"
         if transposed:

@@ -106,7 +106,7 @@ def show_stmt(stmt: Stmt) -> list[str]:
             return [f"rows of {tile} {{", *_body(body), "}"]
         case TileMatMul(tile, out, x, w, add, row, transposed, blocks):
             matrix = f"{'transposed ' * transposed}{w}{'' if row is None else f'[{row}]'}"
-            begun = "" if add is None else f"{add} + "
+            begun = "" if add is None else f"{_place(add)} + "
             return [f"matmul {_blocks(blocks)}{_place(out)} = {begun}{_place(x)}, {matrix} of {tile}"]
         case TileGram(tile, out, x, y, blocks):
             return [f"gram {_blocks(blocks)}{out} = {_place(x)}, {_place(y)} of {tile}"]

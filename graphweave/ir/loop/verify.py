@@ -59,7 +59,8 @@ def verify(kernel: Kernel) -> None:
         tile, size = kernel.tile
         if size < 1:
             fail(f"kernel {kernel.name}", f"a tile has at least one row (got {size}).")
-        scope.tiles[tile], scope.types[tile] = ROWS, POSITION
+        scope.enter(tile, ROWS)
+        scope.types[tile] = POSITION
     _Verifier(kernel).block(kernel.body, scope, "body")
 
 
@@ -154,12 +155,8 @@ class _Verifier:
 
     def _accum(self, stmt: Accum, scope: Scope, place: str) -> None:
         parameter = self.buffers.get(stmt.buffer)
-        if (
-            stmt.buffer in self.stashes
-            or stmt.buffer in scope.tile_arrays
-            or (parameter is not None and parameter.role is not Role.total)
-        ):
-            fail(place, f"'{stmt.buffer}' is not an alloc or a total.")
+        if stmt.buffer in self.stashes or (parameter is not None and parameter.role is not Role.total):
+            fail(place, f"'{stmt.buffer}' is neither an alloc or a tile's array nor a total.")
         if parameter is not None and parameter.fold is not stmt.fold:
             fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
         self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
@@ -216,8 +213,9 @@ class _Verifier:
 
     def _edges(self, stmt: Edges, scope: Scope, place: str) -> None:
         self._walk(stmt, scope, place)
-        if stmt.tile is None and any(csr != ROWS for csr in scope.tiles.values()):
-            fail(place, "edges inside a tile are those of the tile.")
+        of_edges = [tile for tile, csr in scope.tiles.items() if csr != ROWS]
+        if stmt.tile is None and any(stmt.row not in scope.within(tile) for tile in of_edges):
+            fail(place, "edges inside a tile are those of the tile, or of its positions.")
         if stmt.tile is not None and scope.tiles.get(stmt.tile) != stmt.csr:
             fail(place, f"'{stmt.tile}' is not a tile of '{stmt.csr}' here.")
         for prefetch in stmt.prefetch:
@@ -230,8 +228,8 @@ class _Verifier:
     def _walk(self, stmt: Edges | Tiles, scope: Scope, place: str) -> None:
         if stmt.csr not in self.csrs:
             fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
-        if stmt.row != self.kernel.row:
-            fail(place, f"the row must be the kernel's, '{self.kernel.row}' (got '{stmt.row}').")
+        if stmt.row != self.kernel.row and stmt.row not in scope.positions:
+            fail(place, f"the row must be the kernel's, '{self.kernel.row}', or a position (got '{stmt.row}').")
         if scope.parallel or scope.extents:
             fail(place, "edges belong to a row, not to a lane.")
 
@@ -241,11 +239,12 @@ class _Verifier:
         self._walk(stmt, scope, place)
         if stmt.size < 1:
             fail(place, f"a tile has at least one position (got {stmt.size}).")
-        if any(csr != ROWS for csr in scope.tiles.values()) or any(csr != ROWS for csr, _ in scope.positions.values()):
-            fail(place, "tiles belong to a row, not to a tile or an edge.")
+        of_edges = any(csr != ROWS for csr, _ in scope.positions.values())
+        if any(csr != ROWS for csr in scope.tiles.values()) or (stmt.row == self.kernel.row and of_edges):
+            fail(place, "tiles belong to a row, not to a tile or to another edge of the row.")
         inner = scope.inside()
         self._bind(stmt.tile, POSITION, inner, place)
-        inner.tiles[stmt.tile] = stmt.csr
+        inner.enter(stmt.tile, stmt.csr)
         self.block(stmt.body, inner, place)
 
     def _tile_rows(self, stmt: TileRows, scope: Scope, place: str) -> None:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, Fold, computed
-from graphweave.ir.loop.nodes import Kernel, Place, Role, Rows, TileGram, TileMatMul
+from graphweave.ir.loop.nodes import Kernel, Place, Role, Rows, Store, TileGram, TileMatMul
 from graphweave.ir.loop.verify_parameters import fail
+from graphweave.ir.loop.walk import statements
 
 INDEX = (DType.i64, DType.i32)
 ROWS = ""
@@ -19,7 +20,7 @@ ROWS = ""
 class Scope:
     """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position.
 
-    `tiles`: the CSR of each tile; `tile_arrays`: tile and shape of each.
+    `tiles`: the CSR of each tile; `around`: the positions around it; `tile_arrays`: tile and shape of each.
     """
 
     types: dict[str, DType]
@@ -27,20 +28,26 @@ class Scope:
     allocs: dict[str, tuple[int, ...]] = field(default_factory=dict)
     positions: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     tiles: dict[str, str] = field(default_factory=dict)
+    around: dict[str, frozenset[str]] = field(default_factory=dict)
     tile_arrays: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     parallel: tuple[str, ...] = ()  # lanes of the enclosing Lanes statements that have more than one iteration
 
     def inside(self) -> Scope:
         return Scope(
             dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), dict(self.tiles),
-            dict(self.tile_arrays), self.parallel,
+            dict(self.around), dict(self.tile_arrays), self.parallel,
         )  # fmt: skip
+
+    def enter(self, tile: str, csr: str) -> None:
+        self.tiles[tile], self.around[tile] = csr, frozenset(self.positions)
+
+    def within(self, tile: str) -> set[str]:
+        """The positions inside of the tile."""
+        return self.positions.keys() - self.around[tile]
 
 
 def inside_tile(tile: str, scope: Scope, place: str) -> None:
-    around = {of for _, of in scope.positions.values()}
-    inside = around if scope.tiles.get(tile) == ROWS else {csr for csr, _ in scope.positions.values()} - {ROWS}
-    if tile not in scope.tiles or inside or scope.extents:
+    if tile not in scope.tiles or scope.within(tile) or scope.extents:
         fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
 
 
@@ -51,6 +58,7 @@ class Products:
         self.kernel = kernel
         self.buffers = {buffer.name: buffer for buffer in kernel.buffers}
         self.stashes = {stash.name: stash for stash in kernel.stashes}
+        self.stored = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
 
     def verify(self, stmt: TileMatMul | TileGram, scope: Scope, place: str) -> None:
         inside_tile(stmt.tile, scope, place)
@@ -59,8 +67,7 @@ class Products:
             y = self._tile_row(stmt.out, stmt.tile, scope, place, Role.output)
             if stmt.out in (stmt.x, stmt.w):
                 fail(place, f"'{stmt.out}' is both operand and result.")
-            if stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != y:
-                fail(place, f"'{stmt.add}' must have {y} elements a row.")
+            self._begun(stmt, y, scope, place)
             whole, numel = stmt.w, self._matrix(stmt, scope, place)
         else:
             y = self._tile_row(stmt.y, stmt.tile, scope, place)
@@ -80,6 +87,16 @@ class Products:
             fail(place, "operands and result must be of one float type, or of one half type and f32.")
         if isinstance(stmt, TileGram) and scope.types[stmt.out] in HALF:
             fail(place, f"a sum of products is f32 (got {scope.types[stmt.out].value}).")
+
+    def _begun(self, stmt: TileMatMul, elements: int, scope: Scope, place: str) -> None:
+        """What the sums begin with."""
+        if isinstance(stmt.add, Rows):
+            if stmt.add != stmt.out:
+                fail(place, "rows that are named are added to where they lie.")
+            if stmt.add.buffer not in self.stored:
+                fail(place, f"'{stmt.add.buffer}' is added to, and nothing is stored there.")
+        elif stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != elements:
+            fail(place, f"'{stmt.add}' must have {elements} elements a row.")
 
     def _matrix(self, stmt: TileMatMul, scope: Scope, place: str) -> int:
         """Elements of the matrices that rows are multiplied by."""

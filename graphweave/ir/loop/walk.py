@@ -14,6 +14,7 @@ from graphweave.ir.loop.nodes import (
     Edges,
     Expr,
     FoldLanes,
+    Kernel,
     Lanes,
     Let,
     Load,
@@ -32,6 +33,13 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
         yield stmt
         if isinstance(stmt, FoldLanes | Lanes | Edges | Tiles | TileRows):
             yield from statements(stmt.body)
+
+
+def csrs_around(kernel: Kernel) -> dict[str, str | None]:
+    """For each CSR that is walked the one whose positions are its rows; None where these are the kernel's rows."""
+    walks = [s for s in statements(kernel.body) if isinstance(s, Edges | Tiles)]
+    csr_of = {s.k: s.csr for s in walks if isinstance(s, Edges)}
+    return {s.csr: csr_of.get(s.row) for s in walks}
 
 
 def expressions(stmt: Stmt) -> tuple[Expr, ...]:

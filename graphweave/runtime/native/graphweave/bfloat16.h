@@ -1,7 +1,9 @@
 // bfloat16, for storage: it converts to float.
 #pragma once
 
-#include <graphweave/numbers.h>
+#include <graphweave/lanes.h>
+
+#define GW_BFLOAT16
 
 // the upper half of a float, rounded to even
 struct gw_bf16 {
@@ -13,4 +15,20 @@ struct gw_bf16 {
                                            : (uint16_t)((b + 0x7fffu + ((b >> 16) & 1u)) >> 16);
   }
   inline operator float() const { return gw_float((int32_t)((uint32_t)bits << 16)); }
+};
+
+// lanes of them are floats
+template <>
+struct gw_memory<gw_bf16> {
+  typedef uint16_t stored;
+  template <class V>
+  GW_INLINE_MEMBER static auto read(V v) {
+    return (gw_vec<float, gw_count<V>>)(gw_converted<uint32_t>(v) << 16);
+  }
+  template <class V>
+  GW_INLINE_MEMBER static auto written(V x) {
+    const auto b = (gw_naturals<V>)x, top = b >> 16;
+    const auto rounded = (b + 0x7fffu + (top & 1u)) >> 16;
+    return gw_converted<uint16_t>(gw_select(x != x, top | 0x40u, rounded));
+  }
 };

@@ -1,66 +1,80 @@
-// Folds over lanes: reductions of `omp simd` loops, and sums by halves.
+// Folds over lanes: from vectors of parts to one number, and of arrays, element by element.
 #pragma once
 
 #include <graphweave/pointwise.h>
 
-#pragma omp declare reduction(gw_max:float : omp_out = gw_max(omp_out, omp_in)) initializer(omp_priv = -INFINITY)
-#pragma omp declare reduction(gw_max:double : omp_out = gw_max(omp_out, omp_in)) initializer(omp_priv = -INFINITY)
-#pragma omp declare reduction(gw_min:float : omp_out = gw_min(omp_out, omp_in)) initializer(omp_priv = INFINITY)
-#pragma omp declare reduction(gw_min:double : omp_out = gw_min(omp_out, omp_in)) initializer(omp_priv = INFINITY)
-
-// gw_tree16(p), gw_tree8(p), gw_tree4(p): the sum of so many numbers, aligned as a vector of them. The second half is
-// added to the first, until one number is left: each step is one vector addition.
-#if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
-template <class T>
-struct gw_halves {
-  typedef T two __attribute__((vector_size(2 * sizeof(T))));
-  typedef T four __attribute__((vector_size(4 * sizeof(T)), may_alias));
-  typedef T eight __attribute__((vector_size(8 * sizeof(T)), may_alias));
-  typedef T sixteen __attribute__((vector_size(16 * sizeof(T)), may_alias));
-  GW_INLINE_MEMBER static T of4(const four& x) {
-    const two y = __builtin_shufflevector(x, x, 0, 1) + __builtin_shufflevector(x, x, 2, 3);
-    return y[0] + y[1];
-  }
-  GW_INLINE_MEMBER static T of8(const eight& x) {
-    return of4(four(__builtin_shufflevector(x, x, 0, 1, 2, 3) + __builtin_shufflevector(x, x, 4, 5, 6, 7)));
-  }
-  GW_INLINE_MEMBER static T of16(const sixteen& x) {
-    return of8(eight(__builtin_shufflevector(x, x, 0, 1, 2, 3, 4, 5, 6, 7) +
-                     __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15)));
+struct gw_fold_sum {
+  template <class V>
+  GW_INLINE_MEMBER V operator()(V a, V b) const {
+    if constexpr (std::is_floating_point_v<gw_element<V>>)
+      return a + b;
+    else
+      return gw_sum(a, b);
   }
 };
-template <class T>
-GW_INLINE T gw_tree4(T* p) {
-  return gw_halves<T>::of4(*(const typename gw_halves<T>::four*)p);
+struct gw_fold_product {
+  template <class V>
+  GW_INLINE_MEMBER V operator()(V a, V b) const {
+    if constexpr (std::is_floating_point_v<gw_element<V>>)
+      return a * b;
+    else
+      return gw_product_of(a, b);
+  }
+};
+struct gw_fold_max {
+  template <class V>
+  GW_INLINE_MEMBER V operator()(V a, V b) const {
+    return gw_max(a, b);
+  }
+};
+struct gw_fold_min {
+  template <class V>
+  GW_INLINE_MEMBER V operator()(V a, V b) const {
+    return gw_min(a, b);
+  }
+};
+// of masks
+struct gw_fold_any {
+  template <class V>
+  GW_INLINE_MEMBER V operator()(V a, V b) const {
+    return a | b;
+  }
+};
+struct gw_fold_all {
+  template <class V>
+  GW_INLINE_MEMBER V operator()(V a, V b) const {
+    return a & b;
+  }
+};
+
+// One number: the second half is folded into the first, until one is left. Each step is one operation on vectors, and
+// the order the same for N vectors as for one that is N times as long.
+template <class F, class V>
+GW_INLINE gw_element<V> gw_across(V v, F fold) {
+  if constexpr (gw_count<V> == 2)
+    return fold(v[0], v[1]);
+  else if constexpr (sizeof(V) == 16 && gw_count<V> == 4)
+    return fold(fold(v[0], v[2]), fold(v[1], v[3]));
+  else
+    return gw_across(fold(gw_low(v), gw_high(v)), fold);
 }
-template <class T>
-GW_INLINE T gw_tree8(T* p) {
-  return gw_halves<T>::of8(*(const typename gw_halves<T>::eight*)p);
-}
-template <class T>
-GW_INLINE T gw_tree16(T* p) {
-  return gw_halves<T>::of16(*(const typename gw_halves<T>::sixteen*)p);
-}
-#else
-template <class T, int N>
-GW_INLINE T gw_tree(T* p) {
+template <class F, class V, int N>
+GW_INLINE gw_element<V> gw_fold(V (&parts)[N], F fold) {
   if constexpr (N == 1) {
-    return p[0];
+    return gw_across(parts[0], fold);
   } else {
-    for (int i = 0; i < N / 2; ++i) p[i] += p[i + N / 2];
-    return gw_tree<T, N / 2>(p);
+    V half[N / 2];
+#pragma GCC unroll 16
+    for (int i = 0; i < N / 2; ++i) half[i] = fold(parts[i], parts[i + N / 2]);
+    return gw_fold(half, fold);
   }
 }
-template <class T>
-GW_INLINE T gw_tree4(T* p) {
-  return gw_tree<T, 4>(p);
+
+// to[i] = fold(to[i], from[i]) of N elements
+template <int64_t N, class F, class T>
+GW_INLINE void gw_fold_into(T* to, const T* from, F fold) {
+  constexpr int W = gw_lanes(N, sizeof(T) < 4 ? 4 : sizeof(T)), K = N % W;
+  int64_t i = 0;
+  for (; i + W <= N; i += W) gw_store<W>(to + i, fold(gw_load<W>(to + i), gw_load<W>(from + i)));
+  if constexpr (K > 0) gw_store<W, K>(to + i, fold(gw_load<W, K>(to + i), gw_load<W, K>(from + i)));
 }
-template <class T>
-GW_INLINE T gw_tree8(T* p) {
-  return gw_tree<T, 8>(p);
-}
-template <class T>
-GW_INLINE T gw_tree16(T* p) {
-  return gw_tree<T, 16>(p);
-}
-#endif

@@ -1,31 +1,43 @@
-// Pointwise operators that the standard library has no branch-free, NaN-keeping form of.
+// Pointwise operators of numbers and of vectors that C++ has no branch-free, NaN-keeping form of.
 #pragma once
 
-#include <graphweave/base.h>
+#include <graphweave/lanes.h>
 
 // NaN wins, as in torch
-template <class T>
-GW_INLINE T gw_max(T a, T b) {
-  return ((a > b) | (a != a)) ? a : b;
+template <class V>
+GW_INLINE V gw_max(V a, V b) {
+  return gw_select(a != a, a, gw_larger(a, b));
 }
-template <class T>
-GW_INLINE T gw_min(T a, T b) {
-  return ((a < b) | (a != a)) ? a : b;
+template <class V>
+GW_INLINE V gw_min(V a, V b) {
+  return gw_select(a != a, a, gw_smaller(a, b));
 }
-template <class T>
-GW_INLINE T gw_select(bool c, T a, T b) {
-  return c ? a : b;
+template <class V>
+GW_INLINE V gw_relu(V x) {
+  return gw_larger(V{}, x);
 }
-template <class T>
-GW_INLINE T gw_relu(T x) {
-  return x < T(0) ? T(0) : x;
+template <class V>
+GW_INLINE V gw_sign(V x) {
+  const V one = gw_const<V>(1);
+  return (V)(gw_select(x > V{}, one, V{}) - gw_select(x < V{}, one, V{}));
 }
-template <class T>
-GW_INLINE T gw_sign(T x) {
-  return (T)((x > T(0)) - (x < T(0)));
+// of integers the smallest is its own absolute value
+template <class V>
+GW_INLINE V gw_abs(V x) {
+  if constexpr (std::is_floating_point_v<V>)
+    return std::fabs(x);
+  else if constexpr (std::is_arithmetic_v<V>)
+    return x < V(0) ? (V)(0 - (uint64_t)x) : x;
+  else if constexpr (std::is_floating_point_v<gw_element<V>>)
+    return gw_with_sign(x, V{});
+  else
+    return gw_select(x < V{}, gw_difference(V{}, x), x);
 }
-// of integers; the smallest is its own absolute value
-template <class T>
-GW_INLINE T gw_abs(T x) {
-  return x < T(0) ? (T)(0 - (uint64_t)x) : x;
+template <class V>
+GW_INLINE V gw_squared(V x) {
+  return x * x;
+}
+template <class V>
+GW_INLINE V gw_cubed(V x) {
+  return x * x * x;
 }

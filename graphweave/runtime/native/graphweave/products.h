@@ -9,8 +9,8 @@
 //
 // An operand `op` says where elements are:
 //   op.count        how many products are summed
-//   op.left(i, k)   element k of row i
-//   op.right(k)     row k of the matrix
+//   op.left(i, k)   element k of row i, of the type of those of the matrix
+//   op.right(k)     row k of the matrix; `gw_fma` multiplies two elements, and may sum what is packed in one
 //   op.to(i)        row i of the result
 //   op.begun(i)     row i of what is added to, where something is: the result itself, or other memory
 //   op.below(i)     the operand whose row 0 is row i of this one
@@ -25,7 +25,9 @@
 // columns c from `at`, the last of them at `last`
 template <int R, int C, int W, class T, class Op>
 GW_INLINE void gw_block(const Op& op, int64_t at, int64_t last, bool add) {
+  typedef decltype(op.left(0, 0)) E;
   typedef typename gw_vector<T, W>::type V;
+  typedef typename gw_vector<E, W>::type Y;
   V acc[R][C];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r)
@@ -35,13 +37,13 @@ GW_INLINE void gw_block(const Op& op, int64_t at, int64_t last, bool add) {
       if (add) memcpy(&acc[r][c], op.begun(r) + at + (c == C - 1 ? last : c * W), sizeof(V));
     }
   for (int64_t k = 0; k < op.count; ++k) {
-    const T* const right = op.right(k) + at;
-    V y[C];
+    const E* const right = op.right(k) + at;
+    Y y[C];
 #pragma GCC unroll 4
-    for (int c = 0; c < C; ++c) memcpy(&y[c], right + (c == C - 1 ? last : c * W), sizeof(V));
+    for (int c = 0; c < C; ++c) memcpy(&y[c], right + (c == C - 1 ? last : c * W), sizeof(Y));
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      const V x = op.left(r, k) - V{};
+      const Y x = op.left(r, k) - Y{};
 #pragma GCC unroll 4
       for (int c = 0; c < C; ++c) acc[r][c] = gw_fma(x, y[c], acc[r][c]);
     }
@@ -88,17 +90,17 @@ GW_INLINE void gw_product(const Op& op, int64_t rows, bool add) {
 }
 
 // Rows one after the other: a[i * ar + k * ak] times b[k][c], into out[i][c], of J columns.
-template <int J, class T>
+template <int J, class T, class E = T>
 struct gw_plain {
   T* out;
-  const T* a;
+  const E* a;
   int64_t ar, ak;
-  const T* b;
+  const E* b;
   int64_t count;
   const T* added;
   bool streams;
-  GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return a[i * ar + k * ak]; }
-  GW_INLINE_MEMBER const T* right(int64_t k) const { return b + k * J; }
+  GW_INLINE_MEMBER E left(int64_t i, int64_t k) const { return a[i * ar + k * ak]; }
+  GW_INLINE_MEMBER const E* right(int64_t k) const { return b + k * J; }
   GW_INLINE_MEMBER T* to(int64_t i) const { return out + i * J; }
   GW_INLINE_MEMBER const T* begun(int64_t i) const { return added + i * J; }
   GW_INLINE_MEMBER gw_plain below(int64_t i) const {

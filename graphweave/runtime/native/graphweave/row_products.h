@@ -12,13 +12,37 @@
 // Bytes of a row of several blocks up to which it is put together before it is written past the cache.
 constexpr int64_t gw_staged_up_to = 1024;
 
-// A row for each position of a tile: row index[k] of `rows`, or without an index row k.
+// A row for each position of a tile: row index[k] of `rows`.
 template <class T, class I>
 struct gw_rows_of_tile {
   T* rows;
   const I* index;
-  GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + (index ? (int64_t)index[k] : k) * width; }
+  static constexpr bool listed = true;
+  GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + (int64_t)index[k] * width; }
 };
+// Or without an index row k.
+template <class T>
+struct gw_rows_of_tile<T, void> {
+  T* rows;
+  static constexpr bool listed = false;
+  GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + k * width; }
+};
+
+// Where the rows of an operand begin: as listed, or one after the other, which takes one register instead of many.
+template <class T, int WIDTH>
+struct gw_line {
+  T* rows;
+  GW_INLINE_MEMBER T* operator[](int64_t i) const { return rows + i * WIDTH; }
+  GW_INLINE_MEMBER gw_line operator+(int64_t i) const { return {rows + i * WIDTH}; }
+};
+template <int WIDTH, class T, class I>
+GW_INLINE T* const* gw_begins(const gw_rows_of_tile<T, I>&, T* const* list) {
+  return list;
+}
+template <int WIDTH, class T>
+GW_INLINE gw_line<T, WIDTH> gw_begins(const gw_rows_of_tile<T, void>& in_line, T* const*) {
+  return {in_line.rows};
+}
 
 // Whether a matrix of J columns has too few for a vector: it is read as [J, K], a gram is summed as [J, K].
 template <class T, int J>
@@ -31,14 +55,31 @@ GW_INLINE void gw_turn(T* to, const T* from) {
   for (int64_t b = 0; b < B; ++b) gw_transpose<R, C>(to + b * R * C, from + b * R * C);
 }
 
+// Whether results go past the cache: never, if they are added to.
+template <bool ADD>
+struct gw_may_stream {
+  bool streams;
+};
+template <>
+struct gw_may_stream<true> {
+  static constexpr bool streams = false;
+};
+template <bool ADD>
+GW_INLINE gw_may_stream<ADD> gw_past(bool streams) {
+  if constexpr (ADD)
+    return {};
+  else
+    return {streams};
+}
+
 // Rows of one block of columns: the operand of a product.
-template <class T, class X, class Out, int B, int K, int J, int MOST>
-struct gw_times {
-  const T* const* x;
+template <class T, class Begins, class X, class Out, bool ADD, int B, int K, int J, int MOST>
+struct gw_times : gw_may_stream<ADD> {
+  Begins x;
   T* const* out;
   int64_t from, into;
   const T* w;
-  bool streams, fetches_no_result;
+  bool fetches_no_result;
   X rows;
   Out results;
   int64_t known;  // positions from the tile's first on
@@ -50,45 +91,48 @@ struct gw_times {
   GW_INLINE_MEMBER const T* begun(int64_t i) const { return to(i); }
   GW_INLINE_MEMBER gw_times below(int64_t i) const {
     gw_times op = *this;
-    op.x += i;
+    op.x = x + i;
     op.out += i;
     return op;
   }
   // prefetches rows that a tile of MOST would leave to the next, to read and to write
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
-    if (from != 0) return;
+    if (from != 0 || (!X::listed && fetches_no_result)) return;
     for (int64_t k = MOST + begin; k < MOST + stop && k < known; ++k) {
-      if (rows.index) gw_fetch<false, 3>(rows.row(k, B * K), B * K * sizeof(T));
-      if (results.index && !fetches_no_result) gw_fetch<true, 3>(results.row(k, B * J), B * J * sizeof(T));
+      if (X::listed) gw_fetch<false, 3>(rows.row(k, B * K), B * K * sizeof(T));
+      if (Out::listed && !fetches_no_result) gw_fetch<true, 3>(results.row(k, B * J), B * J * sizeof(T));
     }
   }
 };
 
-template <bool NARROW, int K, int J, class T, class Op>
+template <bool NARROW, bool ADD, int K, int J, class T, class Op>
 GW_APART void gw_rows_times(const Op& op, int64_t rows) {
   if constexpr (NARROW)
     gw_narrow_product<K, J, T>(op, rows);
   else
-    gw_product<J, T>(op, rows, false);
+    gw_product<J, T>(op, rows, ADD);
 }
 
-// out[k][b][j] = sum over i of x[k][b][i] * w[b][i][j], n rows k of at most MOST; of narrow rows `w` is [j][i]. `known`
-// positions have an index, from the first on. With `streams` the results go past the cache.
-template <int B, int K, int J, int MOST, class T, class X, class Out>
+// out[k][b][j] = (ADD ? out[k][b][j] : 0) + sum over i of x[k][b][i] * w[b][i][j], n rows k of at most MOST; of narrow
+// rows `w` is [j][i], but where they are added to. `known` positions have an index, from the first on. With `streams`
+// the results go past the cache; those that are added to are in it.
+template <int B, int K, int J, int MOST, bool ADD, class T, class X, class Out>
 GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known, bool streams) {
   constexpr bool lines = J * sizeof(T) % 64 == 0;  // of the cache
   constexpr bool stages = !lines && B * J * sizeof(T) % 64 == 0 && B * J * sizeof(T) <= gw_staged_up_to;
-  const T* from[MOST];
+  const T* from[X::listed ? MOST : 1];
   T* into[MOST];
   alignas(64) T stage[stages ? MOST * B * J : 1];
   for (int64_t i = 0; i < n; ++i) {
-    from[i] = x.row(i, B * K);
+    if (X::listed) from[i] = x.row(i, B * K);
     into[i] = stages && streams ? stage + i * B * J : out.row(i, B * J);
   }
+  const auto begins = gw_begins<B * K>(x, from);
+  const gw_may_stream<ADD> past = gw_past<ADD>(lines && streams);
   for (int64_t b = 0; b < B; ++b)
-    gw_rows_times<gw_is_narrow<T, J>(), K, J, T>(
-        gw_times<T, X, Out, B, K, J, MOST>{from, into, b * K, b * J, w + b * K * J, lines && streams,
-                                           (lines || stages) && streams, x, out, known},
+    gw_rows_times<!ADD && gw_is_narrow<T, J>(), ADD, K, J, T>(
+        gw_times<T, decltype(gw_begins<B * K>(x, from)), X, Out, ADD, B, K, J, MOST>{
+            past, begins, into, b * K, b * J, w + b * K * J, ADD || ((lines || stages) && streams), x, out, known},
         n);
   if (stages && streams)
     for (int64_t i = 0; i < n; ++i) gw_stream(out.row(i, B * J), into[i], B * J * sizeof(T));
@@ -122,8 +166,8 @@ struct gw_outer {
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from + into != 0) return;
     for (int64_t k = begin * count / height; k < stop * count / height && MOST + k < known; ++k) {
-      if (x_rows.index) gw_fetch<false, 2>(x_rows.row(MOST + k, B * K), B * K * sizeof(T));
-      if (y_rows.index) gw_fetch<false, 2>(y_rows.row(MOST + k, B * J), B * J * sizeof(T));
+      if (X::listed) gw_fetch<false, 2>(x_rows.row(MOST + k, B * K), B * K * sizeof(T));
+      if (Y::listed) gw_fetch<false, 2>(y_rows.row(MOST + k, B * J), B * J * sizeof(T));
     }
   }
 };

@@ -1,0 +1,107 @@
+"""Products of half precision, as calls of the micro-product on packed operands (`half_products.h`).
+
+A matrix that all rows share is packed before them; one that a row chooses, in the row's first tile; one that a row
+computes, for each product.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from graphweave.codegen.arrays import Array
+from graphweave.codegen.cpp.names import ctype
+from graphweave.codegen.cpp.native import HALVES
+from graphweave.codegen.cpp.operands import array_of, length, matrix, rows_of
+from graphweave.core.types import HALF, DType
+from graphweave.ir.loop.nodes import Alloc, Kernel, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop.walk import statements
+
+if TYPE_CHECKING:
+    from graphweave.codegen.cpp.stmt import Printer
+
+_PER = {DType.bf16: 2, DType.f16: 1}  # numbers that an element of a packed operand holds
+_ELEMENT = {DType.bf16: DType.i32, DType.f16: DType.f32}
+_FEWEST = 4  # columns of a packed matrix
+
+
+def half_of(stmt: TileMatMul | TileGram, arrays: Mapping[str, Array]) -> DType | None:
+    """The half precision in which the product's operands are taken, if it is one."""
+    others = (stmt.w, stmt.add) if isinstance(stmt, TileMatMul) else (stmt.y,)
+    found = (arrays[array_of(place)].dtype for place in (stmt.x, stmt.out, *others) if place is not None)
+    return next((dtype for dtype in found if dtype in HALF), None)
+
+
+def packed(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
+    """Room for the packed matrices."""
+    found = {}
+    for stmt in _products(kernel):
+        dtype = half_of(stmt, arrays)
+        if dtype is not None:
+            k, j = _extents(stmt, arrays)
+            elements = stmt.blocks * -(-k // _PER[dtype]) * max(j, _FEWEST)
+            found[_packed_name(stmt)] = Alloc(_packed_name(stmt), _ELEMENT[dtype], (elements,), None)
+    return list(found.values())
+
+
+def pack_before_rows(p: Printer, kernel: Kernel) -> None:
+    """Declares room for packed matrices, but for large ones, which have scratch of the thread; packs shared ones."""
+    for alloc in packed(kernel, p.scope.arrays):
+        if alloc.name not in p.heap:
+            p.w.line(f"alignas(64) {ctype(alloc.dtype)} {p.scope.names.of(alloc.name)}[{alloc.shape[0]}];")
+    inputs = {b.name for b in kernel.buffers}
+    shared = [s for s in _products(kernel) if s.w in inputs and s.row is None]
+    for stmt in {_packed_name(s): s for s in shared if half_of(s, p.scope.arrays)}.values():
+        p.packed.add(_packed_name(stmt))
+        _pack(p, stmt)
+
+
+def pack_for_row(p: Printer, tiles: Tiles, first: str) -> None:
+    """In the row's first tile: the matrices that the row chooses."""
+    for stmt in tiles.body:
+        if isinstance(stmt, TileMatMul) and stmt.row is not None and half_of(stmt, p.scope.arrays):
+            p.packed.add(_packed_name(stmt))
+            with p.w.block(f"if ({first})"):
+                _pack(p, stmt)
+
+
+def print_half(p: Printer, stmt: TileMatMul | TileGram, half: DType) -> None:
+    tile = stmt.tile
+    p.scope.headers.update(("half_products", HALVES[half]))
+    other = stmt.out if isinstance(stmt, TileMatMul) else stmt.y
+    extents = (p.scope.arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, other))
+    template = ", ".join(map(str, (ctype(half), stmt.blocks, *extents, p.tiles[tile])))
+    x, n = rows_of(p, stmt.x, tile, "const "), length(p, tile)
+    if isinstance(stmt, TileGram):
+        y, add = rows_of(p, stmt.y, tile, "const "), f"{p.scope.names.of(tile)} > 0" if stmt.out in p.sums else "true"
+        p.w.line(f"gw_half_gram<{template}>({p.scope.names.of(stmt.out)}, {x}, {y}, {n}, {add});")
+        return
+    if _packed_name(stmt) not in p.packed:
+        _pack(p, stmt)
+    none = "gw_rows_of_tile<const float, void>{nullptr}"
+    add = none if stmt.add is None else rows_of(p, stmt.add, tile, "const ")
+    w, out = p.scope.names.of(_packed_name(stmt)), rows_of(p, stmt.out, tile, "")
+    p.w.line(f"gw_half_matmul<{template}>({out}, {x}, {w}, {add}, {n});")
+
+
+def _pack(p: Printer, stmt: TileMatMul) -> None:
+    half = half_of(stmt, p.scope.arrays)
+    assert half is not None
+    p.scope.headers.update(("half_products", HALVES[half]))
+    k, j = _extents(stmt, p.scope.arrays)
+    template = ", ".join((ctype(half), str(stmt.blocks), str(k), str(j), str(stmt.transposed).lower()))
+    p.w.line(f"gw_pack_matrices<{template}>({p.scope.names.of(_packed_name(stmt))}, {matrix(p, stmt)});")
+
+
+def _products(kernel: Kernel) -> Iterator[TileMatMul]:
+    return (stmt for stmt in statements(kernel.body) if isinstance(stmt, TileMatMul))
+
+
+def _extents(stmt: TileMatMul, arrays: Mapping[str, Array]) -> tuple[int, int]:
+    """Rows and columns of one matrix."""
+    k, j = (arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
+    return k, j
+
+
+def _packed_name(stmt: TileMatMul) -> str:
+    return f"{stmt.w}_packed{'_turned' if stmt.transposed else ''}"

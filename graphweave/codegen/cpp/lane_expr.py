@@ -1,0 +1,291 @@
+"""Expressions of the loop IR as C++ expressions over vectors of lanes (`lanes.h`).
+
+What does not differ from lane to lane is computed as a number, and spread over a vector where it meets one. A vector's
+element has the bits that the number would have: the functions are the same templates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from graphweave.codegen.arrays import flatten, strides
+from graphweave.codegen.cpp.expr import (
+    INFIX,
+    Scope,
+    address,
+    check_integer,
+    expression,
+    named_call,
+    offset_text,
+    row_offset,
+)
+from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.native import HALVES
+from graphweave.core.errors import IRError
+from graphweave.core.types import DType, Fold, Op, computed
+from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Load, Uniform, Var
+from graphweave.ir.loop.types import dtype_of
+from graphweave.ir.loop.walk import subexpressions
+
+_WRAPPING = {Op.add: "gw_sum", Op.sub: "gw_difference", Op.mul: "gw_product_of"}
+_OF_TRUTHS = {
+    Op.add: "gw_or({0}, {1})", Op.maximum: "gw_or({0}, {1})",
+    Op.mul: "gw_and({0}, {1})", Op.minimum: "gw_and({0}, {1})",
+    Op.eq: "gw_not(gw_differ({0}, {1}))", Op.ne: "gw_differ({0}, {1})", Op.lt: "gw_and(gw_not({0}), {1})",
+    Op.le: "gw_or(gw_not({0}), {1})", Op.gt: "gw_and({0}, gw_not({1}))", Op.ge: "gw_or({0}, gw_not({1}))",
+}  # fmt: skip
+
+
+@dataclass(slots=True)
+class Vector:
+    """The lanes that are printed as vectors.
+
+    `lanes`: the lane of the loop and those that it also covers; `variable` and `width` are the C++ names of the first
+    lane of a vector and of the number of its lanes, `rest` that of the lanes that are there in a last vector, None
+    where all are. `values` are variables that differ from lane to lane, computed so far. `padded` tells arrays behind
+    whose elements, if the loop's `extent` is all of them, there is room for the rest of a vector.
+    """
+
+    scope: Scope
+    lanes: frozenset[str]
+    variable: str
+    width: str
+    values: set[str]
+    padded: Callable[[str], bool]
+    extent: int
+    rest: str | None = None
+
+    # ------------------------------------------------------------ what differs
+
+    def differs(self, expr: Expr) -> bool:
+        """Whether `expr` differs from lane to lane."""
+        return any(self._names(part) & (self.lanes | self.values) for part in subexpressions(expr))
+
+    def _names(self, expr: Expr) -> set[str]:
+        match expr:
+            case Var(name):
+                return {name}
+            case IndexSum(terms) | Uniform(index=IndexSum(terms)):
+                return {name for name, coefficient in terms if coefficient}
+        return set()
+
+    def _computed(self, expr: Expr) -> bool:
+        """Whether `expr` needs a value that lanes have computed, or read, and not only their numbers."""
+        parts = list(subexpressions(expr))
+        if any(self._names(part) & self.values for part in parts):
+            return True
+        return any(isinstance(part, Load) and self.differs(part) for part in parts)
+
+    # ------------------------------------------------------------ values
+
+    def value(self, expr: Expr) -> str:
+        """`expr` as a vector; truths as a mask, half precision as floats."""
+        if not self.differs(expr):
+            return self.spread(expression(expr, self.scope), dtype_of(expr, self.scope.types))
+        match expr:
+            case Var(name) if name in self.values:
+                return self.scope.names.of(name)
+            case Var() | IndexSum():
+                return self._position(expr)
+            case Load(array, index):
+                return self.loaded(array, index)
+            case CastTo(x, dtype):
+                return self._cast(x, dtype)
+            case Uniform():
+                return self._uniform(expr)
+            case Call(op, args):
+                return self._call(op, args)
+        raise IRError(f"'{type(expr).__name__}' cannot differ from lane to lane.")
+
+    def spread(self, number: str, dtype: DType) -> str:
+        type_ = ctype(computed(dtype))
+        return f"gw_all<{self.width}, {type_}>({number})"
+
+    def _position(self, expr: Var | IndexSum) -> str:
+        if isinstance(expr, Var):
+            return f"gw_from<{self.width}>({self.variable})"
+        linear = IndexSum(expr.terms, expr.offset)
+        coefficients = [coefficient for name, coefficient in expr.terms if name in self.lanes]
+        (coefficient,) = coefficients or (0,)
+        text = f"gw_from<{self.width}, {coefficient}>({expression(linear, self.scope)})"
+        text = text if expr.div == 1 else f"({text} / {expr.div})"
+        return text if expr.mod is None else f"({text} % {expr.mod})"
+
+    # ------------------------------------------------------------ memory
+
+    def _template(self, array: str, index: tuple[Expr, ...]) -> str:
+        """Of a whole array that is padded, lanes that are not there are loaded and stored too: what is stored in part
+        would have to reach the cache before it could be loaded again."""
+        return self.width if self.rest is None or self.is_whole(array, index) else f"{self.width}, {self.rest}"
+
+    def is_whole(self, array: str, index: tuple[Expr, ...]) -> bool:
+        """Whether the loop goes over all elements of a padded array."""
+        info = self.scope.arrays[array]
+        if info.has_rows or info.numel != self.extent or not self.padded(array):
+            return False
+        affine, rest = flatten(index, info.shape)
+        return not rest and affine.offset == 0 and {name for name, c in affine.terms.items() if c} <= self.lanes
+
+    def _place(self, array: str, index: tuple[Expr, ...]) -> tuple[str, int]:
+        """Arguments that say where lanes find `array[index]`, and the step between lanes; 0 if it is not constant: then
+        the last argument is a function of the lane."""
+        info = self.scope.arrays[array]
+        base, offset = address(array, index, self.scope)
+        affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
+        step = sum(c for name, c in affine.terms.items() if name in self.lanes and name not in self.scope.fused)
+        by_row = info.has_rows and self.differs(index[0])
+        if step > 0 and not by_row and not any(self.differs(expr) for expr, _ in rest):
+            return base if offset == "0" else f"{base} + {offset}", step
+        if by_row:
+            base, offset = self.scope.names.of(array), f"{row_offset(index[0], info.numel, self.scope)} + {offset}"
+        return f"{base}, {self.variable}, [&](int64_t {self.variable}) {{ return {offset}; }}", 0
+
+    def _computed_place(self, array: str, index: tuple[Expr, ...]) -> str | None:
+        """As `_place` with a vector of offsets, if lanes have computed them."""
+        if not any(self._computed(part) for part in index):
+            return None
+        info = self.scope.arrays[array]
+        parts = [(index[0], info.numel)] if info.has_rows else []
+        parts += zip(index[1:] if info.has_rows else index, strides(info.shape), strict=True)
+        offsets = " + ".join(f"gw_converted<int64_t>({self.value(part)}) * {stride}" for part, stride in parts)
+        return f"{self.scope.names.of(array)}, {offsets}"
+
+    def loaded(self, array: str, index: tuple[Expr, ...]) -> str:
+        template, computed_ = self._template(array, index), self._computed_place(array, index)
+        if computed_ is not None:
+            return f"gw_gather_at<{template}>({computed_})"
+        place, step = self._place(array, index)
+        if step > 1:
+            return f"gw_load_steps<{step}, {template}>({place})"
+        return f"{'gw_load' if step else 'gw_gather'}<{template}>({place})"
+
+    def stored(self, array: str, index: tuple[Expr, ...], value: str) -> str:
+        """The statement that stores the vector `value`, without its semicolon."""
+        template, computed_ = self._template(array, index), self._computed_place(array, index)
+        if computed_ is not None:
+            return f"gw_scatter_at<{template}>({computed_}, {value})"
+        place, step = self._place(array, index)
+        if step > 1:
+            return f"gw_store_steps<{step}, {template}>({place}, {value})"
+        return f"{'gw_store' if step else 'gw_scatter'}<{template}>({place}, {value})"
+
+    # ------------------------------------------------------------ operators
+
+    def _cast(self, x: Expr, dtype: DType) -> str:
+        source, text = dtype_of(x, self.scope.types), self.value(x)
+        if dtype in HALVES:
+            self.scope.headers.add(HALVES[dtype])
+            text = text if computed(source) is DType.f32 else self._converted(text, source, DType.f32)
+            return f"gw_rounded<{ctype(dtype)}>({text})"
+        return self._converted(text, computed(source), dtype)
+
+    def _converted(self, text: str, source: DType, dtype: DType) -> str:
+        if source is dtype:
+            return text
+        if dtype is DType.bool:
+            return f"({text} != {self.spread(literal(0, source), source)})"
+        if source is DType.bool:
+            return f"gw_ones<{ctype(dtype)}>({text})"
+        if source.is_float and dtype in (DType.u8, DType.i8, DType.i16):
+            text = f"gw_converted<int64_t>({text})"  # wraps, where the direct conversion is undefined
+        return f"gw_converted<{ctype(dtype)}>({text})"
+
+    def _uniform(self, expr: Uniform) -> str:
+        self.scope.headers.add("random")
+        if self._computed(expr.row) or self.differs(expr.seed):
+            raise IRError("a random number's seed and row may not be computed by lanes.")
+        affine, rest = flatten((expr.index,), (expr.size,))
+        step = sum(c for name, c in affine.terms.items() if name in self.lanes and name not in self.scope.fused)
+        seed = expression(expr.seed, self.scope)
+        if rest or self.differs(expr.row):
+            row = self.value(expr.row)
+            index = self.value(expr.index)
+            return f"gw_uniform_{expr.dtype.value}({seed}, {row} * {expr.size} + {index})"
+        first = (
+            f"{row_offset(expr.row, expr.size, self.scope)} + {offset_text((expr.index,), (expr.size,), self.scope)}"
+        )
+        return f"gw_uniform_{expr.dtype.value}({seed}, gw_from<{self.width}, {step}>({first}))"
+
+    def _call(self, op: Op, args: tuple[Expr, ...]) -> str:
+        dtype = dtype_of(args[-1], self.scope.types)
+        if op is Op.where:
+            self.scope.headers.add("lanes")
+            condition = self.value(args[0]) if self.differs(args[0]) else expression(args[0], self.scope)
+            function = "gw_select_truth" if dtype is DType.bool else "gw_select"
+            return f"{function}({condition}, {self.value(args[1])}, {self.value(args[2])})"
+        texts = [self.value(arg) for arg in args]
+        if op in (Op.logical_and, Op.logical_or, Op.logical_not):
+            return f"gw_{op.value.removeprefix('logical_')}({', '.join(self._truth(text, dtype) for text in texts)})"
+        if op is Op.isnan:
+            return f"({texts[0]} != {texts[0]})"
+        if dtype is DType.bool:
+            return _truth_call(op, texts)
+        if dtype.is_float or op.gives_bool:
+            infix = INFIX.get(op)
+            return (
+                f"({texts[0]} {infix} {texts[1]})"
+                if infix
+                else named_call(op, args, texts, self._one(dtype), self.scope)
+            )
+        if op in _WRAPPING:
+            return f"{_WRAPPING[op]}({', '.join(texts)})"
+        if op is Op.neg:
+            return f"gw_difference({self.spread(literal(0, dtype), dtype)}, {texts[0]})"
+        if op in (Op.floor, Op.ceil):
+            return texts[0]
+        check_integer(op, dtype)
+        return named_call(op, args, texts, self._one(dtype), self.scope)
+
+    def _one(self, dtype: DType) -> str:
+        return self.spread(literal(1, dtype), dtype)
+
+    def _truth(self, text: str, dtype: DType) -> str:
+        return text if dtype is DType.bool else f"({text} != {self.spread(literal(0, dtype), dtype)})"
+
+    def folded(self, fold: Fold, dtype: DType, old: str, new: str) -> str:
+        """fold(old, new) of vectors."""
+        if dtype.is_float and fold in (Fold.sum, Fold.mul):
+            return f"({old} {'+' if fold is Fold.sum else '*'} {new})"
+        if dtype is DType.bool:
+            return _truth_call({Fold.sum: Op.add, Fold.mul: Op.mul, Fold.max: Op.maximum, Fold.min: Op.minimum}[fold],
+                               [old, new])  # fmt: skip
+        self.scope.headers.add("folds")
+        return f"{functor(fold, dtype)}({old}, {new})"
+
+    def widest(self, exprs: list[Expr]) -> int:
+        """Bytes of the widest values that differ from lane to lane, 4 at least."""
+        return max([4, *(size for expr in exprs for size in self._sizes(expr))])
+
+    def _sizes(self, expr: Expr) -> list[int]:
+        if not self.differs(expr):
+            return []
+        match expr:
+            case Load(_, index):
+                inner = [8] if any(self._computed(part) for part in index) else []
+            case CastTo(x, _):
+                inner = self._sizes(x)
+                if dtype_of(x, self.scope.types).is_float and expr.dtype in (DType.u8, DType.i8, DType.i16):
+                    inner = [8]
+            case Call(_, args):
+                inner = [size for arg in args for size in self._sizes(arg)]
+            case Uniform():
+                inner = [8]
+            case _:
+                inner = []
+        return [*inner, computed(dtype_of(expr, self.scope.types)).itemsize]
+
+
+def functor(fold: Fold, dtype: DType) -> str:
+    """The fold as a function object of `folds.h`."""
+    if dtype is DType.bool:
+        return "gw_fold_any()" if fold in (Fold.sum, Fold.max) else "gw_fold_all()"
+    return {
+        Fold.sum: "gw_fold_sum()", Fold.mul: "gw_fold_product()", Fold.max: "gw_fold_max()", Fold.min: "gw_fold_min()",
+    }[fold]  # fmt: skip
+
+
+def _truth_call(op: Op, texts: list[str]) -> str:
+    if op not in _OF_TRUTHS:
+        raise IRError(f"'{op.value}' has no bool form; cast its operand first.")
+    return _OF_TRUTHS[op].format(*texts)

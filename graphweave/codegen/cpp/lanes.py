@@ -1,0 +1,327 @@
+"""Loops over lanes as loops over explicit vectors (`lanes.h`), so that their speed is no compiler's to decide.
+
+The innermost loop of a nest goes in steps of a vector; what is left of its lanes is a shorter vector, of which only the
+lanes that are there are loaded and stored. Loops that are no vectors: of fewer than 4 lanes, with loops or edges
+inside, and those whose lanes all write to one place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import replace
+from itertools import product
+from typing import TYPE_CHECKING
+
+from graphweave.codegen.cpp.expr import expression, folded
+from graphweave.codegen.cpp.lane_expr import Vector, functor
+from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.walk import can_fuse, lanes_used
+from graphweave.core.types import EXPENSIVE, HALF, DType, Fold, Op
+from graphweave.ir.loop.nodes import Accum, Call, CastTo, Comment, Expr, FoldLanes, Lanes, Let, Stmt, Store
+from graphweave.ir.loop.types import POSITION, identity
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
+
+if TYPE_CHECKING:
+    from graphweave.codegen.cpp.stmt import Printer
+
+SHORT = 4
+"""Lanes of a fold that are written out, and of a loop from which on it is made of vectors."""
+
+Loop = tuple[str, int]
+"""A lane and its extent."""
+
+
+def is_short(stmt: FoldLanes) -> bool:
+    total = 1
+    for _, extent in stmt.lanes:
+        total *= extent
+    return 0 < total <= SHORT
+
+
+def parts_of(extent: int, dtype: DType) -> int:
+    """Into how many parts, a power of 2, a fold over `extent` lanes is split: the bits of a sum depend on nothing else.
+
+    As many as a vector of 64 bytes holds, or half of that if this leaves no lanes over.
+    """
+    widths = (8, 4) if dtype.itemsize == 8 else (16, 8)
+    fitting = [width for width in widths if extent >= width]
+    return next((w for w in fitting if extent % w == 0), fitting[0] if fitting else 8)
+
+
+# ---------------------------------------------------------------- nests of loops
+
+
+def nest(p: Printer, lanes: tuple[Loop, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> list[Loop]:
+    """The loops over `lanes`, those of one iteration dropped and linear neighbours fused into one loop."""
+    for name, _ in lanes:
+        p.bind(name, POSITION)
+    loops: list[Loop] = []
+    for name, extent in reversed([lane for lane in lanes if lane[1] != 1]):
+        if loops and can_fuse(name, *loops[0], body, values, p.scope.arrays):
+            p.scope.fused.add(name)
+            loops[0] = (loops[0][0], loops[0][1] * extent)
+        else:
+            loops.insert(0, (name, extent))
+    return loops
+
+
+@contextmanager
+def opened(p: Printer, loops: list[Loop], lanes: tuple[Loop, ...], used: set[str]) -> Iterator[None]:
+    """Loops over numbers, and constants for the lanes of one iteration that are `used`."""
+    constants = [name for name, extent in lanes if extent == 1 and name in used]
+    with ExitStack() as stack:
+        if constants and not loops:
+            stack.enter_context(p.w.block(""))
+        for name, extent in loops:
+            lane = p.scope.names.of(name)
+            stack.enter_context(p.w.block(f"for (int64_t {lane} = 0; {lane} < {extent}; ++{lane})"))
+        for name in constants:
+            p.w.line(f"const int64_t {p.scope.names.of(name)} = 0;")
+        yield
+
+
+def innermost_last(loops: list[Loop]) -> list[Loop]:
+    """The loop that becomes vectors as the last: the innermost, or if that has few lanes the longest."""
+    if loops and loops[-1][1] < SHORT:
+        longest = max(reversed(loops), key=lambda loop: loop[1])
+        return [*(loop for loop in loops if loop is not longest), longest]
+    return loops
+
+
+def vector_of(p: Printer, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
+    """The loop over a lane and what was fused with it; `lanes` are those of the statement."""
+    names, (lane, extent) = p.scope.names, loop
+    covered = frozenset({lane, *(name for name, _ in lanes if name in p.scope.fused)})
+    return Vector(p.scope, covered, names.of(lane), names.derived(lane, "lanes"), set(), p.is_padded, extent)
+
+
+# ---------------------------------------------------------------- loops
+
+
+def print_lanes(p: Printer, stmt: Lanes) -> None:
+    loops = innermost_last(nest(p, stmt.lanes, stmt.body, ()))
+    used = lanes_used(stmt.body, ())
+    if not loops or not (_is_long(loops[-1], stmt.body) and _fits(p, stmt, loops[-1])):
+        with opened(p, loops, stmt.lanes, used), p.w.block("") if not loops else nullcontext():
+            p.body(stmt.body)
+        return
+    with opened(p, loops[:-1], stmt.lanes, used):
+        exprs = [expr for inner in statements(stmt.body) for expr in _values(inner)]
+        vector = vector_of(p, loops[-1], stmt.lanes)
+        learn(p, vector, stmt.body)
+        targets = [(s.buffer, s.index) for s in statements(stmt.body) if isinstance(s, Store | Accum)]
+        # what is stored in part would have to reach the cache before it could be loaded again
+        pieces = any(buffer in p.local and not vector.is_whole(buffer, index) for buffer, index in targets)
+        vector_loop(p, vector, exprs, lambda v: _body(p, v, stmt.body), pieces=pieces)
+
+
+def _values(stmt: Stmt) -> tuple[Expr, ...]:
+    match stmt:
+        case Store(value=value) | Accum(value=value):
+            return (value,)
+    return expressions(stmt)
+
+
+def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
+    """Whether a loop has lanes enough for vectors; 2 are enough of what is dear or would be a branch."""
+    calls = (part for stmt in statements(body) for expr in _values(stmt) for part in subexpressions(expr))
+    return loop[1] >= SHORT or any(isinstance(c, Call) and c.op in EXPENSIVE | {Op.where} for c in calls)
+
+
+def _fits(p: Printer, stmt: Lanes, loop: Loop) -> bool:
+    """Whether `loop` has nothing inside but what vectors can do."""
+    inner = list(statements(stmt.body))
+    if not all(
+        isinstance(s, Let | Store | Accum | Comment) or (isinstance(s, FoldLanes) and is_short(s)) for s in inner
+    ):
+        return False
+    vector = vector_of(p, loop, stmt.lanes)
+    learn(p, vector, stmt.body)
+    targets = [s.index for s in inner if isinstance(s, Store | Accum)]
+    return all(any(vector.differs(part) for part in index) for index in targets)
+
+
+def learn(p: Printer, vector: Vector, body: tuple[Stmt, ...]) -> None:
+    """The types of the variables of `body`, and which of them differ from lane to lane."""
+    for stmt in body:
+        if isinstance(stmt, FoldLanes):
+            learn(p, vector, stmt.body)
+        if isinstance(stmt, Let | FoldLanes):
+            p.scope.types[stmt.name] = stmt.dtype
+            if vector.differs(stmt.value):
+                vector.values.add(stmt.name)
+
+
+def vector_loop(
+    p: Printer, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, pieces: bool = False
+) -> None:
+    """`body` for all lanes of `vector`, whose values are `exprs`: whole vectors, then what is left, in `pieces` that
+    are whole vectors as far as they go."""
+    w, c, width, extent = p.w, vector.variable, vector.width, vector.extent
+    p.scope.headers.add("lanes")
+    size = vector.widest(exprs)
+    if all(extent % lanes == 0 for lanes in _widths(extent, size)):
+        with w.block(""):
+            w.line(f"constexpr int {width} = gw_lanes({extent}, {size});")
+            with w.block(f"for (int64_t {c} = 0; {c} < {extent}; {c} += {width})"):
+                body(replace(vector, values=set()))
+        return
+    rest = p.scope.names.derived(width, "there")
+    pieces = pieces or extent * size % 16 == 0
+    with w.block(f"gw_over<{extent}, {size}{', true' * pieces}>([&](auto gw_part, int64_t {c}) GW_BODY", "});"):
+        w.line(f"constexpr int {width} = gw_part.lanes, {rest} = gw_part.there;")
+        body(replace(vector, values=set(), rest=rest))
+
+
+def _widths(extent: int, size: int) -> Iterator[int]:
+    """What `gw_lanes(extent, size)` may be, on machines with vectors of 16, 32 and 64 bytes."""
+    for register in (16, 32, 64):
+        width = register // size
+        while width // 2 >= extent and width * size > 16:
+            width //= 2
+        yield width
+
+
+def _body(p: Printer, vector: Vector, body: tuple[Stmt, ...]) -> None:
+    for i, stmt in enumerate(body):
+        match stmt:
+            case Let(name, dtype, value) if vector.differs(value):
+                text = vector.value(value)
+                p.w.line(f"const auto {p.bind(name, dtype)} = {text};")
+                vector.values.add(name)
+            case FoldLanes() if _differs(vector, stmt):
+                _fold_unrolled(p, vector, stmt)
+            case Store(buffer, index, value):
+                if isinstance(value, CastTo) and value.dtype in HALF and p.scope.arrays[buffer].dtype is value.dtype:
+                    value = CastTo(value.x, DType.f32)  # the store rounds
+                p.w.line(f"{vector.stored(buffer, index, vector.value(value))};")
+            case Accum(buffer, index):
+                p.w.line(f"{vector.stored(buffer, index, _accumulated(p, vector, stmt))};")
+            case _:
+                p.statement(stmt, body[i + 1 :])
+
+
+def _accumulated(p: Printer, vector: Vector, stmt: Accum) -> str:
+    """What an element becomes; a product is added in one step, as numbers are (`expr.accumulated`)."""
+    dtype, old = p.scope.types[stmt.buffer], vector.loaded(stmt.buffer, stmt.index)
+    match stmt.value:
+        case Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
+            return f"gw_fma({vector.value(a)}, {vector.value(b)}, {old})"
+    return vector.folded(stmt.fold, dtype, old, vector.value(stmt.value))
+
+
+def _differs(vector: Vector, stmt: FoldLanes) -> bool:
+    return any(vector.differs(expr) for expr in (stmt.value, *(let.value for let in stmt.body)))
+
+
+# ---------------------------------------------------------------- folds
+
+
+def print_fold(p: Printer, stmt: FoldLanes) -> None:
+    if is_short(stmt):
+        _fold_unrolled(p, None, stmt)
+        return
+    loops = innermost_last(nest(p, stmt.lanes, stmt.body, (stmt.value,)))
+    if not loops or loops[-1][1] <= SHORT:
+        _fold_numbers(p, stmt, loops)
+        return
+    _fold_vectors(p, stmt, loops)
+
+
+def _fold_unrolled(p: Printer, vector: Vector | None, stmt: FoldLanes) -> None:
+    """Few lanes written one after the other, so that the loop around them is what runs on vectors."""
+    name, start = p.bind(stmt.name, stmt.dtype), literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)
+    if vector is None:
+        p.w.line(f"{ctype(stmt.dtype)} {name} = {start};")
+    else:
+        p.w.line(f"auto {name} = {vector.spread(start, stmt.dtype)};")
+    used = lanes_used(stmt.body, (stmt.value,))
+    for at in product(*(range(extent) for _, extent in stmt.lanes)):
+        with p.w.block(""):
+            for (lane, _), i in zip(stmt.lanes, at, strict=True):
+                p.bind(lane, POSITION)
+                if lane in used:
+                    p.w.line(f"constexpr int64_t {p.scope.names.of(lane)} = {i};")
+            if vector is None:
+                p.body(stmt.body)
+                value = expression(stmt.value, p.scope)
+                p.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, p.scope)};")
+            else:
+                _body(p, vector, stmt.body)
+                p.w.line(f"{name} = {vector.folded(stmt.fold, stmt.dtype, name, vector.value(stmt.value))};")
+    if vector is not None:
+        vector.values.add(stmt.name)
+
+
+def _fold_numbers(p: Printer, stmt: FoldLanes, loops: list[Loop]) -> None:
+    name = p.bind(stmt.name, stmt.dtype)
+    p.w.line(f"{ctype(stmt.dtype)} {name} = {literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)};")
+    used = lanes_used(stmt.body, (stmt.value,))
+    with opened(p, loops, stmt.lanes, used), p.w.block("") if not loops else nullcontext():
+        p.body(stmt.body)
+        p.w.line(f"{folded(stmt.fold, stmt.dtype, name, expression(stmt.value, p.scope), p.scope)};")
+
+
+def _fold_vectors(p: Printer, stmt: FoldLanes, loops: list[Loop]) -> None:
+    """`parts_of` partial folds in vectors, which are folded by halves at last, in the same order on every machine."""
+    p.scope.headers.add("folds")
+    names, extent = p.scope.names, loops[-1][1]
+    name = p.bind(stmt.name, stmt.dtype)
+    vector = vector_of(p, loops[-1], stmt.lanes)
+    width, part, dtype = vector.width, names.derived(stmt.name, "part"), stmt.dtype
+    parts = parts_of(extent, dtype)
+    exprs = [stmt.value, *(let.value for let in stmt.body)]
+    learn(p, vector, stmt.body)
+    size = max(vector.widest(exprs), dtype.itemsize)
+    vector.values.clear()
+    start = literal(identity(stmt.fold, dtype).value, dtype)
+    element = "int32_t" if dtype is DType.bool else ctype(dtype)
+    once = parts == extent and len(loops) == 1
+    p.w.line(f"{ctype(dtype)} {name};")
+    with p.w.block(""):
+        p.w.line(f"constexpr int {width} = gw_lanes({parts}, {size});")
+        p.w.line(f"gw_vec<{element}, {width}> {part}[{parts} / {width}];")
+        if not once:
+            p.w.line(f"for (auto& gw_part : {part}) gw_part = {vector.spread(start, dtype)};")
+
+        def add(v: Vector, to: str) -> None:
+            _body(p, v, stmt.body)
+            value = v.value(stmt.value)
+            value = f"gw_mask<4>({value})" if dtype is DType.bool else value
+            if v.rest is not None:
+                value = f"gw_kept<{v.rest}>({value}, {'-' * (start == 'true')}{start})"
+            p.w.line(f"{to} = {value if once else v.folded(stmt.fold, dtype, to, value)};")
+
+        full = extent // parts * parts
+        with opened(p, loops[:-1], stmt.lanes, lanes_used(stmt.body, (stmt.value,))):
+            if full:
+                _whole_blocks(p, vector, (parts, full), part, add)
+            if extent > full:
+                _last_block(p, vector, (full, extent), part, add)
+        folded_ = f"gw_fold({part}, {functor(stmt.fold, dtype)})"
+        p.w.line(f"{name} = {folded_}{' != 0' if dtype is DType.bool else ''};")
+
+
+def _whole_blocks(
+    p: Printer, v: Vector, blocks: tuple[int, int], part: str, add: Callable[[Vector, str], None]
+) -> None:
+    (parts, full), c, first = blocks, v.variable, p.scope.names.derived(v.variable, "block")
+    with p.w.block(f"for (int64_t {first} = 0; {first} < {full}; {first} += {parts})"):
+        p.w.flush_left("#pragma GCC unroll 16")
+        with p.w.block(f"for (int64_t {c} = {first}; {c} < {first} + {parts}; {c} += {v.width})"):
+            add(v, f"{part}[({c} - {first}) / {v.width}]")
+
+
+def _last_block(p: Printer, v: Vector, span: tuple[int, int], part: str, add: Callable[[Vector, str], None]) -> None:
+    """The lanes of `span`, fewer than there are parts."""
+    (full, extent), c, width = span, v.variable, v.width
+    rest = extent - full
+    if rest > 1:
+        p.w.flush_left("#pragma GCC unroll 16")
+        with p.w.block(f"for (int64_t {c} = {full}; {c} + {width} <= {extent}; {c} += {width})"):
+            add(replace(v, values=set()), f"{part}[({c} - {full}) / {width}]")
+    with p.w.block(f"if constexpr ({rest} % {width} != 0)"):
+        p.w.line(f"constexpr int {width}_left = {rest} % {width};")
+        p.w.line(f"constexpr int64_t {c} = {extent} - {width}_left;")
+        add(replace(v, values=set(), rest=f"{width}_left"), f"{part}[{rest} / {width}]")

@@ -1,0 +1,49 @@
+"""Operands of products as C++: where rows lie, the matrix, how many rows there are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from graphweave.codegen.cpp.names import ctype
+from graphweave.ir.loop.nodes import Place, Rows, TileMatMul
+
+if TYPE_CHECKING:
+    from graphweave.codegen.cpp.stmt import Printer
+
+
+def array_of(place: Place) -> str:
+    return place.buffer if isinstance(place, Rows) else place
+
+
+def pointer(p: Printer, place: Place, tile: str) -> str:
+    """The row of the tile's first position in an array of the tile, a stash, an input or output of its rows; or data
+    without rows."""
+    assert isinstance(place, str)
+    info, name, begin = p.scope.arrays[place], p.scope.names.of(place), p.scope.names.derived(tile, "begin")
+    if place in p.stashes:
+        return f"{name} + ({begin} - {p.first(place)}) * {info.numel}"
+    return f"{name} + {begin} * {info.numel}" if place not in p.tile_of and info.has_rows else name
+
+
+def rows_of(p: Printer, place: Place, tile: str, const: str) -> str:
+    """The rows of a place, for each position of the tile one."""
+    names = p.scope.names
+    type_ = f"{const}{ctype(p.scope.arrays[array_of(place)].dtype)}"
+    if isinstance(place, str):
+        return f"gw_rows_of_tile<{type_}, void>{{{pointer(p, place, tile)}}}"
+    index = ctype(p.scope.arrays[place.column].dtype)
+    at = [names.of(place.column), names.derived(tile, "begin")]
+    at += [] if place.shift is None else [names.of(place.shift)]
+    return f"gw_rows_of_tile<{type_}, {index}>{{{names.of(place.buffer)}, {' + '.join(at)}}}"
+
+
+def length(p: Printer, tile: str) -> str:
+    begin, end = (p.scope.names.derived(tile, what) for what in ("begin", "end"))
+    return f"{end} - {begin}"
+
+
+def matrix(p: Printer, stmt: TileMatMul) -> str:
+    name = p.scope.names.of(stmt.w)
+    if stmt.row is None:
+        return name
+    return f"{name} + (int64_t){p.scope.names.of(stmt.row)} * {p.scope.arrays[stmt.w].numel}"

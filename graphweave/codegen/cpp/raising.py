@@ -1,0 +1,103 @@
+"""The statement `raise` of an online softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from graphweave.codegen.arrays import Array
+from graphweave.codegen.cpp.expr import element, expression
+from graphweave.codegen.cpp.lane_expr import Vector
+from graphweave.codegen.cpp.lanes import SHORT, Loop, innermost_last, nest, opened, vector_loop, vector_of
+from graphweave.codegen.cpp.names import ctype
+from graphweave.codegen.cpp.walk import lanes_used
+from graphweave.ir.loop.nodes import Expr, Load, Raise, Rescaled, Stmt, Store, Var
+
+if TYPE_CHECKING:
+    from graphweave.codegen.cpp.stmt import Printer
+
+
+def print_raise(p: Printer, stmt: Raise) -> None:
+    """One comparison a tile; what follows from it is rare, since few tiles hold a new maximum of a long row."""
+    scope = p.scope
+    scope.headers |= {"online_softmax", "lanes"}
+    raised, factor = (scope.names.derived(stmt.reference, part) for part in ("raised", "factor"))
+    info = scope.arrays[stmt.reference]
+    scope.arrays[factor], scope.types[factor] = Array(factor, info.dtype, info.shape, has_rows=False), info.dtype
+    with p.w.block(f"if ({_begun(p, stmt.tile)})"):
+        p.w.line(f"bool {raised} = false;")
+        _compare(p, stmt, raised)
+        with p.w.block(f"if ({raised})"):
+            p.w.line(f"{ctype(info.dtype)} {factor}[{stmt.lane[1]}];")
+            _store_each(p, stmt, factor, "gw_factor")
+            for s in stmt.sums:
+                _rescale(p, s, Load(factor, (s.of,)))
+    _store_each(p, stmt, stmt.reference, "gw_max")
+
+
+def _begun(p: Printer, tile: str) -> str:
+    """Whether the tile is not the row's first."""
+    names = p.scope.names
+    return f"{names.derived(tile, 'begin')} > {names.derived(p.csr_of[tile], 'begin')}"
+
+
+def _compare(p: Printer, stmt: Raise, raised: str) -> None:
+    """Whether any value is above its reference, or NaN."""
+    reference = Load(stmt.reference, (Var(stmt.lane[0]),))
+
+    def numbers() -> None:
+        value = expression(stmt.value, p.scope)
+        p.w.line(f"{raised} |= !({value} <= {expression(reference, p.scope)});")
+
+    def vectors(v: Vector) -> None:
+        above = f"gw_not({v.value(stmt.value)} <= {v.value(reference)})"
+        p.w.line(f"{raised} |= gw_any({above if v.rest is None else f'gw_kept<{v.rest}>({above}, 0)'});")
+
+    _loops(p, (stmt.lane,), (), (stmt.value,), numbers, vectors)
+
+
+def _store_each(p: Printer, stmt: Raise, target: str, function: str) -> None:
+    """target[i] = function(reference[i], value)"""
+    at = (Var(stmt.lane[0]),)
+    old = Load(stmt.reference, at)
+
+    def numbers() -> None:
+        arguments = f"{expression(old, p.scope)}, {expression(stmt.value, p.scope)}"
+        p.w.line(f"{element(target, at, p.scope)} = {function}({arguments});")
+
+    def vectors(v: Vector) -> None:
+        p.w.line(f"{v.stored(target, at, f'{function}({v.value(old)}, {v.value(stmt.value)})')};")
+
+    _loops(p, (stmt.lane,), (), (stmt.value, old), numbers, vectors)
+
+
+def _rescale(p: Printer, s: Rescaled, factor: Load) -> None:
+    old = Load(s.buffer, s.index)
+
+    def numbers() -> None:
+        target = element(s.buffer, s.index, p.scope)
+        p.w.line(f"{target} = gw_rescaled({target}, {expression(factor, p.scope)});")
+
+    def vectors(v: Vector) -> None:
+        p.w.line(f"{v.stored(s.buffer, s.index, f'gw_rescaled({v.value(old)}, {v.value(factor)})')};")
+
+    _loops(p, s.lanes, (Store(s.buffer, s.index, factor),), (factor, old), numbers, vectors)
+
+
+def _loops(
+    p: Printer,
+    lanes: tuple[Loop, ...],
+    body: tuple[Stmt, ...],
+    values: tuple[Expr, ...],
+    numbers: Callable[[], None],
+    vectors: Callable[[Vector], None],
+) -> None:
+    """Loops over `lanes` whose body is `vectors`, or where there are few, `numbers`."""
+    loops = innermost_last(nest(p, lanes, body, values))
+    used = lanes_used(body, values)
+    if not loops or loops[-1][1] < SHORT:
+        with opened(p, loops, lanes, used):
+            numbers()
+        return
+    with opened(p, loops[:-1], lanes, used):
+        vector_loop(p, vector_of(p, loops[-1], lanes), list(values), vectors)

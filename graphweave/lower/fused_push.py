@@ -1,0 +1,148 @@
+"""A push that multiplies what it folds: out[v] = sum over edges e with dst(e) = v of (s(e) x(e)) W[t(e)].
+
+Nothing of size edges x features is stored. A row of the kernel is a block of rows of the result, which stay in a near
+cache while products are added to them where they lie. The block's edges come in groups of one type, and in these by
+pairs of type and row: what edges of a pair send is summed before it is multiplied, so there is one product for each.
+
+    edges v in block[b] { out[v, c] = 0 }
+    edges g in groups[b] {
+      let t = group_type[g]
+      tiles near < 48 in pairs[g] {
+        array sums: f32[near; 64]
+        edges p in pairs[g] of near {
+          let v = pair_row[p]
+          sums[p, c] = 0
+          edges k in csr[p] { let u = ...  sums[p, c] sum= mul(s[e], x[u, c]) }
+        }
+        matmul out[pair_target] = out[pair_target] + sums, w[t] of near
+      }
+    }
+
+The rows of a tile are different ones, and nobody else has rows of the block: no atomics. Where a pair's products go is
+its row, or the piece of a row that is divided (`runtime/typed_blocks.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from graphweave.analysis.cones import type_of
+from graphweave.analysis.typed import PushedProduct, blocks_of, gathered, pushed_product
+from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.loop.nodes import (
+    Csr,
+    Edges,
+    Kernel,
+    Lanes,
+    Let,
+    Lit,
+    Load,
+    Role,
+    Rows,
+    Stmt,
+    Store,
+    TileArray,
+    TileMatMul,
+    Tiles,
+    Var,
+)
+from graphweave.ir.loop.walk import expressions, statements, subexpressions
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Pointwise, Program, Push, Ref
+from graphweave.lower.draft import CSR, Draft
+from graphweave.lower.edges import EdgeLoop
+from graphweave.lower.parameters import Table
+from graphweave.passes.products import shaped
+from graphweave.schedule.options import Options
+from graphweave.schedule.regions import Region
+
+NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS = "num_blocks", "num_groups", "num_pairs"
+
+_BLOCK, _GROUPS, _PAIRS = "block", "groups", "pairs"
+CSRS = (_BLOCK, _GROUPS, _PAIRS, CSR)
+"""Rows of each block, groups of each block, pairs of each group, edges of each pair."""
+
+_B, _G, _P, _TILE = "b", "g", "p", "near"
+_SIZE = 48  # pairs of a tile: whole blocks of the micro-product, whether they are 8, 6 or 4 rows high
+
+
+@dataclass(frozen=True, slots=True)
+class FusedPush:
+    """The kernel of a fused push, before its types are widened; `types` is the map that chooses matrices."""
+
+    kernel: Kernel
+    draft: Draft
+    types: Ref
+
+
+def is_fused_push(program: Program, region: Region) -> bool:
+    return any(pushed_product(program, ref) is not None for ref in region.outputs)
+
+
+def fused_push(
+    program: Program, region: Region, stored: frozenset[Ref], name: str, options: Options, index: DType,
+    forced: frozenset[Ref],
+) -> FusedPush:  # fmt: skip
+    """`forced` as in `Draft`; NeedsLocal."""
+    (ref,) = region.outputs
+    pushed = pushed_product(program, ref)
+    assert pushed is not None and pushed.product.map is not None and region.map is not None
+    summed, sum_ = _with_sum(program, pushed, region.map)
+    read_along = gathered(program, pushed.product.x)
+    on_the_fly = {pushed.product.x} if read_along.map is not None else set()
+    inner = replace(region, members=(sum_,), outputs=())
+    own = (NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS)
+    ahead = replace(options, prefetch_distance=_SIZE)  # sources come in no order, so that each is a miss
+    draft = Draft(summed, inner, stored - on_the_fly, ahead, index, forced, own)
+    body = (*_zeros(draft, ref), _groups(draft, ref, sum_, pushed))
+    parameters = draft.parameters
+    csrs = tuple(Csr(csr) for csr in CSRS)
+    kernel = Kernel(name, _B, parameters.sizes, index, csrs, parameters.buffers, (), body)
+    return FusedPush(kernel, draft, pushed.product.map)
+
+
+def _with_sum(program: Program, pushed: PushedProduct, m: Ref) -> tuple[Program, Ref]:
+    """`program`, and in it the push of the scaled rows that are to be multiplied."""
+    build, x = Builder.of(program), pushed.product.x
+    if pushed.scale is not None:
+        x = build.add(Pointwise(Op.mul, (shaped(build, pushed.scale, (), ""), x)))
+    out = build.add(Push(x, m, Fold.sum))
+    return build.program(program.outputs, program.spaces), out
+
+
+def _zeros(draft: Draft, ref: Ref) -> list[Stmt]:
+    t = type_of(draft.program, ref)
+    out, lane = draft.parameters.tensor(ref, Role.output), draft.names.lane()
+    store = Store(out, (Var("v"), Var(lane)), Lit(0.0, t.dtype))
+    return [*draft.comment(ref), Edges("v", _BLOCK, _B, (), (Lanes(((lane, numel(t.shape)),), (store,)),))]
+
+
+def _groups(draft: Draft, ref: Ref, sum_: Ref, pushed: PushedProduct) -> Stmt:
+    parameters, node = draft.parameters, pushed.product
+    kind = Let("t", parameters.index, Load(parameters.table(Table("group_type"), NUM_GROUPS), (Var(_G),)))
+    t = type_of(draft.program, sum_)
+    array = TileArray("sums", _TILE, t.dtype, (numel(t.shape),))
+    out = Rows(parameters.tensor(ref, Role.output), parameters.table(Table("pair_target"), NUM_PAIRS))
+    w, blocks = parameters.tensor(node.w), blocks_of(draft.program, pushed.ref)
+    product = TileMatMul(_TILE, out, array.name, w, out, kind.name, blocks=blocks)
+    pairs = Edges(_P, _PAIRS, _G, (), tuple(_pair(draft, sum_, array)), _TILE)
+    tiles = Tiles(_TILE, _SIZE, _PAIRS, _G, (array, pairs, product))
+    return Edges(_G, _GROUPS, _B, (), (kind, tiles))
+
+
+def _pair(draft: Draft, sum_: Ref, array: TileArray) -> list[Stmt]:
+    """Sums what the edges of a pair send, into its row of `array`."""
+    lane, at = draft.names.lane(), (Var(_P),)
+    zero = Store(array.name, (*at, Var(lane)), Lit(0.0, array.dtype))
+    draft.row.at[sum_] = array.name, at
+    walk = [replace(s, row=_P) if isinstance(s, Edges) else s for s in EdgeLoop(draft, [sum_], [sum_]).statements()]
+    body: list[Stmt] = [Lanes(((lane, array.shape[0]),), (zero,)), *walk]
+    if any(_reads_row(s) for s in statements(walk)):
+        rows = draft.parameters.table(Table("pair_row"), NUM_PAIRS)
+        body.insert(0, Let("v", draft.parameters.index, Load(rows, (Var(_P),))))
+    return body
+
+
+def _reads_row(stmt: Stmt) -> bool:
+    return any(e == Var("v") for top in expressions(stmt) for e in subexpressions(top))

@@ -1,0 +1,35 @@
+"""half(pull(x, m)) -> pull(half(x), m), half([a ; b]) -> [half(a) ; half(b)].
+
+Legal always: the same numbers are rounded, each once. Nodes are fewer than edges, a gathered row has half the bytes,
+and behind the rounding the parts of a product's rows are seen again, so that those of nodes are multiplied there
+(`split_linear.py`). Widening stays where it is: what is narrow is read narrow.
+"""
+
+from __future__ import annotations
+
+from graphweave.core.types import HALF, DType
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import Cast, Concat, Pull, Ref
+from graphweave.passes.products import value_type
+from graphweave.passes.rules.rule import Rule
+
+
+def narrow_early(build: Builder, ref: Ref) -> Ref | None:
+    """half(pull(x, m)) -> pull(half(x), m), half([a ; b]) -> [half(a) ; half(b)]"""
+    node, loc = build.nodes[ref], build.locs[ref]
+    if not isinstance(node, Cast) or node.dtype not in HALF or not value_type(build, node.x).dtype.is_float:
+        return None
+    new = _narrowed(build, node.x, node.dtype, loc)
+    return None if new == ref else new
+
+
+def _narrowed(build: Builder, x: Ref, dtype: DType, loc: str) -> Ref:
+    match build.nodes[x]:
+        case Pull(y, m):
+            return build.add(Pull(_narrowed(build, y, dtype, loc), m), loc)
+        case Concat(ys, dim):
+            return build.add(Concat(tuple(_narrowed(build, y, dtype, loc) for y in ys), dim), loc)
+    return build.add(Cast(x, dtype), loc)
+
+
+RULE = Rule("narrow-early", "half(pull(x, m)), half([a ; b])", "pull(half(x), m), [half(a) ; half(b)]", narrow_early)
