@@ -24,6 +24,7 @@ from graphweave.lower.fused_push import CSRS
 from graphweave.lower.parameters import Column, Perm, Table, Value
 from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index
+from graphweave.runtime.push_tables import column
 from graphweave.runtime.typed_pieces import typed_pieces
 from graphweave.schedule.options import options_for
 from graphweave.testing.typed_programs import pushed_program
@@ -199,7 +200,7 @@ def test_the_loop_ir_of_a_fused_push_says_what_it_computes(
             case Perm():
                 value = found.order
             case Column():
-                value = typed_blocks.column(types, dst, Index(given["src"], NODES), 4, wide)
+                value = column(found, types, dst, Index(given["src"], NODES), 4, wide)
             case Table(name):
                 value = getattr(found, name)
         tensors[buffer.name] = value

@@ -9,13 +9,12 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
-from graphweave.analysis.typed import PushedProduct, call_operands, gathered, matrices, pushed_product
+from graphweave.analysis.typed import call_operands, gathered, matrices
 from graphweave.compiler import products
-from graphweave.compiler.triton_typed import TritonScatter
 from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Push, Ref
+from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Ref
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 from graphweave.schedule.options import Options
@@ -28,15 +27,13 @@ _Run: TypeAlias = Callable[[Mapping[Ref, Tensor], Mapping[Space, int]], Tensor]
 
 def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
     """The runner of a product, by its map and the target; None where PyTorch runs the node as it stands."""
-    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    node = program.nodes[ref]
     if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
         return _shared(program, ref, node, options)
     if isinstance(node, MatMul) and node.map is not None:
         run = _typed(program, ref, node, node.map)
     elif isinstance(node, Gram) and node.map is not None:
         run = _typed_gram(program, ref, node, node.map)
-    elif isinstance(node, Push) and pushed is not None:
-        run = _pushed(program, ref, pushed, node.map)
     else:
         return None
     names = call_operands(program, ref)
@@ -77,23 +74,6 @@ def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref) -> _Run:
     def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
         (a, gather_a), (b, gather_b) = first.read(given), second.read(given)
         return gram(a, b, types.index(given, counts), gather_a, gather_b)
-
-    return run
-
-
-def _pushed(program: Program, ref: Ref, pushed: PushedProduct, m: Ref) -> _Run:
-    node, scale, t = pushed.product, pushed.scale, type_of(program, ref)
-    assert node.map is not None
-    rows, types, along = _Rows.of(program, node.x), _Map.of(program, node.map), _Map.of(program, m)
-    *blocks, k, j = type_of(program, node.w).shape
-    scatter = TritonScatter(numel(blocks), k, j, t.dtype)
-
-    def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
-        value, gather = rows.read(given)
-        ends = types.index(given, counts), along.index(given, counts)
-        scales = None if scale is None else given[scale].reshape(-1)
-        out = scatter(value, given[node.w], *ends, gather, scales)
-        return out.view(out.shape[0], *t.shape)
 
     return run
 

@@ -6,13 +6,14 @@ from graphweave.compiler.cpp_push import CppPushStep
 from graphweave.compiler.cpp_step import CppStep
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
+from graphweave.compiler.triton_push import TritonPushStep
 from graphweave.compiler.triton_step import TritonStep
 from graphweave.schedule.options import Target
 
-STEPS: tuple[type[RegionStep], ...] = (CppStep, CppPushStep, TritonStep)
+_STEPS: dict[Target, type[RegionStep]] = {"cpp": CppStep, "triton": TritonStep}
+_PUSHES: dict[Target, type[RegionStep]] = {"cpp": CppPushStep, "triton": TritonPushStep}
+STEPS = (*_STEPS.values(), *_PUSHES.values())
 
 
 def step_of(plan: KernelPlan, target: Target) -> type[RegionStep]:
-    if target == "triton":
-        return TritonStep
-    return CppStep if plan.lowered.types is None else CppPushStep
+    return (_STEPS if plan.lowered.types is None else _PUSHES)[target]

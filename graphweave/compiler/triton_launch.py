@@ -27,7 +27,7 @@ from graphweave.ir.loop.nodes import (
     Tiles,
 )
 from graphweave.ir.loop.types import identity
-from graphweave.ir.loop.walk import statements
+from graphweave.ir.loop.walk import csrs_around, statements
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
 from graphweave.runtime.triton_kernel import Launch, TritonKernel, interpreted
@@ -37,6 +37,8 @@ ELEMENTS = 2048
 
 PARTS = 512
 """Programs of a launch that has totals, at most: each leaves a part, which are folded afterwards."""
+
+_WIDE = 512  # bytes of a row of which programs take few at a time
 
 PIECES_BYTES = 64 << 20
 """Of the sums that the pieces of rows leave, about."""
@@ -158,6 +160,9 @@ def launches_of(kernel: Kernel) -> Launches:
     inner = list(statements(kernel.body))
     products = any(isinstance(s, TileMatMul) for s in inner)
     walks = any(isinstance(s, Edges | Tiles) for s in inner)
+    if any(around is not None for around in csrs_around(kernel).values()):
+        wide = lanes * max(TORCH_DTYPE[b.dtype].itemsize for b in kernel.buffers if b.dtype.is_float) > _WIDE
+        return Launches(Launch(1, DOT, warps=8) if wide else Launch(1, 32))
     if takes_one_row(kernel):
         return _by_row(kernel)
     if kernel.tile is not None:

@@ -19,7 +19,7 @@ pairs of type and row: what edges of a pair send is summed before it is multipli
     }
 
 The rows of a tile are different ones, and nobody else has rows of the block: no atomics. Where a pair's products go is
-its row, or the piece of a row that is divided (`runtime/typed_blocks.py`).
+its row, or the piece of a row that is divided (`runtime/push_tables.py`).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ of type and row with edges between; cached as the formats of `formats.py` are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
+from graphweave.runtime.push_tables import PushTables
 from graphweave.runtime.typed_pieces import TypedPieces, typed_pieces
 
 BLOCK_BYTES = 1 << 19
@@ -27,38 +28,10 @@ BLOCK_EDGES = 2048
 
 
 @dataclass(frozen=True, slots=True)
-class TypedBlocks:
-    """All but `pieces` are int32, or int64 if wide. Rows include the pieces of divided rows."""
-
-    block: Tensor
-    """[num_blocks + 1] the first row of each block. One block at least, empty if no rows."""
-
-    groups: Tensor
-    """[num_blocks + 1] the first group of each block: edges of one type. There is none without edges."""
-
-    pairs: Tensor
-    """[num_groups + 1] the first pair of each group: edges of one row."""
-
-    edges: Tensor
-    """[num_pairs + 1] the first position of each pair."""
-
-    group_type: Tensor
-    """[num_groups] the type of each group."""
-
-    pair_target: Tensor
-    """[num_pairs] the row of each pair, or the piece of a divided row."""
-
-    pair_row: Tensor
-    """[num_pairs] the row of each pair; the same tensor where no row is divided."""
-
-    order: Tensor
-    """[num_edges] the edge at each position."""
+class TypedBlocks(PushTables):
+    """One block at least, empty if no rows. `pair_row` is `pair_target` where no row is divided."""
 
     pieces: TypedPieces
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return tuple(t for f in fields(self) if isinstance(t := getattr(self, f.name), Tensor))
 
 
 def num_blocks(edges: int, rows: int, row_bytes: int) -> int:
@@ -72,14 +45,6 @@ def typed_blocks(types: Index, rows: Index, most: int, wide: bool = False) -> Ty
     key = "typed_blocks", types.key, rows.key, most, wide
     tensors = types.values, rows.values
     return cast(TypedBlocks, formats.cached(key, tensors, lambda: _build(types, rows, most, wide)))
-
-
-def column(types: Index, rows: Index, other: Index, most: int, wide: bool = False) -> Tensor:
-    """The row that `other` names for the edge at each position of `typed_blocks(types, rows, most, wide)`."""
-    key = "typed_column", types.key, rows.key, other.key, most, wide
-    order = typed_blocks(types, rows, most, wide).order
-    tensors = types.values, rows.values, other.values
-    return cast(Tensor, formats.cached(key, tensors, lambda: other.flat(wide).index_select(0, order)))
 
 
 def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:

@@ -1,11 +1,10 @@
-"""Edges by block of rows, then by type, then by row: the order in which a GPU adds typed products to rows.
+"""Edges by block of rows, then by type, then by row: the order in which a GPU walks them in a fused push.
 
-A *pair* is a row and a type with the edges between: their sources are summed before they are multiplied. A tile is some
-pairs of one type in one block, whose rows all differ. A row of very many edges is cut into *pieces*, which are rows of
-their own until they are folded, so no program has much more to do than the others.
+What `typed_blocks.py` is on a CPU. A row of very many edges is cut into *pieces*, which are rows of their own until
+they are folded, so no program has much more to do than the others.
 
-How many pairs and tiles there are is known on the device alone: tables have room for the most there can be, and nothing
-here waits for the device. 16 bytes an edge, twice that if wide; cached as the formats of `formats.py` are.
+How many pairs and groups there are is known on the device alone: tables have room for the most there can be, and
+nothing here waits for the device. 16 bytes an edge, twice that if wide; cached as the formats of `formats.py` are.
 """
 
 from __future__ import annotations
@@ -18,45 +17,26 @@ from torch import Tensor
 
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
+from graphweave.runtime.push_tables import PushTables
 from graphweave.runtime.typed_parts import Folds, folds_of, several
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How edges are shared out: about `block` in a block, at most `piece` in a piece and `tile` pairs in a tile."""
+    """How edges are shared out: about `block` in a block, at most `piece` in a piece."""
 
     block: int
     piece: int
-    tile: int
 
 
 @dataclass(frozen=True, slots=True)
-class TypedPairs:
-    """Per-edge tables are int32, or int64 if wide; those of tiles and blocks int64."""
+class TypedPairs(PushTables):
+    """There are as many groups as blocks x types and as many pairs as edges, the last of them empty.
 
-    order: Tensor
-    """[num_edges] the edge at each position."""
-
-    edges: Tensor
-    """[num_edges + 1] the first position of each pair; beyond the last pair the number of edges."""
-
-    targets: Tensor
-    """[num_edges] where each pair's product belongs: its row, or number of rows + the slot of a piece."""
-
-    pairs: Tensor
-    """[tiles + 1] the first pair of each tile."""
-
-    kinds: Tensor
-    """[tiles] the type of each tile."""
-
-    tiles: Tensor
-    """[blocks + 1] the first tile of each block."""
+    `block` is 0: no kernel clears rows, the whole result is 0 before, since pieces of a row are of several blocks.
+    """
 
     folds: Folds
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        return self.order, self.edges, self.targets, self.pairs, self.kinds, self.tiles, *self.folds.tensors
 
 
 def typed_pairs(types: Index, rows: Index, cut: Cut, wide: bool = False) -> TypedPairs:
@@ -66,39 +46,32 @@ def typed_pairs(types: Index, rows: Index, cut: Cut, wide: bool = False) -> Type
     return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, cut, wide)))
 
 
-def column(types: Index, rows: Index, other: Index, cut: Cut, wide: bool = False) -> Tensor:
-    """The row that `other` names for the edge at each position of `typed_pairs(types, rows, cut, wide)`."""
-    key = "pairs_column", types.key, rows.key, other.key, cut, wide
-    order = typed_pairs(types, rows, cut, wide).order
-    tensors = types.values, rows.values, other.values
-    return cast(Tensor, formats.cached(key, tensors, lambda: other.flat(wide).index_select(0, order)))
-
-
 def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:
-    order, key, target, folds = _sorted(types, rows, cut, wide)
+    order, key, row, target, folds = _sorted(types, rows, cut, wide)
     num, dtype = order.numel(), torch.int64 if wide else torch.int32
     blocks = -(-num // cut.block)
     in_group = _changes(key)
-    starts = in_group | _changes(target)
-    pair = starts.cumsum(0) - 1
-    first = torch.where(in_group, pair, 0).cummax(0).values  # of the same block and type
-    tile = (starts & ((pair - first) % cut.tile == 0)).cumsum(0) - 1
+    group = in_group.cumsum(0) - 1
+    pair = (in_group | _changes(target)).cumsum(0) - 1
     edges = _firsts(pair, num)
-    heads = _firsts(tile, num // cut.tile + min(num, blocks * types.rows))
+    heads = _firsts(group, min(num, blocks * types.rows))
     bounds = torch.arange(blocks + 1, device=key.device) * types.rows
     return TypedPairs(
-        order=order.to(dtype),
+        block=torch.zeros(blocks + 1, dtype=dtype, device=key.device),
+        groups=_reached(group, torch.searchsorted(key, bounds)).to(dtype),
+        pairs=_reached(pair, heads).to(dtype),
         edges=edges.to(dtype),
-        targets=_at(target, edges).to(dtype),
-        pairs=_reached(pair, heads),
-        kinds=_at(key, heads) % types.rows,
-        tiles=_reached(tile, torch.searchsorted(key, bounds)),
+        group_type=(_at(key, heads) % types.rows).to(dtype),
+        pair_target=_at(target, edges).to(dtype),
+        pair_row=_at(row, edges).to(dtype),
+        order=order.to(dtype),
         folds=folds,
     )
 
 
-def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Tensor, Tensor, Folds]:
-    """The edge, block * types + type, and target at each position; in a group targets rise, edges of one as they came.
+def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Folds]:
+    """The edge, block * types + type, row and target at each position; in a group targets rise, edges of one as they
+    came.
 
     A block starts with a piece: it is the piece's first edge that says which.
     """
@@ -118,7 +91,7 @@ def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Te
     key, by = torch.sort(block * types.rows + kind, stable=True)
     longer = num // (cut.piece + 1)  # rows of more than one piece
     folds = folds_of(needed, first, min(longer, num_rows), num // cut.piece + longer)
-    return order.index_select(0, by), key, target.index_select(0, by), folds
+    return order.index_select(0, by), key, row.index_select(0, by), target.index_select(0, by), folds
 
 
 def _changes(values: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def schedule(
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
-        fused = _fused_push(program, g.members[0]) if g.rows is None and options.target == "cpp" else None
+        fused = _fused_push(program, g.members[0]) if g.rows is None else None
         if fused is not None:
             steps.append(fused)
         elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):

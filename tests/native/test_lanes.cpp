@@ -53,7 +53,10 @@ static void check_memory() {
   const int span = (K - 1) * step + 1;
   std::unique_ptr<T[]> wide(new T[span]), spread(new T[span]);
   for (int i = 0; i < span; ++i) wide[i] = spread[i] = number<T>(i);
-  const auto steps = gw_load_steps<step, W, K>(wide.get());
+  const auto steps = gw_load_steps<step, 0, W, K>(wide.get());
+  constexpr int less = K > 1 ? K - 1 : 1, phase = K > 1 ? 2 : 0;
+  const auto phased = gw_load_steps<step, phase, W, less>(wide.get());
+  for (int i = 0; i < less; ++i) CHECK(phased[i] == lane(wide[phase + i * step]), "lane %d of %d in %d", i, less, W);
   const auto places = gw_converted<int64_t>(gw_from<W, step>(0));
   const auto each = gw_gather<W, K>(wide.get(), 5, [](int64_t c) { return (c - 5) * step; });
   const auto at = gw_gather_at<W, K>(wide.get(), places);
@@ -178,8 +181,24 @@ template <class T, int W, class F>
 static void check_function(const char* name, F function) {
   const T inf = std::numeric_limits<T>::infinity(), nan = std::numeric_limits<T>::quiet_NaN();
   const T small = std::numeric_limits<T>::denorm_min(), least = std::numeric_limits<T>::min();
-  std::vector<T> x = {T(0), -T(0), inf, -inf, nan, small, -small, 5 * small, least, -least, T(1), T(-1),
-                      std::numeric_limits<T>::max(), -std::numeric_limits<T>::max(), T(1e7), T(-3e9), T(0.6), T(5.9)};
+  std::vector<T> x = {T(0),
+                      -T(0),
+                      inf,
+                      -inf,
+                      nan,
+                      small,
+                      -small,
+                      5 * small,
+                      least,
+                      -least,
+                      T(1),
+                      T(-1),
+                      std::numeric_limits<T>::max(),
+                      -std::numeric_limits<T>::max(),
+                      T(1e7),
+                      T(-3e9),
+                      T(0.6),
+                      T(5.9)};
   for (int i = 0; i < 500; ++i) x.push_back((T)(number<int>(i) * 0.0137));
   while (x.size() % W) x.push_back(T(0.5));
   for (size_t at = 0; at < x.size(); at += W) {

@@ -172,7 +172,7 @@ def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
     x = texts[0]
     match op:
         case Op.where:
-            scope.headers.add("lanes")
+            scope.headers.add("pointwise")
             return f"gw_select<{ctype(dtype)}>({x}, {texts[1]}, {texts[2]})"
         case Op.logical_and | Op.logical_or:
             left, right = (_truth(text, dtype) for text in texts)

@@ -7,7 +7,7 @@ element has the bits that the number would have: the functions are the same temp
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphweave.codegen.arrays import flatten, strides
 from graphweave.codegen.cpp.expr import (
@@ -44,7 +44,8 @@ class Vector:
     `lanes`: the lane of the loop and those that it also covers; `variable` and `width` are the C++ names of the first
     lane of a vector and of the number of its lanes, `rest` that of the lanes that are there in a last vector, None
     where all are. `values` are variables that differ from lane to lane, computed so far. `padded` tells arrays behind
-    whose elements, if the loop's `extent` is all of them, there is room for the rest of a vector.
+    whose elements, if the loop's `extent` is all of them, there is room for the rest of a vector. `constants` are lanes
+    of a fold that is written out.
     """
 
     scope: Scope
@@ -55,6 +56,7 @@ class Vector:
     padded: Callable[[str], bool]
     extent: int
     rest: str | None = None
+    constants: dict[str, int] = field(default_factory=dict)
 
     # ------------------------------------------------------------ what differs
 
@@ -124,6 +126,8 @@ class Vector:
         info = self.scope.arrays[array]
         if info.has_rows or info.numel != self.extent or not self.padded(array):
             return False
+        if info.numel * info.dtype.itemsize % 16 == 0:
+            return False  # shorter vectors fit, in which it is stored (`lanes.vector_loop`)
         affine, rest = flatten(index, info.shape)
         return not rest and affine.offset == 0 and {name for name, c in affine.terms.items() if c} <= self.lanes
 
@@ -135,6 +139,7 @@ class Vector:
         affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
         step = sum(c for name, c in affine.terms.items() if name in self.lanes and name not in self.scope.fused)
         by_row = info.has_rows and self.differs(index[0])
+        step = 1 if self.extent == 1 else step
         if step > 0 and not by_row and not any(self.differs(expr) for expr, _ in rest):
             return base if offset == "0" else f"{base} + {offset}", step
         if by_row:
@@ -157,8 +162,16 @@ class Vector:
             return f"gw_gather_at<{template}>({computed_})"
         place, step = self._place(array, index)
         if step > 1:
-            return f"gw_load_steps<{step}, {template}>({place})"
+            phase = self._phase(array, index, step)
+            first = f"{place} - {phase}" if phase else place
+            return f"gw_load_steps<{step}, {phase}, {template}>({first})"
         return f"{'gw_load' if step else 'gw_gather'}<{template}>({place})"
+
+    def _phase(self, array: str, index: tuple[Expr, ...], step: int) -> int:
+        """How far `constants` move a place within a step: neighbours then read the same vectors."""
+        info = self.scope.arrays[array]
+        affine, _ = flatten(index[1:] if info.has_rows else index, info.shape)
+        return sum(c * self.constants.get(name, 0) for name, c in affine.terms.items() if c > 0) % step
 
     def stored(self, array: str, index: tuple[Expr, ...], value: str) -> str:
         """The statement that stores the vector `value`, without its semicolon."""

@@ -1,8 +1,8 @@
 """Loops over lanes as loops over explicit vectors (`lanes.h`), so that their speed is no compiler's to decide.
 
 The innermost loop of a nest goes in steps of a vector; what is left of its lanes is a shorter vector, of which only the
-lanes that are there are loaded and stored. Loops that are no vectors: of fewer than 4 lanes, with loops or edges
-inside, and those whose lanes all write to one place.
+lanes that are there are loaded and stored. Loops that are no vectors: of fewer than 4 lanes, if nothing in them is dear
+or chooses, with loops or edges inside, and those whose lanes all write to one place.
 """
 
 from __future__ import annotations
@@ -101,12 +101,15 @@ def vector_of(p: Printer, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
 
 def print_lanes(p: Printer, stmt: Lanes) -> None:
     loops = innermost_last(nest(p, stmt.lanes, stmt.body, ()))
+    if p.walked:
+        loops = loops or list(stmt.lanes[-1:])  # a kernel without edges may be vectors along its rows
     used = lanes_used(stmt.body, ())
     if not loops or not (_is_long(loops[-1], stmt.body) and _fits(p, stmt, loops[-1])):
+        loops = [loop for loop in loops if loop[1] != 1]
         with opened(p, loops, stmt.lanes, used), p.w.block("") if not loops else nullcontext():
             p.body(stmt.body)
         return
-    with opened(p, loops[:-1], stmt.lanes, used):
+    with opened(p, loops[:-1], stmt.lanes, used - {loops[-1][0]}):
         exprs = [expr for inner in statements(stmt.body) for expr in _values(inner)]
         vector = vector_of(p, loops[-1], stmt.lanes)
         learn(p, vector, stmt.body)
@@ -124,7 +127,7 @@ def _values(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
-    """Whether a loop has lanes enough for vectors; 2 are enough of what is dear or would be a branch."""
+    """Whether a loop has lanes enough for vectors; 1 is enough of what is dear or would be a branch."""
     calls = (part for stmt in statements(body) for expr in _values(stmt) for part in subexpressions(expr))
     return loop[1] >= SHORT or any(isinstance(c, Call) and c.op in EXPENSIVE | {Op.where} for c in calls)
 
@@ -248,6 +251,7 @@ def _fold_unrolled(p: Printer, vector: Vector | None, stmt: FoldLanes) -> None:
                 value = expression(stmt.value, p.scope)
                 p.w.line(f"{folded(stmt.fold, stmt.dtype, name, value, p.scope)};")
             else:
+                vector.constants.update((lane, i) for (lane, _), i in zip(stmt.lanes, at, strict=True))
                 _body(p, vector, stmt.body)
                 p.w.line(f"{name} = {vector.folded(stmt.fold, stmt.dtype, name, vector.value(stmt.value))};")
     if vector is not None:

@@ -33,6 +33,8 @@ class Axis:
 Axes: TypeAlias = tuple[Axis, ...]
 ROWS = Axis("rows", "R", mask="row_ok")
 EDGES = Axis("edges", "K", mask="edge_ok")
+WALK = Axis("edges", "K", mask="walk_ok")
+"""Of positions that each walk edges of their own, those that have one left."""
 
 
 def power_of_two(n: int) -> int:

@@ -23,9 +23,9 @@ from graphweave.codegen.triton.stmt import Printer, filled
 from graphweave.codegen.walk import arrays_of, binders
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
-from graphweave.ir.loop.nodes import Buffer, Edges, Kernel, Role, TileGram, Tiles
+from graphweave.ir.loop.nodes import Buffer, Kernel, Role, TileGram
 from graphweave.ir.loop.types import POSITION, identity, parameter_types
-from graphweave.ir.loop.walk import statements
+from graphweave.ir.loop.walk import csrs_around, statements
 
 _HEAD = "import triton\nimport triton.language as tl\n"
 
@@ -62,7 +62,8 @@ class _Unit:
         self.scope = Scope(self.w, names, arrays, parameter_types(kernel))
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
         inner = list(statements(kernel.body))
-        self.walked = [csr.name for csr in kernel.csrs if any(_walks(s, csr.name) for s in inner)]
+        around = csrs_around(kernel)
+        self.walked = [csr.name for csr in kernel.csrs if csr.name in around and around[csr.name] is None]
         self.sums = sums_of(kernel, arrays, rounded=True)
         self.scope.parts = self.parts = parts_of(kernel, arrays, self.sums)
         self.grams: dict[str, tuple[str, str]] = {}
@@ -110,7 +111,8 @@ class _Unit:
             w.line(f"{begin} = tl.load({indptr} + {row}, mask=row_ok, other=0)")
             w.line(f"{end} = tl.load({indptr} + {row} + 1, mask=row_ok, other=0)")
             w.line(f"{scope.names.derived(csr, 'longest')} = tl.max({end} - {begin}, axis=0)")
-        Printer(scope, kernel.row, self.sums, None if kernel.tile is None else kernel.tile[0]).body(kernel.body)
+        tile = None if kernel.tile is None else kernel.tile[0]
+        Printer(scope, kernel.row, self.sums, frozenset(self.walked), tile).body(kernel.body)
         scope.axes = ()
 
     # ------------------------------------------------------------ totals
@@ -142,7 +144,3 @@ class _Unit:
             at_i, at_j = f"tl.arange(0, {held.matrix[0]})[:, None]", f"tl.arange(0, {held.matrix[1]})[None, :]"
             mask = f"({at_i} < {i}) & ({at_j} < {j})"
             self.w.line(f"tl.store({base} + {at_i} * {j} + {at_j}, {held.name}, mask={mask})")
-
-
-def _walks(stmt: object, csr: str) -> bool:
-    return isinstance(stmt, Edges | Tiles) and stmt.csr == csr

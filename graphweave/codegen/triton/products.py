@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from graphweave.codegen.sums import Sum
-from graphweave.codegen.triton.axes import EDGES, ROWS, aligned, names_of, power_of_two
+from graphweave.codegen.triton.axes import EDGES, ROWS, Axis, aligned, names_of, power_of_two
 from graphweave.codegen.triton.names import ttype
 from graphweave.codegen.triton.parts import gram_extents, gram_room, padded
 from graphweave.codegen.triton.registers import gather
@@ -77,21 +77,25 @@ def print_matmul(scope: Scope, stmt: TileMatMul, tile: Tile) -> None:
     matrix = _Matrix.of(scope, stmt, i, j)
     x, out = _operand(scope, stmt.x, tile), _operand(scope, stmt.out, tile, written=True)
     begun = None if stmt.add is None else _operand(scope, stmt.add, tile)
-    if stmt.blocks > 1 and (x.padded or out.padded or begun is not None):
-        raise IRError("a Triton kernel multiplies rows of several blocks in memory alone.")
-    step, columns = _steps(x, out, i, j)
+    if stmt.blocks > 1 and out.padded:
+        raise IRError("a Triton kernel stores rows of several blocks in memory alone.")
+    adds = isinstance(stmt.add, Rows)
+    step, columns = _steps(x, out, i, j, WHOLE if not adds else 0)
     acc = ttype(computed(arrays[stmt.w].dtype))
     total, at_i, at_j = (scope.fresh(stmt.w, part) for part in ("product", "i", "j"))
     for b in range(stmt.blocks):
         with _range(scope, at_j, j, columns) as from_j:
             start = f"tl.zeros([{tile.count}, {columns}], {acc})"
-            if begun is not None:
+            if begun is not None and not adds:
                 start = f"({begun.part(scope, tile, from_j, 0, j, columns)}).to({acc})"
             w.line(f"{total} = {start}")
             with _range(scope, at_i, i, step) as from_i:
                 row = x.part(scope, tile, from_i, b * i, i, step)
                 product = _dot(scope, row, matrix.part(at_i, at_j, b), total, acc, (x.dtype, matrix.dtype))
                 w.line(f"{total} = {product}")
+            if begun is not None and adds:
+                w.line("tl.debug_barrier()  # other threads of this program may have stored what is read here")
+                w.line(f"{total} += {begun.part(scope, tile, from_j, b * j, j, columns)}")
             _write(scope, out, tile, total, at_j, b * j, j)
 
 
@@ -202,8 +206,15 @@ class _Operand:
             rows = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel}"
             inside = f"{tile.ok}[:, None] & ({lanes} < {limit})[None, :]"
             return f"tl.load({rows} + {first} + {lanes}[None, :], mask={inside}, other=0.0)"
-        if size == self.padded:
+        if size == self.padded and first == 0 and limit == self.numel:
             return self.text
+        if first != 0 or limit != self.numel:
+            lanes = f"({at} + tl.arange(0, {size}))"
+            index = (
+                f"tl.broadcast_to(tl.minimum({first} + {lanes}, {self.padded - 1})[None, :], [{tile.count}, {size}])"
+            )
+            taken = gather(self.text, self.padded, index, size, (Axis("positions", tile.count),))
+            return f"tl.where(({lanes} < {limit})[None, :], {taken}, 0.0)"
         parts = self.padded // size
         chosen = f"(tl.arange(0, {parts}) == {at} // {size})[None, :, None]"
         return f"tl.sum(tl.where({chosen}, tl.reshape({self.text}, [{tile.count}, {parts}, {size}]), 0.0), axis=1)"
@@ -267,12 +278,15 @@ class _Matrix:
         return f"tl.load({self.base} + {block * self.i * self.j} + {lies}, mask={inside}, other=0.0)"
 
 
-def _steps(x: _Operand, out: _Operand, i: int, j: int) -> tuple[int, int]:
-    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers."""
+def _steps(x: _Operand, out: _Operand, i: int, j: int, whole: int) -> tuple[int, int]:
+    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers.
+
+    By rows in registers all of a matrix of at most `whole` elements.
+    """
     step, columns = padded(i), padded(j)
     if not out.padded:
         columns = min(columns, COLUMNS)
-    if not x.padded or step * columns > WHOLE:
+    if not x.padded or step * columns > whole:
         step = min(step, STEP)
     if step * columns > LARGEST:
         raise IRError(f"a matrix of {i} x {j} is too large for the registers of a Triton kernel.")
@@ -320,5 +334,6 @@ def _sum_name(scope: Scope, name: str, block: int) -> str:
 
 
 def _one(scope: Scope, variable: str) -> str:
-    """The number of a program's only row."""
-    return f"tl.sum({scope.variables[variable].text}, axis=0).to(tl.int64)"
+    """The number of a program's only row, or of one of its groups."""
+    v = scope.variables[variable]
+    return f"{f'tl.sum({v.text}, axis=0)' if v.dims else v.text}.to(tl.int64)"

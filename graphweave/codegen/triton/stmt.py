@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from graphweave.codegen.sums import Sum
-from graphweave.codegen.triton.axes import EDGES, Axes, Axis, aligned, names_of, power_of_two, shape
+from graphweave.codegen.triton.axes import EDGES, ROWS, WALK, Axes, Axis, aligned, names_of, power_of_two, shape
 from graphweave.codegen.triton.expr import folded, pointer, reduced, tensor
 from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.parts import DOT, LARGEST_ARRAY, RUN
@@ -51,6 +51,8 @@ class Printer:
     row: str
     sums: Mapping[str, Sum]
     """Arrays that grams add to."""
+    of_rows: frozenset[str]
+    """CSRs of the kernel's rows."""
     tile: str | None = None
     """The tile of the kernel's rows, where it has one."""
 
@@ -81,9 +83,10 @@ class Printer:
             case Lanes(lanes, inner):
                 with self.scope.lanes(lanes):
                     self.body(inner)
-            case Edges(k, csr, _, _, inner, tile):
-                self._edges(k, csr, inner, tile)
-            case Tiles(tile, _, csr, _, inner):
+            case Edges():
+                self._edges(stmt)
+            case Tiles(tile, _, csr, row, inner):
+                self._bounds(csr, row)
                 self._walk(tile, csr, inner)
                 for name, found in self.sums.items():
                     if found.gram in inner and found.copy is None:
@@ -119,8 +122,10 @@ class Printer:
     def _store(self, buffer: str, index: tuple[Expr, ...], value: Printed) -> None:
         scope = self.scope
         if buffer in scope.held:
-            held = scope.held[buffer]
-            text, inside = placed(scope, value.text, scope.axes, held, scope.position(buffer, index))
+            held, text = scope.held[buffer], value.text
+            if held.axes and not value.ranked and not scope.lane_axes:  # a number by itself
+                text = f"tl.broadcast_to({text}, {shape(held.axes)})"
+            text, inside = placed(scope, text, scope.axes, held, scope.position(buffer, index))
             text = f"tl.where({inside}, {text}, {held.name})" if inside else text
             scope.w.line(f"{held.name} = {text}")
             return
@@ -139,9 +144,9 @@ class Printer:
     def _over(self, value: Printed, fold: Fold, held: Held) -> tuple[str, Axes]:
         """`value` folded over the rows and edges around it that the array does not have; and the axes left."""
         scope = self.scope
-        gone = [axis for axis in scope.axes if not axis.lanes and axis not in held.axes]
+        gone = [axis for axis in scope.axes if not axis.lanes and axis.name not in names_of(held.axes)]
         left = tuple(axis for axis in scope.axes if axis not in gone)
-        if not gone:
+        if not gone and WALK not in scope.axes:
             return value.text, left
         neutral = literal(identity(fold, held.dtype).value, held.dtype)
         mask = scope.mask(names_of(axis for axis in scope.axes if not axis.lanes))
@@ -178,17 +183,59 @@ class Printer:
 
     # ------------------------------------------------------------ edges
 
-    def _edges(self, k: str, csr: str, body: tuple[Stmt, ...], tile: str | None) -> None:
-        if tile is None:
-            self._walk(k, csr, body)
+    def _edges(self, stmt: Edges) -> None:
+        scope, k = self.scope, stmt.k
+        if stmt.tile is None:
+            self._bounds(stmt.csr, stmt.row)
+            if any(isinstance(s, Edges | Tiles) for s in stmt.body):
+                self._one_by_one(stmt)
+            elif EDGES in scope.axes:
+                self._walk_of_each(stmt)
+            else:
+                self._walk(k, stmt.csr, stmt.body)
             return
-        scope = self.scope  # the tile's loop has named its positions
-        before = scope.variables.get(k)
-        scope.variables[k] = scope.variables[tile]
+        before = scope.variables.get(k)  # the tile's loop has named its positions
+        scope.variables[k] = scope.variables[stmt.tile]
         scope.types[k] = POSITION
-        self.body(body)
+        self.body(stmt.body)
         if before is not None:
             scope.variables[k] = before
+
+    def _bounds(self, csr: str, row: str) -> None:
+        """Where the edges of a position begin and end; those of the row are known."""
+        scope = self.scope
+        if row == self.row:
+            return
+        begin, end, longest = (scope.names.derived(csr, what) for what in ("begin", "end", "longest"))
+        at, indptr = scope.variables[row], scope.names.derived(csr, "indptr")
+        mask = scope.mask(at.axes)
+        masked = f", mask={mask}, other=0" if mask else ""
+        scope.w.line(f"{begin} = tl.load({indptr} + {at.text}{masked})")
+        scope.w.line(f"{end} = tl.load({indptr} + {at.text} + 1{masked})")
+        degree = f"{end} - {begin}"
+        scope.w.line(f"{longest} = {f'tl.max(tl.max({degree}, axis=1), axis=0)' if at.dims else degree}")
+
+    def _one_by_one(self, stmt: Edges) -> None:
+        """The edges of a program's only row, one after the other, since each walks edges of its own."""
+        scope = self.scope
+        begin, end = (f"tl.sum({scope.names.derived(stmt.csr, what)}, axis=0)" for what in ("begin", "end"))
+        if scope.axes != (ROWS,) or stmt.row != self.row:
+            raise IRError("a Triton kernel walks edges inside of edges of a row, and of a tile of those.")
+        with scope.block(f"for {scope.bind(stmt.k, POSITION, Printed(''))} in range({begin}, {end})"):
+            self.body(stmt.body)
+
+    def _walk_of_each(self, stmt: Edges) -> None:
+        """A step takes the next edge of every position of a tile."""
+        scope = self.scope
+        begin, end, longest = (scope.names.derived(stmt.csr, what) for what in ("begin", "end", "longest"))
+        step, before = scope.fresh(stmt.k, "step"), scope.axes
+        with scope.block(f"for {step} in range(0, {longest})"):
+            scope.axes = (ROWS, WALK)
+            k = scope.bind(stmt.k, POSITION, Printed("", frozenset(["rows", "edges"]), ranked=True))
+            scope.w.line(f"{k} = {begin} + {step}")
+            scope.w.line(f"walk_ok = edge_ok & ({k} < {end})")
+            self.body(stmt.body)
+            scope.axes = before
 
     def _walk(self, k: str, csr: str, body: tuple[Stmt, ...]) -> None:
         """A step takes the next K edges of every row."""
@@ -196,10 +243,11 @@ class Printer:
         begin, end = names.derived(csr, "begin"), names.derived(csr, "end")
         longest = names.derived(csr, "longest")
         positions = Printed("", frozenset(["rows", "edges"]), ranked=True)
+        each = "[:, None]" if csr in self.of_rows else ""
         with scope.block(f"for step in range(0, {longest}, K)"), scope.under(EDGES):
             text = scope.bind(k, POSITION, positions)
-            scope.w.line(f"{text} = {begin}[:, None] + (step + tl.arange(0, K))[None, :]")
-            scope.w.line(f"edge_ok = {text} < {end}[:, None]")
+            scope.w.line(f"{text} = {begin}{each} + (step + tl.arange(0, K))[None, :]")
+            scope.w.line(f"edge_ok = {text} < {end}{each}")
             self.body(body)
 
     # ------------------------------------------------------------ products

@@ -31,7 +31,7 @@ GW_INLINE V gw_polynomial(V x, T first, Rest... rest) {
 template <class V>
 GW_INLINE V gw_power(gw_ints<V> n) {
   constexpr int bias = gw_is_single<V> ? 127 : 1023, place = gw_is_single<V> ? 23 : 52;
-  return gw_of_bits<V>((gw_ints<V>)((gw_naturals<V>)(n + bias) << place));
+  return gw_of_bits<V>((gw_ints<V>)(((gw_naturals<V>)n + bias) << place));
 }
 
 // 2^n * e^r with x = n ln 2 + r; overflows to inf, underflows gradually, keeps NaN
@@ -56,7 +56,7 @@ GW_INLINE V gw_exp(V x) {
                       0.00019841269864380513, 0.0013888888918939168, 0.0083333333333297926, 0.041666666666620639,
                       0.16666666666666669, 0.5);
   p = gw_fma(p * r, r, r) + gw_const<V>(1);
-  const gw_ints<V> exponent = gw_bits_of(shifted) - gw_bits_of(shift);
+  const gw_ints<V> exponent = gw_difference(gw_bits_of(shifted), gw_bits_of(shift));
   const gw_ints<V> half = exponent >> 1;
   return p * gw_power<V>(half) * gw_power<V>(exponent - half);
 }
@@ -87,8 +87,7 @@ GW_INLINE V gw_log(V x) {
     const V s = f / (f + gw_const<V>(2)), z = s * s;
     const V r = z * gw_polynomial(z, 0.13086767009995384, 0.13268759668555402, 0.1538624020581371, 0.18181795630884748,
                                   0.2222222239180047, 0.2857142857080323, 0.4000000000000088, 0.6666666666666666);
-    y = n * gw_const<V>(0.693147180369123816490) +
-        (f - (s * (f - r) - n * gw_const<V>(1.90821492927058770002e-10)));
+    y = n * gw_const<V>(0.693147180369123816490) + (f - (s * (f - r) - n * gw_const<V>(1.90821492927058770002e-10)));
   }
   const V infinity = gw_const<V>((T)INFINITY);
   const V beyond = gw_select(x == V{}, -infinity, gw_select(x != x, x, gw_const<V>((T)NAN)));
@@ -118,7 +117,7 @@ GW_INLINE V gw_expm1_wide(V x) {
   const V square = r * r;
   const V tail = gw_fma(p, square * r, gw_fma(r, lost, lost));
   const V half = gw_const<V>(0.5) * square;
-  const V scale = gw_power<V>(gw_bits_of(shifted) - gw_bits_of(shift));
+  const V scale = gw_power<V>(gw_difference(gw_bits_of(shifted), gw_bits_of(shift)));
   const V small = r + (half + tail);
   const V other = scale * small + (scale - gw_const<V>(1));
   const V near = gw_select(n == V{}, small, other);
@@ -137,11 +136,11 @@ GW_INLINE V gw_erf_wide(V x) {
   // 1 - e^(-a^2) q(t), t = 1 / (1 + a / 2); beyond 6 that is 1
   const V capped = gw_select(a > gw_const<V>(6), gw_const<V>(6), a);
   const V t = one / gw_fma(capped, gw_const<V>(0.5), one);
-  const V q = gw_polynomial(t, -0.07440021243346044, 0.5535022023245029, -1.8535316382081848, 3.6426059404027527,
-                            -4.583844406614994, 3.799359906028882, -2.1298439188930316, 0.9210072415249974,
-                            -0.3377317752090611, 0.0031605924750990814, -0.011294696331083888, 0.08342915067749279,
-                            0.17661452876291867, 0.24676994208173553, 0.28210194185256204, 0.28209433744603646,
-                            1.273194538411999e-08);
+  const V q =
+      gw_polynomial(t, -0.07440021243346044, 0.5535022023245029, -1.8535316382081848, 3.6426059404027527,
+                    -4.583844406614994, 3.799359906028882, -2.1298439188930316, 0.9210072415249974, -0.3377317752090611,
+                    0.0031605924750990814, -0.011294696331083888, 0.08342915067749279, 0.17661452876291867,
+                    0.24676994208173553, 0.28210194185256204, 0.28209433744603646, 1.273194538411999e-08);
   const V far = one - gw_exp(-(capped * capped)) * q;
   return gw_select(a < one, near, gw_select(x < V{}, -far, far));  // NaN is not below 1, and goes through `far`
 }
@@ -161,7 +160,7 @@ GW_INLINE gw_turned<V> gw_reduced(V x) {
   const V second = first - part;
   const V small = n * gw_const<V>(2.0222662487959506e-21) - ((first - second) - part);
   const V r = second - small;
-  return {r, (second - r) - small, gw_bits_of(shifted) - gw_bits_of(shift)};
+  return {r, (second - r) - small, gw_difference(gw_bits_of(shifted), gw_bits_of(shift))};
 }
 // sin(n pi / 2 + r)
 template <class V>
@@ -204,7 +203,7 @@ GW_INLINE V gw_sin_wide(V x) {
 template <class V>
 GW_INLINE V gw_cos_wide(V x) {
   gw_turned<V> turned = gw_reduced(x);
-  turned.n = turned.n + gw_const<gw_ints<V>>(1);
+  turned.n = gw_sum(turned.n, gw_const<gw_ints<V>>(1));
   return gw_except(gw_has_far_angle(x), gw_wave(turned), [](double at) { return std::cos(at); }, x);
 }
 // through the logarithm, which is enough for what is rounded to a float; without signs, zeros that become large, infinities
@@ -213,8 +212,9 @@ GW_INLINE V gw_pow_of_floats(V x, V y) {
   const V infinity = gw_const<V>(INFINITY), zero{};
   const auto usual = gw_and(gw_and(gw_bits_of(x) >= gw_ints<V>{}, x < infinity),
                             gw_and(gw_abs(y) < infinity, gw_or(x > zero, y > zero)));
-  return gw_except(gw_not(usual), gw_exp(y * gw_log(x)),
-                   [](double a, double b) { return (double)std::pow((float)a, (float)b); }, x, y);
+  return gw_except(
+      gw_not(usual), gw_exp(y * gw_log(x)), [](double a, double b) { return (double)std::pow((float)a, (float)b); }, x,
+      y);
 }
 
 // `function` of doubles, of floats rounded once
@@ -259,8 +259,7 @@ GW_INLINE V gw_tanh(V x) {
   V y;
   if constexpr (gw_is_single<V>) {
     const V t = a * a;
-    const V p =
-        gw_polynomial(t, -0.00609670822f, 0.0209971737f, -0.053850908f, 0.133327697f, -0.333333289f);
+    const V p = gw_polynomial(t, -0.00609670822f, 0.0209971737f, -0.053850908f, 0.133327697f, -0.333333289f);
     const V far = one - two / (gw_exp(two * a) + one);
     y = gw_select(a < gw_const<V>(0.625f), gw_fma(p * t, a, a), far);
   } else {

@@ -1,6 +1,7 @@
 // Folds over lanes: from vectors of parts to one number, and of arrays, element by element.
 #pragma once
 
+#include <graphweave/lanes.h>
 #include <graphweave/pointwise.h>
 
 struct gw_fold_sum {

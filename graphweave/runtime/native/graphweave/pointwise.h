@@ -1,7 +1,7 @@
 // Pointwise operators of numbers and of vectors that C++ has no branch-free, NaN-keeping form of.
 #pragma once
 
-#include <graphweave/lanes.h>
+#include <graphweave/lane_values.h>
 
 // NaN wins, as in torch
 template <class V>

@@ -2,7 +2,7 @@
 // numbers or vectors of them.
 #pragma once
 
-#include <graphweave/lanes.h>
+#include <graphweave/lane_values.h>
 
 // a * b of numbers below 2^32
 template <class V>

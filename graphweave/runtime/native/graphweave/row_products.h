@@ -28,22 +28,6 @@ struct gw_rows_of_tile<T, void> {
   GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + k * width; }
 };
 
-// Where the rows of an operand begin: as listed, or one after the other, which takes one register instead of many.
-template <class T, int WIDTH>
-struct gw_line {
-  T* rows;
-  GW_INLINE_MEMBER T* operator[](int64_t i) const { return rows + i * WIDTH; }
-  GW_INLINE_MEMBER gw_line operator+(int64_t i) const { return {rows + i * WIDTH}; }
-};
-template <int WIDTH, class T, class I>
-GW_INLINE T* const* gw_begins(const gw_rows_of_tile<T, I>&, T* const* list) {
-  return list;
-}
-template <int WIDTH, class T>
-GW_INLINE gw_line<T, WIDTH> gw_begins(const gw_rows_of_tile<T, void>& in_line, T* const*) {
-  return {in_line.rows};
-}
-
 // Whether a matrix of J columns has too few for a vector: it is read as [J, K], a gram is summed as [J, K].
 template <class T, int J>
 constexpr bool gw_is_narrow() {
@@ -55,31 +39,14 @@ GW_INLINE void gw_turn(T* to, const T* from) {
   for (int64_t b = 0; b < B; ++b) gw_transpose<R, C>(to + b * R * C, from + b * R * C);
 }
 
-// Whether results go past the cache: never, if they are added to.
-template <bool ADD>
-struct gw_may_stream {
-  bool streams;
-};
-template <>
-struct gw_may_stream<true> {
-  static constexpr bool streams = false;
-};
-template <bool ADD>
-GW_INLINE gw_may_stream<ADD> gw_past(bool streams) {
-  if constexpr (ADD)
-    return {};
-  else
-    return {streams};
-}
-
 // Rows of one block of columns: the operand of a product.
-template <class T, class Begins, class X, class Out, bool ADD, int B, int K, int J, int MOST>
-struct gw_times : gw_may_stream<ADD> {
-  Begins x;
+template <class T, class X, class Out, int B, int K, int J, int MOST>
+struct gw_times {
+  const T* const* x;
   T* const* out;
   int64_t from, into;
   const T* w;
-  bool fetches_no_result;
+  bool streams, fetches_no_result;
   X rows;
   Out results;
   int64_t known;  // positions from the tile's first on
@@ -91,7 +58,7 @@ struct gw_times : gw_may_stream<ADD> {
   GW_INLINE_MEMBER const T* begun(int64_t i) const { return to(i); }
   GW_INLINE_MEMBER gw_times below(int64_t i) const {
     gw_times op = *this;
-    op.x = x + i;
+    op.x += i;
     op.out += i;
     return op;
   }
@@ -120,19 +87,17 @@ template <int B, int K, int J, int MOST, bool ADD, class T, class X, class Out>
 GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known, bool streams) {
   constexpr bool lines = J * sizeof(T) % 64 == 0;  // of the cache
   constexpr bool stages = !lines && B * J * sizeof(T) % 64 == 0 && B * J * sizeof(T) <= gw_staged_up_to;
-  const T* from[X::listed ? MOST : 1];
+  const T* from[MOST];
   T* into[MOST];
   alignas(64) T stage[stages ? MOST * B * J : 1];
   for (int64_t i = 0; i < n; ++i) {
-    if (X::listed) from[i] = x.row(i, B * K);
+    from[i] = x.row(i, B * K);
     into[i] = stages && streams ? stage + i * B * J : out.row(i, B * J);
   }
-  const auto begins = gw_begins<B * K>(x, from);
-  const gw_may_stream<ADD> past = gw_past<ADD>(lines && streams);
   for (int64_t b = 0; b < B; ++b)
     gw_rows_times<!ADD && gw_is_narrow<T, J>(), ADD, K, J, T>(
-        gw_times<T, decltype(gw_begins<B * K>(x, from)), X, Out, ADD, B, K, J, MOST>{
-            past, begins, into, b * K, b * J, w + b * K * J, ADD || ((lines || stages) && streams), x, out, known},
+        gw_times<T, X, Out, B, K, J, MOST>{from, into, b * K, b * J, w + b * K * J, lines && streams,
+                                           ADD || ((lines || stages) && streams), x, out, known},
         n);
   if (stages && streams)
     for (int64_t i = 0; i < n; ++i) gw_stream(out.row(i, B * J), into[i], B * J * sizeof(T));

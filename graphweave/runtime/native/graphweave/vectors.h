@@ -60,22 +60,20 @@ GW_INLINE float gw_fma(int32_t a, int32_t b, float c) {
   return gw_madd(gw_float(a & ~0xffff), gw_float(b & ~0xffff), low);
 }
 #if defined(__AVX512BF16__) && defined(__AVX512VL__)
-#define GW_PAIRS(width, half, raw, call)                                                           \
-  GW_INLINE gw_vector<float, width>::type gw_fma(gw_vector<int32_t, width>::type a,                \
-                                                 gw_vector<int32_t, width>::type b,                \
-                                                 gw_vector<float, width>::type c) {                \
-    return (gw_vector<float, width>::type)call((raw)c, (half)a, (half)b);                          \
+#define GW_PAIRS(width, half, raw, call)                                                                               \
+  GW_INLINE gw_vector<float, width>::type gw_fma(gw_vector<int32_t, width>::type a, gw_vector<int32_t, width>::type b, \
+                                                 gw_vector<float, width>::type c) {                                    \
+    return (gw_vector<float, width>::type)call((raw)c, (half)a, (half)b);                                              \
   }
 GW_PAIRS(4, __m128bh, __m128, _mm_dpbf16_ps)
 GW_PAIRS(8, __m256bh, __m256, _mm256_dpbf16_ps)
 GW_PAIRS(16, __m512bh, __m512, _mm512_dpbf16_ps)
 #else
-#define GW_PAIRS(width)                                                                            \
-  GW_INLINE gw_vector<float, width>::type gw_fma(gw_vector<int32_t, width>::type a,                \
-                                                 gw_vector<int32_t, width>::type b,                \
-                                                 gw_vector<float, width>::type c) {                \
-    typedef gw_vector<float, width>::type V;                                                       \
-    return gw_fma((V)(a & ~0xffff), (V)(b & ~0xffff), gw_fma((V)(a << 16), (V)(b << 16), c));      \
+#define GW_PAIRS(width)                                                                                                \
+  GW_INLINE gw_vector<float, width>::type gw_fma(gw_vector<int32_t, width>::type a, gw_vector<int32_t, width>::type b, \
+                                                 gw_vector<float, width>::type c) {                                    \
+    typedef gw_vector<float, width>::type V;                                                                           \
+    return gw_fma((V)(a & ~0xffff), (V)(b & ~0xffff), gw_fma((V)(a << 16), (V)(b << 16), c));                          \
   }
 GW_PAIRS(4)
 GW_PAIRS(8)
