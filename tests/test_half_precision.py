@@ -12,6 +12,7 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
+import graphweave.ops as ops
 from bench.check import Result, error_against
 from graphweave.runtime.triton_kernel import interpreted
 from tests.support import AWKWARD, by_default, features, needs_float16, random_graph
@@ -62,6 +63,41 @@ def test_as_exact_as_eager(name: str, dtype: torch.dtype) -> None:
         assert ours <= max(4 * eager, 8 * rounding(dtype)), f"{graph.name}: {ours:.2g}, eager {eager:.2g}"
     counted = graphweave.counters()
     assert counted["eager_fallbacks"] == 0 and (counted["kernel_launches"] > 0 or counted["fallback_calls"] > 0)
+
+
+class Relational(nn.Module):
+    """Each edge multiplies its source by the matrix of its type: relu(x[src] W[type] + b), summed at dst."""
+
+    def __init__(self, types: int, k: int, j: int) -> None:
+        super().__init__()
+        self.types, self.bias = types, nn.Parameter(torch.randn(j))
+        self.weight = nn.Parameter(torch.randn(types, k, j) / k**0.5)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        src, dst = edge_index
+        kind = (src + dst) % self.types
+        messages = torch.relu(ops.gather_mm(x[src], self.weight, idx_b=kind) + self.bias)
+        return torch.zeros_like(x[:, :1]).expand(-1, messages.shape[1]).index_add(0, dst, messages)
+
+
+@pytest.mark.parametrize("door", ["graphweave.compile", "torch.compile"])
+@pytest.mark.parametrize("dtype", ROUNDING)
+def test_products_by_type(dtype: torch.dtype, door: str) -> None:
+    """Kernels multiply them, forward and backward, as explain tells."""
+    needs_float16(dtype)
+    torch.manual_seed(0)
+    layer, graph = Relational(3, 20, 12).to(dtype), AWKWARD[7]
+    wide, x = copy.deepcopy(layer).double(), features(graph.num_nodes, 20).to(dtype)
+    compiled = graphweave.compile(layer) if door == "graphweave.compile" else torch.compile(layer, backend="graphweave")
+    exact = run(wide, wide, x.double(), graph.edge_index)
+    ours = error_against(run(compiled, layer, x, graph.edge_index), exact)
+    eager = error_against(run(layer, layer, x, graph.edge_index), exact)
+    assert ours <= max(2 * eager, 4 * rounding(dtype)), f"{ours:.2g}, eager {eager:.2g}"
+    assert graphweave.counters()["kernel_launches"] > 0 == graphweave.counters()["eager_fallbacks"]
+    if door == "graphweave.compile" and dtype is torch.bfloat16:
+        told = graphweave.explain(layer, x.requires_grad_(), graph.edge_index)
+        assert not any(g.products or g.fallbacks for g in told.graphs)
+        assert sum("matrix product" in k.does for g in told.graphs for k in g.kernels) >= 2
 
 
 def test_messages_are_read_in_kernels() -> None:

@@ -101,7 +101,7 @@ class _Grouping:
         options: Options,
     ) -> None:  # fmt: skip
         self.program, self.products = program, products
-        self.own_matrices, self.apart = options.own_matrices, apart(program, options)
+        self.reads_matrices, self.apart = options.typed_operand is not None, apart(program, options)
         self.stored = demanded | given
         self.groups: list[Group] = []
         self.group_of: dict[Ref, int] = {}
@@ -317,7 +317,7 @@ class _Grouping:
     def _matrix(self, ref: Ref) -> frozenset[Ref]:
         """The matrices by which `ref` multiplies, where kernels read these from memory alone."""
         node = self.program.nodes[ref]
-        if self.own_matrices or not isinstance(node, MatMul) or node.map is None:
+        if not self.reads_matrices or not isinstance(node, MatMul) or node.map is None:
             return frozenset()
         return frozenset([matrices(self.program, node.w).w])
 

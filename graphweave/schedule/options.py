@@ -25,8 +25,8 @@ class Options:
     whose arrays together have at most `tile_bytes`.
 
     Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
-    than `typed_gram` elements has a kernel of its own. Rows of more than `typed_operand` elements, or of several
-    blocks, are read from memory; so are matrices, unless `own_matrices`. None is no bound.
+    than `typed_gram` elements has a kernel of its own. If there is a bound `typed_operand`, rows of more elements or of
+    several blocks are read from memory, and so are matrices.
 
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
@@ -45,7 +45,6 @@ class Options:
     typed_width: int | None = WIDEST
     typed_gram: int | None = None
     typed_operand: int | None = None
-    own_matrices: bool = True
     target: Target = "cpp"
     device: str = "cpu"
 
@@ -58,5 +57,5 @@ def options_for(target: Target, device: str = "cpu") -> Options:
         return Options()
     return Options(
         stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
-        typed_operand=256, own_matrices=False, target=target, device=device,
+        typed_operand=256, target=target, device=device,
     )  # fmt: skip

@@ -266,6 +266,7 @@ int main() {
   check_width<16>();
   check_width<most>();
   check_tails<double, most / 8>();
+  check_tails<double, most / 4>();  // beside floats, of which a vector has twice as many
   check_tails<int64_t, most / 8>();
   check_tails<int8_t, most / 4>();
   check_choices<double, most / 8>();

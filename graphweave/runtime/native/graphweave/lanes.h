@@ -109,7 +109,7 @@ GW_INLINE gw_vec<T, W> gw_load_numbers(const T* p) {
   } else if constexpr (K * sizeof(T) % 16 == 0 && (K == W / 2 || K == W / 4)) {
     return gw_joined(gw_load_numbers<W / 2, K>(p), gw_vec<T, W / 2>{});
 #if defined(GW_MASKED_MEMORY)
-  } else if constexpr (sizeof(T) * W >= 16) {
+  } else if constexpr (sizeof(T) * W >= 16 && sizeof(T) * W <= 64) {
     return (gw_vec<T, W>)gw_first_of<sizeof(T), W, K>(p);
 #endif
   } else if constexpr (W <= 2) {
@@ -129,7 +129,7 @@ GW_INLINE void gw_store_numbers(T* p, V v) {
 #pragma GCC unroll 4
     for (int i = 0; i < K; ++i) p[i] = v[i];
 #if defined(GW_MASKED_MEMORY)
-  } else if constexpr (sizeof v >= 16) {
+  } else if constexpr (sizeof v >= 16 && sizeof v <= 64) {
     gw_put_first<sizeof(T), K>(p, v);
 #endif
   } else if constexpr (W <= 2) {
