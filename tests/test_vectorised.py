@@ -61,7 +61,7 @@ SAMPLE = {
     "spmm_max_64": spmm(64, Fold.max),
     "sddmm_33_f64": sddmm(33, Fold.sum, DType.f64),
     "attention_4_16": attention(4, 16),
-    "online_2_33": online_attention(2, 33),
+    "online_2_32": online_attention(2, 32),
     "totals_31": totals(31),
     "masks_64": parse(MASKS.replace("WIDTH", "64")),
     "masks_31": parse(MASKS.replace("WIDTH", "31")),
