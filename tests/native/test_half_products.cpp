@@ -16,12 +16,14 @@ static float rounded(X x) {
 }
 
 static void near(float got, double want, double size, const char* what, int rows, int k, int j) {
-  CHECK(std::abs(got - want) <= 4e-6 * size + 1e-30, "%s of %d rows, %d x %d: %.9g, expected %.9g", what, rows, k, j, got, want);
+  CHECK(std::abs(got - want) <= 4e-6 * size + 1e-30, "%s of %d rows, %d x %d: %.9g, expected %.9g", what, rows, k, j,
+        got, want);
 }
 
 template <class H, int B, int K, int J, bool TRANSPOSED, class X, class W, class Out>
 static void check_tile(int n) {
-  Numbers<float> xs(n * B * K, 1), ys(n * B * J, 2), ws(B * K * J, 3), adds(n * B * J, 4), gram(B * K * J, 5), before(B * K * J, 5);
+  Numbers<float> xs(n * B * K, 1), ys(n * B * J, 2), ws(B * K * J, 3), adds(n * B * J, 4), gram(B * K * J, 5),
+      before(B * K * J, 5);
   std::vector<X> x(n * B * K), y(n * B * J);
   std::vector<W> w(B * K * J);
   std::vector<Out> out(n * B * J), plain(n * B * J), add(n * B * J);
