@@ -139,7 +139,8 @@ def test_programs_meet_every_rule() -> None:
     met: Counter[str] = Counter()
     for number in range(150):
         met.update(rule for rule, _, _ in every_site(random_layers(number, moves=MOST).joint().program)[1])
-    assert met.keys() == {*RULES, "compact"}
+    of_half_precision = {"narrow-early"}  # which these layers have none of: tests/rewrite_cases.py
+    assert met.keys() == {*RULES, "compact"} - of_half_precision
 
 
 @pytest.mark.slow

@@ -208,6 +208,8 @@ class _Line:
                 return self.member(DType, self.word("an element type"))
             case "int":
                 return self.integer()
+            case "bool":
+                return self.value()
             case _:
                 return self.name()
 
