@@ -14,6 +14,7 @@ import os
 import shutil
 import tempfile
 import time
+from collections import defaultdict
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -222,19 +223,24 @@ def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
 
     Returns the bytes that are left.
     """
-    entries: list[tuple[float, int, Path]] = []
-    for path in folder.glob("*.so"):
-        try:
-            entries.append((path.stat().st_mtime, _bytes_of(path), path))
-        except FileNotFoundError:
-            continue  # another process is evicting too
-    total = sum(size for _, size, _ in entries)
-    for _, size, path in sorted(entries):
+    used: dict[str, float] = {}
+    sizes: dict[str, int] = defaultdict(int)  # of libraries and their texts, by key
+    with os.scandir(folder) as files:  # a full cache has 200,000 of them: no path is made of each
+        for file in files:
+            key, _, suffix = file.name.rpartition(".")
+            if suffix in ("so", "cpp"):
+                with suppress(FileNotFoundError):  # another process is evicting too
+                    found = file.stat()
+                    sizes[key] += found.st_size
+                    if suffix == "so":
+                        used[key] = found.st_mtime
+    total = sum(sizes[key] for key in used)
+    for key in sorted(used, key=lambda key: (used[key], key)):
         if total <= bound:
             break
-        if path == keep:
+        if keep is not None and key == keep.stem:
             continue
         for suffix in (".so", ".sha256", ".cpp", ".lock"):
-            path.with_suffix(suffix).unlink(missing_ok=True)
-        total -= size
+            (folder / (key + suffix)).unlink(missing_ok=True)
+        total -= sizes[key]
     return total
