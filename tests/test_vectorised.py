@@ -78,7 +78,7 @@ def test_no_loop_over_lanes_computes_number_by_number(name: str, tmp_path: Path)
 
 
 def test_a_loop_of_numbers_is_found(tmp_path: Path) -> None:
-    """As a compiler leaves it that cannot make vectors of it: each number needs the one before."""
+    """Each number needs the one before, so no compiler makes vectors of the loop."""
     text = """#include <graphweave/base.h>
 extern "C" void chain(float* x) {
   for (int64_t c = 0; c < 64; ++c) {

@@ -17,7 +17,8 @@ from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.schedule.regions import Region
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
-"""Of the largest element: sums run in another order, and eager mode rounds to half precision at every step between."""
+"""Differences allowed, as parts of the largest element: sums run in another order, and eager mode rounds to half
+precision at every step between."""
 
 
 def check_step(

@@ -41,7 +41,7 @@ PARTS = 512
 _WIDE = 512  # bytes of a row of which programs take few at a time
 
 PIECES_BYTES = 64 << 20
-"""Of the sums that the pieces of rows leave, about."""
+"""The sums that the pieces of rows leave take about so much."""
 
 _FOLDS: dict[Fold, Callable[..., Tensor]] = {
     Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,

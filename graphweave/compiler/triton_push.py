@@ -23,7 +23,7 @@ BLOCK = 256
 """Edges of a block, at least: of fewer hardly two share a type, of more a small graph has few blocks."""
 
 BLOCKS = 1024
-"""Of a push, at most."""
+"""A push has at most so many blocks."""
 
 PIECE = 256
 """Edges from which a row may be cut into pieces."""

@@ -19,7 +19,7 @@ from graphweave.runtime.push_tables import PushTables
 from graphweave.runtime.typed_pieces import TypedPieces, typed_pieces
 
 BLOCK_BYTES = 1 << 19
-"""Of the rows of the result that one block adds to: a quarter of a second-level cache."""
+"""The rows of the result that one block adds to take so much: a quarter of a second-level cache."""
 
 BLOCKS = 32
 """Blocks there are at least, to be shared out among threads; fewer where each would have less than `BLOCK_EDGES`."""
@@ -41,7 +41,7 @@ def num_blocks(edges: int, rows: int, row_bytes: int) -> int:
 
 
 def typed_blocks(types: Index, rows: Index, most: int, wide: bool = False) -> TypedBlocks:
-    """Of edges with a type and a row each, for at most `most` blocks of about equal rows + edges."""
+    """The tables of edges with a type and a row each, for at most `most` blocks of about equal rows + edges."""
     key = "typed_blocks", types.key, rows.key, most, wide
     tensors = types.values, rows.values
     return cast(TypedBlocks, formats.cached(key, tensors, lambda: _build(types, rows, most, wide)))

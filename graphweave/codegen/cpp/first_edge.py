@@ -27,7 +27,7 @@ class FirstEdge:
 
 
 def first_edge(body: Sequence[Stmt], arrays: Mapping[str, Array]) -> FirstEdge | None:
-    """Of a statement that fills an array's row with zeros, and the walk over a position's edges that follows it."""
+    """What the first edge sets, where `body` begins with zeros for an array's row and a walk that adds to it."""
     match body:
         case (Lanes(_, (Store(array, (Var(row), *_), Lit(0)),)) as zero, Edges(row=of, tile=None) as walk, *_) if (
             row == of and arrays[array].has_rows

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.names import ctype
-from graphweave.codegen.cpp.native import HALVES
-from graphweave.codegen.cpp.operands import array_of, length, matrix, rows_of
+from graphweave.codegen.cpp.operands import adds, array_of, extents, length, matrix, rows_of
 from graphweave.core.types import HALF, DType
 from graphweave.ir.loop.nodes import Alloc, Kernel, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
@@ -38,7 +37,7 @@ def packed(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
     for stmt in _products(kernel):
         dtype = half_of(stmt, arrays)
         if dtype is not None:
-            k, j = _extents(stmt, arrays)
+            k, j = extents(stmt, arrays)
             elements = stmt.blocks * -(-k // _PER[dtype]) * max(j, _FEWEST)
             found[_packed_name(stmt)] = Alloc(_packed_name(stmt), _ELEMENT[dtype], (elements,), None)
     return list(found.values())
@@ -67,14 +66,12 @@ def pack_for_row(p: Printer, tiles: Tiles, first: str) -> None:
 
 def print_half(p: Printer, stmt: TileMatMul | TileGram, half: DType) -> None:
     tile = stmt.tile
-    p.scope.headers.update(("half_products", HALVES[half]))
-    other = stmt.out if isinstance(stmt, TileMatMul) else stmt.y
-    extents = (p.scope.arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, other))
-    template = ", ".join(map(str, (ctype(half), stmt.blocks, *extents, p.tiles[tile])))
+    p.scope.headers.add("half_products")
+    template = ", ".join(map(str, (ctype(half), stmt.blocks, *extents(stmt, p.scope.arrays), p.tiles[tile])))
     x, n = rows_of(p, stmt.x, tile, "const "), length(p, tile)
     if isinstance(stmt, TileGram):
-        y, add = rows_of(p, stmt.y, tile, "const "), f"{p.scope.names.of(tile)} > 0" if stmt.out in p.sums else "true"
-        p.w.line(f"gw_half_gram<{template}>({p.scope.names.of(stmt.out)}, {x}, {y}, {n}, {add});")
+        y = rows_of(p, stmt.y, tile, "const ")
+        p.w.line(f"gw_half_gram<{template}>({p.scope.names.of(stmt.out)}, {x}, {y}, {n}, {adds(p, stmt)});")
         return
     if _packed_name(stmt) not in p.packed:
         _pack(p, stmt)
@@ -87,20 +84,13 @@ def print_half(p: Printer, stmt: TileMatMul | TileGram, half: DType) -> None:
 def _pack(p: Printer, stmt: TileMatMul) -> None:
     half = half_of(stmt, p.scope.arrays)
     assert half is not None
-    p.scope.headers.update(("half_products", HALVES[half]))
-    k, j = _extents(stmt, p.scope.arrays)
+    k, j = extents(stmt, p.scope.arrays)
     template = ", ".join((ctype(half), str(stmt.blocks), str(k), str(j), str(stmt.transposed).lower()))
     p.w.line(f"gw_pack_matrices<{template}>({p.scope.names.of(_packed_name(stmt))}, {matrix(p, stmt)});")
 
 
 def _products(kernel: Kernel) -> Iterator[TileMatMul]:
     return (stmt for stmt in statements(kernel.body) if isinstance(stmt, TileMatMul))
-
-
-def _extents(stmt: TileMatMul, arrays: Mapping[str, Array]) -> tuple[int, int]:
-    """Rows and columns of one matrix."""
-    k, j = (arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
-    return k, j
 
 
 def _packed_name(stmt: TileMatMul) -> str:

@@ -117,7 +117,7 @@ class Vector:
     # ------------------------------------------------------------ memory
 
     def _template(self, array: str, index: tuple[Expr, ...]) -> str:
-        """Of a whole array that is padded, lanes that are not there are loaded and stored too: what is stored in part
+        """The lanes to load or store. In a whole array that is padded they are all: what is stored in part
         would have to reach the cache before it could be loaded again."""
         return self.width if self.rest is None or self.is_whole(array, index) else f"{self.width}, {self.rest}"
 

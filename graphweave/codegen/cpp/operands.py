@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.names import ctype
-from graphweave.ir.loop.nodes import Place, Rows, TileMatMul
+from graphweave.ir.loop.nodes import Place, Rows, TileGram, TileMatMul
 
 if TYPE_CHECKING:
     from graphweave.codegen.cpp.stmt import Printer
@@ -13,6 +15,18 @@ if TYPE_CHECKING:
 
 def array_of(place: Place) -> str:
     return place.buffer if isinstance(place, Rows) else place
+
+
+def extents(stmt: TileMatMul | TileGram, arrays: Mapping[str, Array]) -> tuple[int, int]:
+    """Rows and columns of one matrix of the product, or of one gram."""
+    other = stmt.out if isinstance(stmt, TileMatMul) else stmt.y
+    k, j = (arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, other))
+    return k, j
+
+
+def adds(p: Printer, gram: TileGram) -> str:
+    """Whether a tile's gram is added to what is there: the first tile of a row sets a sum of its own."""
+    return f"{p.scope.names.of(gram.tile)} > 0" if gram.out in p.sums else "true"
 
 
 def pointer(p: Printer, place: Place, tile: str) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.half_products import half_of, print_half
 from graphweave.codegen.cpp.names import ctype
-from graphweave.codegen.cpp.operands import array_of, length, matrix, pointer, rows_of
+from graphweave.codegen.cpp.operands import adds, array_of, extents, length, matrix, pointer, rows_of
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Alloc, Buffer, Kernel, Place, Rows, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
@@ -73,7 +73,7 @@ def declare_turned(p: Printer, stmt: Tiles) -> None:
 def turn(p: Printer, stmt: Tiles, first: str) -> None:
     """In the row's first tile: the matrices of its products, turned over."""
     for name, s in _turned_in(p, stmt).items():
-        k, j = (_numel(p, place) // s.blocks for place in (s.x, s.out))
+        k, j = extents(s, p.scope.arrays)
         r, c = (j, k) if s.transposed else (k, j)
         p.w.line(f"if ({first}) gw_turn<{s.blocks}, {r}, {c}>({p.scope.names.of(name)}, {matrix(p, s)});")
 
@@ -90,7 +90,7 @@ def _print_plain(
     p: Printer, function: str, stmt: TileMatMul | TileGram, arrays: tuple[Place, ...], wide: tuple[Place, Place]
 ) -> None:
     """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
-    extents = ", ".join(str(_numel(p, array)) for array in wide)
+    template = ", ".join(str(_numel(p, array)) for array in wide)
     pointers = [
         matrix(p, stmt) if isinstance(stmt, TileMatMul) and array == stmt.w else pointer(p, array, stmt.tile)
         for array in arrays
@@ -98,7 +98,7 @@ def _print_plain(
     p.scope.headers.add("products")
     given = [*pointers, length(p, stmt.tile)]
     given += [p.scope.names.derived(b.name, "streams") for b in p.streamed if b.name == arrays[0]]
-    p.w.line(f"{function}<{extents}>({', '.join(given)});")
+    p.w.line(f"{function}<{template}>({', '.join(given)});")
 
 
 def multiplied(kernel: Kernel) -> list[Buffer]:
@@ -115,18 +115,16 @@ def _print_by_rows(p: Printer, stmt: TileMatMul | TileGram) -> None:
     names, tile = p.scope.names, stmt.tile
     p.scope.headers.add("row_products")
     other = stmt.out if isinstance(stmt, TileMatMul) else stmt.y
-    extents = stmt.blocks, *(_numel(p, place) // stmt.blocks for place in (stmt.x, other)), p.tiles[tile]
     x, n = rows_of(p, stmt.x, tile, "const "), length(p, tile)
     shifted = any(isinstance(place, Rows) and place.shift is not None for place in (stmt.x, other))
     if tile not in p.csr_of:
         raise IRError("a product of a tile of rows multiplies by one matrix, as it lies.")
     limit = names.derived(p.csr_of[tile], "end" if shifted else "positions")
     known = f"{limit} - {names.derived(tile, 'begin')}"
-    template = ", ".join(map(str, extents))
+    template = ", ".join(map(str, (stmt.blocks, *extents(stmt, p.scope.arrays), p.tiles[tile])))
     if isinstance(stmt, TileGram):
         y = rows_of(p, stmt.y, tile, "const ")
-        add = f"{names.of(tile)} > 0" if stmt.out in p.sums else "true"
-        p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {add});")
+        p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {adds(p, stmt)});")
         return
     if isinstance(stmt.add, str):
         raise IRError("a product that is added to other rows finds them, and its own, one after the other.")
@@ -159,6 +157,6 @@ def _turns(stmt: TileMatMul, arrays: Mapping[str, Array]) -> bool:
     """Whether the matrix lies otherwise than it is read; one of one row or column lies in both ways."""
     if half_of(stmt, arrays) is not None:
         return False
-    k, j = (arrays[array_of(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
+    k, j = extents(stmt, arrays)
     narrow = stmt.add is None and j * arrays[stmt.w].dtype.itemsize < _VECTOR
     return stmt.transposed != narrow and k > 1 and j > 1

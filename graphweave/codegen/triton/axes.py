@@ -34,7 +34,7 @@ Axes: TypeAlias = tuple[Axis, ...]
 ROWS = Axis("rows", "R", mask="row_ok")
 EDGES = Axis("edges", "K", mask="edge_ok")
 WALK = Axis("edges", "K", mask="walk_ok")
-"""Of positions that each walk edges of their own, those that have one left."""
+"""Positions walk edges of their own: those are masked that have none left."""
 
 
 def power_of_two(n: int) -> int:

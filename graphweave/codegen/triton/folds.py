@@ -48,7 +48,7 @@ class FoldProgram:
 
     @property
     def programs(self) -> int:
-        """Of one row."""
+        """How many there are for one row."""
         return -(-self.width // FOLDED)
 
 

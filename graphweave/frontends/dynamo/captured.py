@@ -99,12 +99,10 @@ class Captured:
         if inside_a_transform():
             transformed(name_of(self._target))
             return self._target(*args, **kwargs)
-        return self._turns.take(self._said, args, kwargs)
+        return self._turns.take(self._with_stand_ins if self._traced else self._said, args, kwargs)
 
     def _said(self, *args: Any, **kwargs: Any) -> Any:
         """A first call compiles, and says so on a terminal where that takes long."""
-        if self._traced:
-            return self._with_stand_ins(*args, **kwargs)
         with told(f"compiling {name_of(self._target)}"):
             return self._with_stand_ins(*args, **kwargs)
 
