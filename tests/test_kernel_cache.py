@@ -16,7 +16,7 @@ from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import CacheError, CompileError
 from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache
-from graphweave.runtime.launch import uniform_chunks
+from graphweave.runtime.launch import Work, uniform_chunks
 from graphweave.runtime.toolchain import toolchain
 
 
@@ -32,7 +32,7 @@ def text_adding(n: int) -> str:
 
 def run(n: int) -> int:
     out = torch.zeros(1, dtype=torch.int64)
-    kernel_cache.load(text_adding(n), "add")([out.data_ptr()], [1000], uniform_chunks(1, 1), 1)
+    kernel_cache.load(text_adding(n), "add")([out.data_ptr()], [1000], uniform_chunks(1, Work()), 1)
     return int(out)
 
 

@@ -14,7 +14,7 @@ import torch
 from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache, toolchain
-from graphweave.runtime.launch import CHUNK_WORK, MAX_CHUNKS, uniform_chunks
+from graphweave.runtime.launch import CHUNK_WORK, MAX_CHUNKS, Work, uniform_chunks
 from tests.sanitizer_support import sanitized
 
 THREADS = """
@@ -45,7 +45,7 @@ def test_kernels_use_the_one_openmp_runtime_that_torch_loaded() -> None:
     before = toolchain.loaded_openmp()  # more than torch's, if another package has brought its own
     kernel = kernel_cache.load(THREADS, "threads")
     used = torch.zeros(2, dtype=torch.int64)
-    kernel([used.data_ptr()], [40, 0], uniform_chunks(2, 1), 2)
+    kernel([used.data_ptr()], [40, 0], uniform_chunks(2, Work()), 2)
     assert used.tolist() == [2 if toolchain.toolchain().openmp else 1, 42]
     assert toolchain.loaded_openmp() == before
     if sys.platform == "linux":
@@ -77,7 +77,7 @@ def test_scratch_failure_is_a_memory_error() -> None:
     kernel = kernel_cache.load(THREADS, "threads")
     used = torch.zeros(2, dtype=torch.int64)
     with pytest.raises(MemoryError, match="threads"):
-        kernel([used.data_ptr()], [40, 1], uniform_chunks(2, 1), 1)
+        kernel([used.data_ptr()], [40, 1], uniform_chunks(2, Work()), 1)
 
 
 @pytest.mark.parametrize("arch", ["x86-64-v3", "x86-64"])
@@ -159,17 +159,20 @@ def test_sanitized_kernels_stop_at_a_bad_access(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2, 31, 1000, 169_343, 50_000_000])
-@pytest.mark.parametrize("work", [0, 1, 33, 64, 100_000])
-def test_uniform_chunks_cover_the_rows(rows: int, work: int) -> None:
+@pytest.mark.parametrize(
+    "work", [Work(0), Work(), Work(33), Work(64, tile=64), Work(448, 1 << 17, tile=64), Work(100_000, tile=16)]
+)
+def test_uniform_chunks_cover_the_rows(rows: int, work: Work) -> None:
     chunks = uniform_chunks(rows, work)
     assert chunks.dtype == torch.int64
     assert chunks[0] == 0
     assert chunks[-1] == rows
+    assert (chunks[1:-1] % work.tile == 0).all()
     sizes = chunks.diff()
     assert 1 <= sizes.numel() <= MAX_CHUNKS
-    assert sizes.max() - sizes.min() <= 1
+    assert sizes.numel() == 1 or sizes.max() - sizes[:-1].min() <= work.tile
     if rows > 0:
         assert sizes.min() >= 1
-    if 1 < sizes.numel() < min(MAX_CHUNKS, rows):
-        assert CHUNK_WORK // 2 < int(sizes.max()) * max(work, 1) <= CHUNK_WORK + work + 1
+    if sizes.numel() > 1:
+        assert (int(sizes.max()) + work.tile) * max(work.row, 1) >= work.chunk
     assert uniform_chunks(rows, work) is chunks

@@ -17,7 +17,7 @@ from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, 
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.runtime import arena, kernel_cache, launch
-from graphweave.runtime.launch import CHUNK_WORK, uniform_chunks
+from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
 from graphweave.runtime.long_rows import PRODUCTS, SUMS, LongRows, Weight
 from graphweave.runtime.threads import num_threads
 
@@ -57,7 +57,7 @@ class DividedRows:
             given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]
             # These kernels read the first of the sizes, and no largest degrees, which are for stashes.
             sizes = [rows] + [0] * (len(kernel.sizes) - 1 + len(kernel.csrs))
-            function(given, sizes, uniform_chunks(rows, CHUNK_WORK), num_threads())
+            function(given, sizes, uniform_chunks(rows, Work(CHUNK_WORK)), num_threads())
             for b in kernel.buffers:
                 if b.fold is not None:
                     FOLDS[b.fold](totals[b.name], mine[b.name], out=totals[b.name])

@@ -10,16 +10,22 @@ from torch import Tensor
 from graphweave.compiler.cpp_divided import DividedRows, weight_of
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
-from graphweave.ir.loop.nodes import Edges, Role, Tiles
+from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program
-from graphweave.runtime import arena
+from graphweave.runtime import arena, launch
 from graphweave.runtime.kernel_cache import load
-from graphweave.runtime.launch import Kernel, uniform_chunks
+from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
 from graphweave.runtime.long_rows import is_long, long_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
+
+_PRODUCTS_A_NUMBER = 16
+"""Multiply-adds of a product of matrices in the time that a number takes to be touched."""
+
+_TOTALS = 32
+"""Numbers that a chunk touches for each number of a total: its part is cleared, added up in cache, and folded."""
 
 
 class CppStep(RegionStep):
@@ -27,11 +33,11 @@ class CppStep(RegionStep):
 
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)
-        self._kernels: dict[bool, Kernel] = {}
+        self._kernels: dict[bool, launch.Kernel] = {}
         self._divided: dict[bool, DividedRows] = {}
         self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
         self._weight = weight_of(plan.lowered.kernel)
-        self._work = max(1, sum(numel(b.shape) for b in plan.lowered.kernel.buffers))
+        self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
         self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
@@ -39,7 +45,7 @@ class CppStep(RegionStep):
     def build(self) -> None:
         self._kernel(wide=False)
 
-    def _kernel(self, wide: bool) -> Kernel:
+    def _kernel(self, wide: bool) -> launch.Kernel:
         if wide not in self._kernels:
             plan = self._wide_plan() if wide else self.plan
             self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
@@ -112,3 +118,26 @@ class CppStep(RegionStep):
             chunks = uniform_chunks(rows[0], self._work)
         arrays = [self._format(f, index, counts, wide) for f in self._formats]
         return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
+
+
+def work_of(kernel: Kernel) -> Work:
+    """What the rows of a kernel without edges cost."""
+    sizes = {b.name: numel(b.shape) for b in kernel.buffers}
+    products = 0
+    for s in statements(kernel.body):
+        match s:
+            case Alloc(name=name, shape=shape):
+                sizes[name] = numel(shape)
+            case TileMatMul(w=matrix):
+                products += sizes[matrix]
+            case TileGram(out=matrix):
+                products += sizes[matrix]
+            case _:
+                pass
+    touched = sum(numel(b.shape) for b in kernel.buffers if b.rows is not None)
+    totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total)
+    return Work(
+        row=max(1, touched + products // _PRODUCTS_A_NUMBER),
+        chunk=max(CHUNK_WORK, _TOTALS * totals),
+        tile=1 if kernel.tile is None else kernel.tile[1],
+    )

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 
@@ -26,7 +27,7 @@ from graphweave.core.counters import bump
 
 MAX_CHUNKS = 256
 CHUNK_WORK = 1 << 14
-"""Elements of work in a uniform chunk: some microseconds, enough to hide handing it to a thread."""
+"""Numbers touched in a uniform chunk, at least: some microseconds, enough to hide handing it to a thread."""
 
 
 @lru_cache(maxsize=256)
@@ -74,13 +75,26 @@ class Kernel:
             )
 
 
-@lru_cache(maxsize=1024)
-def uniform_chunks(num_rows: int, work_per_row: int) -> Tensor:
-    """Row boundaries, int64 `[num_chunks + 1]`, for rows of equal work (elements touched per row).
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a row of a kernel costs, in numbers touched, and what rows are shared out by."""
 
-    About `CHUNK_WORK` elements a chunk, 1 to `MAX_CHUNKS` chunks; no rows make one empty chunk. Cached: do not write.
+    row: int = 1
+    chunk: int = CHUNK_WORK
+    """Of a chunk, at least: with totals, enough that clearing and folding its parts of them is a small share."""
+
+    tile: int = 1
+    """Rows that are worked on together, so that chunks are cut between them."""
+
+
+@lru_cache(maxsize=1024)
+def uniform_chunks(num_rows: int, work: Work) -> Tensor:
+    """Row boundaries, int64 `[num_chunks + 1]`, for rows of equal work.
+
+    About `work.chunk` numbers a chunk, 1 to `MAX_CHUNKS` chunks; no rows make one empty chunk. Cached: do not write.
     """
-    wanted = -(-num_rows * max(work_per_row, 1) // CHUNK_WORK)
-    count = max(1, min(wanted, MAX_CHUNKS, num_rows))
+    tiles = -(-num_rows // work.tile)
+    wanted = num_rows * max(work.row, 1) // work.chunk
+    count = max(1, min(wanted, MAX_CHUNKS, tiles))
     with torch.inference_mode(False):
-        return torch.tensor([num_rows * i // count for i in range(count + 1)], dtype=torch.int64)
+        return torch.tensor([min(tiles * i // count * work.tile, num_rows) for i in range(count + 1)])

@@ -1,0 +1,131 @@
+"""Calls so small that what is not arithmetic counts: models on a graph of Cora's size, and a call with nothing to compute.
+
+    python -m bench.small_graphs [--models gcn sage gin gat] [--repeats 40] [--threads 2] [--out FILE]
+
+2,708 nodes, 10,556 edges, 64 features, 64 hidden, 64 logits, two layers, float32. Training is forward, cross entropy
+over every node (compiled with the model) and backward; inference is the model under `torch.no_grad`. Eager PyTorch and
+graphweave take turns in one process; a turn is as many calls as fill 20 ms, and medians over the turns are compared.
+
+The call with nothing to compute is `x + 0`-like (`x * 2` of eight numbers) with a gradient, against an autograd function
+of one's own that does nothing (`torch.autograd.Function`): forward and backward of each, in microseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import graphweave
+from bench.common import arguments, ratio_table, save, seconds_of
+from bench.graphs import FEATURES, HIDDEN, Workload
+from bench.workloads import MODELS, training_step
+from graphweave.data import rmat
+
+NODES, EDGES = 2_708, 10_556
+"""Cora's."""
+
+TURN_SECONDS = 0.02
+
+DEFAULT_MODELS = ("gcn", "sage", "gin", "gat")
+
+
+def in_turns(calls: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Median seconds of each call; a turn is as many calls as fill TURN_SECONDS."""
+    counts = {}
+    for name, call in calls.items():
+        for _ in range(3):
+            call()
+        counts[name] = max(1, int(TURN_SECONDS / min(seconds_of(call) for _ in range(5))))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(repeats):
+        gc.collect()
+        gc.disable()
+        for name, call in calls.items():
+            taken = seconds_of(lambda call=call, count=counts[name]: [call() for _ in range(count)])
+            times[name].append(taken / counts[name])
+        gc.enable()
+    return {name: median(taken) for name, taken in times.items()}
+
+
+def cora_sized() -> Workload:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(NODES, FEATURES, generator=generator)
+    return Workload(x, rmat(NODES, EDGES, 0), torch.randint(HIDDEN, (NODES,), generator=generator))
+
+
+def of_model(name: str, repeats: int) -> dict[str, dict[str, float]]:
+    """Seconds of a training step and of inference, eager and compiled."""
+    work = cora_sized()
+    torch.manual_seed(0)
+    model = MODELS[name].make(FEATURES)
+    steps = {s: training_step(s, model, compile_loss=True) for s in ("eager", "graphweave")}
+    losses = {s: float(step(work)) for s, step in steps.items()}
+    assert abs(losses["eager"] - losses["graphweave"]) < 1e-4 * abs(losses["eager"]), losses
+    training = in_turns({s: (lambda step=step: step(work)) for s, step in steps.items()}, repeats)
+    compiled = graphweave.compile(model)
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(*work.inputs), model(*work.inputs), rtol=1e-3, atol=1e-4)
+        inference = in_turns(
+            {"eager": lambda: model(*work.inputs), "graphweave": lambda: compiled(*work.inputs)}, repeats
+        )
+    return {"training": training, "inference": inference}
+
+
+class _Nothing(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad * 2
+
+
+def of_nothing(repeats: int) -> dict[str, dict[str, float]]:
+    """Seconds of a call with nothing to compute, forward and backward, and forward alone."""
+    x, ones = torch.randn(8, 1, requires_grad=True), torch.ones(8, 1)
+    compiled = graphweave.compile(lambda x: x * 2)
+
+    def step(function: Callable[[Tensor], Tensor]) -> None:
+        function(x).backward(ones)
+        x.grad = None
+
+    def forward(function: Callable[[Tensor], Tensor]) -> None:
+        with torch.no_grad():
+            function(x)
+
+    functions = {"autograd function": _Nothing.apply, "graphweave": compiled}
+    return {
+        "training": in_turns({n: (lambda f=f: step(f)) for n, f in functions.items()}, repeats),
+        "inference": in_turns({n: (lambda f=f: forward(f)) for n, f in functions.items()}, repeats),
+    }
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(DEFAULT_MODELS))
+    parser.add_argument("--repeats", type=int, default=40)
+    options: argparse.Namespace = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    results = {name: of_model(name, options.repeats) for name in options.models}
+    results["nothing"] = of_nothing(options.repeats)
+    rows = []
+    for name, kinds in results.items():
+        for kind, taken in kinds.items():
+            first, ours = (taken[s] for s in (("autograd function" if name == "nothing" else "eager"), "graphweave"))
+            rows.append([f"{name} {kind}", f"{1e6 * first:.0f}", f"{1e6 * ours:.0f}", f"{first / ours:.2f}x"])
+    ratio_table(
+        f"Cora's size, {options.threads} threads, median", ["", "eager us", "graphweave us", "eager / graphweave"], rows
+    )
+    save(options.out, {"benchmark": "small_graphs", "results": results})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
