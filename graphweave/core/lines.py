@@ -10,7 +10,9 @@ import os
 import re
 import sysconfig
 import tempfile
+import traceback
 from pathlib import Path
+from typing import NamedTuple
 
 CALLED_FROM = " <- "
 """Between the line of a library and the user's own line that called it."""
@@ -46,6 +48,26 @@ def shown_path(path: str) -> str:
         return os.path.relpath(path)
     except ValueError:  # another drive, or a current directory that is gone
         return os.path.basename(path)
+
+
+class RaisedAt(NamedTuple):
+    """A line of a traceback, and the files of the calls inside of it."""
+
+    path: str
+    line: int
+    text: str
+    inside: tuple[str, ...]
+
+
+def raised_at(error: BaseException, outside: tuple[str, ...]) -> RaisedAt | None:
+    """The innermost line of a traceback in a file whose path begins with none of `outside`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    for i in range(len(frames) - 1, -1, -1):
+        frame = frames[i]
+        if not frame.filename.startswith(outside):
+            inside = tuple(f.filename for f in frames[i + 1 :])
+            return RaisedAt(frame.filename, frame.lineno or 0, (frame.line or "").strip(), inside)
+    return None
 
 
 def split_location(location: str) -> tuple[str, str]:

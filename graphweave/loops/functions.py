@@ -10,14 +10,14 @@ from torch.nn import functional
 
 from graphweave.loops.products import dot_prd, linear, outer_prod
 from graphweave.loops.rowwise import of_tensors
-from graphweave.loops.values import HANDLERS, Value
+from graphweave.loops.values import Value
 
 __all__ = ["dot_prd", "linear", "outer_prod"]
 
 
 def _call(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
     anywhere = any(isinstance(x, Value) for x in args)
-    return HANDLERS[name](*args, **kwargs) if anywhere else function(*args, **kwargs)
+    return Value.answers[name](*args, **kwargs) if anywhere else function(*args, **kwargs)
 
 
 def dot_prod(x: Any, y: Any) -> Any:
@@ -68,7 +68,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 def concat(parts: Sequence[Any], dim: int = -1) -> Any:
     """Features one after the other along `dim`."""
     values = any(isinstance(x, Value) for x in parts)
-    return HANDLERS["cat"](parts, dim) if values else torch.cat(list(parts), dim)
+    return Value.answers["cat"](parts, dim) if values else torch.cat(list(parts), dim)
 
 
 def reshape(x: Any, *sizes: Any) -> Any:

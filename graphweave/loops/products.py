@@ -6,6 +6,7 @@ an einsum, which the compiler knows: no row gets a copy of its matrix there.
 
 from __future__ import annotations
 
+import operator
 import string
 from typing import Any
 
@@ -16,7 +17,10 @@ from torch.nn import functional
 from graphweave.core.errors import LoopError
 from graphweave.loops.rowwise import features_at
 from graphweave.loops.scope import Loop
-from graphweave.loops.values import ELEMENTWISE, HANDLERS, Value, aligned, innermost
+from graphweave.loops.values import Value, aligned, innermost, may_gather, meeting
+from graphweave.tensorlike.answers import Handler, unpacked
+from graphweave.tensorlike.equations import terms_of
+from graphweave.tensorlike.pointwise import pointwise
 from graphweave.udf.batch import fix_sizes
 
 
@@ -34,7 +38,8 @@ class Typed(Value):
     def read(self) -> Tensor:
         return self.weight.index_select(0, self.types.tensor())
 
-    def like(self, weight: Tensor) -> Typed:
+    def of(self, weight: Tensor) -> Typed:
+        """Slices of another weight by the same types."""
         return Typed(weight, self.types)
 
 
@@ -106,7 +111,7 @@ def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> Value:
     """[K] by [H, K, M], which is [K] by [K, H * M]."""
     heads, _, width = _shape(weight)
     if isinstance(weight, Typed):
-        wide: Any = weight.like(weight.weight.transpose(1, 2).flatten(2))
+        wide: Any = weight.of(weight.weight.transpose(1, 2).flatten(2))
     elif isinstance(weight, Value):
         wide = Value(weight.tensor(loop).transpose(1, 2).flatten(2), loop)
     else:
@@ -160,8 +165,7 @@ def _mul(x: Any, y: Any) -> Any:
     return _number_by_number(x, y)
 
 
-def _number_by_number(x: Any, y: Any) -> Any:
-    return ELEMENTWISE["elementwise mul"](x, y)
+_number_by_number = pointwise(operator.mul, meeting)
 
 
 def dot_prd(x: Any, y: Any) -> Any:
@@ -173,7 +177,7 @@ def dot_prd(x: Any, y: Any) -> Any:
             f"a dot product of features of shapes {_shape(x)} and {_shape(y)}: expected [..., K] of both."
             " Make their sizes agree."
         )
-    return HANDLERS["sum"](_number_by_number(x, y), -1)
+    return _number_by_number(x, y).sum(-1)
 
 
 def outer_prod(x: Any, y: Any) -> Any:
@@ -234,8 +238,7 @@ def _linear_layer(x: Any, weight: Any, bias: Any = None) -> Value:
 
 
 def _einsum(equation: str, *operands: Any) -> Value:
-    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
-        operands = tuple(operands[0])
+    operands = unpacked(operands)
     loop = innermost(operands)
     whole = _with_rows(equation, tuple(isinstance(x, Value) for x in operands))
     return Value(torch.einsum(whole, *[_data(x, loop) for x in operands]), loop)
@@ -244,15 +247,15 @@ def _einsum(equation: str, *operands: Any) -> Value:
 @torch.compiler.assume_constant_result  # letters: nothing of it belongs into a trace
 def _with_rows(equation: str, values: tuple[bool, ...]) -> str:
     """The equation with a letter for the rows in front of values and of the result."""
-    inputs, arrow, output = equation.replace(" ", "").partition("->")
-    if not arrow:
-        output = "".join(sorted(c for c in set(inputs) if c.isalpha() and inputs.count(c) == 1))
+    inputs, output = terms_of(equation)
     row = next(c for c in reversed(string.ascii_letters) if c not in equation)
-    terms = [row + t if is_value else t for t, is_value in zip(inputs.split(","), values, strict=True)]
+    terms = [row + t if is_value else t for t, is_value in zip(inputs, values, strict=True)]
     return f"{','.join(terms)}->{row}{output}"
 
 
-def register_products() -> None:
-    ELEMENTWISE["elementwise mul"] = ELEMENTWISE["mul"]
-    ELEMENTWISE["mul"] = _mul
-    HANDLERS.update(getitem=_getitem, matmul=_matmul, linear=_linear_layer, einsum=_einsum, dot=dot_prd, vdot=dot_prd)
+_mul_or_gather = may_gather("mul", _mul)
+
+PRODUCTS: dict[str, Handler] = {
+    "mul": _mul_or_gather, "multiply": _mul_or_gather, "getitem": _getitem, "matmul": _matmul,
+    "linear": _linear_layer, "einsum": _einsum, "dot": dot_prd, "vdot": dot_prd,
+}  # fmt: skip

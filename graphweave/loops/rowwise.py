@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,9 +11,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphweave.core.errors import LoopError
-from graphweave.loops.values import ELEMENTWISE, HANDLERS, Value, aligned, innermost, may_gather
-from graphweave.udf.mailbox import constant
-from graphweave.udf.pairs import ROWWISE
+from graphweave.loops.values import Value, may_gather, meeting, together
+from graphweave.tensorlike.answers import Handler, unpacked
+from graphweave.tensorlike.pointwise import pointwise, pointwise_handlers
+from graphweave.tensorlike.views import feature_dim, reshaped, view_handlers
 
 _OPERATORS = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "pow": operator.pow,
@@ -24,29 +25,6 @@ _OPERATORS = {
 
 _REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "all", "any", "logsumexp", "std", "var", "argmax", "argmin")
 _ALONG = ("softmax", "log_softmax", "cumsum", "cumprod", "normalize")
-
-
-def pointwise(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function` of operands whose features broadcast from the right: values, tensors of features, numbers."""
-
-    def handler(*args: Any, **kwargs: Any) -> Any:
-        given = (*args, *kwargs.values())
-        loop = innermost(given)
-        data = {id(x): x.within(loop) for x in given if isinstance(x, Value)}
-        if not any(isinstance(x, Tensor) for x in data.values()):
-            first = next(x for x in given if isinstance(x, Value))
-            data[id(first)] = first.tensor(loop)
-        dims = max(x.dim() for x in data.values() if isinstance(x, Tensor))
-        dims = max([dims, *(x.dim() + 1 for x in given if isinstance(x, Tensor))])
-
-        def operand(x: Any) -> Any:
-            inner = data[id(x)] if isinstance(x, Value) else x
-            return aligned(inner, dims) if isinstance(x, Value) and isinstance(inner, Tensor) else inner
-
-        out = function(*[operand(x) for x in args], **{name: operand(x) for name, x in kwargs.items()})
-        return Value(out, loop)
-
-    return handler
 
 
 def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
@@ -62,21 +40,10 @@ def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return call
 
 
-def dim_of(x: Value, dim: Any, more: int = 0) -> int:
-    """The dim of the tensor that is feature dim `dim`; `more` dims are about to be added."""
-    dim, ndim = constant(dim), x.ndim + more
-    if not isinstance(dim, int) or not -ndim <= dim < ndim:
-        raise LoopError(
-            f"dim {dim} of features of shape {x.shape}: one edge or node has dims {-ndim} to {ndim - 1}."
-            " Choose one of these."
-        )
-    return dim + 1 if dim >= 0 else dim + ndim + 1
-
-
 def _dims_of(x: Value, dim: Any) -> tuple[int, ...]:
     if dim is None:
         return tuple(range(1, x.ndim + 1))
-    return tuple(dim_of(x, d) for d in dim) if isinstance(dim, (tuple, list)) else (dim_of(x, dim),)
+    return tuple(feature_dim(x, d) for d in dim) if isinstance(dim, (tuple, list)) else (feature_dim(x, dim),)
 
 
 def _reduction(name: str) -> Callable[..., Any]:
@@ -103,10 +70,10 @@ def _extreme(name: str) -> Callable[..., Any]:
 
     def handler(x: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
         if not isinstance(x, Value) or isinstance(dim, (Value, Tensor)):
-            return HANDLERS[f"{name}imum"](x, dim)
+            return Value.answers[f"{name}imum"](x, dim)
         if dim is None:
-            return HANDLERS[f"a{name}"](x)
-        values, places = getattr(torch, name)(x.tensor(), dim_of(x, dim), keepdim=keepdim, **kwargs)
+            return Value.answers[f"a{name}"](x)
+        values, places = getattr(torch, name)(x.tensor(), feature_dim(x, dim), keepdim=keepdim, **kwargs)
         return Value(values, x.loop), Value(places, x.loop)
 
     return handler
@@ -115,7 +82,7 @@ def _extreme(name: str) -> Callable[..., Any]:
 def _along(function: Callable[..., Tensor]) -> Callable[..., Any]:
     def handler(x: Value, dim: Any = -1, **kwargs: Any) -> Any:
         kwargs = {name: v for name, v in kwargs.items() if not name.startswith("_")}
-        return Value(function(x.tensor(), dim=dim_of(x, dim), **kwargs), x.loop)
+        return Value(function(x.tensor(), dim=feature_dim(x, dim), **kwargs), x.loop)
 
     return handler
 
@@ -124,70 +91,9 @@ def _norm(x: Value, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Value
     return Value(torch.linalg.vector_norm(x.tensor(), p, _dims_of(x, dim), keepdim=keepdim), x.loop)
 
 
-def _convert(name: str) -> Callable[..., Any]:
-    def handler(x: Value, *args: Any, **kwargs: Any) -> Any:
-        return Value(getattr(x.tensor(), name)(*args, **kwargs), x.loop)
-
-    return handler
-
-
-# ---------------------------------------------------------------- shapes
-
-
-def _sizes(given: tuple[Any, ...]) -> tuple[int, ...]:
-    first = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
-    return tuple(constant(n) for n in first)
-
-
-def _reshape(x: Value, *sizes: Any) -> Value:
-    """The sizes are those of one row; -1 is worked out from them, since there may be no rows."""
-    data, wanted, total = x.tensor(), list(_sizes(sizes)), 1
-    for n in data.shape[1:]:
-        total *= n
-    if -1 in wanted:
-        rest = 1
-        for n in wanted:
-            rest *= n if n != -1 else 1
-        wanted[wanted.index(-1)] = total // max(rest, 1)
-    return Value(data.reshape(data.shape[0], *wanted), x.loop)
-
-
-def _flatten(x: Value, start_dim: int = 0, end_dim: int = -1) -> Value:
-    return Value(x.tensor().flatten(dim_of(x, start_dim), dim_of(x, end_dim)), x.loop)
-
-
-def _unsqueeze(x: Value, dim: int) -> Value:
-    return Value(x.tensor().unsqueeze(dim_of(x, dim, 1)), x.loop)
-
-
-def _squeeze(x: Value, dim: int) -> Value:
-    return Value(x.tensor().squeeze(dim_of(x, dim)), x.loop)
-
-
-def _transpose(x: Value, dim0: int, dim1: int) -> Value:
-    return Value(x.tensor().transpose(dim_of(x, dim0), dim_of(x, dim1)), x.loop)
-
-
-def _permute(x: Value, *dims: Any) -> Value:
-    return Value(x.tensor().permute(0, *[dim_of(x, d) for d in _sizes(dims)]), x.loop)
-
-
-def _joined(function: Callable[..., Tensor], more: int) -> Callable[..., Any]:
-    def handler(parts: Sequence[Any], dim: int = 0) -> Value:
-        loop = innermost(parts)
-        first = next(x for x in parts if isinstance(x, Value))
-        rows = loop.store.num_rows()
-        data = [x.tensor(loop) if isinstance(x, Value) else x.expand(rows, *x.shape) for x in parts]
-        return Value(function(data, dim_of(first, dim, more)), loop)
-
-    return handler
-
-
-def _parts(function: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
-    def handler(x: Value, size: Any, dim: int = 0) -> list[Value]:
-        return [Value(part, x.loop) for part in function(x.tensor(), size, dim_of(x, dim))]
-
-    return handler
+def _reshape(x: Value, *sizes: Any) -> Any:
+    """The sizes are those of one row."""
+    return reshaped(x, unpacked(sizes))
 
 
 def features_at(x: Value, index: Any) -> Value:
@@ -202,33 +108,19 @@ def features_at(x: Value, index: Any) -> Value:
     return Value(x.tensor()[(slice(None), *items)], x.loop)
 
 
-def register_rowwise() -> None:
-    for name in ROWWISE:
-        home = next((h for h in (torch, functional) if hasattr(h, name)), None)
-        if home is not None and name not in _OPERATORS:
-            HANDLERS[name] = pointwise(getattr(home, name))
-        elif name in dir(Tensor):
-            HANDLERS[name] = _convert(name)
-    for name, function in _OPERATORS.items():
-        ELEMENTWISE[name] = pointwise(function)
-    for name in ("maximum", "minimum"):
-        ELEMENTWISE[name] = pointwise(of_tensors(getattr(torch, name)))
-    for name in ("clone", "contiguous", "detach", "type_as", "to"):
-        HANDLERS[name] = _convert(name)
-    for name in ELEMENTWISE:
-        HANDLERS[name] = may_gather(name) if name in ("add", "sub", "mul", "maximum", "minimum") else ELEMENTWISE[name]
-    for name, same in {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div"}.items():
-        HANDLERS[name] = HANDLERS[same]
-    HANDLERS["truediv"] = HANDLERS["div"]
-    for name in _REDUCTIONS:
-        HANDLERS[name] = _reduction(name)
-    for name in ("max", "min"):
-        HANDLERS[name] = _extreme(name)
-    for name in _ALONG:
-        HANDLERS[name] = _along(getattr(torch if name != "normalize" else functional, name))
-    HANDLERS.update(
-        norm=_norm, vector_norm=_norm, reshape=_reshape, view=_reshape, flatten=_flatten, unsqueeze=_unsqueeze,
-        squeeze=_squeeze, transpose=_transpose, swapaxes=_transpose, permute=_permute, cat=_joined(torch.cat, 0),
-        concat=_joined(torch.cat, 0), stack=_joined(torch.stack, 1), split=_parts(torch.split),
-        chunk=_parts(torch.chunk),
-    )  # fmt: skip
+def _operators() -> dict[str, Handler]:
+    functions = {**_OPERATORS, **{name: of_tensors(getattr(torch, name)) for name in ("maximum", "minimum")}}
+    computed = {name: pointwise(function, meeting) for name, function in functions.items()}
+    late = {name: may_gather(name, computed[name]) for name in ("add", "sub", "mul", "maximum", "minimum")}
+    out = {**computed, **late}
+    same = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "truediv": "div"}
+    return out | {name: out[other] for name, other in same.items()}
+
+
+ROWWISE: dict[str, Handler] = {
+    **pointwise_handlers(meeting), "masked_fill": pointwise(torch.masked_fill, meeting), **_operators(),
+    **{name: _reduction(name) for name in _REDUCTIONS}, "max": _extreme("max"), "min": _extreme("min"),
+    **{name: _along(getattr(torch if name != "normalize" else functional, name)) for name in _ALONG},
+    "norm": _norm, "vector_norm": _norm, **view_handlers(together), "reshape": _reshape, "view": _reshape,
+}  # fmt: skip
+"""What stands in for PyTorch's functions, products apart."""

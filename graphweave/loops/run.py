@@ -21,19 +21,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphweave.core.errors import LoopError
 from graphweave.frontends.dynamo.backend import parse_options
-from graphweave.loops.products import register_products
+from graphweave.loops.products import PRODUCTS
 from graphweave.loops.rows import Edge, EdgeEnd, Node
-from graphweave.loops.rowwise import register_rowwise
+from graphweave.loops.rowwise import ROWWISE
 from graphweave.loops.source import check_code, located
-from graphweave.loops.values import Value, attach_methods
+from graphweave.loops.values import Value
 from graphweave.loops.view import Ends, Fields, GraphView, source_of
+from graphweave.tensorlike.answers import answer
 from graphweave.udf.run import code_of, is_plain, shared
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-register_rowwise()
-register_products()
-attach_methods()
+answer(Value, {**ROWWISE, **PRODUCTS})
 
 _NOT_KNOWN_WITHOUT_DATA = (
     DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
-import linecache
 import textwrap
-import traceback
 import types
 import weakref
 from collections.abc import Iterator
@@ -15,10 +13,12 @@ from pathlib import Path
 import torch
 
 from graphweave.core.errors import GraphweaveError, LoopError
+from graphweave.core.lines import raised_at
 
 LOOPS = ("edges", "nodes", "dst_nodes", "src_nodes", "incoming_edges", "outgoing_edges")
-_ROOM = str(Path(__file__).parent)
-_NOT_THEIRS = (str(Path(__file__).parent.parent), str(Path(torch.__file__).parent))
+_PACKAGE = Path(__file__).parent.parent
+_ROOMS = tuple(str(_PACKAGE / room) for room in ("loops", "tensorlike"))
+_NOT_THEIRS = (str(_PACKAGE), str(Path(torch.__file__).parent))
 
 _checked: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
 
@@ -159,17 +159,14 @@ def located(error: Exception) -> Exception:
 
     What PyTorch raised for an operation on values of edges or nodes becomes a LoopError.
     """
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [i for i, f in enumerate(frames) if not f.filename.startswith(_NOT_THEIRS)]
-    if not theirs or "\n  at " in str(error):
+    at = raised_at(error, _NOT_THEIRS)
+    if at is None or "\n  at " in str(error):
         return error
-    last = frames[theirs[-1]]
-    line = last.line or linecache.getline(last.filename, last.lineno or 0)
-    where = _at(last.filename, last.lineno or 0, line)
+    where = _at(at.path, at.line, at.text)
     if isinstance(error, GraphweaveError):
         error.args = (f"{error}\n  {where}",)
         return error
-    in_operation = any(f.filename.startswith(_ROOM) for f in frames[theirs[-1] + 1 :])
+    in_operation = any(path.startswith(_ROOMS) for path in at.inside)
     return LoopError(f"{error}\n  {where}") if in_operation else error
 
 

@@ -1,11 +1,11 @@
 """Values of the rows that a loop runs over: a tensor [rows, *features] that behaves as the features of one row.
 
-`HANDLERS` says what PyTorch's functions, methods and operators do with them; it is filled by `rowwise` and `products`.
+What PyTorch's functions, methods and operators do with them is said by `rowwise` and `products`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,32 +13,31 @@ from torch import Tensor
 
 from graphweave.core.errors import LoopError
 from graphweave.loops.scope import FOLDS, End, Loop, Number, Store, as_rows
-from graphweave.udf.mailbox import COMPARISONS, NAMES, OPERATORS
-
-HANDLERS: dict[str, Callable[..., Any]] = {}
-"""Name of a PyTorch function -> what it does where a value is among its arguments."""
+from graphweave.tensorlike.answers import Handler, TensorLike, constant
+from graphweave.tensorlike.views import transpose
 
 
-class Value:
+class Value(TensorLike):
     """`data` [rows, *features] for the rows of `loop`, or a number that all rows have."""
+
+    called = "a value of an edge or a node"
+    error = LoopError
 
     def __init__(self, data: Tensor | Number, loop: Loop) -> None:
         self._data, self.loop = data, loop
 
     @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # by name: under Dynamo one function has several objects
-        name = NAMES.get(func.__name__, func.__name__)
-        if name not in HANDLERS:
-            raise LoopError(
-                f"PyTorch's {func.__name__} is not known for values of edges and nodes (docs/loops.md)."
-                " Use one of those, or call it outside the loop."
-            )
-        if kwargs is not None and kwargs.get("out") is not None:
-            raise LoopError(
-                "a value of edges or nodes cannot be written into a tensor (out=...). Take the result instead."
-            )
-        return HANDLERS[name](*args, **(kwargs or {}))
+    def unknown(cls, name: str) -> LoopError:
+        return LoopError(
+            f"PyTorch's {name} is not known for values of edges and nodes (docs/loops.md)."
+            " Use one of those, or call it outside the loop."
+        )
+
+    @classmethod
+    def unwritten(cls, name: str) -> LoopError:
+        return LoopError(
+            "a value of edges or nodes cannot be written into a tensor (out=...). Take the result instead."
+        )
 
     def read(self) -> Tensor | Number:
         """What the rows of `self.loop` have."""
@@ -63,6 +62,18 @@ class Value:
         loop = self.loop if loop is None else loop
         return as_rows(self.within(loop), loop.store.rows)
 
+    def like(self, data: Tensor) -> Value:
+        return Value(data, self.loop)
+
+    def wrapped(self, dim: Any, more: int = 0) -> int:
+        dim, ndim = constant(dim), self.ndim + more
+        if not isinstance(dim, int) or not -ndim <= dim < ndim:
+            raise LoopError(
+                f"dim {dim} of features of shape {self.shape}: one edge or node has dims {-ndim} to {ndim - 1}."
+                " Choose one of these."
+            )
+        return dim if dim >= 0 else dim + ndim
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Of the features of one row."""
@@ -82,7 +93,7 @@ class Value:
 
     @property
     def T(self) -> Any:
-        return HANDLERS["transpose"](self, 0, 1)
+        return transpose(self, 0, 1)
 
     def size(self, dim: int | None = None) -> Any:
         return self.shape if dim is None else self.shape[dim]
@@ -126,12 +137,10 @@ class Value:
                 "`@` of two values of edges or nodes, which cannot be compiled. Write torch.matmul(x, y), "
                 "dot_prd(x, y), or, with a matrix for each type, x * W[e.etype] or linear(x, W[e.etype])."
             )
-        return HANDLERS["matmul"](self, other)
+        return self.answers["matmul"](self, other)
 
     def __invert__(self) -> Any:
         raise LoopError("`~` of a value of an edge or a node, which cannot be compiled. Write torch.logical_not(x).")
-
-    __hash__ = object.__hash__
 
 
 class FieldRead(Value):
@@ -158,16 +167,19 @@ class FieldRead(Value):
 
 
 class Folded(Value):
-    """`function(left, right)` where one may be the field that gathers the other: computed when it is used."""
+    """`compute(left, right)` where one may be the field that gathers the other: computed when it is used.
 
-    def __init__(self, loop: Loop, function: str, left: Any, right: Any) -> None:
+    `function` is its name.
+    """
+
+    def __init__(self, loop: Loop, function: str, compute: Handler, left: Any, right: Any) -> None:
         super().__init__(0, loop)
-        self.function, self.left, self.right = function, left, right
+        self.function, self.compute, self.left, self.right = function, compute, left, right
         self._is_read = False
 
     def read(self) -> Tensor | Number:
         if not self._is_read:
-            self._data = ELEMENTWISE[self.function](self.left, self.right).within(self.loop)
+            self._data = self.compute(self.left, self.right).within(self.loop)
             self._is_read = True
         return self._data
 
@@ -180,23 +192,19 @@ class Folded(Value):
         return out
 
 
-ELEMENTWISE: dict[str, Callable[..., Any]] = {}
-"""The functions that may gather, computed for each row."""
-
-
 def base_of(function: str) -> str:
     """A difference is a sum."""
     return "add" if function == "sub" else function
 
 
-def may_gather(function: str) -> Callable[..., Any]:
-    """Stands in for `function` of two operands: put off where one of them is the field of a node at an edge."""
+def may_gather(function: str, compute: Handler) -> Handler:
+    """`compute`, which is `function` of two operands: put off where one of them is the field of a node at an edge."""
 
     def handler(left: Any, right: Any, **kwargs: Any) -> Any:
         late = isinstance(left, (FieldRead, Folded)) or isinstance(right, (FieldRead, Folded))
         if not late or kwargs:
-            return ELEMENTWISE[function](left, right, **kwargs)
-        return Folded(innermost((left, right)), function, left, right)
+            return compute(left, right, **kwargs)
+        return Folded(innermost((left, right)), function, compute, left, right)
 
     return handler
 
@@ -209,6 +217,27 @@ def innermost(operands: Any) -> Loop:
             loop = x.loop
     assert loop is not None
     return loop
+
+
+def meeting(given: Sequence[Any]) -> tuple[Value, list[Any]]:
+    """Operands whose features broadcast from the right: values, tensors of features, numbers."""
+    loop = innermost(given)
+    is_value = [isinstance(x, Value) for x in given]
+    data = [x.within(loop) if isinstance(x, Value) else x for x in given]
+    if not any([own and isinstance(x, Tensor) for own, x in zip(is_value, data, strict=True)]):
+        first = is_value.index(True)
+        data[first] = as_rows(data[first], loop.store.rows)
+    dims = max([x.dim() + (not own) for own, x in zip(is_value, data, strict=True) if isinstance(x, Tensor)])
+    rows = [aligned(x, dims) if own and isinstance(x, Tensor) else x for own, x in zip(is_value, data, strict=True)]
+    return Value(0, loop), rows
+
+
+def together(parts: Sequence[Any]) -> tuple[Value, list[Tensor]]:
+    """What is joined: tensors of features are those of every row."""
+    loop = innermost(parts)
+    rows = loop.store.num_rows()
+    data = [x.tensor(loop) if isinstance(x, Value) else x.expand(rows, *x.shape) for x in parts]
+    return next(x for x in parts if isinstance(x, Value)), data
 
 
 def gather(loop: Loop, store: Store, name: str, end: End, value: Any) -> None:
@@ -229,7 +258,7 @@ def gather(loop: Loop, store: Store, name: str, end: End, value: Any) -> None:
     for i, (x, minus) in enumerate(terms):
         if i != own[0]:
             x = -x if minus else x
-            total = x if total is None else ELEMENTWISE[op](total, x)
+            total = x if total is None else Value.answers[op](total, x)
     data = total.tensor(loop) if isinstance(total, Value) else _everywhere(total, loop)
     loop.log.fold(store, name, loop, end, op)
     store.set(name, _pushed(as_rows(store.get(name), store.rows), loop.structure.index(end), data, op))
@@ -265,37 +294,3 @@ def aligned(x: Tensor, dims: int) -> Tensor:
     for _ in range(dims - x.dim()):
         x = x.unsqueeze(1)
     return x
-
-
-def method_of(name: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return HANDLERS[name](self, *args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def reflected(name: str) -> Callable[..., Any]:
-    def method(self: Any, other: Any) -> Any:
-        return HANDLERS[name](other, self)
-
-    return method
-
-
-def attach_methods() -> None:
-    """Give values the methods and operators of tensors that have a handler."""
-    for name in HANDLERS:
-        if hasattr(Tensor, name) and not name.startswith("_") and name not in Value.__dict__:
-            setattr(Value, name, method_of(name))
-    for operator, name in OPERATORS.items():
-        if name not in HANDLERS:
-            continue
-        if f"__{operator}__" not in Value.__dict__:
-            setattr(Value, f"__{operator}__", method_of(name))
-        setattr(Value, f"__r{operator}__", reflected(name))
-        # traced, `value / tensor` comes as a call of Tensor.__rdiv__
-        HANDLERS[f"r{operator}"] = reflected(name)
-    for operator, name in COMPARISONS.items():
-        setattr(Value, f"__{operator}__", method_of(name))
-    for operator, name in {"neg": "neg", "abs": "abs", "getitem": "getitem"}.items():
-        setattr(Value, f"__{operator}__", method_of(name))

@@ -12,14 +12,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphweave.udf.mailbox import Mailbox, NotExpressible, first, register
+from graphweave.tensorlike.answers import Handler, unpacked
+from graphweave.tensorlike.equations import terms_of
+from graphweave.udf.mailbox import Mailbox, NotExpressible, first
 from graphweave.udf.reductions import push
 
 
 def _einsum(equation: str, *operands: Any) -> Any:
     """Letters of nodes and messages are those at dim 0 and `axis` of the mailboxes; nodes stay first in the output."""
-    if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
-        operands = tuple(operands[0])
+    operands = unpacked(operands)
     box = first(*operands)
     for x in operands:
         if isinstance(x, Mailbox) and x.received is not box.received:
@@ -49,10 +50,7 @@ def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
     """`axes` are those of the mailboxes, 0 for tensors."""
     if "." in equation:
         return _Plan(refused="an einsum of a mailbox with an ellipsis")
-    inputs, _, output = equation.replace(" ", "").partition("->")
-    terms = inputs.split(",")
-    if "->" not in equation:
-        output = "".join(sorted(c for c in set(inputs) if c.isalpha() and inputs.count(c) == 1))
+    terms, output = terms_of(equation)
     boxes = [(t, axis) for t, axis in zip(terms, axes, strict=True) if axis]
     rows, messages = {t[0] for t, _ in boxes}, {t[axis] for t, axis in boxes}
     if len(rows) > 1 or len(messages) > 1:
@@ -105,8 +103,6 @@ def _linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
     return x.like(functional.linear(x.messages, weight, bias))
 
 
-def register_products() -> None:
-    register("einsum", _einsum)
-    for name in ("matmul", "bmm", "mm"):
-        register(name, _matmul)
-    register("linear", _linear)
+PRODUCTS: dict[str, Handler] = {
+    "einsum": _einsum, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "linear": _linear,
+}  # fmt: skip

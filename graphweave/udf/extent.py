@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from graphweave.udf.mailbox import NAMES, Mailbox, NotExpressible, Received, grown
+from graphweave.tensorlike.answers import Handler, TensorLike
+from graphweave.udf.mailbox import Mailbox, NotExpressible, Received, grown
 
 Operator = Callable[[Any, Any], Any]
 
@@ -21,13 +23,16 @@ _ARITHMETIC: dict[str, Operator] = {
 }  # fmt: skip
 
 
-class Extent:
+class Extent(TensorLike):
     """The size of a mailbox dim, `m.shape[1]`, or a number computed of it: one number for each row.
 
     It may be handed back in a shape (`m.view(*m.shape[:2], heads, -1)`, `q.unsqueeze(1).expand(-1, m.shape[1], -1)`)
     and take part in arithmetic with numbers, with values of rows [rows, *features] and with mailboxes. `value` [rows]
     is that number in float64, None for the size itself; `whole` where it is a whole number in Python's sense.
     """
+
+    called = "the number of messages of a mailbox"
+    error = NotExpressible
 
     def __init__(self, received: Received, value: Tensor | None = None, whole: bool = True) -> None:
         self.received, self.value, self.whole = received, value, whole
@@ -42,15 +47,6 @@ class Extent:
         raise NotExpressible("the number of messages of a mailbox as one number")
 
     __int__ = __float__ = __index__
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = NAMES.get(func.__name__, func.__name__)
-        if name in ("expand", "repeat") and not kwargs:
-            return _widened(name, *args)
-        if name not in _ARITHMETIC or kwargs or len(args) != 2:
-            raise NotExpressible(f"{func.__name__} of the number of messages of a mailbox")
-        return combined(_ARITHMETIC[name], *args)
 
 
 def combined(function: Operator, a: Any, b: Any) -> Any:
@@ -96,27 +92,28 @@ def _widened(name: str, x: Tensor, *sizes: Any) -> Mailbox:
     return Mailbox(data, extent.received, axis)
 
 
-def _operator(function: Operator) -> Callable[..., Any]:
-    def method(self: Extent, other: Any) -> Any:
-        return combined(function, self, other)
+def _positional(name: str, function: Callable[..., Any]) -> Handler:
+    def handler(*args: Any, **kwargs: Any) -> Any:
+        if kwargs:
+            raise Extent.unknown(name)
+        return function(*args)
 
-    return method
+    return handler
 
 
-def _reflected(function: Operator) -> Callable[..., Any]:
-    def method(self: Extent, other: Any) -> Any:
-        return combined(function, other, self)
+def _arithmetic(function: Operator) -> Operator:
+    return lambda a, b: combined(function, a, b)
 
-    return method
+
+EXTENT = {name: _positional(name, _arithmetic(function)) for name, function in _ARITHMETIC.items()} | {
+    name: _positional(name, functools.partial(_widened, name)) for name in ("expand", "repeat")
+}
+"""What stands in for PyTorch's functions where such a number is among their arguments."""
 
 
 def _branch(self: Extent, other: Any) -> bool:
     raise NotExpressible("a branch on the number of messages of a mailbox")
 
 
-for _name in ("add", "sub", "mul", "truediv", "floordiv", "pow"):
-    setattr(Extent, f"__{_name}__", _operator(getattr(operator, _name)))
-    setattr(Extent, f"__r{_name}__", _reflected(getattr(operator, _name)))
 for _name in ("eq", "ne", "lt", "le", "gt", "ge"):
     setattr(Extent, f"__{_name}__", _branch)
-Extent.__hash__ = object.__hash__  # type: ignore[method-assign]

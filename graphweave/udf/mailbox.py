@@ -8,13 +8,13 @@ like anything else. (Graphiler, section 4.1: where what a function reads resides
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError, GraphweaveError
+from graphweave.tensorlike.answers import TensorLike
 
 
 class NotExpressible(GraphweaveError):
@@ -57,44 +57,22 @@ def grown(x: Tensor, dims: int) -> Tensor:
     return x
 
 
-HANDLERS: dict[str, Callable[..., Any]] = {}
-"""Name of a PyTorch function -> what stands in for it where a mailbox is among its arguments."""
-
-NAMES: dict[str, str] = {}
-"""What PyTorch calls those functions when it hands them over, operators and methods included -> the name."""
-
-_SPELLINGS = (torch, torch.Tensor, torch.nn.functional, torch.special, torch.linalg)
-
-
-def register(name: str, handler: Callable[..., Any]) -> None:
-    """Let `handler` stand in for all spellings of the PyTorch function `name`, operators included."""
-    HANDLERS[name] = handler
-    NAMES[name] = NAMES[f"__{name}__"] = name
-    for home in _SPELLINGS:
-        function = getattr(home, name, None)
-        if callable(function):
-            NAMES[function.__name__] = name
-
-
-class Mailbox:
+class Mailbox(TensorLike):
     """Messages as [rows, ..., mailbox, ...features]: `messages` [messages, *features]; `axis` is the mailbox dim.
 
     Whatever has one number of rows and messages may be combined with it: other mailboxes, tensors [rows, 1, *features]
     (values of the row), and tensors of feature dims alone (shared data). Its methods are those of a tensor.
     """
 
+    called = "a mailbox"
+    error = NotExpressible
+
     def __init__(self, messages: Tensor, received: Received, axis: int = 1) -> None:
         self.messages, self.received, self.axis = messages, received, axis
 
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # by name: under Dynamo one function has several objects
-        if func.__name__ not in NAMES:
-            raise NotExpressible(f"{func.__name__} of a mailbox")
-        given = dict(kwargs or {})
-        if given.pop("out", None) is not None:
-            raise NotExpressible(f"{func.__name__} of a mailbox into a tensor")
-        return HANDLERS[NAMES[func.__name__]](*args, **given)
+    @property
+    def outer(self) -> tuple[int, ...]:
+        return (0, self.axis)
 
     @property
     def data(self) -> Mailbox:
@@ -112,13 +90,15 @@ class Mailbox:
     def device(self) -> torch.device:
         return self.messages.device
 
-    def dim_of_data(self, dim: int) -> int:
-        """The dim of `messages` that is feature dim `dim` of the mailbox."""
-        return dim if dim < self.axis else dim - 1
+    def tensor(self) -> Tensor:
+        return self.messages
 
     def like(self, messages: Tensor, axis: int | None = None) -> Mailbox:
         """A mailbox of the same messages."""
         return Mailbox(messages, self.received, self.axis if axis is None else axis)
+
+    def moved(self, data: Tensor, outer: tuple[int, ...]) -> Mailbox:
+        return self.like(data, outer[1])
 
     def __repr__(self) -> str:
         sizes = ["rows", *map(str, self.messages.shape[1:])]
@@ -133,79 +113,6 @@ class Mailbox:
 
     def __iter__(self) -> Any:
         raise NotExpressible("a loop over a mailbox")
-
-    __hash__ = object.__hash__
-
-
-def method_of(name: str) -> Callable[..., Any]:
-    """The method that does what the PyTorch function `name` is registered for."""
-
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return HANDLERS[name](self, *args, **kwargs)
-
-    method.__name__ = name
-    return method
-
-
-def reflected(name: str) -> Callable[..., Any]:
-    def method(self: Any, other: Any) -> Any:
-        return HANDLERS[name](other, self)
-
-    return method
-
-
-def _in_place(name: str) -> Callable[..., Any]:
-    """`m += x`: as for a tensor, whoever holds this mailbox sees it."""
-
-    def method(self: Mailbox, other: Any) -> Mailbox:
-        self.messages = HANDLERS[name](self, other).messages
-        return self
-
-    return method
-
-
-def missing(name: str, of: str) -> Callable[..., Any]:
-    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise NotExpressible(f"Tensor.{name} of {of}")
-
-    method.__name__ = name
-    return method
-
-
-OPERATORS = {
-    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
-    "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-}  # fmt: skip
-COMPARISONS = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
-
-
-def attach_methods() -> None:
-    """Give mailboxes the methods and operators of tensors: those that are registered, others refuse by name."""
-    for name in dir(torch.Tensor):
-        if name.startswith("_") or name in Mailbox.__dict__ or name in Mailbox.__annotations__:
-            continue
-        if name in HANDLERS:
-            setattr(Mailbox, name, method_of(name))
-        elif callable(getattr(torch.Tensor, name)):
-            setattr(Mailbox, name, missing(name, "a mailbox"))
-    for operator, name in OPERATORS.items():
-        setattr(Mailbox, f"__{operator}__", method_of(name))
-        setattr(Mailbox, f"__r{operator}__", reflected(name))
-        # traced, `mailbox / tensor` comes as a call of Tensor.__rdiv__
-        HANDLERS[f"r{operator}"] = reflected(name)
-        NAMES[f"__{operator}__"], NAMES[f"__r{operator}__"] = name, f"r{operator}"
-        if operator in ("add", "sub", "mul", "truediv", "pow"):
-            setattr(Mailbox, f"__i{operator}__", _in_place(name))
-    NAMES["__rdiv__"] = "rtruediv"
-    for operator, name in COMPARISONS.items():
-        setattr(Mailbox, f"__{operator}__", method_of(name))
-    for operator, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "getitem": "getitem"}.items():
-        setattr(Mailbox, f"__{operator}__", method_of(name))
-
-
-def constant(n: Any) -> Any:
-    """`n`, a dim or a size of features: traced, the number is compiled in, where one from outside would be a symbol."""
-    return range(n, n + 1)[0] if isinstance(n, int) else n
 
 
 def first(*args: Any) -> Mailbox:

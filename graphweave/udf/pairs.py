@@ -8,30 +8,15 @@ normalisation is what other frameworks' primitives cannot express.)
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from graphweave.tensorlike.answers import Handler, TensorLike, constant
 from graphweave.udf.extent import Extent
-from graphweave.udf.mailbox import (
-    COMPARISONS,
-    HANDLERS,
-    NAMES,
-    OPERATORS,
-    Mailbox,
-    Misaligned,
-    NotExpressible,
-    Received,
-    constant,
-    grown,
-    method_of,
-    missing,
-    reflected,
-)
-
-REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "any", "all", "logsumexp", "softmax", "log_softmax")
+from graphweave.udf.mailbox import Mailbox, Misaligned, NotExpressible, Received, grown
+from graphweave.udf.reductions import REDUCTIONS
 
 
 class Pairs:
@@ -56,20 +41,14 @@ class Pairs:
         return Received(self.left if left else self.right, self.messages)
 
 
-class PairBox:
+class PairBox(TensorLike):
     """[rows, messages, messages, *features]: `messages` has a row for each pair, [pairs, *features]."""
+
+    called = "pairs of messages"
+    error = NotExpressible
 
     def __init__(self, values: Tensor, pairs: Pairs) -> None:
         self.messages, self.pairs = values, pairs
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = NAMES.get(func.__name__)
-        if name not in ROWWISE and name not in REDUCTIONS:
-            raise NotExpressible(f"{func.__name__} of pairs of messages")
-        if name in REDUCTIONS:
-            return _reduced(name, *args, **(kwargs or {}))
-        return HANDLERS[name](*args, **(kwargs or {}))
 
     @property
     def ndim(self) -> int:
@@ -79,8 +58,11 @@ class PairBox:
     def dtype(self) -> torch.dtype:
         return self.messages.dtype
 
-    def like(self, values: Tensor) -> PairBox:
-        return PairBox(values, self.pairs)
+    def tensor(self) -> Tensor:
+        return self.messages
+
+    def like(self, data: Tensor) -> PairBox:
+        return PairBox(data, self.pairs)
 
     def operand(self, x: Any) -> Any:
         """`x` as it takes part in a row-wise operation on pairs: [pairs or 1, *features]."""
@@ -124,12 +106,6 @@ class PairBox:
     def __bool__(self) -> bool:
         raise NotExpressible("a branch on pairs of messages")
 
-    __hash__ = object.__hash__
-
-
-ROWWISE: set[str] = set()
-"""Names of row-wise operations, all of which pairs take."""
-
 
 def pair_box(*args: Any) -> PairBox | None:
     """Among arguments of a row-wise operation: pairs, or the pairs that two mailboxes span, [n, k, 1] and [n, 1, k]."""
@@ -159,38 +135,24 @@ def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kw
     if len(dims) > 1 or dims[0] == 0:
         raise NotExpressible(f"{name} over several dims of pairs, or over nodes")
     if dims[0] > 2:
-        out = HANDLERS[name](Mailbox(x.messages, x.pairs.by(True)), dims[0] - 1, **options)
+        out = REDUCTIONS[name](Mailbox(x.messages, x.pairs.by(True)), dims[0] - 1, **options)
         return x.like(out.messages)
     inner = Mailbox(x.messages, x.pairs.by(left=dims[0] == 2))
-    out = HANDLERS[name](inner, 1, **options)
+    out = REDUCTIONS[name](inner, 1, **options)
     if softmax:
         return x.like(out.messages)
     return Mailbox(out, x.pairs.received, 2 if keepdim and dims[0] == 1 else 1)
 
 
-def _reduction(name: str) -> Callable[..., Any]:
-    def method(self: PairBox, *args: Any, **kwargs: Any) -> Any:
-        return _reduced(name, self, *args, **kwargs)
+def _reduction(name: str) -> Handler:
+    def handler(x: PairBox, *args: Any, **kwargs: Any) -> Any:
+        return _reduced(name, x, *args, **kwargs)
 
-    method.__name__ = name
-    return method
+    return handler
 
 
-def attach_methods() -> None:
-    """Give pairs the methods and operators of tensors that they take; others refuse by name."""
-    for name in dir(torch.Tensor):
-        if name.startswith("_") or name in PairBox.__dict__:
-            continue
-        if name in REDUCTIONS:
-            setattr(PairBox, name, _reduction(name))
-        elif name in ROWWISE:
-            setattr(PairBox, name, method_of(name))
-        elif callable(getattr(torch.Tensor, name)):
-            setattr(PairBox, name, missing(name, "pairs of messages"))
-    for operator, name in OPERATORS.items():
-        if name in ROWWISE:
-            setattr(PairBox, f"__{operator}__", method_of(name))
-            setattr(PairBox, f"__r{operator}__", reflected(name))
-            ROWWISE.add(f"r{operator}")
-    for operator, name in {**COMPARISONS, "neg": "neg", "abs": "abs", "invert": "bitwise_not"}.items():
-        setattr(PairBox, f"__{operator}__", method_of(name))
+OVER_PAIRS = {
+    name: _reduction(name)
+    for name in ("sum", "mean", "prod", "amax", "amin", "any", "all", "logsumexp", "softmax", "log_softmax")
+}
+"""The reductions that pairs take."""

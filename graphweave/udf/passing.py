@@ -10,23 +10,11 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
-from graphweave.udf import pairs
 from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
 from graphweave.udf.bucket import reduce_in_buckets
 from graphweave.udf.check import check_fields
-from graphweave.udf.contract import register_products
-from graphweave.udf.mailbox import Received, attach_methods, grown
-from graphweave.udf.reductions import register_reductions
+from graphweave.udf.mailbox import Received, grown
 from graphweave.udf.report import REFUSALS, ragged, refusal, report_bucketing, tried
-from graphweave.udf.rowwise import register_rowwise
-from graphweave.udf.shapes import register_shapes
-
-register_rowwise()
-register_reductions()
-register_shapes()
-register_products()
-attach_methods()
-pairs.attach_methods()
 
 Message = Callable[[EdgeBatch], Mapping[str, Any]]
 Reduce = Callable[[NodeBatch], Mapping[str, Any]]

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweave.udf.mailbox import Mailbox, NotExpressible, constant, grown, register
+from graphweave.tensorlike.answers import Handler, constant
+from graphweave.tensorlike.views import data_dim
+from graphweave.udf.mailbox import Mailbox, NotExpressible, grown
 
 
 class Extremes(NamedTuple):
@@ -45,7 +47,7 @@ def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, tuple[int, ...]]:
     dims = sorted(d + box.ndim if d < 0 else d for d in given)
     if 0 in dims:
         raise NotExpressible(f"{what} over the nodes (dim 0) of a mailbox")
-    return box.axis in dims, tuple(box.dim_of_data(d) for d in dims if d != box.axis)
+    return box.axis in dims, tuple([data_dim(box, d) for d in dims if d != box.axis])
 
 
 def _over_features(box: Mailbox, dims: tuple[int, ...], keepdim: bool, reduced: Tensor) -> Mailbox:
@@ -262,25 +264,26 @@ def _nansum(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
     return _SUM(x.like(x.messages.nan_to_num(0.0, float("inf"), float("-inf"))), dim, keepdim, dtype=dtype)
 
 
-def register_reductions() -> None:
-    register("sum", _SUM)
-    register("nansum", _nansum)
-    register("mean", _reduction(_mean, torch.mean, "mean"))
-    register("prod", _reduction(_prod, _prod_of_features, "prod"))
-    register("amax", _AMAX)
-    register("amin", _reduction(_amin, torch.amin, "min"))
-    register("any", _reduction(_any, torch.any, "any"))
-    register("all", _reduction(_all, torch.all, "all"))
-    register("logsumexp", _reduction(_logsumexp, torch.logsumexp, "logsumexp"))
-    register("std", _spread(True))
-    register("var", _spread(False))
-    register("norm", _norm)
-    register("vector_norm", _vector_norm)
-    register("max", _extreme(_amax, torch.max, torch.maximum))
-    register("min", _extreme(_amin, torch.min, torch.minimum))
-    register("argmax", _argument(_amax, torch.argmax))
-    register("argmin", _argument(_amin, torch.argmin))
-    register("softmax", _softmax)
-    register("softmin", _softmin)
-    register("log_softmax", _log_softmax)
-    register("normalize", _normalize)
+REDUCTIONS: dict[str, Handler] = {
+    "sum": _SUM,
+    "nansum": _nansum,
+    "mean": _reduction(_mean, torch.mean, "mean"),
+    "prod": _reduction(_prod, _prod_of_features, "prod"),
+    "amax": _AMAX,
+    "amin": _reduction(_amin, torch.amin, "min"),
+    "any": _reduction(_any, torch.any, "any"),
+    "all": _reduction(_all, torch.all, "all"),
+    "logsumexp": _reduction(_logsumexp, torch.logsumexp, "logsumexp"),
+    "std": _spread(True),
+    "var": _spread(False),
+    "norm": _norm,
+    "vector_norm": _vector_norm,
+    "max": _extreme(_amax, torch.max, torch.maximum),
+    "min": _extreme(_amin, torch.min, torch.minimum),
+    "argmax": _argument(_amax, torch.argmax),
+    "argmin": _argument(_amin, torch.argmin),
+    "softmax": _softmax,
+    "softmin": _softmin,
+    "log_softmax": _log_softmax,
+    "normalize": _normalize,
+}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
-import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.compiler.report import record_eager
-from graphweave.core.lines import shown_path
+from graphweave.core.lines import raised_at, shown_path
 from graphweave.frontends.dynamo.backend import warn_once
 from graphweave.udf.batch import Ends, Frames, NodeBatch
 from graphweave.udf.bucket import one_row
@@ -22,7 +20,8 @@ Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 REFUSALS = (NotExpressible, TypeError, AttributeError)
 """What a ragged mailbox raises where it is no tensor; the latter two come from PyTorch, NumPy and Python."""
 
-_NOT_THEIRS = (str(Path(__file__).parent), str(Path(torch.__file__).parent))
+_ROOM = Path(__file__).parent
+_NOT_THEIRS = (str(_ROOM), str(_ROOM.parent / "tensorlike"), str(Path(torch.__file__).parent))
 
 
 def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> Mapping[str, Any]:
@@ -65,9 +64,5 @@ def report_bucketing(reduce: Reduce, why: BaseException | None) -> None:
 
 
 def _line(error: BaseException) -> str:
-    """The innermost line that is the user's."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(_NOT_THEIRS):
-            text = (frame.line or linecache.getline(frame.filename, frame.lineno or 0)).strip()
-            return f"{shown_path(frame.filename)}:{frame.lineno}: {text}"
-    return "no line of the function"
+    at = raised_at(error, _NOT_THEIRS)
+    return "no line of the function" if at is None else f"{shown_path(at.path)}:{at.line}: {at.text}"

@@ -1,0 +1,152 @@
+"""The base class of objects that stand for tensors, and the table of functions that each class of them answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ClassVar, TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import GraphweaveError
+
+Handler: TypeAlias = Callable[..., Any]
+
+_HOMES = (torch, Tensor, torch.nn.functional, torch.special, torch.linalg)
+
+_BINARY = {
+    "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+    "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
+}  # fmt: skip
+"""Operators of Python with a reflected form -> the function of PyTorch."""
+
+_OTHER = {
+    "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne", "neg": "neg", "abs": "abs",
+    "invert": "bitwise_not", "getitem": "getitem",
+}  # fmt: skip
+
+
+class TensorLike:
+    """Stands for a tensor by one with fewer or more dims, `tensor()`: the first dim of that one is its rows.
+
+    The user's dims are dims of features, each a dim of the data, and `outer` ones, which are none.
+    """
+
+    answers: ClassVar[Mapping[str, Handler]] = {}
+    """Name by which PyTorch hands a function over -> what stands in for it. Set once, by `answer`.
+
+    It is a plain dict, since a trace guards all keys of a read-only view of one.
+    """
+    called: ClassVar[str] = ""
+    """What errors call such an object: "a mailbox"."""
+    error: ClassVar[type[GraphweaveError]] = GraphweaveError
+    """What is raised for what cannot be done."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        # by name: under Dynamo one function has several objects
+        handler = cls.answers.get(func.__name__)
+        if handler is None:
+            raise cls.unknown(func.__name__)
+        given = dict(kwargs or {})
+        if given.pop("out", None) is not None:
+            raise cls.unwritten(func.__name__)
+        return handler(*args, **given)
+
+    @classmethod
+    def unknown(cls, name: str) -> GraphweaveError:
+        """The error for a function that has no place in the table."""
+        return cls.error(f"{name} of {cls.called}")
+
+    @classmethod
+    def unwritten(cls, name: str) -> GraphweaveError:
+        """The error for a function that is to write into a tensor (out=...)."""
+        return cls.error(f"{name} of {cls.called} into a tensor")
+
+    @property
+    def outer(self) -> tuple[int, ...]:
+        return ()
+
+    @property
+    def ndim(self) -> int:
+        raise NotImplementedError
+
+    def tensor(self) -> Tensor:
+        raise NotImplementedError
+
+    def like(self, data: Tensor) -> Any:
+        """Such an object of the same rows with other data."""
+        raise NotImplementedError
+
+    def moved(self, data: Tensor, outer: tuple[int, ...]) -> Any:
+        """As `like`, with the outer dims at other places."""
+        return self.like(data)
+
+    def wrapped(self, dim: Any, more: int = 0) -> int:
+        """The user's dim `dim`, not negative, where `more` dims are about to be added."""
+        dim = constant(dim)
+        d: int = dim + self.ndim + more if dim < 0 else dim
+        return d
+
+
+def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others: bool = False) -> None:
+    """Let `handlers` stand in for all spellings of the PyTorch functions that they are named by.
+
+    Those are functions, methods and operators. `refuse_others`: other methods of tensors raise `cls.unknown`, rather
+    than being no attributes. What the class defines by itself stays.
+    """
+    table = {spelling: handler for name, handler in handlers.items() for spelling in _spellings(name)}
+    methods = {name: handler for name, handler in handlers.items() if hasattr(Tensor, name)}
+    for operator, name in {**_BINARY, **_OTHER}.items():
+        if name in handlers:
+            table[f"__{operator}__"] = methods[f"__{operator}__"] = handlers[name]
+    for operator, name in _BINARY.items():
+        if name in handlers:
+            # traced, `tensor / x` comes as a call of Tensor.__rdiv__
+            turned = methods[f"__r{operator}__"] = _reflected(handlers[name])
+            table.update(dict.fromkeys((f"r{operator}", f"__r{operator}__", f"__r{name}__"), turned))
+            if f"r{operator}" in methods:
+                methods[f"r{operator}"] = turned
+    if refuse_others:
+        public = (name for name in dir(Tensor) if not name.startswith("_") and not hasattr(cls, name))
+        others = {name: _missing(cls, name) for name in public if callable(getattr(Tensor, name))}
+        methods = {**others, **methods}
+    for name, method in methods.items():
+        if name not in cls.__dict__:
+            setattr(cls, name, method)
+    cls.answers = table
+
+
+def _spellings(name: str) -> Iterator[str]:
+    """What PyTorch calls the function `name` when it hands it over, as a method and an operator too."""
+    yield name
+    yield f"__{name}__"
+    for home in _HOMES:
+        function = getattr(home, name, None)
+        if callable(function):
+            yield function.__name__
+
+
+def _reflected(handler: Handler) -> Handler:
+    def method(self: Any, other: Any) -> Any:
+        return handler(other, self)
+
+    return method
+
+
+def _missing(cls: type[TensorLike], name: str) -> Handler:
+    def method(self: Any, *args: Any, **kwargs: Any) -> Any:
+        raise cls.unknown(f"Tensor.{name}")
+
+    method.__name__ = name
+    return method
+
+
+def constant(n: Any) -> Any:
+    """`n`, a dim or a size of features: traced, the number is compiled in, where one from outside would be a symbol."""
+    return range(n, n + 1)[0] if isinstance(n, int) else n
+
+
+def unpacked(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`given` arguments that may be numbers, or one sequence of them."""
+    return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given

@@ -1,0 +1,177 @@
+"""Views: what only renames, cuts or joins dims of features, and where the outer dims go meanwhile.
+
+Dims are the user's until `data_dim` gives that of the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.tensorlike.answers import Handler, TensorLike, constant, unpacked
+
+
+def data_dim(x: Any, dim: int) -> int:
+    """The dim of the data that is dim `dim` of features: behind the rows, outer dims left out."""
+    return dim + 1 - sum([d < dim for d in x.outer])
+
+
+def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
+    """`dim`, not negative; a dim of rows is refused."""
+    d: int = x.wrapped(dim, more)
+    if d == 0 and x.outer:
+        what = "a dim in front of the nodes of" if more else "an operation along the nodes (dim 0) of"
+        raise x.error(f"{what} {x.called}")
+    return d
+
+
+def feature(x: Any, dim: Any) -> int:
+    """`dim`, not negative; outer dims are refused."""
+    d = behind_rows(x, dim)
+    if d in x.outer:
+        raise x.error(f"an index into the messages of {x.called}")
+    return d
+
+
+def feature_dim(x: Any, dim: Any) -> int:
+    """The dim of the data that is the dim `dim` of features; outer dims are refused."""
+    return data_dim(x, feature(x, dim))
+
+
+def _without(x: Any, data: Tensor, dim: int) -> Any:
+    return x.moved(data, tuple([d - (d > dim) for d in x.outer]))
+
+
+def unsqueeze(x: Any, dim: int) -> Any:
+    at = behind_rows(x, dim, 1)
+    return x.moved(x.tensor().unsqueeze(data_dim(x, at)), tuple([d + (d >= at) for d in x.outer]))
+
+
+def squeeze(x: Any, dim: int | None = None) -> Any:
+    if dim is None:
+        raise x.error(f"squeeze of {x.called} without a dim")
+    at, data = behind_rows(x, dim), x.tensor()
+    if at in x.outer:
+        raise x.error(f"squeeze of the messages of {x.called}")
+    out = data.squeeze(data_dim(x, at))
+    return _without(x, out, at) if out.dim() < data.dim() else x.like(out)
+
+
+def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    start, end = behind_rows(x, start_dim), behind_rows(x, end_dim)
+    if start == end:
+        return x.like(x.tensor())
+    if any([start <= d <= end for d in x.outer]):
+        raise x.error("flatten over messages and features together")
+    out = x.tensor().flatten(data_dim(x, start), data_dim(x, end))
+    return x.moved(out, tuple([d - (end - start) * (d > end) for d in x.outer]))
+
+
+def permute(x: Any, *dims: Any) -> Any:
+    order = [x.wrapped(d) for d in unpacked(dims)]
+    if x.outer and order[0] != 0:
+        raise x.error(f"{x.called} whose nodes are not its first dim")
+    data = x.tensor().permute(0, *[data_dim(x, d) for d in order if d not in x.outer])
+    return x.moved(data, tuple([order.index(d) for d in x.outer]))
+
+
+def transpose(x: Any, dim0: int, dim1: int) -> Any:
+    order = list(range(x.ndim))
+    a, b = behind_rows(x, dim0), behind_rows(x, dim1)
+    order[a], order[b] = order[b], order[a]
+    return permute(x, order)
+
+
+def movedim(x: Any, source: int, destination: int) -> Any:
+    order = list(range(x.ndim))
+    order.insert(behind_rows(x, destination), order.pop(behind_rows(x, source)))
+    return permute(x, order)
+
+
+def matrix_transpose(x: Any) -> Any:
+    return transpose(x, -2, -1)
+
+
+def known(x: Any, sizes: Sequence[Any]) -> list[Any]:
+    """`sizes` of features without a -1, which PyTorch cannot infer where there are no rows."""
+    wanted = [constant(n) for n in sizes]
+    if -1 in wanted:
+        rest = product([n for n in wanted if n != -1])
+        wanted[wanted.index(-1)] = product(x.tensor().shape[1:]) // max(rest, 1)
+    return wanted
+
+
+def reshaped(x: Any, sizes: Sequence[Any]) -> Any:
+    """The features in another shape."""
+    data = x.tensor()
+    return x.like(data.reshape(data.shape[0], *known(x, sizes)))
+
+
+def product(sizes: Sequence[int]) -> int:
+    out = 1
+    for size in sizes:
+        out *= size
+    return out
+
+
+def index_select(x: Any, dim: int, index: Tensor) -> Any:
+    return x.like(x.tensor().index_select(feature_dim(x, dim), index))
+
+
+def narrow(x: Any, dim: int, start: int, length: int) -> Any:
+    return x.like(x.tensor().narrow(feature_dim(x, dim), start, length))
+
+
+def select(x: Any, dim: int, index: int) -> Any:
+    d = feature(x, dim)
+    return _without(x, x.tensor().select(data_dim(x, d), index), d)
+
+
+def unbind(x: Any, dim: int = 0) -> list[Any]:
+    d = feature(x, dim)
+    return [_without(x, part, d) for part in x.tensor().unbind(data_dim(x, d))]
+
+
+def flip(x: Any, *dims: Any) -> Any:
+    return x.like(x.tensor().flip([feature_dim(x, d) for d in unpacked(dims)]))
+
+
+def _parts(function: Callable[..., Sequence[Tensor]]) -> Handler:
+    def handler(x: Any, size: Any, dim: int = 0) -> list[Any]:
+        # a list: traced, torch.cat of a tuple of such objects does not come to us
+        return [x.like(part) for part in function(x.tensor(), size, feature_dim(x, dim))]
+
+    return handler
+
+
+Together = Callable[[Sequence[Any]], tuple[TensorLike, list[Tensor]]]
+"""Parts to be joined -> one of them, and the data of all, with equally many rows each."""
+
+
+def joined(function: Callable[..., Tensor], together: Together, more: int = 0) -> Handler:
+    """torch.cat, or torch.stack, which adds `more` dims."""
+
+    def handler(parts: Sequence[Any], dim: int = 0) -> Any:
+        x, data = together(parts)
+        d = x.wrapped(dim, more)
+        outer: Any = x.outer
+        if outer and (d == 0 or (d in outer and not more)):
+            raise x.error("joining nodes or messages of mailboxes")
+        return x.moved(function(data, data_dim(x, d)), tuple([o + more * (o >= d) for o in outer]))
+
+    return handler
+
+
+def view_handlers(together: Together) -> dict[str, Handler]:
+    """What stands in for PyTorch's functions of this kind, those apart that are given sizes or an index."""
+    cat = joined(torch.cat, together)
+    return {
+        "flatten": flatten, "unsqueeze": unsqueeze, "squeeze": squeeze, "permute": permute, "transpose": transpose,
+        "swapaxes": transpose, "swapdims": transpose, "movedim": movedim, "moveaxis": movedim, "cat": cat,
+        "concat": cat, "concatenate": cat, "stack": joined(torch.stack, together, 1), "chunk": _parts(torch.chunk),
+        "split": _parts(torch.split), "index_select": index_select, "select": select, "narrow": narrow,
+        "unbind": unbind, "flip": flip,
+    }  # fmt: skip

@@ -1,0 +1,36 @@
+"""The tables of PyTorch's functions that mailboxes, pairs of messages and numbers of messages answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from graphweave.tensorlike.answers import answer
+from graphweave.tensorlike.views import matrix_transpose
+from graphweave.udf.contract import PRODUCTS
+from graphweave.udf.extent import EXTENT, Extent
+from graphweave.udf.mailbox import Mailbox
+from graphweave.udf.pairs import OVER_PAIRS, PairBox
+from graphweave.udf.reductions import REDUCTIONS
+from graphweave.udf.rowwise import CREATED, ROWWISE
+from graphweave.udf.shapes import SHAPES, shape
+
+
+def _in_place(name: str) -> Callable[..., Any]:
+    """`m += x`: as for a tensor, whoever holds this mailbox sees it."""
+
+    def method(self: Mailbox, other: Any) -> Mailbox:
+        self.messages = self.answers[name](self, other).messages
+        return self
+
+    return method
+
+
+for _name, _function in {"add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow"}.items():
+    setattr(Mailbox, f"__i{_name}__", _in_place(_function))
+Mailbox.shape = property(shape)  # type: ignore[attr-defined]
+Mailbox.mT = property(matrix_transpose)  # type: ignore[attr-defined]
+
+answer(Mailbox, {**ROWWISE, **CREATED, **REDUCTIONS, **SHAPES, **PRODUCTS}, refuse_others=True)
+answer(PairBox, {**ROWWISE, **OVER_PAIRS}, refuse_others=True)
+answer(Extent, EXTENT)
