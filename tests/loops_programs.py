@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from graphweave.loops import (
     concat,
@@ -149,6 +150,17 @@ def features(g: Any, a: Any) -> None:
         e["number"] = 2.5
 
 
+def views(g: Any, a: Any) -> None:
+    """Views of the features of a row, conversions, and functions of torch.nn.functional."""
+    for e in g.edges():
+        f = e.src.feature
+        pair = reshape(f, 2, -1)
+        e["moved"] = pair.movedim(0, 1).flip(0) + torch.stack(pair.unbind(-1), 1).permute(1, 0)
+        e["cut"] = pair.unsqueeze(1).select(0, 1).squeeze(0) + pair.narrow(1, 0, 1).flatten() + torch.cat(f.split(1))[1:3]
+        e["swapped"] = pair.swapdims(0, 1) + pair.moveaxis(-1, 0).T
+        e["converted"] = functional.relu(f) + functional.dropout(f, 0.0) + (4 * f).long() + f.double()
+
+
 def tensors(g: Any, a: Any) -> None:
     """Tensors with a row for each node or edge, as arguments."""
     for e in g.edges():
@@ -186,6 +198,7 @@ SETS: dict[Any, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
         "reduced", "soft", "joined", "outer", "chosen", "products", "turned", "heads", "typed", "scaled", "operators",
         "logic", "shared", "number",
     )),
+    views: ((), (), ("moved", "cut", "swapped", "converted")),
     tensors: (("z",), (), ("z",)),
     between: (("k",), (), ("v",)),
 }  # fmt: skip

@@ -270,6 +270,11 @@ def edited_in_place(g: Any) -> None:
         x[0] = 1.0  # here
 
 
+def relu_in_place(g: Any) -> None:
+    for e in g.edges():
+        e["z"] = torch.nn.functional.relu(e.src["x"], inplace=True)  # here
+
+
 def text_in_a_field(g: Any) -> None:
     for e in g.edges():
         e["z"] = "red"  # here
@@ -333,6 +338,7 @@ WRONG: dict[Callable[..., Any], str] = {
     whole_data_inside: r"inside a loop use n\['x'\]",
     set_as_attribute: r"e\['z'\] = ",
     edited_in_place: "not edited in place",
+    relu_in_place: "not edited in place",
     text_in_a_field: "a tensor or a number .got str.",
     wrong_dim: "dim 1 of features of shape .4,.",
     loop_over_features: "a loop over the features",

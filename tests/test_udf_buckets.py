@@ -36,6 +36,7 @@ DENSE: dict[str, Dense] = {
     "number": lambda m: m.sum(1) * float(m.shape[1]) ** 0.5,
     "branch": lambda m: m.sum(1) if m.shape[1] > 2 else m.amax(1),
     "branch on equality": lambda m: m.sum(1) if m.shape[1] == 1 else m.amin(1),
+    "flatten": lambda m: m.flatten(1)[:, :3],
     "pairs": lambda m: (m @ m.transpose(1, 2)).sum(2).amax(1, keepdim=True).expand(-1, 3),
     "topk": lambda m: m.topk(1, dim=1)[0].squeeze(1),
     "places": lambda m: (m * torch.arange(m.shape[1]).view(1, -1, 1)).sum(1),

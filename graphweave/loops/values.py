@@ -20,9 +20,6 @@ from graphweave.tensorlike.views import transpose
 class Value(TensorLike):
     """`data` [rows, *features] for the rows of `loop`, or a number that all rows have."""
 
-    called = "a value of an edge or a node"
-    error = LoopError
-
     def __init__(self, data: Tensor | Number, loop: Loop) -> None:
         self._data, self.loop = data, loop
 
@@ -37,6 +34,12 @@ class Value(TensorLike):
     def unwritten(cls, name: str) -> LoopError:
         return LoopError(
             "a value of edges or nodes cannot be written into a tensor (out=...). Take the result instead."
+        )
+
+    @classmethod
+    def unchanged(cls) -> LoopError:
+        return LoopError(
+            "values are not edited in place. Make a new one (where, concat, arithmetic) and set the field."
         )
 
     def read(self) -> Tensor | Number:
@@ -129,7 +132,7 @@ class Value(TensorLike):
         )
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise LoopError("values are not edited in place. Make a new one (where, concat, arithmetic) and set the field.")
+        raise self.unchanged()
 
     def __matmul__(self, other: Any) -> Any:
         if isinstance(other, Value):

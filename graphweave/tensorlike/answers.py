@@ -26,6 +26,10 @@ _OTHER = {
 }  # fmt: skip
 
 
+class NotExpressible(GraphweaveError):
+    """An object that stands for a tensor cannot do what is asked of it; a reduce function then runs in buckets."""
+
+
 class TensorLike:
     """Stands for a tensor by one with fewer or more dims, `tensor()`: the first dim of that one is its rows.
 
@@ -39,8 +43,6 @@ class TensorLike:
     """
     called: ClassVar[str] = ""
     """What errors call such an object: "a mailbox"."""
-    error: ClassVar[type[GraphweaveError]] = GraphweaveError
-    """What is raised for what cannot be done."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -56,12 +58,17 @@ class TensorLike:
     @classmethod
     def unknown(cls, name: str) -> GraphweaveError:
         """The error for a function that has no place in the table."""
-        return cls.error(f"{name} of {cls.called}")
+        return NotExpressible(f"{name} of {cls.called}")
 
     @classmethod
     def unwritten(cls, name: str) -> GraphweaveError:
         """The error for a function that is to write into a tensor (out=...)."""
-        return cls.error(f"{name} of {cls.called} into a tensor")
+        return NotExpressible(f"{name} of {cls.called} into a tensor")
+
+    @classmethod
+    def unchanged(cls) -> GraphweaveError:
+        """The error for what would edit such an object in place."""
+        return NotExpressible(f"an operation in place on {cls.called}")
 
     @property
     def outer(self) -> tuple[int, ...]:
@@ -136,7 +143,7 @@ def _reflected(handler: Handler) -> Handler:
 
 def _missing(cls: type[TensorLike], name: str) -> Handler:
     def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-        raise cls.unknown(f"Tensor.{name}")
+        raise cls.unknown("Tensor." + name)
 
     method.__name__ = name
     return method

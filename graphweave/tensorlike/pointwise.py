@@ -45,7 +45,7 @@ def pointwise(function: Callable[..., Any], meeting: Meeting) -> Handler:
         inplace = kwargs.pop("inplace", False)
         among, data = meeting([*args, *kwargs.values()])
         if inplace:
-            raise among.error(f"an operation in place on {among.called}")
+            raise among.unchanged()
         named = dict(zip(kwargs, data[len(args) :], strict=True))
         return among.like(function(*data[: len(args)], **named))
 

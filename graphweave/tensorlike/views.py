@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.tensorlike.answers import Handler, TensorLike, constant, unpacked
+from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike, constant, unpacked
 
 
 def data_dim(x: Any, dim: int) -> int:
@@ -24,7 +24,7 @@ def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
     d: int = x.wrapped(dim, more)
     if d == 0 and x.outer:
         what = "a dim in front of the nodes of" if more else "an operation along the nodes (dim 0) of"
-        raise x.error(f"{what} {x.called}")
+        raise NotExpressible(f"{what} {x.called}")
     return d
 
 
@@ -32,7 +32,7 @@ def feature(x: Any, dim: Any) -> int:
     """`dim`, not negative; outer dims are refused."""
     d = behind_rows(x, dim)
     if d in x.outer:
-        raise x.error(f"an index into the messages of {x.called}")
+        raise NotExpressible(f"an index into the messages of {x.called}")
     return d
 
 
@@ -51,11 +51,11 @@ def unsqueeze(x: Any, dim: int) -> Any:
 
 
 def squeeze(x: Any, dim: int | None = None) -> Any:
-    if dim is None:
-        raise x.error(f"squeeze of {x.called} without a dim")
+    if dim is None and x.outer:
+        raise NotExpressible(f"squeeze of {x.called} without a dim")
     at, data = behind_rows(x, dim), x.tensor()
     if at in x.outer:
-        raise x.error(f"squeeze of the messages of {x.called}")
+        raise NotExpressible(f"squeeze of the messages of {x.called}")
     out = data.squeeze(data_dim(x, at))
     return _without(x, out, at) if out.dim() < data.dim() else x.like(out)
 
@@ -65,7 +65,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     if start == end:
         return x.like(x.tensor())
     if any([start <= d <= end for d in x.outer]):
-        raise x.error("flatten over messages and features together")
+        raise NotExpressible("flatten over messages and features together")
     out = x.tensor().flatten(data_dim(x, start), data_dim(x, end))
     return x.moved(out, tuple([d - (end - start) * (d > end) for d in x.outer]))
 
@@ -73,7 +73,7 @@ def flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 def permute(x: Any, *dims: Any) -> Any:
     order = [x.wrapped(d) for d in unpacked(dims)]
     if x.outer and order[0] != 0:
-        raise x.error(f"{x.called} whose nodes are not its first dim")
+        raise NotExpressible(f"{x.called} whose nodes are not its first dim")
     data = x.tensor().permute(0, *[data_dim(x, d) for d in order if d not in x.outer])
     return x.moved(data, tuple([order.index(d) for d in x.outer]))
 
@@ -159,7 +159,7 @@ def joined(function: Callable[..., Tensor], together: Together, more: int = 0) -
         d = x.wrapped(dim, more)
         outer: Any = x.outer
         if outer and (d == 0 or (d in outer and not more)):
-            raise x.error("joining nodes or messages of mailboxes")
+            raise NotExpressible("joining nodes or messages of mailboxes")
         return x.moved(function(data, data_dim(x, d)), tuple([o + more * (o >= d) for o in outer]))
 
     return handler

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from graphweave.tensorlike.answers import Handler, unpacked
+from graphweave.tensorlike.answers import Handler, NotExpressible, unpacked
 from graphweave.tensorlike.equations import terms_of
-from graphweave.udf.mailbox import Mailbox, NotExpressible, first
+from graphweave.udf.mailbox import Mailbox, first
 from graphweave.udf.reductions import push
 
 

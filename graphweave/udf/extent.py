@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from graphweave.tensorlike.answers import Handler, TensorLike
-from graphweave.udf.mailbox import Mailbox, NotExpressible, Received, grown
+from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike
+from graphweave.udf.mailbox import Mailbox, Received, grown
 
 Operator = Callable[[Any, Any], Any]
 
@@ -32,7 +32,6 @@ class Extent(TensorLike):
     """
 
     called = "the number of messages of a mailbox"
-    error = NotExpressible
 
     def __init__(self, received: Received, value: Tensor | None = None, whole: bool = True) -> None:
         self.received, self.value, self.whole = received, value, whole

@@ -13,12 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.core.errors import DataError, GraphweaveError
-from graphweave.tensorlike.answers import TensorLike
-
-
-class NotExpressible(GraphweaveError):
-    """A reduce function does with its mailbox what is neither row-wise nor a reduction; it then runs in buckets."""
+from graphweave.core.errors import DataError
+from graphweave.tensorlike.answers import NotExpressible, TensorLike
 
 
 class Misaligned(NotExpressible, DataError):
@@ -65,7 +61,6 @@ class Mailbox(TensorLike):
     """
 
     called = "a mailbox"
-    error = NotExpressible
 
     def __init__(self, messages: Tensor, received: Received, axis: int = 1) -> None:
         self.messages, self.received, self.axis = messages, received, axis

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.tensorlike.answers import Handler, TensorLike, constant
+from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike, constant
 from graphweave.udf.extent import Extent
-from graphweave.udf.mailbox import Mailbox, Misaligned, NotExpressible, Received, grown
+from graphweave.udf.mailbox import Mailbox, Misaligned, Received, grown
 from graphweave.udf.reductions import REDUCTIONS
 
 
@@ -45,7 +45,6 @@ class PairBox(TensorLike):
     """[rows, messages, messages, *features]: `messages` has a row for each pair, [pairs, *features]."""
 
     called = "pairs of messages"
-    error = NotExpressible
 
     def __init__(self, values: Tensor, pairs: Pairs) -> None:
         self.messages, self.pairs = values, pairs

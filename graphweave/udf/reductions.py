@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweave.tensorlike.answers import Handler, constant
+from graphweave.tensorlike.answers import Handler, NotExpressible, constant
 from graphweave.tensorlike.views import data_dim
-from graphweave.udf.mailbox import Mailbox, NotExpressible, grown
+from graphweave.udf.mailbox import Mailbox, grown
 
 
 class Extremes(NamedTuple):
@@ -97,16 +97,11 @@ def _mean(box: Mailbox) -> Tensor:
     return _empty_is_zero(_sum(box) / _counts(box), box)
 
 
-def _prod(box: Mailbox) -> Tensor:
-    return _empty_is_zero(push(box.messages, box, "prod"), box)
+def _folded(fold: str) -> Callable[[Mailbox], Tensor]:
+    return lambda box: _empty_is_zero(push(box.messages, box, fold), box)
 
 
-def _amax(box: Mailbox) -> Tensor:
-    return _empty_is_zero(push(box.messages, box, "amax"), box)
-
-
-def _amin(box: Mailbox) -> Tensor:
-    return _empty_is_zero(push(box.messages, box, "amin"), box)
+_prod, _amax, _amin = map(_folded, ("prod", "amax", "amin"))
 
 
 def _any(box: Mailbox) -> Tensor:

@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from graphweave.tensorlike.answers import Handler, TensorLike
+from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike
 from graphweave.tensorlike.pointwise import converted, pointwise, pointwise_handlers
 from graphweave.udf.extent import Extent, pulled
-from graphweave.udf.mailbox import Mailbox, NotExpressible, aligned, first
+from graphweave.udf.mailbox import Mailbox, aligned, first
 from graphweave.udf.pairs import pair_box
 
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.tensorlike.answers import Handler, unpacked
+from graphweave.tensorlike.answers import Handler, NotExpressible, unpacked
 from graphweave.tensorlike.views import known, product, reshaped, view_handlers
 from graphweave.udf.extent import Extent
-from graphweave.udf.mailbox import Mailbox, NotExpressible, aligned, first
+from graphweave.udf.mailbox import Mailbox, aligned, first
 
 
 class Shape(tuple[Any, ...]):
@@ -111,10 +111,9 @@ def _is_places(item: Any) -> bool:
 
 def _expand_as(x: Any, other: Any) -> Any:
     box = first(x, other)
-    to = other.messages if isinstance(other, Mailbox) else aligned(other, box)
     if not isinstance(other, Mailbox):
         raise NotExpressible("a mailbox expanded to what is none")
-    return box.like(_spread(aligned(x, other), other).expand_as(to))
+    return box.like(_spread(aligned(x, other), other).expand_as(other.messages))
 
 
 def _new(name: str) -> Handler:
