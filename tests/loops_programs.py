@@ -156,7 +156,9 @@ def views(g: Any, a: Any) -> None:
         f = e.src.feature
         pair = reshape(f, 2, -1)
         e["moved"] = pair.movedim(0, 1).flip(0) + torch.stack(pair.unbind(-1), 1).permute(1, 0)
-        e["cut"] = pair.unsqueeze(1).select(0, 1).squeeze(0) + pair.narrow(1, 0, 1).flatten() + torch.cat(f.split(1))[1:3]
+        e["cut"] = (
+            pair.unsqueeze(1).select(0, 1).squeeze(0) + pair.narrow(1, 0, 1).flatten() + torch.cat(f.split(1))[1:3]
+        )
         e["swapped"] = pair.swapdims(0, 1) + pair.moveaxis(-1, 0).T
         e["converted"] = functional.relu(f) + functional.dropout(f, 0.0) + (4 * f).long() + f.double()
 

@@ -14,7 +14,7 @@ from graphweave.core.errors import LoopError
 from graphweave.loops.values import Value, may_gather, meeting, together
 from graphweave.tensorlike.answers import Handler, unpacked
 from graphweave.tensorlike.pointwise import pointwise, pointwise_handlers
-from graphweave.tensorlike.views import feature_dim, reshaped, view_handlers
+from graphweave.tensorlike.views import data_dim, feature_dim, reshaped, view_handlers
 
 _OPERATORS = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "pow": operator.pow,
@@ -41,9 +41,7 @@ def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
 
 
 def _dims_of(x: Value, dim: Any) -> tuple[int, ...]:
-    if dim is None:
-        return tuple(range(1, x.ndim + 1))
-    return tuple(feature_dim(x, d) for d in dim) if isinstance(dim, (tuple, list)) else (feature_dim(x, dim),)
+    return tuple([data_dim(x, d) for d in (range(x.ndim) if dim is None else x.all_wrapped(dim))])
 
 
 def _reduction(name: str) -> Callable[..., Any]:

@@ -76,7 +76,7 @@ class TensorLike:
 
     @property
     def ndim(self) -> int:
-        raise NotImplementedError
+        raise AttributeError(f"{self.called} has no dims")
 
     def tensor(self) -> Tensor:
         raise NotImplementedError
@@ -95,6 +95,10 @@ class TensorLike:
         d: int = dim + self.ndim + more if dim < 0 else dim
         return d
 
+    def all_wrapped(self, dims: Any) -> list[int]:
+        """The user's dims, given as one number or several, not negative and in order."""
+        return sorted([self.wrapped(d) for d in (dims if isinstance(dims, (tuple, list)) else (dims,))])
+
 
 def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others: bool = False) -> None:
     """Let `handlers` stand in for all spellings of the PyTorch functions that they are named by.
@@ -102,6 +106,8 @@ def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others
     Those are functions, methods and operators. `refuse_others`: other methods of tensors raise `cls.unknown`, rather
     than being no attributes. What the class defines by itself stays.
     """
+    if "sub" in handlers:
+        handlers = {**handlers, "rsub": _reflected(handlers["sub"])}
     table = {spelling: handler for name, handler in handlers.items() for spelling in _spellings(name)}
     methods = {name: handler for name, handler in handlers.items() if hasattr(Tensor, name)}
     for operator, name in {**_BINARY, **_OTHER}.items():
@@ -109,11 +115,9 @@ def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others
             table[f"__{operator}__"] = methods[f"__{operator}__"] = handlers[name]
     for operator, name in _BINARY.items():
         if name in handlers:
-            # traced, `tensor / x` comes as a call of Tensor.__rdiv__
             turned = methods[f"__r{operator}__"] = _reflected(handlers[name])
-            table.update(dict.fromkeys((f"r{operator}", f"__r{operator}__", f"__r{name}__"), turned))
-            if f"r{operator}" in methods:
-                methods[f"r{operator}"] = turned
+            # traced, `tensor / x` comes as a call of Tensor.__rdiv__
+            table |= dict.fromkeys((f"__r{operator}__", f"__r{name}__"), turned)
     if refuse_others:
         public = (name for name in dir(Tensor) if not name.startswith("_") and not hasattr(cls, name))
         others = {name: _missing(cls, name) for name in public if callable(getattr(Tensor, name))}

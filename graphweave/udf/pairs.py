@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike, constant
+from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike
 from graphweave.udf.extent import Extent
 from graphweave.udf.mailbox import Mailbox, Misaligned, Received, grown
 from graphweave.udf.reductions import REDUCTIONS
@@ -125,10 +125,9 @@ def pair_box(*args: Any) -> PairBox | None:
 
 def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
     """Over the right messages (dim 2), the left ones (dim 1), or one dim of features."""
-    given = [constant(d) for d in dim] if isinstance(dim, (tuple, list)) else [constant(dim)]
-    if None in given:
+    if dim is None:
         raise NotExpressible(f"{name} over all dims of pairs, nodes included")
-    dims = sorted(d + x.ndim if d < 0 else d for d in given)
+    dims = x.all_wrapped(dim)
     softmax = "softmax" in name
     options = dict(kwargs) if softmax else {**kwargs, "keepdim": keepdim}
     if len(dims) > 1 or dims[0] == 0:

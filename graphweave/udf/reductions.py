@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from graphweave.tensorlike.answers import Handler, NotExpressible, constant
+from graphweave.tensorlike.answers import Handler, NotExpressible
 from graphweave.tensorlike.views import data_dim
 from graphweave.udf.mailbox import Mailbox, grown
 
@@ -43,8 +43,7 @@ def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, tuple[int, ...]]:
     """Does `dim` include the mailbox dim, and which dims of the messages does it include?"""
     if dim is None:
         raise NotExpressible(f"{what} over all dims of a mailbox, nodes included")
-    given = [constant(d) for d in dim] if isinstance(dim, (tuple, list)) else [constant(dim)]
-    dims = sorted(d + box.ndim if d < 0 else d for d in given)
+    dims = box.all_wrapped(dim)
     if 0 in dims:
         raise NotExpressible(f"{what} over the nodes (dim 0) of a mailbox")
     return box.axis in dims, tuple([data_dim(box, d) for d in dims if d != box.axis])
