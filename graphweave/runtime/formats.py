@@ -78,6 +78,12 @@ class CsrFormat:
         return self.indptr, self.chunks
 
 
+class _Grouping(ctypes.Structure):
+    """As in `native/formats.cpp`."""
+
+    _fields_ = tuple((name, ctypes.c_int64) for name in ("sorted", "max_degree", "num_chunks"))
+
+
 _own_memory: ByStorage[bool] = ByStorage()
 """Indices that only programs of ours know, so that nobody writes to them."""
 
@@ -189,7 +195,10 @@ def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | T
         return found
     capturing.refuse("a format of an index")
     versions = versions_of(tensors)
-    with ordinary(), torch.no_grad():
+    if torch.is_inference_mode_enabled():
+        with ordinary():
+            value = build()
+    else:
         value = build()
     bump("format_builds")
     _log.info("%s of %d edges built", key[0], tensors[0].numel())
@@ -212,7 +221,7 @@ def _native(tools: object) -> ctypes.CDLL:
     library.gw_narrow.argtypes = (pointer, i64, i64, pointer, i32)
     library.gw_narrow.restype = i64
     index = (pointer, i32, i64, i64, i64, i32)
-    library.gw_group.argtypes = (*index, pointer, pointer, pointer, pointer, i64, i32, i32)
+    library.gw_group.argtypes = (*index, pointer, pointer, i64, pointer, i32, i32)
     library.gw_group.restype = i64
     library.gw_place.argtypes = (*index, pointer, i32, i64, i64, i32, pointer, pointer, i32, i32)
     library.gw_place.restype = i64
@@ -281,18 +290,17 @@ def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrForma
         indptr, _ = device_formats.group(index, num_rows, wrap, wide)
         return CsrFormat(indptr, False, UNKNOWN, torch.empty(0, dtype=torch.int64), num_rows, num_edges)
     indptr = torch.empty(num_rows + 1, dtype=_int_dtype(wide))
-    num_chunks = max(1, min(-(-(num_rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, num_rows))
-    chunks = torch.empty(num_chunks + 1, dtype=torch.int64)
-    in_order = torch.empty(1, dtype=torch.int32)
-    degree = torch.empty(1, dtype=torch.int64)
+    most = max(1, min(-(-(num_rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, num_rows))
+    chunks = torch.empty(most + 1, dtype=torch.int64)
+    found = _Grouping()
     status = _native(toolchain()).gw_group(
-        *_raw(index, num_rows, wrap), indptr.data_ptr(), in_order.data_ptr(), degree.data_ptr(),
-        chunks.data_ptr(), num_chunks, wide, num_threads(),
+        *_raw(index, num_rows, wrap), indptr.data_ptr(), chunks.data_ptr(), most, ctypes.byref(found), wide,
+        num_threads(),
     )  # fmt: skip
     _refuse(status, index, num_rows, wrap)
-    if num_rows > 0:
-        chunks = torch.unique_consecutive(chunks)  # a hub spans several shares and leaves empty chunks behind
-    return CsrFormat(indptr, bool(in_order), int(degree), chunks, num_rows, num_edges)
+    if found.num_chunks < most:
+        chunks = chunks[: found.num_chunks + 1].clone()
+    return CsrFormat(indptr, bool(found.sorted), found.max_degree, chunks, num_rows, num_edges)
 
 
 def _build_perm(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> Tensor:

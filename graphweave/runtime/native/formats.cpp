@@ -145,13 +145,16 @@ int64_t max_degree(const Out* indptr, int64_t num_rows, int32_t threads) {
   return best;
 }
 
-// chunks[c] is the first row at which rows + edges reach c / num_chunks of their total.
+// chunks[c] is the first row at which rows + edges reach c / num_chunks of their total. A hub spans several shares: what
+// they leave empty is left out. The number of chunks, one at least.
 template <typename Out>
-void balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_chunks) {
+int64_t balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_chunks) {
   const int64_t total = num_rows + static_cast<int64_t>(indptr[num_rows]);
-  for (int64_t c = 0; c <= num_chunks; ++c) {
+  int64_t made = 0;
+  chunks[0] = 0;
+  for (int64_t c = 1; c < num_chunks; ++c) {
     const int64_t goal = block_begin(total, c, num_chunks);
-    int64_t low = 0, high = num_rows;
+    int64_t low = chunks[made], high = num_rows;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
       if (middle + static_cast<int64_t>(indptr[middle]) < goal)
@@ -159,9 +162,10 @@ void balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_c
       else
         high = middle;
     }
-    chunks[c] = low;
+    if (low > chunks[made]) chunks[++made] = low;
   }
-  chunks[num_chunks] = num_rows;  // trailing rows without edges
+  if (num_rows > chunks[made] || made == 0) chunks[++made] = num_rows;  // trailing rows without edges
+  return made;
 }
 
 // Calls body with a number of the type that values of an index have.
@@ -170,14 +174,20 @@ int64_t with_type(const Index& index, Body body) {
   return index.is64 ? body(int64_t{}) : body(int32_t{});
 }
 
+// What a grouping is like, besides indptr.
+struct Grouping {
+  int64_t sorted;
+  int64_t max_degree;
+  int64_t num_chunks;
+};
+
 template <typename Out>
-int64_t group(const Index& index, Out* indptr, bool& sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
-              int32_t threads) {
+int64_t group(const Index& index, Out* indptr, int64_t* chunks, int64_t num_chunks, Grouping& found, int32_t threads) {
+  bool sorted = false;
   const int64_t bad =
       with_type(index, [&](auto in) { return count_rows<decltype(in), Out>(index, indptr, sorted, threads); });
   if (bad != -1) return bad;
-  *degree = max_degree(indptr, index.rows, threads);
-  balance(indptr, index.rows, chunks, num_chunks);
+  found = {sorted, max_degree(indptr, index.rows, threads), balance(indptr, index.rows, chunks, num_chunks)};
   return -1;
 }
 
@@ -220,16 +230,14 @@ extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, in
   return bad == count ? -1 : bad.load();
 }
 
-// Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places.
+// Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places, of which
+// found->num_chunks + 1 are written; num_chunks is at most the number of rows, and one at least.
 extern "C" int64_t gw_group(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
-                            void* indptr, int32_t* sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
-                            int32_t wide, int32_t threads) {
+                            void* indptr, int64_t* chunks, int64_t num_chunks, Grouping* found, int32_t wide,
+                            int32_t threads) {
   const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-  bool in_order = false;
-  const int64_t bad = wide ? group(index, static_cast<int64_t*>(indptr), in_order, degree, chunks, num_chunks, threads)
-                           : group(index, static_cast<int32_t*>(indptr), in_order, degree, chunks, num_chunks, threads);
-  *sorted = in_order;
-  return bad;
+  return wide ? group(index, static_cast<int64_t*>(indptr), chunks, num_chunks, *found, threads)
+              : group(index, static_cast<int32_t*>(indptr), chunks, num_chunks, *found, threads);
 }
 
 // out[k] = the row that `other` names for the edge at position k of index's CSR; with `other` null, that edge's id.
