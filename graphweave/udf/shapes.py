@@ -1,4 +1,4 @@
-"""Views of mailboxes: what only renames, cuts or joins feature dims, and where the mailbox dim goes."""
+"""Shapes of mailboxes, and what is given sizes or an index: there nodes and messages must be named."""
 
 from __future__ import annotations
 
