@@ -136,7 +136,7 @@ def test_grammar_page_shows_a_program() -> None:
         ("space V s0\nreturn", "line 1, column 8: expected '='"),
         ("%1: V[] f32 = input x\nreturn", "line 1, column 1: expected '%0'"),
         ("%0: V[] f33 = input x\nreturn", "expected one of f64, f32"),
-        ("%0: V[] f32 = inputt x\nreturn", "expected one of neg, exp"),
+        ("%0: V[] f32 = inputt x\nreturn", "expected one of tanh, sigmoid"),
         ("%0: V[] f32 = push.mean %1, %2\nreturn", "expected one of sum, mul, max, min"),
         ("%0: V[4.5] f32 = input x\nreturn", "expected an integer"),
         ("%0: V[] f32 = pull 1, %2\nreturn", "expected an operand such as %3"),

@@ -16,7 +16,7 @@ import torch
 
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.ranges import position, range_error
-from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import (
@@ -64,6 +64,7 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.pairs import unique_pairs
 from graphweave.ir.message.unions import check_columns, join_indices, numbers_of_segments, rows_of_segments
+from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
 
 Values: TypeAlias = Mapping[Ref, Any] | Sequence[Any]
@@ -72,12 +73,6 @@ RowsOf: TypeAlias = Callable[[Space], Any]
 
 aten = torch.ops.aten
 _FOLD = {Fold.sum: "sum", Fold.mul: "prod", Fold.max: "amax", Fold.min: "amin"}
-_OVERLOAD = {
-    **{op: "Tensor" for op in (Op.add, Op.sub, Op.mul, Op.div, Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge)},
-    Op.pow: "Tensor_Tensor",
-    Op.where: "self",
-}
-_ATEN_OP = {op: getattr(getattr(aten, op.value), _OVERLOAD.get(op, "default")) for op in Op}
 
 
 # ---------------------------------------------------------------- one node
@@ -106,7 +101,7 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
         case Pointwise(op, args):
             ts = [_type(types, a) for a in args]
             rank = max(len(t.shape) for t in ts)
-            return _ATEN_OP[op](*(_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True)))
+            return call_of(op)(*(_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True)))
         case Concat(xs, dim):
             return _concat([values[x] for x in xs], [_type(types, x) for x in xs], dim, rows_of)
         case MatMul(x, w, m):
