@@ -200,7 +200,7 @@ class Op(Enum):
         return op
 
     tanh = "tanh", _elementary("tanh", ["g * (1 - out * out)"], triton="gw_tanh({x})", sampled=ANY)
-    sigmoid = "sigmoid", _elementary("sigmoid", ["g * (out * (1 - out))"], triton="gw_sigmoid({x})", sampled=ANY)
+    sigmoid = "sigmoid", _elementary("sigmoid", ["g * ((1 - out) * out)"], triton="gw_sigmoid({x})", sampled=ANY)
     relu = "relu", _stepped(
         "relu", "where(out > 0, g, 0)", sampled=ANY, triton="gw_relu({x})",
         integers=("gw_relu{<type>}({x})", "tl.maximum({x}, 0)"),

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from graphweave.core.errors import IRError
+from graphweave.core.formulas import evaluate
 from graphweave.core.types import DType, Op, belongs
 from graphweave.frontends.dynamo.context import Context, Handler, Table
 from graphweave.frontends.dynamo.sizes import argument, is_tensor, val
@@ -151,18 +152,16 @@ def _isinf(cx: Context, node: fx.Node) -> Ref:
     return cx.map(Op.eq, cx.map(Op.abs, x), cx.const(float("inf"), dtype))
 
 
-def _sigmoid_backward(cx: Context, node: fx.Node) -> Ref:
-    """g * (1 - y) * y"""
-    dtype = cx.result(node).dtype
-    g, y = (cx.aligned(v, node, dtype) for v in node.args[:2])
-    return cx.map(Op.mul, g, cx.map(Op.mul, cx.map(Op.sub, cx.const(1, dtype), y), y))
+def _backward_of(op: Op) -> Handler:
+    """The derivative of `op`, of a gradient and the result."""
+    (formula,) = op.facts.derivative or ("",)
 
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        dtype = cx.result(node).dtype
+        g, out = (cx.aligned(v, node, dtype) for v in node.args[:2])
+        return evaluate(formula, {"g": g, "out": out}, lambda o, xs: cx.map(o, *xs), lambda v: cx.const(v, dtype))
 
-def _tanh_backward(cx: Context, node: fx.Node) -> Ref:
-    """g * (1 - y * y)"""
-    dtype = cx.result(node).dtype
-    g, y = (cx.aligned(v, node, dtype) for v in node.args[:2])
-    return cx.map(Op.mul, g, cx.map(Op.sub, cx.const(1, dtype), cx.map(Op.mul, y, y)))
+    return handler
 
 
 def _threshold_backward(cx: Context, node: fx.Node) -> Ref:
@@ -205,7 +204,7 @@ _special: dict[Any, Callable[[Context, fx.Node], Ref | None]] = {
     aten.div.Tensor_mode: _divide, aten.div.Scalar_mode: _divide,
     aten.pow.Tensor_Scalar: _pow, aten.where.self: _where, aten.square.default: _square, aten.isinf.default: _isinf,
     aten.masked_fill.Scalar: _masked_fill, aten.masked_fill.Tensor: _masked_fill,
-    aten.sigmoid_backward.default: _sigmoid_backward, aten.tanh_backward.default: _tanh_backward,
+    aten.sigmoid_backward.default: _backward_of(Op.sigmoid), aten.tanh_backward.default: _backward_of(Op.tanh),
     aten.threshold_backward.default: _threshold_backward, aten.leaky_relu.default: _leaky_relu,
     aten.leaky_relu_backward.default: _leaky_relu_backward,
     aten._to_copy.default: _cast, prims.convert_element_type.default: _cast,
