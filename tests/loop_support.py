@@ -278,8 +278,10 @@ kernel online_{heads}_{width}(v < N, E; i32) {{
       }}
       edges k in by_dst[v] of t {{
         let u: i32 = src[k]
-        lanes h < {heads} {{ p[h] sum= exp(sub(a[u, h], m[h])) }}
-        lanes h < {heads}, c < {width} {{ acc[h, c] sum= mul(exp(sub(a[u, h], m[h])), z[u, h, c]) }}
+        alloc e: {f}[{heads}]
+        lanes h < {heads} {{ e[h] = exp(sub(a[u, h], m[h])) }}
+        lanes h < {heads} {{ p[h] sum= e[h] }}
+        lanes h < {heads}, c < {width} {{ acc[h, c] sum= mul(e[h], z[u, h, c]) }}
       }}
     }}
     lanes h < {heads} {{ s[v, h] = p[h] }}

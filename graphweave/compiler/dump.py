@@ -28,17 +28,20 @@ def dump_program(name: str, program: Program) -> None:
         dump_text(f"{name}.message.txt", show_program(program))
 
 
-def dump_plan(plan: Plan, wrapper: str) -> None:
+def dump_plan(plan: Plan, wrapper: str = "") -> None:
     """The program, each kernel as loop IR and as C++ or Triton's Python, with the headers it includes, and the Python
     that calls them."""
     folder = settings().dump
     if folder is None:
         return
+    if plan.prelude is not None:
+        dump_plan(plan.prelude)
     dump_program(plan.name, plan.program)
     for k in plan.kernels.values():
         dump_text(f"{k.lowered.kernel.name}.loop.txt", show_kernel(k.lowered.kernel))
         dump_text(f"{k.lowered.kernel.name}.{'py' if plan.options.target == 'triton' else 'cpp'}", k.text)
-    dump_text(f"{plan.name}.py", wrapper)
+    if wrapper:
+        dump_text(f"{plan.name}.py", wrapper)
     for name in {name for k in plan.kernels.values() for name in sources.included(k.text)}:
         (folder / "graphweave").mkdir(exist_ok=True)
         (folder / "graphweave" / name).write_bytes(sources.headers()[name])

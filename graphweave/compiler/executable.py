@@ -9,6 +9,7 @@ from typing import Any
 from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
 from graphweave.compiler.range_errors import MapError, in_words
+from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.targets import step_of
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
@@ -33,12 +34,12 @@ class Executable:
     ) -> None:  # fmt: skip
         self.plan = plan
         self._names = names or {}
-        self.kernels = {
-            i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()
-        }
+        self.kernels = _steps(plan)
+        self._prelude = {} if plan.prelude is None else _steps(plan.prelude)
         wrapper = Wrapper(
-            plan, self.kernels, num_outputs, verify=verify, private=private, promises=promises, watches=watches
-        )
+            plan, self.kernels, num_outputs, prelude=self._prelude, verify=verify, private=private, promises=promises,
+            watches=watches,
+        )  # fmt: skip
         self.text = wrapper.text
         self._run = wrapper.load(f"<graphweave {plan.name}>")
         device = graph_device(plan.options) if cuda_graphs else None
@@ -47,7 +48,7 @@ class Executable:
 
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
         """Start compiling every kernel; futures."""
-        return [pool.submit(k.build) for k in self.kernels.values()]
+        return [pool.submit(k.build) for k in (*self._prelude.values(), *self.kernels.values())]
 
     def __call__(self, args: list[Any]) -> list[Any]:
         """Takes the arguments out of `args`, so that each is freed after its last use."""
@@ -55,6 +56,10 @@ class Executable:
             return self._run(args)
         except MapError as error:
             raise in_words(error, self._names) from None
+
+
+def _steps(plan: Plan) -> dict[int, RegionStep]:
+    return {i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
 
 
 def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:

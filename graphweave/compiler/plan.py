@@ -43,14 +43,15 @@ class KernelPlan:
 class Plan:
     """`steps` in order; a Region step has an entry in `kernels`, or was `refused` (region position -> reason).
 
-    `prelude` computes the `hoisted` values, and checks, from the graph-only inputs `prelude_inputs`.
+    `prelude` computes the `hoisted` values, and checks, from the graph-only inputs `prelude_inputs`. It is a plan like
+    any other, but that it hoists nothing.
     """
 
     name: str
     program: Program
     hoisted: tuple[Ref, ...]
     prelude_inputs: tuple[Ref, ...]
-    prelude: Program | None
+    prelude: Plan | None
     schedule: Schedule
     kernels: Mapping[int, KernelPlan]
     refused: Mapping[int, str]
@@ -67,7 +68,17 @@ def make_plan(
     """
     verify_program(program)
     kept, checks = hoisted(program), hoisted_checks(program)
-    inputs, prelude = _prelude(program, (*kept, *checks))
+    inputs, once = _prelude(program, (*kept, *checks))
+    prelude = None if once is None else _planned(f"{name}_prelude", once, options, {}, statistics)
+    return _planned(name, program, options, constants, statistics, kept, checks, inputs, prelude)
+
+
+def _planned(
+    name: str, program: Program, options: Options, constants: Mapping[str, Any], statistics: Statistics | None,
+    kept: tuple[Ref, ...] = (), checks: tuple[Ref, ...] = (), inputs: tuple[Ref, ...] = (),
+    prelude: Plan | None = None,
+) -> Plan:  # fmt: skip
+    """The plan of `program`, in which `kept` and `checks` are there already."""
     order = schedule(program, (*kept, *checks), options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions

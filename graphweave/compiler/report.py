@@ -67,7 +67,7 @@ class GraphNote:
     """One compiled graph: forward, backward or inference. `recompute` is the policy of what is `saved`.
 
     `saved` are all values handed over, as the IR has them; `keeps` those among them that take memory of their own.
-    `products` counts the matrix products between kernels.
+    `products` counts the matrix products between kernels; `once` are the kernels of what depends on the graph alone.
     """
 
     name: str
@@ -80,6 +80,7 @@ class GraphNote:
     recompute: str = ""
     keeps: tuple[SavedNote, ...] = ()
     products: int = 0
+    once: tuple[KernelNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +170,6 @@ def describe(
 ) -> GraphNote:  # fmt: skip
     """`plan` in words; `refused` tells why the importer left nodes outside, `saved` what forward keeps for backward."""
     program = plan.program
-    kernels = []
-    for k in plan.kernels.values():
-        region = k.region
-        along = None if region.map is None else f"map %{region.map}"
-        computes = tuple(f"{value_name(program, r)} ({program.locs[r] or 'generated'})" for r in region.members)
-        does, lines = kernel_words(program, region, glossary), _locations(program, region.members)
-        kernels.append(KernelNote(k.lowered.kernel.name, region.rows.name, along, computes, k.text, does, lines))
     fallbacks = [
         FallbackNote(
             _operators(program, step), glossary.in_words(program, why), "; ".join(_locations(program, step.members))
@@ -195,9 +189,20 @@ def describe(
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)
     keeps = tuple(_saved_notes(program, saved, glossary))
     return GraphNote(
-        plan.name, show(program), tuple(kernels), tuple(fallbacks), len(plan.hoisted), names, wrapper, recompute, keeps,
-        products,
+        plan.name, show(program), _kernel_notes(plan, glossary), tuple(fallbacks), len(plan.hoisted), names, wrapper,
+        recompute, keeps, products, () if plan.prelude is None else _kernel_notes(plan.prelude, glossary),
     )  # fmt: skip
+
+
+def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
+    program, notes = plan.program, []
+    for k in plan.kernels.values():
+        region = k.region
+        along = None if region.map is None else f"map %{region.map}"
+        computes = tuple(f"{value_name(program, r)} ({program.locs[r] or 'generated'})" for r in region.members)
+        does, lines = kernel_words(program, region, glossary), _locations(program, region.members)
+        notes.append(KernelNote(k.lowered.kernel.name, region.rows.name, along, computes, k.text, does, lines))
+    return tuple(notes)
 
 
 def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:

@@ -44,12 +44,13 @@ from graphweave.ir.message.nodes import (
 from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import GivenOut, lent, memo
 from graphweave.runtime.unseen_edits import Watch
-from graphweave.schedule.regions import Call, Region, Schedule
+from graphweave.schedule.regions import Region
 
 
 class Wrapper:
     """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
 
+    `prelude` are the kernels of the plan's prelude.
     With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
     The first results lie in memory as `promises` says of each. Indices in `narrow` are held in 32 bits if they fit, as
     are those of the prelude that only maps read; outputs may be among these if they are `private` (see Executable).
@@ -59,9 +60,9 @@ class Wrapper:
 
     def __init__(
         self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
-        verify: bool = False, asks: bool = False, narrow: frozenset[Ref] = frozenset(),
-        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (),
-        watches: frozenset[Ref] | None = None,
+        prelude: Mapping[int, RegionStep] | None = None, verify: bool = False, asks: bool = False,
+        narrow: frozenset[Ref] = frozenset(), private: frozenset[Ref] = frozenset(),
+        promises: Sequence[Promise | None] = (), watches: frozenset[Ref] | None = None,
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
         self._promises = promises
@@ -82,7 +83,7 @@ class Wrapper:
         if watches is not None:
             maps = {n.index for n in plan.program.nodes if isinstance(n, MapOf)}
             self._watch(r for r in inputs if r in maps or r in plan.prelude_inputs)
-        self._prelude()
+        self._prelude(prelude or {})
         self._steps()
         results = self._settle()
         self.text = self._text(inputs, results)
@@ -133,13 +134,11 @@ class Wrapper:
             if result is not None:
                 self._ensure(result)
 
-    def _prelude(self) -> None:
-        prelude = self._plan.prelude
-        if prelude is None:
+    def _prelude(self, kernels: Mapping[int, RegionStep]) -> None:
+        plan, hoisted = self._plan.prelude, self._plan.hoisted
+        if plan is None:
             return
-        name, hoisted = f"{self._plan.name}_prelude", self._plan.hoisted
-        plan = Plan(name, prelude, (), (), None, _calls(prelude), {}, {}, self._plan.options, {})
-        nested = Wrapper(plan, {}, asks=True, narrow=self._narrowed(prelude))
+        nested = Wrapper(plan, kernels, verify=self._verify, asks=True, narrow=self._narrowed(plan.program))
         run = nested.load(f"<graphweave {self._plan.name} prelude>")
         self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
@@ -170,6 +169,8 @@ class Wrapper:
         index_refs = [n.index for m in kernel.maps if isinstance(n := self._program.nodes[m], MapOf)]
         self._line(f"{writes}= {call}", (*kernel.reads, *index_refs))
         self._ready.update((r, f"v{r}") for r in kernel.writes)
+        for ref in self._narrow.intersection(kernel.writes):
+            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
         self._written.update(kernel.writes)
         if self._verify:
             self._check(i, kernel, region)
@@ -374,8 +375,3 @@ def _with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
 
 def _is_size(node: Node) -> bool:
     return isinstance(node, Aten) and node.target == "aten.sym_size.int"
-
-
-def _calls(program: Program) -> Schedule:
-    wanted = [r for r in program.outputs if r is not None]
-    return Schedule(tuple(Call(r) for r in wanted), frozenset(wanted))

@@ -41,9 +41,9 @@ def ir_text(told: Compiled) -> str:
 
 
 def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
-    """Each kernel with what it computes and its code; with `wrapper` the Python that calls them."""
+    """Each kernel, those run once a graph first: what it computes and its code; with `wrapper` their calls."""
     lines = []
-    for k in graph.kernels:
+    for k in (*graph.once, *graph.kernels):
         along = f", edges along {k.along}" if k.along else ""
         lines += [
             f"== {graph.name}, kernel {k.name}: rows of {k.rows}{along}",

@@ -136,7 +136,9 @@ def _work(told: Told) -> list[Row]:
     rows.append(Row("bytes moved", words))
     once = max((g.hoisted for g in told.graphs), default=0)
     if once:
-        rows.append(Row("once a graph", f"{_many(once, 'value')} from index tensors alone, kept until they change"))
+        kernels = max(len(g.once) for g in told.graphs)
+        by = f", by {_many(kernels, 'kernel')}" if kernels else ""
+        rows.append(Row("once a graph", f"{_many(once, 'value')} from index tensors alone{by}, kept until they change"))
     return rows
 
 

@@ -1,7 +1,6 @@
 // Graph formats built in parallel: checked and narrowed indices, stable counting sort by row (CSR), row chunks.
 // Nothing of the size of the edges is allocated here but the result.
 //
-// Every function takes an index as (pointer, is64, stride in elements, count) and the number of rows it may name.
 // With `wrap`, -n..-1 count from the end. Functions that read raw values return -1, or the position of the first value
 // out of range, having written nothing outside their outputs. Each result is the same for every number of threads.
 
@@ -16,6 +15,7 @@ namespace {
 constexpr int64_t kSerial = 1 << 15;  // below this many elements a parallel region costs more than it saves
 constexpr int kParts = 8;             // threads that each read a whole index: more would only share its bandwidth
 
+// `count` values, `stride` apart in elements, each of which names one of `rows` rows.
 struct Index {
   const void* data;
   int64_t stride;
@@ -145,13 +145,16 @@ int64_t max_degree(const Out* indptr, int64_t num_rows, int32_t threads) {
   return best;
 }
 
-// chunks[c] is the first row at which rows + edges reach c / num_chunks of their total.
+// chunks[c] is the first row at which rows + edges reach c / num_chunks of their total. A hub spans several shares: what
+// they leave empty is left out. The number of chunks, one at least.
 template <typename Out>
-void balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_chunks) {
+int64_t balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_chunks) {
   const int64_t total = num_rows + static_cast<int64_t>(indptr[num_rows]);
-  for (int64_t c = 0; c <= num_chunks; ++c) {
+  int64_t made = 0;
+  chunks[0] = 0;
+  for (int64_t c = 1; c < num_chunks; ++c) {
     const int64_t goal = block_begin(total, c, num_chunks);
-    int64_t low = 0, high = num_rows;
+    int64_t low = chunks[made], high = num_rows;
     while (low < high) {
       const int64_t middle = low + (high - low) / 2;
       if (middle + static_cast<int64_t>(indptr[middle]) < goal)
@@ -159,9 +162,10 @@ void balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_c
       else
         high = middle;
     }
-    chunks[c] = low;
+    if (low > chunks[made]) chunks[++made] = low;
   }
-  chunks[num_chunks] = num_rows;  // trailing rows without edges
+  if (num_rows > chunks[made] || made == 0) chunks[++made] = num_rows;  // trailing rows without edges
+  return made;
 }
 
 // Calls body with a number of the type that values of an index have.
@@ -170,24 +174,30 @@ int64_t with_type(const Index& index, Body body) {
   return index.is64 ? body(int64_t{}) : body(int32_t{});
 }
 
+// What a grouping is like, besides indptr.
+struct Grouping {
+  int64_t sorted;
+  int64_t max_degree;
+  int64_t num_chunks;
+};
+
 template <typename Out>
-int64_t group(const Index& index, Out* indptr, bool& sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
-              int32_t threads) {
+int64_t group(const Index& index, Out* indptr, int64_t* chunks, int64_t num_chunks, Grouping& found, int32_t threads) {
+  bool sorted = false;
   const int64_t bad =
       with_type(index, [&](auto in) { return count_rows<decltype(in), Out>(index, indptr, sorted, threads); });
   if (bad != -1) return bad;
-  *degree = max_degree(indptr, index.rows, threads);
-  balance(indptr, index.rows, chunks, num_chunks);
+  found = {sorted, max_degree(indptr, index.rows, threads), balance(indptr, index.rows, chunks, num_chunks)};
   return -1;
 }
 
 template <typename Out>
-int64_t place(const Index& index, const Index& other, const Out* indptr, Out* out, int32_t threads) {
+int64_t place(const Index& index, const Index* other, const Out* indptr, Out* out, int32_t threads) {
   return with_type(index, [&](auto in) {
-    if (!other.data) return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
-    return with_type(other, [&](auto value) {
+    if (!other) return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
+    return with_type(*other, [&](auto value) {
       return scatter<decltype(in)>(index, indptr, out, threads,
-                                   [&](int64_t e) { return row_of(other, value_at<decltype(value)>(other, e)); });
+                                   [&](int64_t e) { return row_of(*other, value_at<decltype(value)>(*other, e)); });
     });
   });
 }
@@ -195,15 +205,11 @@ int64_t place(const Index& index, const Index& other, const Out* indptr, Out* ou
 }  // namespace
 
 // out[e] = the row that index[e] names; with out null, only checks. Returns the first bad position, or -1.
-extern "C" int64_t gw_flat(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
-                           void* out, int32_t wide, int32_t threads) {
-  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-  if (wide) {
-    auto* to = static_cast<int64_t*>(out);
-    return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
-  }
-  auto* to = static_cast<int32_t*>(out);
-  return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
+extern "C" int64_t gw_flat(Index index, void* out, int32_t wide, int32_t threads) {
+  return with_type(index, [&](auto in) {
+    if (wide) return flat<decltype(in)>(index, static_cast<int64_t*>(out), threads);
+    return flat<decltype(in)>(index, static_cast<int32_t*>(out), threads);
+  });
 }
 
 // out[e] = index[e] in 32 bits, whatever it names. Returns the first position whose value does not fit, or -1.
@@ -220,25 +226,18 @@ extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, in
   return bad == count ? -1 : bad.load();
 }
 
-// Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places.
-extern "C" int64_t gw_group(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
-                            void* indptr, int32_t* sorted, int64_t* degree, int64_t* chunks, int64_t num_chunks,
+// Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places, of which
+// found->num_chunks + 1 are written; num_chunks is at most the number of rows, and one at least.
+extern "C" int64_t gw_group(Index index, void* indptr, int64_t* chunks, int64_t num_chunks, Grouping* found,
                             int32_t wide, int32_t threads) {
-  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-  bool in_order = false;
-  const int64_t bad = wide ? group(index, static_cast<int64_t*>(indptr), in_order, degree, chunks, num_chunks, threads)
-                           : group(index, static_cast<int32_t*>(indptr), in_order, degree, chunks, num_chunks, threads);
-  *sorted = in_order;
-  return bad;
+  return wide ? group(index, static_cast<int64_t*>(indptr), chunks, num_chunks, *found, threads)
+              : group(index, static_cast<int32_t*>(indptr), chunks, num_chunks, *found, threads);
 }
 
 // out[k] = the row that `other` names for the edge at position k of index's CSR; with `other` null, that edge's id.
 // Returns -1, the first bad position of other, kNoMemory or kChanged.
-extern "C" int64_t gw_place(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
-                            const void* other, int32_t other_is64, int64_t other_stride, int64_t other_rows,
-                            int32_t other_wrap, const void* indptr, void* out, int32_t wide, int32_t threads) {
-  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-  const Index to{other, other_stride, count, other_rows, other_is64 != 0, other_wrap != 0};
-  if (wide) return place(index, to, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
-  return place(index, to, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
+extern "C" int64_t gw_place(Index index, const Index* other, const void* indptr, void* out, int32_t wide,
+                            int32_t threads) {
+  if (wide) return place(index, other, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
+  return place(index, other, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
 }
