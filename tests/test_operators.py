@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 
 from graphweave.codegen.triton import print_kernel
 from graphweave.core.formulas import evaluate
-from graphweave.core.operators import ANY, DEAR, Op, Operator, Spelling
+from graphweave.core.operators import ANY, DEAR, MODEST, Op, Operator, Spelling
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.builder import Builder
@@ -47,8 +46,10 @@ def operands(op: Op, seed: int = 0) -> list[Tensor]:
 
     low, high = op.facts.sampled or ANY
     values = [drawn().clamp(-8, 8) for _ in range(op.facts.arity)]
-    values[0] = low + values[0].abs() if low > -math.inf and low > 0 else values[0]
-    values[0] = -values[0].abs() if high == 0 else values[0].abs() if op is Op.pow else values[0]
+    if (low, high) not in (ANY, MODEST):
+        values[0] = -values[0].abs() if high == 0 else low + values[0].abs() * (high - low) / 8
+    if op is Op.pow:
+        values[0] = values[0].abs()
     if op.facts.arity == 2:
         values[1][::5] = values[0][::5]
     return [values[0] > 0, *values[1:]] if op.facts.condition else values
@@ -171,6 +172,7 @@ def test_a_row_is_a_new_operator(softsign: Op) -> None:
     check_derivatives(softsign)
     drawn = operands(softsign)[0]
     torch.testing.assert_close(interp(alone(softsign), {"x": drawn})[0], F.softsign(drawn), rtol=1e-15, atol=0)
+    assert any("softsign" in show(random_program(number)) for number in range(50))
 
 
 @pytest.mark.parametrize("dtype", [DType.f32, DType.f64])
@@ -192,4 +194,3 @@ def test_the_operator_is_gone_afterwards() -> None:
     assert "softsign" not in (op.value for op in Op)
     with pytest.raises(ValueError, match="softsign"):
         Op("softsign")
-    random_program(3)

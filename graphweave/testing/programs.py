@@ -265,25 +265,26 @@ def share_of_max(s: Growing) -> None:
     s.keep(Pointwise(Op.div, (one, s.op(Op.maximum, ties, s.number(1.0)))), 1.0)
 
 
-_UNARY = tuple(op for op in Op if op.facts.arity == 1 and op.facts.sampled is not None)
-_SMOOTH = tuple(op for op in _UNARY if op.facts.sampled in (ANY, MODEST))
-_NARROW = tuple(op for op in _UNARY if op not in _SMOOTH)
-_BINARY = tuple(op for op in Op if op.facts.arity == 2 and op.facts.sampled is not None)
+def _drawn(arity: int) -> list[Op]:
+    return [op for op in Op if op.facts.arity == arity and op.facts.sampled is not None]
 
 
 def unary(s: Growing) -> None:
+    """Operators that are defined for all numbers, or all modest ones."""
     ref = s.choose(s.pool)
-    op = s.choose(_SMOOTH)
+    op = s.choose([op for op in _drawn(1) if op.facts.sampled in (ANY, MODEST)])
     operand = s.modest(ref) if op.facts.sampled == MODEST else ref
     s.keep(Pointwise(op, (operand,)), max(s.bound[ref], 1.0), ref in s.exact and op.facts.exact)
 
 
 def guarded_unary(s: Growing) -> None:
-    """Operators of narrow domain, on operands inside it: as far above its lower end, or below 0, as `ref` is large."""
+    """Operators of narrow domain, on operands inside it: the further from an end of it, the larger `ref` is."""
     ref = s.choose(s.pool)
     size = s.op(Op.abs, s.modest(ref))
-    op = s.choose(_NARROW)
+    op = s.choose([op for op in _drawn(1) if op.facts.sampled not in (ANY, MODEST)])
     low, high = op.facts.sampled or ANY
+    if high - low != _MODEST:
+        size = s.op(Op.mul, size, s.number((high - low) / _MODEST))
     operand = s.op(Op.neg, size) if high == 0 else s.op(Op.add, size, s.number(low))
     s.keep(Pointwise(op, (operand,)), s.bound[ref] + 1.0)
 
@@ -292,7 +293,7 @@ def binary(s: Growing) -> None:
     ref = s.choose(s.pool)
     other = s.partner(ref)
     bound = s.bound[ref] + s.bound[other]
-    match s.choose(_BINARY):
+    match s.choose(_drawn(2)):
         case Op.mul:
             s.keep(Pointwise(Op.mul, (ref, s.small(other))), s.bound[ref])
         case Op.div:
