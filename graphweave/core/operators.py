@@ -87,8 +87,9 @@ class Operator:
     """What C++ vectors write differently from numbers."""
     triton: Spelling = Spelling()
     sampled: tuple[float, float] | None = None
-    """Range of operands in random programs, in which it is defined and makes little of rounding: `ANY`, `MODEST` or two
-    finite ends; `ANY` of an operator of two. None: not drawn by itself."""
+    """Range of operands in random programs, in which it is defined, makes little of rounding and gives results that are
+    at most 1 larger than operands: `ANY`, `MODEST` or two finite ends; `ANY` of an operator of two. None: not drawn by
+    itself."""
 
     @property
     def in_kernels(self) -> Domain:
