@@ -266,11 +266,16 @@ def _read(node: ast.expr) -> Size | None:
 
 def read_several(text: str) -> tuple[Size, ...]:
     """The sizes that `text` lists, between commas."""
+    return tuple(map(read, split(text)))
+
+
+def split(text: str) -> list[str]:
+    """What `text` lists, between those commas that stand in no brackets; without blanks at the ends."""
     parts, depth = [""], 0
     for c in text:
-        depth += (c == "(") - (c == ")")
+        depth += (c in "([") - (c in ")]")
         if c == "," and depth == 0:
             parts.append("")
         else:
             parts[-1] += c
-    return tuple(read(p.strip(" ")) for p in parts) if text.strip(" ") else ()
+    return [p.strip(" ") for p in parts] if text.strip(" ") else []
