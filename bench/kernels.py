@@ -24,6 +24,7 @@ from bench.check import relative_error
 from bench.common import arguments, interleaved, ratio_table, save, seconds_of, triad_bandwidth
 from bench.graphs import FEATURES, GRAPHS, Workload, data_dir, load, missing
 from graphweave.runtime import arena, formats, kernel_cache
+from graphweave.runtime.index import Index
 
 TOLERANCE = 1e-5
 """Relative to the largest result: sums of up to some thousand float32 terms in another order."""
@@ -64,8 +65,8 @@ def handwritten(name: str, work: Workload) -> Callable[[], Tensor]:
     """The hand-written kernel, on formats built before; its result lies in reused huge-page memory, as graphweave's."""
     dst, src = work.edge_index[1].contiguous(), work.edge_index[0].contiguous()
     nodes, edges = work.x.size(0), src.numel()
-    csr, perm = formats.csr(dst, nodes), formats.perm(dst, nodes)
-    column = formats.column(dst, nodes, False, src, nodes, False)
+    to, of = Index(dst, nodes), Index(src, nodes)
+    csr, perm, column = formats.csr(to), formats.perm(to), formats.column(to, of)
     perm = perm if perm is not None else torch.arange(edges, dtype=torch.int32)
     kernel = kernel_cache.load(Path(__file__).with_name("handwritten.cpp").read_text(), name)
 

@@ -1,4 +1,4 @@
-"""Calls so small that what is not arithmetic counts: models on a graph of Cora's size, and a call with nothing to compute.
+"""Calls so small that what is no arithmetic counts: models on a graph of Cora's size, and a call that computes nothing.
 
     python -m bench.small_graphs [--models gcn sage gin gat] [--repeats 40] [--threads 2] [--out FILE]
 
@@ -6,13 +6,12 @@
 over every node (compiled with the model) and backward; inference is the model under `torch.no_grad`. Eager PyTorch and
 graphweave take turns in one process; a turn is as many calls as fill 20 ms, and medians over the turns are compared.
 
-The call with nothing to compute is `x + 0`-like (`x * 2` of eight numbers) with a gradient, against an autograd function
-of one's own that does nothing (`torch.autograd.Function`): forward and backward of each, in microseconds.
+The call with nothing to compute is `x * 2` of eight numbers, against an autograd function of one's own that does the
+same (`torch.autograd.Function`): forward and backward of each, in microseconds.
 """
 
 from __future__ import annotations
 
-import argparse
 import gc
 from collections.abc import Callable, Mapping, Sequence
 from statistics import median
@@ -111,7 +110,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = arguments(__doc__)
     parser.add_argument("--models", nargs="*", choices=list(MODELS), default=list(DEFAULT_MODELS))
     parser.add_argument("--repeats", type=int, default=40)
-    options: argparse.Namespace = parser.parse_args(argv)
+    options = parser.parse_args(argv)
     torch.set_num_threads(options.threads)
     results = {name: of_model(name, options.repeats) for name in options.models}
     results["nothing"] = of_nothing(options.repeats)

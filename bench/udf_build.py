@@ -24,6 +24,7 @@ from bench.common import arguments, ratio_table, save, seconds_of
 from bench.turns import summary
 from graphweave.data import rmat
 from graphweave.runtime import formats
+from graphweave.runtime.index import Index
 
 TARGET = 1.5
 SYSTEMS = ("graph", "with-perm", "sort")
@@ -51,13 +52,10 @@ def build(src: Tensor, dst: Tensor, num_nodes: int, *, perm: bool) -> list[Group
     """By destination and by source."""
     graph = graphweave.graph((src, dst), num_nodes=num_nodes)
     src, dst = graph.edges()
+    ends = Index(dst, num_nodes), Index(src, num_nodes)
     return [
-        Grouping(
-            formats.csr(row, num_nodes),
-            formats.column(row, num_nodes, False, other, num_nodes, False),
-            formats.perm(row, num_nodes) if perm else None,
-        )
-        for row, other in ((dst, src), (src, dst))
+        Grouping(formats.csr(row), formats.column(row, other), formats.perm(row) if perm else None)
+        for row, other in (ends, ends[::-1])
     ]
 
 

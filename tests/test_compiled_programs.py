@@ -83,7 +83,7 @@ def test_options_change_no_result(number: int) -> None:
 @pytest.mark.parametrize("number", range(4, 8))
 def test_wide_indices(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The kernels for graphs of more rows or edges than 32 bits count, on small ones."""
-    monkeypatch.setattr(region_step, "_NARROW", -1)
+    monkeypatch.setattr(region_step, "INT32_MAX", -1)
     check(number)
 
 

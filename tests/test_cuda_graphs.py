@@ -22,6 +22,7 @@ from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import NumbersOfSegments, RowsOfSegments
 from graphweave.runtime import formats
+from graphweave.runtime.index import Index
 from graphweave.runtime.memo import Memo
 from graphweave.schedule.options import Options
 from tests.cuda_graph_support import StandIn
@@ -46,7 +47,7 @@ def gather_and_scale(args: list[Any]) -> list[Any]:
     """x[index] * n, the index, x, and a Python number."""
     x, index, n = args
     args.clear()
-    rows = formats.flat(index, x.shape[0])
+    rows = formats.flat(Index(index, x.shape[0]))
     return [x.index_select(0, rows) * n, index, x, n, None]
 
 
@@ -199,7 +200,7 @@ def test_nothing_is_cached_while_it_is_captured() -> None:
         x, index = args
         args.clear()
         formats.clear()  # as if the bound in bytes were too small
-        return [x.index_select(0, formats.flat(index, x.shape[0], wide=True))]
+        return [x.index_select(0, formats.flat(Index(index, x.shape[0]), wide=True))]
 
     made, x, index = graphs(StandIn(), run), features(12, 3), INDEX[0].int()
     warm_up = [made([x, index])[0] for _ in range(PLAIN_CALLS)]

@@ -18,6 +18,7 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.loop.verify import verify
 from graphweave.lower.divide import NUM_HELD, NUM_PIECES, NUM_SLOTS, divided
 from graphweave.runtime import kernel_cache
+from graphweave.runtime.index import Index
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
 from tests.loop_support import (
     DEGREES,
@@ -63,7 +64,7 @@ Run: TypeAlias = Callable[[Kernel, dict[str, Tensor], dict[str, Tensor], dict[st
 def tables(degrees: tuple[int, ...], size: int, wide: bool) -> RowPieces:
     """Of all rows; edges lie in the order of their rows."""
     rows = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees, dtype=torch.int64))
-    return row_pieces(rows, len(degrees), False, wide, len(degrees), size)
+    return row_pieces(Index(rows, len(degrees)), wide, len(degrees), size)
 
 
 def by_pieces(case: Case, degrees: tuple[int, ...], size: int, run: Run = interp.run) -> dict[str, Tensor]:
@@ -162,7 +163,7 @@ def test_every_edge_of_the_longest_rows_is_in_one_piece(slots: int, size: int) -
     degrees = (3, 0, 1, 50, 0, 2, 9)
     rows = torch.arange(7).repeat_interleave(torch.tensor(degrees))
     shuffled = rows[torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))]
-    cut = row_pieces(shuffled, 7, False, False, slots, size)
+    cut = row_pieces(Index(shuffled, 7), False, slots, size)
     longest = sorted(range(7), key=lambda r: (-degrees[r], r))[:slots]
     assert cut.slot_row.tolist() == longest
     indptr = [0, 3, 3, 4, 54, 54, 56, 65]

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._dynamo import funcname_cache, output_graph
+from torch._dynamo import funcname_cache, guards, output_graph
 
 import graphweave
 from graphweave.core.counters import counters
 from graphweave.core.settings import override
+from graphweave.frontends.dynamo import torch_logs
 from graphweave.runtime import early, headers, kernel_cache, sources, toolchain
 
 needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
@@ -57,3 +58,22 @@ def test_names_of_functions_are_sought_only_where_they_are_logged(
         caplog.set_level(logging.DEBUG, output_graph.trace_call_log.name)
     graphweave.compile(lambda x: torch.nn.functional.relu(x) + 1)(torch.ones(3))
     assert bool(funcname_cache.cache) == logged
+
+
+@needs_cxx
+@pytest.mark.parametrize("logged", [False, True])
+def test_guards_are_timed_only_where_that_is_logged(
+    logged: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PyTorch empties the processor's caches for it, after each compilation."""
+    timed: list[float] = []
+    measure = torch_logs._time_guards
+    monkeypatch.setattr(torch_logs, "_time_guards", lambda *args: timed.append(measure(*args)) or timed[-1])
+    if logged:
+        caplog.set_level(logging.DEBUG, guards.guards_log.name)
+    graphweave.compile(lambda x: torch.nn.functional.relu(x) + 1)(torch.ones(3))
+    torch._dynamo.reset()
+    before = len(timed)
+    assert bool(before) == logged
+    torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+    assert len(timed) > before

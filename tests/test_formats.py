@@ -14,6 +14,7 @@ from graphweave.core.counters import counters, reset_counters
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import override
 from graphweave.runtime import formats, tracked
+from graphweave.runtime.index import Index
 from graphweave.runtime.launch import MAX_CHUNKS
 from tests.sanitizer_support import run_sanitized
 
@@ -64,7 +65,7 @@ def assert_groups(found: formats.CsrFormat, index: Tensor, rows: int, wide: bool
     assert found.indptr.tolist() == np.concatenate([[0], np.cumsum(degree)]).astype(int).tolist()
     assert found.max_degree == (degree.max() if rows else 0)
     assert found.in_order == np.array_equal(order, np.arange(len(values)))
-    perm = formats.perm(index, rows, wrap=bool((index < 0).any()), wide=wide)
+    perm = formats.perm(Index(index, rows, bool((index < 0).any())), wide=wide)
     assert (perm is None) == found.in_order
     if perm is not None:
         assert perm.dtype == dtype
@@ -76,7 +77,7 @@ def assert_groups(found: formats.CsrFormat, index: Tensor, rows: int, wide: bool
 def test_csr_is_a_stable_sort(graph: tuple[int, list[int]], dtype: torch.dtype, wide: bool) -> None:
     rows, values = graph
     index = torch.tensor(values, dtype=dtype)
-    assert_groups(formats.csr(index, rows, wide=wide), index, rows, wide)
+    assert_groups(formats.csr(Index(index, rows), wide=wide), index, rows, wide)
 
 
 def layouts(values: list[int]) -> dict[str, Tensor]:
@@ -92,13 +93,13 @@ def layouts(values: list[int]) -> dict[str, Tensor]:
 def test_any_layout(graph: tuple[int, list[int]]) -> None:
     rows, values = graph
     for index in layouts(values).values():
-        assert_groups(formats.csr(index, rows), index, rows, wide=False)
-        assert formats.flat(index, rows).tolist() == values
+        assert_groups(formats.csr(Index(index, rows)), index, rows, wide=False)
+        assert formats.flat(Index(index, rows)).tolist() == values
 
 
 def test_an_expanded_index() -> None:
     index = torch.tensor([2]).expand(40)
-    assert_groups(formats.csr(index, 4), index, 4, wide=False)
+    assert_groups(formats.csr(Index(index, 4)), index, 4, wide=False)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -109,15 +110,15 @@ def test_negative_values_count_from_the_end_with_wrap(
     rows, values = graph
     signs = np.random.default_rng(5).integers(0, 2, len(values))
     index = torch.tensor(np.array(values, dtype=np.int64) - signs * rows, dtype=dtype)
-    assert_groups(formats.csr(index, rows, wrap=True, wide=wide), index, rows, wide)
-    flat = formats.flat(index, rows, wrap=True, wide=wide)
+    assert_groups(formats.csr(Index(index, rows, wrap=True), wide=wide), index, rows, wide)
+    flat = formats.flat(Index(index, rows, wrap=True), wide=wide)
     assert flat.tolist() == values
     assert flat.dtype == (torch.int64 if wide else torch.int32)
 
 
 def test_chunks_balance_rows_and_edges(graph: tuple[int, list[int]]) -> None:
     rows, values = graph
-    found = formats.csr(torch.tensor(values, dtype=torch.int64), rows)
+    found = formats.csr(Index(torch.tensor(values, dtype=torch.int64), rows))
     chunks = found.chunks
     assert chunks.dtype == torch.int64
     assert chunks[[0, -1]].tolist() == [0, rows]
@@ -138,8 +139,8 @@ def test_results_do_not_depend_on_the_number_of_threads() -> None:
             for threads in (1, 2, 5):
                 torch.set_num_threads(threads)
                 formats.clear()
-                column = formats.column(index, rows, False, index.flip(0), rows, False)
-                answers.append((formats.csr(index, rows), formats.perm(index, rows), column))
+                column = formats.column(Index(index, rows), Index(index.flip(0), rows))
+                answers.append((formats.csr(Index(index, rows)), formats.perm(Index(index, rows)), column))
             (first, perm, column), *others = answers
             for other, other_perm, other_column in others:
                 assert torch.equal(other.indptr, first.indptr)
@@ -158,7 +159,7 @@ def test_column_is_the_other_end_in_csr_order(graph: tuple[int, list[int]], wide
     index = torch.tensor(values, dtype=torch.int64)
     rng = np.random.default_rng(9)
     other = torch.tensor(rng.integers(-77, 77, len(values)), dtype=torch.int32)
-    found = formats.column(index, rows, False, other, 77, True, wide=wide)
+    found = formats.column(Index(index, rows), Index(other, 77, True), wide=wide)
     order = np.argsort(index.numpy(), kind="stable")
     assert found.tolist() == (other.numpy() % 77)[order].tolist()
     assert found.dtype == (torch.int64 if wide else torch.int32)
@@ -166,22 +167,22 @@ def test_column_is_the_other_end_in_csr_order(graph: tuple[int, list[int]], wide
 
 def test_ends_of_different_length_are_refused() -> None:
     with pytest.raises(DataError, match=r"equal length \(got \[2\] and \[3\]\)"):
-        formats.column(torch.tensor([0, 1]), 2, False, torch.tensor([0, 1, 0]), 2, False)
+        formats.column(Index(torch.tensor([0, 1]), 2), Index(torch.tensor([0, 1, 0]), 2))
 
 
 def test_flat_gives_an_index_of_our_own_as_it_is() -> None:
     narrow = formats.narrowed(torch.tensor([3, 1, 2]))
-    assert formats.flat(narrow, 4).data_ptr() == narrow.data_ptr()
-    assert formats.flat(narrow, 4, wrap=True).data_ptr() == narrow.data_ptr()
-    assert formats.flat(narrow.long(), 4, wide=True).dtype == torch.int64
-    assert formats.flat(narrow[::2], 4).tolist() == [3, 2]
+    assert formats.flat(Index(narrow, 4)).data_ptr() == narrow.data_ptr()
+    assert formats.flat(Index(narrow, 4, wrap=True)).data_ptr() == narrow.data_ptr()
+    assert formats.flat(Index(narrow.long(), 4), wide=True).dtype == torch.int64
+    assert formats.flat(Index(narrow[::2], 4)).tolist() == [3, 2]
 
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_flat_copies_an_index_that_others_may_write_to(wide: bool) -> None:
     """It was checked once: a kernel must not read what is written there later."""
     index = torch.tensor([3, 1, 2], dtype=torch.int64 if wide else torch.int32)
-    flat = formats.flat(index, 4, wide=wide)
+    flat = formats.flat(Index(index, 4), wide=wide)
     index.numpy()[:] = 10**6
     assert flat.tolist() == [3, 1, 2]
 
@@ -200,26 +201,26 @@ BAD: list[tuple[list[int], int, bool, str]] = [
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_out_of_range(values: list[int], rows: int, wrap: bool, message: str, dtype: torch.dtype) -> None:
     index = torch.tensor(values, dtype=dtype)
-    for call in (lambda: formats.csr(index, rows, wrap), lambda: formats.flat(index, rows, wrap)):
+    for call in (lambda: formats.csr(Index(index, rows, wrap)), lambda: formats.flat(Index(index, rows, wrap))):
         with pytest.raises(IndexRangeError) as caught:
             call()
         assert message in str(caught.value)
     with pytest.raises(IndexError):
-        formats.column(torch.zeros(len(values), dtype=torch.int64), 1, False, index, rows, wrap)
+        formats.column(Index(torch.zeros(len(values), dtype=torch.int64), 1), Index(index, rows, wrap))
 
 
 def test_extreme_values_do_not_overflow() -> None:
     for value in (2**63 - 1, -(2**63), 2**32, -(2**32)):
         for wrap in (False, True):
             with pytest.raises(IndexRangeError, match=f"index {value} at position 1"):
-                formats.csr(torch.tensor([0, value]), 5, wrap)
+                formats.csr(Index(torch.tensor([0, value]), 5, wrap))
 
 
 def test_the_first_bad_position_is_reported_whatever_the_threads() -> None:
     index = torch.zeros(200_000, dtype=torch.int64)
     index[[70_001, 120_000, 199_999]] = 8
     with pytest.raises(IndexRangeError, match="index 8 at position 70001 "):
-        formats.csr(index, 8)
+        formats.csr(Index(index, 8))
 
 
 @pytest.mark.parametrize(
@@ -233,13 +234,13 @@ def test_the_first_bad_position_is_reported_whatever_the_threads() -> None:
 )
 def test_what_is_not_an_index_is_refused(index: Tensor, message: str) -> None:
     with pytest.raises(DataError, match=message):
-        formats.csr(index, 2)
+        formats.csr(Index(index, 2))
 
 
 def test_too_many_rows_need_wide() -> None:
     with pytest.raises(DataError, match="wide=True"):
-        formats.flat(torch.tensor([0]), 2**31)
-    assert formats.flat(torch.tensor([2**31 - 1]), 2**31, wide=True).tolist() == [2**31 - 1]
+        formats.flat(Index(torch.tensor([0]), 2**31))
+    assert formats.flat(Index(torch.tensor([2**31 - 1]), 2**31), wide=True).tolist() == [2**31 - 1]
 
 
 # ---------------------------------------------------------------- the cache
@@ -251,16 +252,16 @@ def builds() -> int:
 
 def test_a_second_lookup_is_a_hit_also_through_a_fresh_view() -> None:
     edge_index = torch.tensor([[0, 1, 2], [2, 1, 0]])
-    first = formats.csr(edge_index[1], 3)
+    first = formats.csr(Index(edge_index[1], 3))
     once = builds()
-    assert formats.csr(edge_index[1], 3) is first
-    assert formats.csr(edge_index.select(0, 1), 3) is first
+    assert formats.csr(Index(edge_index[1], 3)) is first
+    assert formats.csr(Index(edge_index.select(0, 1), 3)) is first
     assert builds() == once
     assert counters()["format_hits"] == 2
-    assert formats.csr(edge_index[0], 3) is not first
-    assert formats.csr(edge_index[1], 4) is not first
-    assert formats.csr(edge_index[1], 3, wrap=True) is not first
-    assert formats.csr(edge_index[1], 3, wide=True) is not first
+    assert formats.csr(Index(edge_index[0], 3)) is not first
+    assert formats.csr(Index(edge_index[1], 4)) is not first
+    assert formats.csr(Index(edge_index[1], 3, wrap=True)) is not first
+    assert formats.csr(Index(edge_index[1], 3), wide=True) is not first
 
 
 def through_view(t: Tensor) -> None:
@@ -286,102 +287,102 @@ EDITS: dict[str, Callable[[Tensor], object]] = {
 @pytest.mark.parametrize("edit", EDITS)
 def test_an_edit_in_place_is_noticed(edit: str) -> None:
     index, other = torch.tensor([2, 2, 0, 2]), torch.tensor([3, 3, 3, 0])
-    assert formats.csr(index, 4).indptr.tolist() == [0, 1, 1, 4, 4]
-    formats.column(index, 4, False, other, 4, False)
+    assert formats.csr(Index(index, 4)).indptr.tolist() == [0, 1, 1, 4, 4]
+    formats.column(Index(index, 4), Index(other, 4))
     EDITS[edit](index)
-    assert_groups(formats.csr(index, 4), index, 4, wide=False)
+    assert_groups(formats.csr(Index(index, 4)), index, 4, wide=False)
     EDITS[edit](other)
-    column = formats.column(index, 4, False, other, 4, False)
+    column = formats.column(Index(index, 4), Index(other, 4))
     assert column.tolist() == other[index.argsort(stable=True)].tolist()
-    assert formats.flat(other, 4).tolist() == other.tolist()
+    assert formats.flat(Index(other, 4)).tolist() == other.tolist()
 
 
 def test_an_edit_that_goes_out_of_range_is_caught() -> None:
     index = torch.tensor([0, 1])
-    formats.csr(index, 2)
+    formats.csr(Index(index, 2))
     index[1] = 2
     with pytest.raises(IndexRangeError, match="index 2 at position 1"):
-        formats.csr(index, 2)
+        formats.csr(Index(index, 2))
 
 
 def test_a_freed_tensors_address_is_never_mistaken() -> None:
     for trial in range(60):
         index = torch.full((64,), trial % 5, dtype=torch.int64)
-        assert_groups(formats.csr(index, 5), index, 5, wide=False)
+        assert_groups(formats.csr(Index(index, 5)), index, 5, wide=False)
         del index
 
 
 def test_rebinding_a_tensor_to_other_memory_is_noticed() -> None:
     index = torch.tensor([0, 0, 1])
-    formats.csr(index, 3)
+    formats.csr(Index(index, 3))
     index.data = torch.tensor([2, 2, 2])
-    assert_groups(formats.csr(index, 3), index, 3, wide=False)
+    assert_groups(formats.csr(Index(index, 3)), index, 3, wide=False)
     index.set_(torch.tensor([1, 2, 1]))  # type: ignore[call-overload]
-    assert_groups(formats.csr(index, 3), index, 3, wide=False)
+    assert_groups(formats.csr(Index(index, 3)), index, 3, wide=False)
 
 
 def test_a_second_wrapper_of_the_same_numpy_memory_is_another_tensor() -> None:
     array = np.array([0, 0, 1])
-    formats.csr(torch.from_numpy(array), 3)
+    formats.csr(Index(torch.from_numpy(array), 3))
     array[:] = 2
-    assert formats.csr(torch.from_numpy(array), 3).indptr.tolist() == [0, 0, 0, 3]
+    assert formats.csr(Index(torch.from_numpy(array), 3)).indptr.tolist() == [0, 0, 0, 3]
 
 
 def test_inference_tensors_are_right_and_not_cached() -> None:
     with torch.inference_mode():
         index = torch.tensor([2, 0, 1])
-        assert_groups(formats.csr(index, 3), index.clone(), 3, wide=False)
+        assert_groups(formats.csr(Index(index, 3)), index.clone(), 3, wide=False)
         index[0] = 1
-        assert formats.csr(index, 3).indptr.tolist() == [0, 1, 3, 3]
+        assert formats.csr(Index(index, 3)).indptr.tolist() == [0, 1, 3, 3]
         narrow = torch.tensor([1, 0], dtype=torch.int32)
-        formats.flat(narrow, 2)
+        formats.flat(Index(narrow, 2))
         narrow[0] = 0
-        assert formats.flat(narrow, 2).tolist() == [0, 0]
+        assert formats.flat(Index(narrow, 2)).tolist() == [0, 0]
     assert formats.stats()["entries"] == 0
 
 
 def test_formats_built_under_inference_mode_are_ordinary_and_cached() -> None:
     index = torch.tensor([2, 0, 1])
     with torch.inference_mode():
-        found = formats.csr(index, 3)
-    assert formats.csr(index, 3) is found
+        found = formats.csr(Index(index, 3))
+    assert formats.csr(Index(index, 3)) is found
     assert not found.indptr.is_inference()
 
 
 def test_the_cache_is_bounded_in_bytes_and_drops_the_least_recently_used() -> None:
     tensors = [torch.randint(0, 50, (10_000,)) for _ in range(4)]
-    formats.flat(tensors[0], 50)
+    formats.flat(Index(tensors[0], 50))
     one = formats.stats()["bytes"]
     assert one == 10_000 * (8 + 4)  # the index it keeps alive, and its 32-bit copy
     with override(format_bytes=2 * one + 1000):
-        formats.flat(tensors[1], 50)
-        kept = formats.flat(tensors[0], 50)
-        formats.flat(tensors[2], 50)
+        formats.flat(Index(tensors[1], 50))
+        kept = formats.flat(Index(tensors[0], 50))
+        formats.flat(Index(tensors[2], 50))
         assert formats.stats() == {"entries": 2, "bytes": 2 * one}
-        assert formats.flat(tensors[0], 50) is kept
+        assert formats.flat(Index(tensors[0], 50)) is kept
         before = builds()
-        formats.flat(tensors[1], 50)
+        formats.flat(Index(tensors[1], 50))
         assert builds() == before + 1
     with override(format_bytes=0):
-        assert_groups(formats.csr(tensors[3], 50), tensors[3], 50, wide=False)
+        assert_groups(formats.csr(Index(tensors[3], 50)), tensors[3], 50, wide=False)
         assert formats.stats() == {"entries": 0, "bytes": 0}
 
 
 def test_a_permutation_is_made_when_it_is_asked_for_and_kept() -> None:
     rows, values = ZOO["parallel"]
     index, other = torch.tensor(values), torch.tensor(values).flip(0)
-    formats.column(index, rows, False, other, rows, False)
+    formats.column(Index(index, rows), Index(other, rows))
     assert builds() == 2  # rows and column, no permutation
-    order = formats.perm(index, rows)
+    order = formats.perm(Index(index, rows))
     assert order is not None
     assert torch.equal(order.long(), index.argsort(stable=True))
-    assert formats.perm(index, rows) is order
+    assert formats.perm(Index(index, rows)) is order
     assert builds() == 3
     index[0] = rows - 1 - index[0]
-    edited = formats.perm(index, rows)
+    edited = formats.perm(Index(index, rows))
     assert edited is not None
     assert torch.equal(edited.long(), index.argsort(stable=True))
-    assert formats.perm(torch.tensor([0, 0, 2]), 3) is None
+    assert formats.perm(Index(torch.tensor([0, 0, 2]), 3)) is None
 
 
 @pytest.mark.parametrize("wrap", [False, True])
@@ -391,7 +392,7 @@ def test_the_first_bad_end_is_reported_whatever_the_threads(wrap: bool) -> None:
     other[[60_001, 80_000, 99_999]] = -rows - 1
     for _ in range(3):
         with pytest.raises(IndexRangeError, match=f"index {-rows - 1} at position 60001 "):
-            formats.column(index, rows, wrap, other, rows, wrap)
+            formats.column(Index(index, rows, wrap), Index(other, rows, wrap))
 
 
 def test_an_index_of_64_bits_is_kept_in_32_where_it_fits() -> None:
@@ -404,7 +405,7 @@ def test_an_index_of_64_bits_is_kept_in_32_where_it_fits() -> None:
         beyond = torch.tensor([3, value])
         assert formats.narrowed(beyond) is beyond
         with pytest.raises(IndexRangeError, match=f"index {value} at position 1"):
-            formats.csr(formats.narrowed(beyond), 5)
+            formats.csr(Index(formats.narrowed(beyond), 5))
     limits = torch.tensor([2**31 - 1, -(2**31)])
     assert formats.narrowed(limits).tolist() == limits.tolist()
     for other in (torch.tensor([1], dtype=torch.int32), torch.tensor([[1]]), torch.tensor([1.0])):
@@ -417,39 +418,39 @@ def test_an_index_written_to_while_it_is_read_is_refused(written: str) -> None:
     rows, values = ZOO["parallel hub"]
     array = np.array(values)
     index = torch.from_numpy(array)
-    formats.csr(index, rows)
+    formats.csr(Index(index, rows))
     if written == "index":
         array[::2] = rows - 1
     else:
         array[:] = -7
     with pytest.raises(DataError, match="nobody writes to"):
-        formats.perm(index, rows)
+        formats.perm(Index(index, rows))
     with pytest.raises(DataError, match="nobody writes to"):
-        formats.column(index, rows, False, index.clone() % rows, rows, False)
+        formats.column(Index(index, rows), Index(index.clone() % rows, rows))
 
 
 def test_formats_of_dead_tensors_do_not_fill_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracked, "SWEEP_BYTES", 1_000_000)
     formats.clear()  # starts over with the smaller threshold
     kept = torch.randint(0, 50, (2, 1000))
-    first = formats.csr(kept[1], 50)
+    first = formats.csr(Index(kept[1], 50))
     peak = 0
     for _ in range(100):
         batch = torch.randint(0, 50, (2, 5000))
-        formats.csr(batch[1], 50)
-        formats.column(batch[1], 50, False, batch[0], 50, False)
+        formats.csr(Index(batch[1], 50))
+        formats.column(Index(batch[1], 50), Index(batch[0], 50))
         peak = max(peak, formats.stats()["bytes"])
     assert peak < 1_500_000
-    assert formats.csr(kept[1], 50) is first
+    assert formats.csr(Index(kept[1], 50)) is first
     living = [torch.randint(0, 50, (5000,), dtype=torch.int32) for _ in range(40)]
-    found = [formats.flat(index, 50) for index in living]  # formats that share the storage of their index
-    assert all(formats.flat(index, 50) is one for index, one in zip(living, found, strict=True))
+    found = [formats.flat(Index(index, 50)) for index in living]  # formats that share the storage of their index
+    assert all(formats.flat(Index(index, 50)) is one for index, one in zip(living, found, strict=True))
 
 
 def test_edits_do_not_pile_up_entries() -> None:
     index = torch.zeros(1000, dtype=torch.int64)
     for _ in range(5):
-        formats.csr(index, 3)
+        formats.csr(Index(index, 3))
         index.add_(0)
     assert formats.stats()["entries"] == 1
 
@@ -461,7 +462,7 @@ def test_many_threads_at_once() -> None:
     def work(seed: int) -> None:
         try:
             for i in np.random.default_rng(seed).integers(0, 6, 60):
-                assert_groups(formats.csr(tensors[i], 40), tensors[i], 40, wide=False)
+                assert_groups(formats.csr(Index(tensors[i], 40)), tensors[i], 40, wide=False)
         except BaseException as error:
             failures.append(error)
 
@@ -480,14 +481,15 @@ def test_native_code_is_clean_under_sanitizers() -> None:
         "import torch\n"
         "from tests.test_formats import ZOO, BAD, layouts\n"
         "from graphweave.runtime import formats\n"
+        "from graphweave.runtime.index import Index\n"
         "for rows, values in ZOO.values():\n"
         "    for index in layouts(values).values():\n"
         "        for wide in (False, True):\n"
-        "            formats.csr(index, rows, wide=wide)\n"
-        "            formats.column(index, rows, False, index, rows, True, wide)\n"
+        "            formats.csr(Index(index, rows), wide=wide)\n"
+        "            formats.column(Index(index, rows), Index(index, rows, wrap=True), wide)\n"
         "for values, rows, wrap, _ in BAD:\n"
         "    try:\n"
-        "        formats.csr(torch.tensor(values), rows, wrap)\n"
+        "        formats.csr(Index(torch.tensor(values), rows, wrap))\n"
         "    except IndexError:\n"
         "        continue\n"
         "    raise SystemExit('accepted')\n"

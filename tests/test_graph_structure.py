@@ -14,6 +14,7 @@ import graphweave
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.graph.graph import Graph
 from graphweave.runtime import formats
+from graphweave.runtime.index import Index
 from graphweave.runtime.memo import memo
 from graphweave.testing.graphs import Edges
 
@@ -306,7 +307,7 @@ def test_formats_are_the_compilers() -> None:
     graphweave.reset_counters()
     g = homogeneous(SQUARE[-1])
     assert graphweave.counters()["format_builds"] == 0
-    formats.csr(g.edges()[1], g.num_nodes())
+    formats.csr(Index(g.edges()[1], g.num_nodes()))
     g.in_degrees(), g.in_degrees(0)
     assert graphweave.counters()["format_builds"] == 1
     g.in_edges(0), g.predecessors(1)

@@ -14,6 +14,7 @@ from bench.check import Result, error_against, step
 from graphweave.compiler import region_step
 from graphweave.core.types import DType
 from graphweave.runtime import formats, long_rows
+from graphweave.runtime.index import Index
 from graphweave.testing.programs import random_program
 from tests.program_support import ZOO, assert_computes, compiled, large
 from tests.support import Graph, assert_matches, by_default, features, needs_float16, random_graph, threads
@@ -154,7 +155,7 @@ def test_programs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_programs_whose_indices_need_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(region_step, "_NARROW", -1)
+    monkeypatch.setattr(region_step, "INT32_MAX", -1)
     check(4)
 
 
@@ -171,7 +172,7 @@ def test_more_programs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_leave_out_divided_rows_and_no_others() -> None:
     for graph in HUBS:
         dst = graph.edge_index[1]
-        found = long_rows.long_rows(dst, graph.num_nodes, False, False)
+        found = long_rows.long_rows(Index(dst, graph.num_nodes), False)
         assert found is not None
         degrees = torch.bincount(dst, minlength=graph.num_nodes)
         assert set(found.pieces.slot_row.tolist()) == set((degrees > 8).nonzero().flatten().tolist())
@@ -187,12 +188,12 @@ def test_a_graph_without_long_rows_costs_nothing(monkeypatch: pytest.MonkeyPatch
     """No table is built, and no kernel compiled: that there is none follows from the largest degree."""
     monkeypatch.undo()
     index = random_graph(3000, 3000, 50_000)[1]
-    formats.csr(index, 3000)
+    formats.csr(Index(index, 3000))
     before = formats.stats()["entries"]
-    assert long_rows.long_rows(index, 3000, False, False) is None
+    assert long_rows.long_rows(Index(index, 3000), False) is None
     assert formats.stats()["entries"] == before
     hub = torch.where(torch.arange(50_000) % 2 == 0, 7, index)
-    assert long_rows.long_rows(hub, 3000, False, False) is not None
+    assert long_rows.long_rows(Index(hub, 3000), False) is not None
 
 
 @pytest.mark.parametrize(("degree", "rows", "edges", "long"), [

@@ -14,7 +14,7 @@ import torch
 from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.core.settings import override
 from graphweave.runtime import kernel_cache, toolchain
-from graphweave.runtime.launch import CHUNK_WORK, MAX_CHUNKS, Work, uniform_chunks
+from graphweave.runtime.launch import MAX_CHUNKS, Work, uniform_chunks
 from tests.sanitizer_support import sanitized
 
 THREADS = """

@@ -107,7 +107,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
 @needs_interpreter
 def test_tables_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which no graph that fits into a test needs."""
-    monkeypatch.setattr(region_step, "_NARROW", 10)
+    monkeypatch.setattr(region_step, "INT32_MAX", 10)
     check("skewed", 1, 5, 3, gathers=True, transposed=False)
     check("skewed", 1, 80, 72, gathers=False, transposed=False)
 

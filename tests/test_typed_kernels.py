@@ -245,7 +245,7 @@ def test_integers_of_both_widths_wrap_where_they_may(integers: torch.dtype) -> N
 
 def test_indices_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which no graph that fits into a test needs."""
-    monkeypatch.setattr(region_step, "_NARROW", 100)
+    monkeypatch.setattr(region_step, "INT32_MAX", 100)
     types, num = TYPES["skewed"]
     x, w, y = draw(types.numel(), 4), draw(num, 4, 3), draw(types.numel(), 3)
     executable = compiled(typed_program(1, 4, 3, DType.f64))

@@ -12,6 +12,7 @@ from graphweave.core.errors import ToolchainError
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Role
 from graphweave.runtime import device_formats
+from graphweave.runtime.index import Index
 from graphweave.runtime.row_pieces import row_pieces
 from graphweave.runtime.triton_kernel import interpreted, require_triton
 from tests.loop_support import Case
@@ -41,7 +42,7 @@ def by_triton(case: Case, how: Launches, ordered: bool = True) -> dict[str, Tens
     edges = torch.arange(num_rows).repeat_interleave(indptrs[0].diff()) if indptrs else torch.empty(0)
     jobs = Loaded.of(kernel).jobs(
         {**done.indptr, **done.buffers}, order, num_rows, how,
-        lambda cut: row_pieces(edges, num_rows, False, wide, cut, how.size),
+        lambda cut: row_pieces(Index(edges, num_rows), wide, cut, how.size),
     )  # fmt: skip
     run(jobs, [(b, done.buffers[b.name]) for b in kernel.buffers if b.role is Role.total])
     return done.results

@@ -12,7 +12,8 @@ from graphweave.compiler.cpp_step import CppStep
 from graphweave.compiler.push_step import PushStep
 from graphweave.ir.message.infer import numel
 from graphweave.lower.fused_push import CSRS
-from graphweave.runtime import arena, formats
+from graphweave.runtime import arena
+from graphweave.runtime.index import INT32_MAX
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.typed_blocks import TypedBlocks, num_blocks, typed_blocks
 
@@ -33,7 +34,7 @@ class CppPushStep(PushStep, CppStep):
         with self._walked(rows, indices) as walked:
             along, types = walked.along, walked.types
             most = num_blocks(along.values.numel(), along.rows, numel(shape) * dtype.itemsize)
-            wide = self._is_wide(rows, indices) or most * types.rows > formats.INT32_MAX
+            wide = self._is_wide(rows, indices) or most * types.rows > INT32_MAX
             found = typed_blocks(types, along, most, wide)
             csrs, arrays = self._tables(walked, found, most, wide)
         heads = tuple(t.data_ptr() for t in csrs)

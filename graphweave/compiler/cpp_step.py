@@ -14,7 +14,7 @@ from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileM
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program
-from graphweave.runtime import arena, launch
+from graphweave.runtime import arena, formats, launch
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
 from graphweave.runtime.long_rows import is_long, long_rows
@@ -96,27 +96,26 @@ class CppStep(RegionStep):
     def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
         """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
         which rows these are (None where there are none), and what keeps all alive."""
-        counts = dict(zip(self.spaces, rows, strict=True))
-        index = dict(zip(self.maps, indices, strict=True))
         wide = self._is_wide(rows, indices)
         kernel = self._kernel(wide)
         keep: list[Tensor] = []
         heads: tuple[int, ...] = ()
         sizes = list(rows)
         long, divided = None, None
-        if self.plan.lowered.map is not None:
-            m = self.plan.lowered.map
-            csr = self._csr(m, index, counts, wide)
-            keep.append(csr.indptr)
-            heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
-            if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
-                long = long_rows(index[m], csr.num_rows, self._wraps(m), wide, self._weight)
-            if long is not None:
-                chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
-            sizes.append(most)
-        else:
-            chunks = uniform_chunks(rows[0], self._work)
-        arrays = [self._format(f, index, counts, wide) for f in self._formats]
+        with self._indices(rows, indices) as index:
+            if self.plan.lowered.map is not None:
+                walked = index[self.plan.lowered.map]
+                csr = formats.csr(walked, wide)
+                keep.append(csr.indptr)
+                heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
+                if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
+                    long = long_rows(walked, wide, self._weight)
+                if long is not None:
+                    chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
+                sizes.append(most)
+            else:
+                chunks = uniform_chunks(rows[0], self._work)
+            arrays = [self._format(f, index, wide) for f in self._formats]
         return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
-from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.range_errors import MapError, in_words
+from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.targets import step_of
 from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphweave.compiler.range_errors import of_map
 from graphweave.compiler.region_step import Format, RegionStep
-from graphweave.core.errors import IndexRangeError
 from graphweave.ir.message.nodes import Ref
 from graphweave.lower.fused_push import CSRS
 from graphweave.lower.parameters import Column, Perm, Table
@@ -35,12 +33,8 @@ class PushStep(RegionStep):
         """Inside, an index that is out of range is told by its name."""
         lowered = self.plan.lowered
         assert lowered.map is not None and lowered.types is not None
-        counts, values = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
-        every = {m: Index(t, self._rows_of(m, counts), self._wraps(m)) for m, t in values.items()}
-        try:
+        with self._indices(rows, indices) as every:
             yield Walked(every, every[lowered.map], every[lowered.types])
-        except IndexRangeError as error:
-            raise of_map(error, self._program, values) from None
 
     def _tables(
         self, walked: Walked, found: PushTables, how: Hashable, wide: bool

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TypeAlias
 
 import torch
@@ -19,8 +20,7 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
 from graphweave.lower.parameters import Binding, Column, Flat, Perm, Table, Value
 from graphweave.runtime import formats
-
-_NARROW = (1 << 31) - 1
+from graphweave.runtime.index import INT32_MAX, Index
 
 Format: TypeAlias = Perm | Column | Flat | Table
 
@@ -90,7 +90,7 @@ class RegionStep:
 
     def _is_wide(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> bool:
         """Whether 32 bits do not count the rows and edges."""
-        return max([*rows, *(t.numel() for t in indices)]) > _NARROW
+        return max([*rows, *(t.numel() for t in indices)]) > INT32_MAX
 
     def _finish(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: list[Tensor]) -> None:
         """Totals in their own type; of no rows they are what their push gives where there are none."""
@@ -100,37 +100,26 @@ class RegionStep:
         for i, dtype in self._converted.items():
             outputs[i] = outputs[i].to(dtype)
 
-    def _csr(self, m: Ref, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> formats.CsrFormat:
+    @contextmanager
+    def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:
+        """The indices of the call by their maps. Inside, one that is out of range is told by its name."""
+        counts, values = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
         try:
-            return formats.csr(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+            yield {m: Index(t, counts[map_type(self._program, m).cod], self._wraps(m)) for m, t in values.items()}
         except IndexRangeError as error:
-            raise of_map(error, self._program, index) from None
+            raise of_map(error, self._program, values) from None
 
-    def _format(self, binding: Format, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool) -> Tensor:
-        try:
-            return self._checked_format(binding, index, counts, wide)
-        except IndexRangeError as error:
-            raise of_map(error, self._program, index) from None
-
-    def _checked_format(
-        self, binding: Format, index: Mapping[Ref, Tensor], counts: Mapping[Space, int], wide: bool
-    ) -> Tensor:
+    def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
         match binding:
             case Table(name):
                 raise AssertionError(f"rows of a map have no table '{name}'")
             case Flat(m):
-                return formats.flat(index[m], self._rows_of(m, counts), self._wraps(m), wide)
+                return formats.flat(index[m], wide)
             case Perm(m):
-                perm = formats.perm(index[m], self._rows_of(m, counts), self._wraps(m), wide)
-                return formats.in_order(index[m].numel(), wide) if perm is None else perm
+                perm = formats.perm(index[m], wide)
+                return formats.in_order(index[m].num_edges, wide) if perm is None else perm
             case Column(m, other):
-                return formats.column(
-                    index[m], self._rows_of(m, counts), self._wraps(m),
-                    index[other], self._rows_of(other, counts), self._wraps(other), wide,
-                )  # fmt: skip
-
-    def _rows_of(self, m: Ref, counts: Mapping[Space, int]) -> int:
-        return counts[map_type(self._program, m).cod]
+                return formats.column(index[m], index[other], wide)
 
     def _wraps(self, m: Ref) -> bool:
         node = self._program.nodes[m]

@@ -13,7 +13,6 @@ from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tens
 from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.triton_launch import Job, Launches, launches_of, run
-from graphweave.core.types import Space
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.message.nodes import Program
 from graphweave.lower.piece_walk import PIECES
@@ -86,25 +85,26 @@ class TritonStep(RegionStep):
             torch.empty(shape if at is None else (rows[at], *shape), dtype=dtype, device=device)
             for shape, dtype, at in self._made
         ]
-        counts: Mapping[Space, int] = dict(zip(self.spaces, rows, strict=True))
-        index = dict(zip(self.maps, indices, strict=True))
         wide = self._is_wide(rows, indices)
         loaded = self._kernel(wide)
+        buffers = loaded.kernel.buffers
+        m, order = self.plan.lowered.map, None
+        csrs: dict[str, Tensor] = {}
+        with self._indices(rows, indices) as index:
+            found = [self._format(f, index, wide) for f in self._formats]
+            if m is not None:
+                csrs[loaded.kernel.csrs[0].name] = formats.csr(index[m], wide).indptr
+                order = formats.by_degree(index[m], wide)
         given: dict[str, Sequence[Tensor]] = {
-            "format": [self._format(f, index, counts, wide) for f in self._formats],
+            "format": found,
             "in": [t.to(device, non_blocking=True).contiguous() for t in inputs],
             "out": outputs,
         }
-        buffers = loaded.kernel.buffers
-        tensors = {b.name: given[kind][i] for b, (kind, i) in zip(buffers, self._slots, strict=True)}
-        m, order = self.plan.lowered.map, None
-        if m is not None:
-            grouped = index[m], self._rows_of(m, counts), self._wraps(m), wide
-            tensors[loaded.kernel.csrs[0].name] = self._csr(m, index, counts, wide).indptr
-            order = formats.by_degree(*grouped)
+        tensors = {b.name: given[kind][i] for b, (kind, i) in zip(buffers, self._slots, strict=True)} | csrs
 
         def cut_into(cut: int) -> RowPieces:
-            return row_pieces(*grouped, cut, self._how.piece_size(grouped[0].numel()))
+            assert m is not None
+            return row_pieces(index[m], wide, cut, self._how.piece_size(index[m].num_edges))
 
         jobs = loaded.jobs(tensors, order, rows[0], self._how, cut_into)
         run(jobs, [(b, tensors[b.name]) for b in buffers if b.role is Role.total])

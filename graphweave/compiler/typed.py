@@ -44,7 +44,7 @@ class TypedProduct:
     def _multiplied(self, x: Tensor, w: Tensor, types: Index, gather: Index | None) -> Tensor:
         """x [rows, blocks, k], w [types, blocks, k, j] -> [S, blocks, j]."""
         if _has_no_library(x):
-            matrices = (w.mT if self.transposed else w).index_select(0, types.flat())
+            matrices = (w.mT if self.transposed else w).index_select(0, formats.flat(types, types.wide))
             return (gathered_rows(x, gather).unsqueeze(3) * matrices).sum(2, dtype=x.dtype)
         out = _empty((types.values.numel(), self.blocks, self.j), x)
         grouped = _Grouped(types, gather)
@@ -93,15 +93,14 @@ class _Grouped:
     def __init__(self, types: Index, *gathers: Index | None) -> None:
         self.types = types
         self.wide = any(index.wide for index in (types, *gathers) if index is not None)
-        self.csr = formats.csr(types.values, types.rows, types.wrap, self.wide)
-        self.perm = formats.perm(types.values, types.rows, types.wrap, self.wide)
+        self.csr = formats.csr(types, self.wide)
+        self.perm = formats.perm(types, self.wide)
 
     def column(self, gather: Index | None) -> Tensor | None:
         """The row at each position; None for the position itself."""
         if gather is None:
             return self.perm
-        t = self.types
-        return formats.column(t.values, t.rows, t.wrap, gather.values, gather.rows, gather.wrap, self.wide)
+        return formats.column(self.types, gather, self.wide)
 
     def segments(self, gather: Index | None) -> Iterator[tuple[int, Tensor, Tensor]]:
         """(type, its rows, the rows of a tensor read through `gather`) for each type that has rows."""
@@ -132,12 +131,12 @@ def _empty(shape: tuple[int, ...], like: Tensor) -> Tensor:
 
 
 def gathered_rows(x: Tensor, gather: Index | None) -> Tensor:
-    return x if gather is None else x.index_select(0, gather.flat())
+    return x if gather is None else x.index_select(0, formats.flat(gather, gather.wide))
 
 
 def add_outer(out: Tensor, x: Tensor, y: Tensor, types: Index) -> Tensor:
     """`out` [types, blocks, k, j], to which the outer product of each row is added."""
-    return out.index_add_(0, types.flat(), x.unsqueeze(3) * y.unsqueeze(2))
+    return out.index_add_(0, formats.flat(types, types.wide), x.unsqueeze(3) * y.unsqueeze(2))
 
 
 def _check(types: Index, x: Tensor, gather: Index | None) -> None:

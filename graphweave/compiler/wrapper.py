@@ -50,6 +50,7 @@ from graphweave.schedule.regions import Region
 class Wrapper:
     """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
 
+    `prelude` are the kernels of the plan's prelude.
     With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
     The first results lie in memory as `promises` says of each. Indices in `narrow` are held in 32 bits if they fit, as
     are those of the prelude that only maps read; outputs may be among these if they are `private` (see Executable).
@@ -59,9 +60,9 @@ class Wrapper:
 
     def __init__(
         self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
-        prelude: Mapping[int, RegionStep] | None = None, verify: bool = False, asks: bool = False, narrow: frozenset[Ref] = frozenset(),
-        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (),
-        watches: frozenset[Ref] | None = None,
+        prelude: Mapping[int, RegionStep] | None = None, verify: bool = False, asks: bool = False,
+        narrow: frozenset[Ref] = frozenset(), private: frozenset[Ref] = frozenset(),
+        promises: Sequence[Promise | None] = (), watches: frozenset[Ref] | None = None,
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
         self._promises = promises

@@ -17,6 +17,7 @@ from graphweave.core.errors import DataError
 from graphweave.core.ranges import range_error
 from graphweave.graph.relation import Relation
 from graphweave.runtime import formats
+from graphweave.runtime.index import Index
 from graphweave.runtime.memo import memo
 from graphweave.runtime.unseen_edits import watch
 
@@ -72,7 +73,8 @@ def degrees(index: Tensor, num_rows: int) -> Tensor:
     if torch.compiler.is_compiling() or index.device.type != "cpu":
         return index.new_zeros(num_rows).index_add(0, index, torch.ones_like(index))
     watch(index)
-    indptr = formats.csr(index, num_rows, wide=_wide(index, num_rows)).indptr
+    rows = Index(index, num_rows)
+    indptr = formats.csr(rows, rows.wide).indptr
     return (indptr[1:] - indptr[:-1]).to(index.dtype)
 
 
@@ -86,12 +88,8 @@ def grouped(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
     if index.device.type != "cpu":
         return memo(_group, index, num_rows)  # type: ignore[return-value]
     watch(index)
-    wide = _wide(index, num_rows)
-    return formats.csr(index, num_rows, wide=wide).indptr, formats.perm(index, num_rows, wide=wide)
-
-
-def _wide(index: Tensor, num_rows: int) -> bool:
-    return max(num_rows, index.shape[0]) > formats.INT32_MAX
+    rows = Index(index, num_rows)
+    return formats.csr(rows, rows.wide).indptr, formats.perm(rows, rows.wide)
 
 
 def _group(index: Tensor, num_rows: int) -> tuple[Tensor | int, ...]:

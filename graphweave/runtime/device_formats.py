@@ -11,31 +11,32 @@ import torch
 from torch import Tensor
 
 from graphweave.core.ranges import range_error
+from graphweave.runtime.index import Index
 
 
-def checked(index: Tensor, num: int, wrap: bool) -> Tensor:
-    """[num_edges] int64 in 0..num: nothing that is read through it lies outside, whatever the index holds."""
-    rows = index.long()
-    if wrap:
+def checked(index: Index) -> Tensor:
+    """[num_edges] int64 in 0..rows: nothing that is read through it lies outside, whatever the index holds."""
+    rows, num = index.values.long(), index.rows
+    if index.wrap:
         rows = torch.where(rows < 0, rows + num, rows)
     good = (rows >= 0) & (rows < num)
-    if index.device.type != "cpu":
-        low = f"-{num}" if wrap else "0"
+    if rows.device.type != "cpu":
+        low = f"-{num}" if index.wrap else "0"
         torch._assert_async(good.all(), f"an index is out of range for {num} rows; expected {low} <= index < {num}")
     elif not bool(good.all()):
-        raise range_error(index, num, first=-num if wrap else 0)
+        raise range_error(index.values, num, first=-num if index.wrap else 0)
     return rows.clamp(0, max(num - 1, 0))
 
 
-def flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
-    """`index` checked, contiguous, int32 (int64 if wide), wrapped values made non-negative."""
-    return checked(index, num, wrap).to(_dtype(wide))
+def flat(index: Index, wide: bool) -> Tensor:
+    """The rows, checked, contiguous, int32 (int64 if wide), wrapped values made non-negative."""
+    return checked(index).to(_dtype(wide))
 
 
-def group(index: Tensor, num: int, wrap: bool, wide: bool) -> tuple[Tensor, Tensor]:
-    """`indptr` [num + 1] and the edge at each position, in a stable order."""
-    in_order, perm = torch.sort(checked(index, num, wrap), stable=True)
-    rows = torch.arange(num + 1, device=index.device)
+def group(index: Index, wide: bool) -> tuple[Tensor, Tensor]:
+    """`indptr` [rows + 1] and the edge at each position, in a stable order."""
+    in_order, perm = torch.sort(checked(index), stable=True)
+    rows = torch.arange(index.rows + 1, device=perm.device)
     return torch.searchsorted(in_order, rows, out_int32=not wide), perm.to(_dtype(wide))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol, TypeVar, cast
 
@@ -26,16 +26,15 @@ from graphweave.core.log import logger
 from graphweave.core.ranges import range_error
 from graphweave.core.settings import settings
 from graphweave.runtime import capturing, device_formats, kernel_cache, sources
+from graphweave.runtime.index import INT32_MAX, Index
 from graphweave.runtime.launch import MAX_CHUNKS
 from graphweave.runtime.storages import ByStorage
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
-from graphweave.runtime.tracked import Key, TrackedCache, ordinary, place, versions_of
+from graphweave.runtime.tracked import Key, TrackedCache, ordinary, versions_of
 
 CHUNK_SHARE = 1 << 10
 """Rows plus edges in a chunk of a CSR, at least; there are at most `MAX_CHUNKS` of them."""
-
-INT32_MAX = (1 << 31) - 1
 
 UNKNOWN = -1
 """A degree that the host has not asked the device for."""
@@ -90,48 +89,41 @@ _own_memory: ByStorage[bool] = ByStorage()
 _cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_bytes)
 
 
-def csr(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> CsrFormat:
-    """Groups edges by `index` [num_edges], whose values name rows 0..num_rows (with `wrap` -num_rows..num_rows).
+def csr(index: Index, wide: bool = False) -> CsrFormat:
+    """Groups edges by the row that `index` names.
 
     A stable sort: within a row, positions increase by edge id. DataError if the sizes need `wide` and it is off.
     """
-    key = ("csr", place(index), num_rows, wrap, wide)
-    return cast(CsrFormat, cached(key, (index,), lambda: _build_csr(index, num_rows, wrap, wide)))
+    return cast(CsrFormat, cached(("csr", index.key, wide), (index.values,), lambda: _build_csr(index, wide)))
 
 
-def perm(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> Tensor | None:
-    """[num_edges], dtype of indptr: the edge at each position of `csr(index, num_rows, wrap, wide)`.
+def perm(index: Index, wide: bool = False) -> Tensor | None:
+    """[num_edges], dtype of indptr: the edge at each position of `csr(index, wide)`.
 
     None where the index is sorted. Only kernels that read edge values in the user's order need it.
     """
-    if csr(index, num_rows, wrap, wide).in_order:
+    if csr(index, wide).in_order:
         return None
-    key = ("perm", place(index), num_rows, wrap, wide)
-    return cast(Tensor, cached(key, (index,), lambda: _build_perm(index, num_rows, wrap, wide)))
+    key = ("perm", index.key, wide)
+    return cast(Tensor, cached(key, (index.values,), lambda: _placed(index, wide, csr(index, wide).indptr)))
 
 
-def column(
-    index: Tensor, num_rows: int, wrap: bool, other: Tensor, num_other: int, wrap_other: bool, wide: bool = False
-) -> Tensor:
-    """`other[perm[k]]` for every position k of `csr(index, num_rows, wrap, wide)`: the neighbour's row, checked.
+def column(index: Index, other: Index, wide: bool = False) -> Tensor:
+    """`other[perm[k]]` for every position k of `csr(index, wide)`: the neighbour's row, checked.
 
     [num_edges], int32, or int64 if wide. `index` and `other` have equal length.
     """
-    key = ("column", place(index), num_rows, wrap, place(other), num_other, wrap_other, wide)
-    build: Callable[[], Tensor] = lambda: _build_column(  # noqa: E731
-        index, num_rows, wrap, other, num_other, wrap_other, wide
-    )
-    return cast(Tensor, cached(key, (index, other), build))
+    key = ("column", index.key, other.key, wide)
+    return cast(Tensor, cached(key, (index.values, other.values), lambda: _build_column(index, other, wide)))
 
 
-def flat(index: Tensor, num: int, wrap: bool = False, wide: bool = False) -> Tensor:
-    """`index` checked against `num` rows, contiguous, int32 (int64 if wide), wrapped values made non-negative.
+def flat(index: Index, wide: bool = False) -> Tensor:
+    """The rows that `index` names, checked, contiguous, int32 (int64 if wide), wrapped values made non-negative.
 
     The tensor itself where that changes nothing and it is an index of our own making (`narrowed`): a kernel must not
     read what others may write to after it was checked.
     """
-    key = ("flat", place(index), num, wrap, wide)
-    return cast(Tensor, cached(key, (index,), lambda: _build_flat(index, num, wrap, wide)))
+    return cast(Tensor, cached(("flat", index.key, wide), (index.values,), lambda: _build_flat(index, wide)))
 
 
 def narrowed(index: Tensor) -> Tensor:
@@ -150,11 +142,11 @@ def narrowed(index: Tensor) -> Tensor:
     return out
 
 
-def by_degree(index: Tensor, num_rows: int, wrap: bool = False, wide: bool = False) -> Tensor:
-    """[num_rows], dtype of indptr: the rows, those of most edges first."""
-    key = ("by_degree", place(index), num_rows, wrap, wide)
-    indptr = csr(index, num_rows, wrap, wide).indptr
-    return cast(Tensor, cached(key, (index,), lambda: device_formats.by_degree(indptr)))
+def by_degree(index: Index, wide: bool = False) -> Tensor:
+    """[rows], dtype of indptr: the rows, those of most edges first."""
+    indptr = csr(index, wide).indptr
+    key = ("by_degree", index.key, wide)
+    return cast(Tensor, cached(key, (index.values,), lambda: device_formats.by_degree(indptr)))
 
 
 _in_order: dict[bool, Tensor] = {}
@@ -170,10 +162,10 @@ def in_order(n: int, wide: bool) -> Tensor:
     return found
 
 
-def grouped(index: Tensor, num_rows: int, wide: bool = False) -> tuple[Tensor, Tensor]:
+def grouped(index: Index, wide: bool = False) -> tuple[Tensor, Tensor]:
     """`indptr` and `perm` of an index that nobody will ask for again, built anew and not kept."""
-    indptr = _build_csr(index, num_rows, False, wide).indptr
-    return indptr, _placed(index, num_rows, False, wide, indptr)
+    indptr = _build_csr(index, wide).indptr
+    return indptr, _placed(index, wide, indptr)
 
 
 def clear() -> None:
@@ -216,28 +208,29 @@ def _native(tools: object) -> ctypes.CDLL:
     """The native library; `tools` is only the key, so that a change of compiler settings is honoured."""
     library = kernel_cache.library(sources.source("formats.cpp"))
     pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
-    library.gw_flat.argtypes = (pointer, i32, i64, i64, i64, i32, pointer, i32, i32)
+    library.gw_flat.argtypes = (_Raw, pointer, i32, i32)
     library.gw_flat.restype = i64
     library.gw_narrow.argtypes = (pointer, i64, i64, pointer, i32)
     library.gw_narrow.restype = i64
-    index = (pointer, i32, i64, i64, i64, i32)
-    library.gw_group.argtypes = (*index, pointer, pointer, i64, pointer, i32, i32)
+    library.gw_group.argtypes = (_Raw, pointer, pointer, i64, pointer, i32, i32)
     library.gw_group.restype = i64
-    library.gw_place.argtypes = (*index, pointer, i32, i64, i64, i32, pointer, pointer, i32, i32)
+    library.gw_place.argtypes = (_Raw, pointer, pointer, pointer, i32, i32)
     library.gw_place.restype = i64
     return library
 
 
-def _check(index: Tensor, num: int, wide: bool) -> None:
-    if index.dtype not in (torch.int32, torch.int64):
-        raise DataError(f"expected an int32 or int64 index (got {index.dtype}). Convert it with .long().")
-    if index.dim() != 1 or index.device.type not in ("cpu", "cuda"):
+def _check(index: Index, wide: bool) -> None:
+    values = index.values
+    if values.dtype not in (torch.int32, torch.int64):
+        raise DataError(f"expected an int32 or int64 index (got {values.dtype}). Convert it with .long().")
+    if values.dim() != 1 or values.device.type not in ("cpu", "cuda"):
         raise DataError(
-            f"expected a 1-d index on a CPU or GPU (got shape {list(index.shape)} on {index.device}). Flatten it first."
+            f"expected a 1-d index on a CPU or GPU (got shape {list(values.shape)} on {values.device})."
+            " Flatten it first."
         )
-    if not wide and max(num, index.numel()) > INT32_MAX:
+    if not wide and index.wide:
         raise DataError(
-            f"expected at most {INT32_MAX} rows and edges in a 32-bit format (got {num} and {index.numel()}). "
+            f"expected at most {INT32_MAX} rows and edges in a 32-bit format (got {index.rows} and {index.num_edges}). "
             "Use wide=True."
         )
 
@@ -246,101 +239,102 @@ def _int_dtype(wide: bool) -> torch.dtype:
     return torch.int64 if wide else torch.int32
 
 
-def _raw(index: Tensor, num: int, wrap: bool) -> tuple[int, bool, int, int, int, bool]:
-    """What native code takes for an index that names one of `num` rows."""
-    return index.data_ptr(), index.dtype == torch.int64, index.stride(0), index.numel(), num, wrap
+class _Raw(ctypes.Structure):
+    """As `Index` in `native/formats.cpp`."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        *((name, ctypes.c_int64) for name in ("stride", "count", "rows")),
+        *((name, ctypes.c_bool) for name in ("is64", "wrap")),
+    )
 
 
-def _run_flat(index: Tensor, num: int, wrap: bool, out: Tensor | None, wide: bool) -> int:
+def _raw(index: Index) -> _Raw:
+    t = index.values
+    return _Raw(t.data_ptr(), t.stride(0), t.numel(), index.rows, t.dtype == torch.int64, index.wrap)
+
+
+def _run_flat(index: Index, out: Tensor | None, wide: bool) -> int:
     """Position of the first value out of range, or -1; out None only checks."""
     to = None if out is None else out.data_ptr()
-    return _native(toolchain()).gw_flat(*_raw(index, num, wrap), to, wide, num_threads())
+    return _native(toolchain()).gw_flat(_raw(index), to, wide, num_threads())
 
 
-def _refuse(status: int, index: Tensor, num: int, wrap: bool) -> None:
+def _refuse(status: int, index: Index) -> None:
     """Raises what native code found wrong with `index`: its first bad position, or one of two other reasons."""
     match status:
         case -1:
             return
         case -2:
             raise MemoryError(
-                f"no memory to group {index.numel()} edges by {num} rows. Free some, or take a smaller graph."
+                f"no memory to group {index.num_edges} edges by {index.rows} rows. Free some, or take a smaller graph."
             )
         case -3:
             raise DataError("expected an index that nobody writes to while it is read (its values changed). Clone it.")
-    raise range_error(index, num, first=-num if wrap else 0, at=status)
+    raise range_error(index.values, index.rows, first=-index.rows if index.wrap else 0, at=status)
 
 
-def _build_flat(index: Tensor, num: int, wrap: bool, wide: bool) -> Tensor:
-    _check(index, num, wide)
-    if index.device.type != "cpu":
-        return device_formats.flat(index, num, wrap, wide)
-    unchanged = index.dtype == _int_dtype(wide) and index.is_contiguous() and _own_memory.get(index) is True
-    if unchanged and _run_flat(index, num, False, None, wide) < 0:
-        return index.detach()
-    out = torch.empty(index.numel(), dtype=_int_dtype(wide))
-    _refuse(_run_flat(index, num, wrap, out, wide), index, num, wrap)
+def _build_flat(index: Index, wide: bool) -> Tensor:
+    _check(index, wide)
+    values = index.values
+    if values.device.type != "cpu":
+        return device_formats.flat(index, wide)
+    unchanged = values.dtype == _int_dtype(wide) and values.is_contiguous() and _own_memory.get(values) is True
+    if unchanged and _run_flat(replace(index, wrap=False), None, wide) < 0:
+        return values.detach()
+    out = torch.empty(index.num_edges, dtype=_int_dtype(wide))
+    _refuse(_run_flat(index, out, wide), index)
     return out
 
 
-def _build_csr(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> CsrFormat:
-    _check(index, num_rows, wide)
-    num_edges = index.numel()
-    if index.device.type != "cpu":
-        indptr, _ = device_formats.group(index, num_rows, wrap, wide)
-        return CsrFormat(indptr, False, UNKNOWN, torch.empty(0, dtype=torch.int64), num_rows, num_edges)
-    indptr = torch.empty(num_rows + 1, dtype=_int_dtype(wide))
-    most = max(1, min(-(-(num_rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, num_rows))
+def _build_csr(index: Index, wide: bool) -> CsrFormat:
+    _check(index, wide)
+    rows, num_edges = index.rows, index.num_edges
+    if index.values.device.type != "cpu":
+        indptr, _ = device_formats.group(index, wide)
+        return CsrFormat(indptr, False, UNKNOWN, torch.empty(0, dtype=torch.int64), rows, num_edges)
+    indptr = torch.empty(rows + 1, dtype=_int_dtype(wide))
+    most = max(1, min(-(-(rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, rows))
     chunks = torch.empty(most + 1, dtype=torch.int64)
     found = _Grouping()
     status = _native(toolchain()).gw_group(
-        *_raw(index, num_rows, wrap), indptr.data_ptr(), chunks.data_ptr(), most, ctypes.byref(found), wide,
-        num_threads(),
-    )  # fmt: skip
-    _refuse(status, index, num_rows, wrap)
+        _raw(index), indptr.data_ptr(), chunks.data_ptr(), most, ctypes.byref(found), wide, num_threads()
+    )
+    _refuse(status, index)
     if found.num_chunks < most:
         chunks = chunks[: found.num_chunks + 1].clone()
-    return CsrFormat(indptr, bool(found.sorted), found.max_degree, chunks, num_rows, num_edges)
+    return CsrFormat(indptr, bool(found.sorted), found.max_degree, chunks, rows, num_edges)
 
 
-def _build_perm(index: Tensor, num_rows: int, wrap: bool, wide: bool) -> Tensor:
-    return _placed(index, num_rows, wrap, wide, csr(index, num_rows, wrap, wide).indptr)
+def _placed(index: Index, wide: bool, indptr: Tensor) -> Tensor:
+    if index.values.device.type != "cpu":
+        return device_formats.group(index, wide)[1]
+    return _run_place(index, None, wide, indptr)
 
 
-def _placed(index: Tensor, num_rows: int, wrap: bool, wide: bool, indptr: Tensor) -> Tensor:
-    if index.device.type != "cpu":
-        return device_formats.group(index, num_rows, wrap, wide)[1]
-    out = torch.empty(index.numel(), dtype=_int_dtype(wide))
-    status = _native(toolchain()).gw_place(
-        *_raw(index, num_rows, wrap), None, False, 0, 0, False,
-        indptr.data_ptr(), out.data_ptr(), wide, num_threads(),
-    )  # fmt: skip
-    _refuse(status, index, num_rows, wrap)
-    return out
-
-
-def _build_column(
-    index: Tensor, num_rows: int, wrap: bool, other: Tensor, num_other: int, wrap_other: bool, wide: bool
-) -> Tensor:
-    if index.shape != other.shape:
+def _build_column(index: Index, other: Index, wide: bool) -> Tensor:
+    if index.values.shape != other.values.shape:
         raise DataError(
-            f"expected two index tensors of equal length (got {list(index.shape)} and {list(other.shape)}): "
-            "they name the ends of the same edges."
+            "expected two index tensors of equal length"
+            f" (got {list(index.values.shape)} and {list(other.values.shape)}):"
+            " they name the ends of the same edges."
             " Pass such a pair."
         )
-    grouped = csr(index, num_rows, wrap, wide)
+    grouped = csr(index, wide)
     if grouped.in_order:
-        return flat(other, num_other, wrap_other, wide)
-    _check(other, num_other, wide)
-    if index.device.type != "cpu":
-        order = perm(index, num_rows, wrap, wide)
+        return flat(other, wide)
+    _check(other, wide)
+    if index.values.device.type != "cpu":
+        order = perm(index, wide)
         assert order is not None
-        return flat(other, num_other, wrap_other, wide).index_select(0, order)
-    out = torch.empty(index.numel(), dtype=_int_dtype(wide))
-    address, is64, stride, _, _, _ = _raw(other, num_other, wrap_other)
-    status = _native(toolchain()).gw_place(
-        *_raw(index, num_rows, wrap), address, is64, stride, num_other, wrap_other,
-        grouped.indptr.data_ptr(), out.data_ptr(), wide, num_threads(),
-    )  # fmt: skip
-    _refuse(status, other, num_other, wrap_other)
+        return flat(other, wide).index_select(0, order)
+    return _run_place(index, other, wide, grouped.indptr)
+
+
+def _run_place(index: Index, other: Index | None, wide: bool, indptr: Tensor) -> Tensor:
+    """For each position the row that `other` names, or without it the edge."""
+    out = torch.empty(index.num_edges, dtype=_int_dtype(wide))
+    to = None if other is None else ctypes.byref(_raw(other))
+    status = _native(toolchain()).gw_place(_raw(index), to, indptr.data_ptr(), out.data_ptr(), wide, num_threads())
+    _refuse(status, other or index)
     return out

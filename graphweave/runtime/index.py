@@ -6,26 +6,28 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphweave.runtime import formats
 from graphweave.runtime.tracked import Key, place
+
+INT32_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """int32 or int64 `values` [S] that name one of `rows` rows each; with `wrap`, -1 is the last."""
+    """int32 or int64 `values` [num_edges], of any stride, that name one of `rows` rows each; with `wrap`, -1 is the
+    last."""
 
     values: Tensor
     rows: int
     wrap: bool = False
 
-    def flat(self, wide: bool = False) -> Tensor:
-        """The rows, int32 or int64 if wide, checked: IndexRangeError."""
-        return formats.flat(self.values, self.rows, self.wrap, wide or self.wide)
+    @property
+    def num_edges(self) -> int:
+        return self.values.numel()
 
     @property
     def wide(self) -> bool:
         """Whether it needs formats of 64 bits."""
-        return max(self.rows, self.values.numel()) > formats.INT32_MAX
+        return max(self.rows, self.num_edges) > INT32_MAX
 
     @property
     def key(self) -> Key:

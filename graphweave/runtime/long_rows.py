@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from graphweave.runtime import formats
+from graphweave.runtime.index import Index
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
-from graphweave.runtime.tracked import place
 
 LONG = 1 << 14
 """Edges that a divided row has at least: it takes longer than the launches of what it is divided into."""
@@ -89,18 +89,18 @@ def cut(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | N
     return row, piece_size(int(degree[row].sum()), weight)
 
 
-def long_rows(index: Tensor, num_rows: int, wrap: bool, wide: bool, weight: Weight = SUMS) -> LongRows | None:
+def long_rows(index: Index, wide: bool, weight: Weight = SUMS) -> LongRows | None:
     """What the rows of the CSR of `index` are divided into; None where no row is long."""
-    csr = formats.csr(index, num_rows, wrap, wide)
+    csr = formats.csr(index, wide)
     found = cut(csr, weight)
     if found is None:
         return None
-    key = ("long_rows", place(index), num_rows, wrap, wide, weight)
-    return cast(LongRows, formats.cached(key, (index,), lambda: _build(index, csr, wrap, wide, *found)))
+    key = ("long_rows", index.key, wide, weight)
+    return cast(LongRows, formats.cached(key, (index.values,), lambda: _build(index, csr, wide, *found)))
 
 
-def _build(index: Tensor, csr: formats.CsrFormat, wrap: bool, wide: bool, row: Tensor, size: int) -> LongRows:
-    pieces = row_pieces(index, csr.num_rows, wrap, wide, row.numel(), size)
+def _build(index: Index, csr: formats.CsrFormat, wide: bool, row: Tensor, size: int) -> LongRows:
+    pieces = row_pieces(index, wide, row.numel(), size)
     starts = torch.cat([csr.chunks, row, row + 1]).unique()
     chunks = torch.where(torch.isin(starts, row), ~starts, starts)
     rest = csr.indptr.diff().index_fill(0, row, 0)

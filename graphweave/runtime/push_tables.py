@@ -50,4 +50,4 @@ def column(found: PushTables, types: Index, rows: Index, other: Index, how: Hash
     """The row that `other` names for the edge at each position of the tables `found`, made of `types` and `rows` so."""
     key = "push_column", types.key, rows.key, other.key, how, wide
     tensors = types.values, rows.values, other.values
-    return cast(Tensor, formats.cached(key, tensors, lambda: other.flat(wide).index_select(0, found.order)))
+    return cast(Tensor, formats.cached(key, tensors, lambda: formats.flat(other, wide).index_select(0, found.order)))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphweave.runtime import formats
-from graphweave.runtime.tracked import place
+from graphweave.runtime.index import Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,20 +46,19 @@ class RowPieces:
         return self.slot_row, self.slots, self.piece_slot, self.piece_row, self.pieces, self.piece_shift
 
 
-def row_pieces(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, size: int) -> RowPieces:
-    """The `slots` (at least 1) rows of most edges that `index` [num_edges] names, in pieces of at most `size` edges."""
-    key = ("row_pieces", place(index), num_rows, wrap, wide, slots, size)
-    build = lambda: _build(index, num_rows, wrap, wide, slots, size)  # noqa: E731
-    return cast(RowPieces, formats.cached(key, (index,), build))
+def row_pieces(index: Index, wide: bool, slots: int, size: int) -> RowPieces:
+    """The `slots` (at least 1) rows of most edges that `index` names, in pieces of at most `size` edges."""
+    key = ("row_pieces", index.key, wide, slots, size)
+    return cast(RowPieces, formats.cached(key, (index.values,), lambda: _build(index, wide, slots, size)))
 
 
-def _build(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, size: int) -> RowPieces:
-    indptr = formats.csr(index, num_rows, wrap, wide).indptr
-    row = formats.by_degree(index, num_rows, wrap, wide).narrow(0, 0, slots)
+def _build(index: Index, wide: bool, slots: int, size: int) -> RowPieces:
+    indptr = formats.csr(index, wide).indptr
+    row = formats.by_degree(index, wide).narrow(0, 0, slots)
     degree = indptr.diff().index_select(0, row)
     count = ((degree + (size - 1)) // size).clamp(min=1)
     first = _starts(count)
-    piece = torch.arange(slots + index.numel() // size, device=index.device)
+    piece = torch.arange(slots + index.num_edges // size, device=indptr.device)
     slot = torch.searchsorted(first.narrow(0, 1, slots), piece, right=True).clamp(max=slots - 1)
     done = (piece - first.index_select(0, slot)) * size
     length = (degree.index_select(0, slot) - done).clamp(0, size) * (piece < first.narrow(0, slots, 1))
@@ -67,7 +66,7 @@ def _build(index: Tensor, num_rows: int, wrap: bool, wide: bool, slots: int, siz
     begin = indptr.index_select(0, row).index_select(0, slot) + done
     kind = indptr.dtype
     shift = begin - start.narrow(0, 0, piece.numel())
-    num_edges = int(start[-1]) if index.device.type == "cpu" else index.numel()
+    num_edges = int(start[-1]) if indptr.device.type == "cpu" else index.num_edges
     row_of_piece = row.index_select(0, slot)
     return RowPieces(
         row.to(kind), first.to(kind), slot.to(kind), row_of_piece.to(kind), start.to(kind), shift.to(kind), num_edges

@@ -51,11 +51,11 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     pieces, row = typed_pieces(types, rows, wide)
     perm: Tensor | None
     if pieces.divided:
-        of_rows, perm = formats.grouped(row, pieces.num_all, wide)
+        of_rows, perm = formats.grouped(Index(row, pieces.num_all), wide)
     else:
-        of_rows = formats.csr(rows.values, rows.rows, rows.wrap, wide).indptr
-        perm = formats.perm(rows.values, rows.rows, rows.wrap, wide)
-    kind = types.flat(wide)
+        of_rows = formats.csr(rows, wide).indptr
+        perm = formats.perm(rows, wide)
+    kind = formats.flat(types, wide)
     if perm is not None:
         row, kind = row.index_select(0, perm), kind.index_select(0, perm)
     bounds = _bounds(of_rows, most)
@@ -63,7 +63,7 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     block = torch.searchsorted(bounds[1:], at, right=True, out_int32=not wide)
     key = block.index_select(0, row).mul_(types.rows).add_(kind)  # which fits, since the caller says so with `wide`
     blocks, dtype = bounds.numel() - 1, row.dtype
-    of_keys, order = formats.grouped(key, blocks * types.rows, wide)
+    of_keys, order = formats.grouped(Index(key, blocks * types.rows), wide)
     row = row.index_select(0, order)
     used = of_keys.diff().nonzero().flatten()  # keys that have edges: the groups
     starts = torch.zeros(row.numel(), dtype=torch.bool)

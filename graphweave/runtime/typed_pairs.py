@@ -76,9 +76,9 @@ def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Te
     A block starts with a piece: it is the piece's first edge that says which.
     """
     num, num_rows = rows.values.numel(), rows.rows
-    indptr = formats.csr(rows.values, num_rows, rows.wrap, wide).indptr.long()
-    perm = formats.perm(rows.values, num_rows, rows.wrap, wide)
-    row, kind = rows.flat(wide).long(), types.flat(wide).long()
+    indptr = formats.csr(rows, wide).indptr.long()
+    perm = formats.perm(rows, wide)
+    row, kind = formats.flat(rows, wide).long(), formats.flat(types, wide).long()
     at = torch.arange(num, device=row.device)
     order = at if perm is None else perm.long()
     row, kind = row.index_select(0, order), kind.index_select(0, order)

@@ -45,13 +45,13 @@ def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPi
 
     Without long rows (see `long_rows.py`) there are no pieces.
     """
-    csr, values = formats.csr(rows.values, rows.rows, rows.wrap, wide), rows.flat(wide)
+    csr, values = formats.csr(rows, wide), formats.flat(rows, wide)
     found = long_rows.cut(csr)
     if found is None:
         return TypedPieces(rows.rows, rows.rows, ()), values
     long, size = found
-    perm = formats.perm(rows.values, rows.rows, rows.wrap, wide)
-    values, kinds = values.clone(), types.flat(wide)
+    perm = formats.perm(rows, wide)
+    values, kinds = values.clone(), formats.flat(types, wide)
     divided: list[tuple[int, int, int]] = []
     first = rows.rows
     for row in long.tolist():

@@ -41,7 +41,7 @@ def ir_text(told: Compiled) -> str:
 
 
 def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
-    """Each kernel, those run once a graph first, with what it computes and its code; with `wrapper` the Python that calls them."""
+    """Each kernel, those run once a graph first: what it computes and its code; with `wrapper` their calls."""
     lines = []
     for k in (*graph.once, *graph.kernels):
         along = f", edges along {k.along}" if k.along else ""

@@ -137,7 +137,7 @@ def _work(told: Told) -> list[Row]:
     once = max((g.hoisted for g in told.graphs), default=0)
     if once:
         kernels = max(len(g.once) for g in told.graphs)
-        by = f", {_many(kernels, 'kernel')}" if kernels else ""
+        by = f", by {_many(kernels, 'kernel')}" if kernels else ""
         rows.append(Row("once a graph", f"{_many(once, 'value')} from index tensors alone{by}, kept until they change"))
     return rows
 

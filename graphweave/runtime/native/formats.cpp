@@ -1,7 +1,6 @@
 // Graph formats built in parallel: checked and narrowed indices, stable counting sort by row (CSR), row chunks.
 // Nothing of the size of the edges is allocated here but the result.
 //
-// Every function takes an index as (pointer, is64, stride in elements, count) and the number of rows it may name.
 // With `wrap`, -n..-1 count from the end. Functions that read raw values return -1, or the position of the first value
 // out of range, having written nothing outside their outputs. Each result is the same for every number of threads.
 
@@ -16,6 +15,7 @@ namespace {
 constexpr int64_t kSerial = 1 << 15;  // below this many elements a parallel region costs more than it saves
 constexpr int kParts = 8;             // threads that each read a whole index: more would only share its bandwidth
 
+// `count` values, `stride` apart in elements, each of which names one of `rows` rows.
 struct Index {
   const void* data;
   int64_t stride;
@@ -192,12 +192,12 @@ int64_t group(const Index& index, Out* indptr, int64_t* chunks, int64_t num_chun
 }
 
 template <typename Out>
-int64_t place(const Index& index, const Index& other, const Out* indptr, Out* out, int32_t threads) {
+int64_t place(const Index& index, const Index* other, const Out* indptr, Out* out, int32_t threads) {
   return with_type(index, [&](auto in) {
-    if (!other.data) return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
-    return with_type(other, [&](auto value) {
+    if (!other) return scatter<decltype(in)>(index, indptr, out, threads, [](int64_t e) { return e; });
+    return with_type(*other, [&](auto value) {
       return scatter<decltype(in)>(index, indptr, out, threads,
-                                   [&](int64_t e) { return row_of(other, value_at<decltype(value)>(other, e)); });
+                                   [&](int64_t e) { return row_of(*other, value_at<decltype(value)>(*other, e)); });
     });
   });
 }
@@ -205,15 +205,11 @@ int64_t place(const Index& index, const Index& other, const Out* indptr, Out* ou
 }  // namespace
 
 // out[e] = the row that index[e] names; with out null, only checks. Returns the first bad position, or -1.
-extern "C" int64_t gw_flat(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
-                           void* out, int32_t wide, int32_t threads) {
-  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-  if (wide) {
-    auto* to = static_cast<int64_t*>(out);
-    return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
-  }
-  auto* to = static_cast<int32_t*>(out);
-  return is64 ? flat<int64_t>(index, to, threads) : flat<int32_t>(index, to, threads);
+extern "C" int64_t gw_flat(Index index, void* out, int32_t wide, int32_t threads) {
+  return with_type(index, [&](auto in) {
+    if (wide) return flat<decltype(in)>(index, static_cast<int64_t*>(out), threads);
+    return flat<decltype(in)>(index, static_cast<int32_t*>(out), threads);
+  });
 }
 
 // out[e] = index[e] in 32 bits, whatever it names. Returns the first position whose value does not fit, or -1.
@@ -232,21 +228,16 @@ extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, in
 
 // Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places, of which
 // found->num_chunks + 1 are written; num_chunks is at most the number of rows, and one at least.
-extern "C" int64_t gw_group(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
-                            void* indptr, int64_t* chunks, int64_t num_chunks, Grouping* found, int32_t wide,
-                            int32_t threads) {
-  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
+extern "C" int64_t gw_group(Index index, void* indptr, int64_t* chunks, int64_t num_chunks, Grouping* found,
+                            int32_t wide, int32_t threads) {
   return wide ? group(index, static_cast<int64_t*>(indptr), chunks, num_chunks, *found, threads)
               : group(index, static_cast<int32_t*>(indptr), chunks, num_chunks, *found, threads);
 }
 
 // out[k] = the row that `other` names for the edge at position k of index's CSR; with `other` null, that edge's id.
 // Returns -1, the first bad position of other, kNoMemory or kChanged.
-extern "C" int64_t gw_place(const void* data, int32_t is64, int64_t stride, int64_t count, int64_t rows, int32_t wrap,
-                            const void* other, int32_t other_is64, int64_t other_stride, int64_t other_rows,
-                            int32_t other_wrap, const void* indptr, void* out, int32_t wide, int32_t threads) {
-  const Index index{data, stride, count, rows, is64 != 0, wrap != 0};
-  const Index to{other, other_stride, count, other_rows, other_is64 != 0, other_wrap != 0};
-  if (wide) return place(index, to, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
-  return place(index, to, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
+extern "C" int64_t gw_place(Index index, const Index* other, const void* indptr, void* out, int32_t wide,
+                            int32_t threads) {
+  if (wide) return place(index, other, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);
+  return place(index, other, static_cast<const int32_t*>(indptr), static_cast<int32_t*>(out), threads);
 }
