@@ -125,4 +125,8 @@ def _only_views(program: Program, ref: Ref) -> bool:
 
 def _is_tensor(program: Program, ref: Ref) -> bool:
     t = program.types[ref]
-    return isinstance(t, Type) or (isinstance(t, AnyType) and (t.dims is not None or t.items is not None))
+    return isinstance(t, Type) or (isinstance(t, AnyType) and _has_tensor(t))
+
+
+def _has_tensor(t: AnyType) -> bool:
+    return t.dims is not None or any(map(_has_tensor, t.items or ()))
