@@ -275,6 +275,15 @@ def test_row_counts_come_from_symbols_and_calls() -> None:
         interp(unknown, {"a": torch.ones(2), "b": torch.zeros(3)})
 
 
+def test_row_counts_come_from_numbers_that_are_given() -> None:
+    b = Builder()
+    b.add(Input("n", any_type("Sym(s0)")))
+    program = b.program([b.add(Const(1.0, Type(E, (), f32)))], [(E, read("Max(0, 2*s0 - 3)"))])
+    verify(program)
+    assert interp(program, {"n": 4})[0].tolist() == [1.0] * 5
+    assert interp(program, {"n": 1})[0].tolist() == []
+
+
 def test_interp_refuses_inputs_that_do_not_fit() -> None:
     program = one_node(Pointwise(Op.neg, (0,)), Type(V, (2,), f32))
     for bad in (torch.zeros(3, 3), torch.zeros(2), torch.zeros(3, 2, dtype=torch.float64), 7):
