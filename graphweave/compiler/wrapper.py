@@ -16,7 +16,7 @@ from graphweave.compiler.plan import Plan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
-from graphweave.core.sizes import Size, as_python, leaves, show
+from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
@@ -313,20 +313,24 @@ class Wrapper:
         raise IRError(f"no value tells how many rows {space} has ({'no expression' if size is None else show(size)})")
 
     def _sizes(self) -> dict[Size, tuple[str, tuple[Ref, ...]]]:
-        """Sizes that are known now, numbers apart: where each can be read."""
+        """Symbols and computed numbers that are known now: where each can be read.
+
+        Of tensors only symbols are read: to be measured for a sum of these, a tensor would have to live longer.
+        """
         out: dict[Size, tuple[str, tuple[Ref, ...]]] = {}
         rows = dict(self._program.spaces)
         for ref, name in self._ready.items():
             t = self._program.types[ref]
+            dims: tuple[Size | None, ...] = ()
             if isinstance(t, Type):
-                sizes = [(rows.get(t.space), f"{name}.shape[0]")]
+                dims = (rows.get(t.space),)
             elif isinstance(t, AnyType):
-                sizes = [(t.size, name), *((n, f"{name}.shape[{d}]") for d, n in enumerate(t.dims or ()))]
-            else:
-                continue
-            for size, source in sizes:
-                if size is not None and not isinstance(size, int):
-                    out.setdefault(size, (source, (ref,)))
+                dims = t.dims or ()
+                if t.size is not None:
+                    out.setdefault(t.size, (name, (ref,)))
+            for d, size in enumerate(dims):
+                if isinstance(size, Symbol):
+                    out.setdefault(size, (f"{name}.shape[{d}]", (ref,)))
         return out
 
     # -------------------------------------------------------- text
