@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.operators import ANY, MODEST
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
@@ -112,7 +113,7 @@ def grow(choose: Choose, dtype: DType = DType.f32) -> Program:
     outputs: list[Ref | None] = [state.pool[-1], *(choose(state.pool) for _ in range(choose(range(4))))]
     if choose((False, False, True)):
         outputs.append(None)
-    spaces = [(V, "s0"), (W, "s1"), (E, "s2")] if state.dst_space == W else [(V, "s0"), (E, "s2")]
+    spaces = [(s, Symbol(n)) for s, n in ((V, "s0"), (W, "s1"), (E, "s2")) if s != W or state.dst_space == W]
     return state.builder.program(outputs, spaces)
 
 

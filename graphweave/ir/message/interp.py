@@ -6,16 +6,15 @@ tensors and FX proxies: that is how nodes of the algebra become ATen calls again
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.ranges import position, range_error
+from graphweave.core.sizes import Size, number
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
@@ -360,12 +359,12 @@ def interp(
 
 
 class RowCounts:
-    """Row counts by space, `counts(space)`: given, seen on tensors, or computed from the text in `Program.spaces`."""
+    """Row counts by space, `counts(space)`: given, seen on tensors, or computed as `Program.spaces` says."""
 
     def __init__(self, program: Program, inputs: Mapping[str, Any], rows: Mapping[Space, int]) -> None:
-        self._text = dict(program.spaces)
+        self._sizes = dict(program.spaces)
         self._known: dict[Space, int] = {UNIT: 1}
-        self._symbols: dict[str, int] = {}
+        self._numbers: dict[Size, int] = {}
         for space, n in rows.items():
             self.learn(space, n)
         for node in program.nodes:
@@ -373,12 +372,12 @@ class RowCounts:
             match getattr(node, "type", None), value:
                 case Type(space, shape), torch.Tensor() if value.ndim == len(shape) + _lead(space) and space != UNIT:
                     self.learn(space, value.shape[0])
-                case AnyType(text), int():
-                    self._symbols.setdefault(text, value)
+                case AnyType(size=size), int() if size is not None:
+                    self._numbers.setdefault(size, value)
 
     def __call__(self, space: Space) -> int:
         if space not in self._known:
-            n = _evaluate(self._text.get(space, ""), self._symbols)
+            n = number(self._sizes.get(space), self._numbers)
             if n is None:
                 raise IRError(f"rows of space {space} are unknown: no input lies on it. Give them as rows={{...}}.")
             self.learn(space, n)
@@ -391,42 +390,9 @@ class RowCounts:
         known = self._known.setdefault(space, n)
         if known != n:
             raise DataError(f"space {space} has {known} rows by one tensor and {n} by another")
-        text = self._text.get(space, "")
-        if text.isidentifier():
-            self._symbols.setdefault(text, n)
-
-
-_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-}  # fmt: skip
-
-
-def _evaluate(text: str, symbols: Mapping[str, int]) -> int | None:
-    """The number that `text` means, in sizes as torch prints them (`2*s0 + s1`); None where a symbol is unknown."""
-
-    def number(node: ast.expr) -> int | None:
-        match node:
-            case ast.Constant(value=int(value)):
-                return value
-            case ast.Name(id=name):
-                return symbols.get(name)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                a, b = number(left), number(right)
-                return None if a is None or b is None else _BINARY[type(op)](a, b)
-            case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=args):
-                return _extreme(max if name == "Max" else min, map(number, args))
-            case _:
-                return None
-
-    try:
-        return number(ast.parse(text, mode="eval").body)
-    except SyntaxError:
-        return None
-
-
-def _extreme(pick: Callable[[list[int]], int], numbers: Iterable[int | None]) -> int | None:
-    known = list(numbers)
-    return None if None in known or not known else pick([n for n in known if n is not None])
+        size = self._sizes.get(space)
+        if size is not None:
+            self._numbers.setdefault(size, n)
 
 
 def _given(node: Input, inputs: Mapping[str, Any]) -> Any:

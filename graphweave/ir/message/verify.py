@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from graphweave.core.errors import IRError
+from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, DType, Fold, Op, Space, belongs
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import infer
@@ -55,8 +56,8 @@ def verify(program: Program) -> None:
             raise IRError(f"output %{ref_out} is no node (there are {count})")
 
 
-def _declared(program: Program) -> dict[Space, str]:
-    spaces: dict[Space, str] = {UNIT: "1"}
+def _declared(program: Program) -> dict[Space, Size | None]:
+    spaces: dict[Space, Size | None] = {UNIT: 1}
     for space, size in program.spaces:
         if space in spaces:
             why = "is always there" if space == UNIT else "is declared twice"
