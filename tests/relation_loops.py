@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import (
@@ -60,7 +61,7 @@ class Loops:
         return self.build.add(Pointwise(op, args))
 
     def program(self, outputs: list[Ref]) -> Program:
-        return self.build.program(outputs, [(s, f"s{s.name}") for s in self.rows])
+        return self.build.program(outputs, [(s, Symbol(f"s{s.name}")) for s in self.rows])
 
 
 @dataclass(frozen=True)

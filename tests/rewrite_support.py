@@ -10,6 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder, spaces_in
 from graphweave.ir.message.interp import interp
@@ -85,7 +86,7 @@ def every_site(program: Program) -> tuple[Program, list[tuple[str, Ref, Ref]]]:
                 found.append((rule.name, ref, new))
     declared = {space for space, _ in program.spaces}
     made = dict.fromkeys(s for t in build.types for s in spaces_in(t) if s not in {*declared, UNIT})
-    spaces = [*program.spaces, *((s, "") for s in made)]
+    spaces = [*program.spaces, *((s, None) for s in made)]
     both = build.program([r for _, ref, new in found for r in (ref, new)], spaces)
     verify(both)
     return both, found
@@ -154,7 +155,7 @@ def attention(layers: int) -> Joint:
         alpha = b.add(Reshape(op(Op.div, weight, b.add(Pull(whole, dst))), (4, 1)))
         out = b.add(Push(op(Op.mul, b.add(Pull(z, src)), alpha), dst, Fold.sum))
         x = op(Op.add, b.add(Reshape(out, (16,))), shared(f"b{i}", 16))
-    return joint(b.program([x], [(V, "s0"), (E, "s1")]), tops)
+    return joint(b.program([x], [(V, read("s0")), (E, read("s1"))]), tops)
 
 
 def sites(program: Program, names: Iterable[str], order: Sequence[Ref]) -> Move | None:

@@ -16,6 +16,7 @@ from bench.memory_growth import fit
 from bench.probes import _call_probe
 from bench.traffic import Traffic, traffic_of
 from bench.turns import Player, PlayerLost, take_turns
+from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.message.builder import Builder
@@ -207,7 +208,7 @@ def test_calls_of_products_count_their_flops() -> None:
     w, ws = b.add(Input("w", Type(UNIT, (4, 3), DType.f32))), b.add(Input("ws", Type(r, (4, 3), DType.f32)))
     t = b.add(MapOf(b.add(Input("t", Type(v, (), DType.i64))), r))
     nodes = (MatMul(x, w), AddMatMul(a, x, w), MatMul(x, ws, t), AddMatMul(a, x, ws, t), MatMul(u, w))
-    program = b.program(made := [b.add(n) for n in nodes], [(v, "s0"), (r, "s1")])
+    program = b.program(made := [b.add(n) for n in nodes], [(v, read("s0")), (r, read("s1"))])
     for ref, rows in zip(made, (7, 7, 7, 7, 1), strict=True):
         out = torch.ones(3) if rows == 1 else torch.ones(rows, 3)
         assert _call_probe(program, ref, (torch.ones(rows, 4),), out).traffic.flops == 2 * rows * 4 * 3

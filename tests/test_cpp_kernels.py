@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.cpp import print_kernel
-from graphweave.core.types import ARITY, DType, Fold, Op
+from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Buffer, Call, CastTo, Expr, Kernel, Lanes, Lit, Load, Role, Store, Var
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.loop.show import show
@@ -165,7 +165,7 @@ def all_operators(dtype: DType, without: tuple[Op, ...] = ()) -> tuple[Kernel, d
     values: dict[str, tuple[Expr, DType]] = {}
     for op in Op:
         if supports(op, dtype) and op not in without:
-            args: tuple[Expr, ...] = (less, a, b) if op is Op.where else (a, b)[: ARITY[op]]
+            args: tuple[Expr, ...] = (less, a, b) if op is Op.where else (a, b)[: op.facts.arity]
             values[f"{op.value}_out"] = (Call(op, args), result_type(op, dtype))
     if dtype.is_float:
         for i, exponent in enumerate((0.0, 1.0, 2.0, 3.0, 0.5, -0.5, -1.0, -2.0, 1.7)):

@@ -17,6 +17,7 @@ from graphweave.analysis.flow import edge_spaces
 from graphweave.analysis.tiles import MAX_PRODUCTS, is_tiled
 from graphweave.compiler.pipeline import optimise
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Type
@@ -319,7 +320,7 @@ def program_of_products(number: int) -> Program:
     for _ in range(choose(range(3, 10))):
         choose(MOVES)(s)
     outputs = [s.pool[-1], *(choose(s.pool) for _ in range(choose(range(4))))]
-    spaces = [(V, "s0"), (moves.W, "s1"), (E, "s2")] if s.dst_space == moves.W else [(V, "s0"), (E, "s2")]
+    spaces = [(V, Symbol("s0")), *([(moves.W, Symbol("s1"))] * (s.dst_space == moves.W)), (E, Symbol("s2"))]
     return s.builder.program(outputs, spaces)
 
 

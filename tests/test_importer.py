@@ -10,8 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from graphweave.core.sizes import total
 from graphweave.core.types import Fold
-from graphweave.ir.message.nodes import MapOf, MapType, Node, Program, Pull, Push, ToUnit, Type
+from graphweave.ir.message.nodes import AnyType, Aten, MapOf, MapType, Node, Operand, Program, Pull, Push, ToUnit, Type
 from tests.captures import Capture, capture, check
 from tests.support import AWKWARD, Graph, by_default, features, random_graph
 
@@ -242,6 +243,17 @@ def test_feature_sizes_become_numbers_and_row_counts_do_not() -> None:
     assert all(isinstance(n, torch.SymInt) and n.node.expr.is_Symbol for n in space_rows.values())
     pulled = [t for n, t in _typed(captured) if isinstance(n, Pull)]
     assert all(isinstance(t, Type) and t.shape == (W,) for t in pulled)
+
+
+def test_each_sum_of_sizes_says_what_it_is() -> None:
+    program = one(lambda a, b, c: torch.cat([a, b, c]).mean(0), x(3, 2), x(4, 2), x(5, 2)).imported.program
+    sums = [n for n in program.nodes if isinstance(n, Aten) and n.target == "builtin.add"]
+    assert len(sums) == 3
+    for node in sums:
+        terms = [program.types[a.ref] for a in node.args if isinstance(a, Operand)]
+        sizes = [t.size for t in terms if isinstance(t, AnyType) and t.size is not None]
+        assert len(sizes) == 2
+        assert isinstance(node.type, AnyType) and node.type.size == total(*sizes)
 
 
 def test_rows_of_a_transposed_tensor_are_no_space_of_features() -> None:

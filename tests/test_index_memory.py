@@ -241,13 +241,13 @@ def test_threads_with_graphs_of_their_own() -> None:
 
 PAIRS = """\
 space V = s0
-space E = u0 + s0
+space E = s0 + u0
 %0: any "i64[2, s1]" = input edges
 %1: any "i64[2, s0]" = input loops
 %2: any "bool[s1]" = input mask
 %3: any "i64[2, u0]" = call aten.index.Tensor(%0, [none, %2])
 %4: any "Sym(u0)" = call aten.sym_size.int(%3, 1)
-%5: any "i64[2, u0 + s0]" = call aten.cat.default([%3, %1], 1)
+%5: any "i64[2, s0 + u0]" = call aten.cat.default([%3, %1], 1)
 %6: E[] i64 = call aten.select.int(%5, 0, 0)
 %7: E[] i64 = call aten.select.int(%5, 0, 1)
 return %6, %7, %4
@@ -255,7 +255,7 @@ return %6, %7, %4
 
 SPLIT = """\
 space V = s0
-space E = u0 + s0
+space E = s0 + u0
 %0: any "i64[2, s1]" = input edges
 %1: any "i64[2, s0]" = input loops
 %2: any "bool[s1]" = input mask

@@ -12,6 +12,7 @@ from torch import Tensor
 from graphweave.analysis.hoist import graph_only, hoisted, hoisted_checks
 from graphweave.compiler.calls import call_step
 from graphweave.core.errors import IndexRangeError, IRError, ParseError
+from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import infer
@@ -42,7 +43,7 @@ from graphweave.ir.message.nodes import (
     UniquePairs,
     ValueType,
 )
-from graphweave.ir.message.parse import parse
+from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import pairs_in
@@ -66,9 +67,9 @@ WELL_TYPED: list[tuple[Node, tuple[ValueType, ...], ValueType]] = [
     (NumbersOfSegments((V, UNIT, W), (1, 0, 7), U), (), Type(U, (), DType.i64)),
     (After(0, (1, 2)), (wide, index, of), wide),
     (After(0, ()), (wide,), wide),
-    (AssertIndex(0, 5), (Type(E, (3, 1), DType.i64),), AnyType("none")),
+    (AssertIndex(0, 5), (Type(E, (3, 1), DType.i64),), any_type("none")),
     (LaidOut(0, (1, 0)), (wide,), wide),
-    (LaidOut(0, (2, 0, 1), True), (AnyType("f32[2, s0, 4]"),), AnyType("f32[2, s0, 4]")),
+    (LaidOut(0, (2, 0, 1), True), (any_type("f32[2, s0, 4]"),), any_type("f32[2, s0, 4]")),
     (Own(0, ()), (Type(UNIT, (), DType.f32),), Type(UNIT, (), DType.f32)),
     (Kept(0), (wide,), wide),
 ]
@@ -79,7 +80,7 @@ def test_each_node_has_a_type_and_text_that_reads_back(node: Node, given: tuple[
     assert infer(node, given) == t
     count = len(given)
     first = [Input(f"in{i}", g) if isinstance(g, Type | AnyType) else UniquePairs(0, 0, P) for i, g in enumerate(given)]
-    spaces = tuple((s, "") for s in (V, W, E, F, P, U))
+    spaces = tuple((s, None) for s in (V, W, E, F, P, U))
     program = Program((*first, node), (*given, t), (*("",) * count, "m.py:1 x"), (), spaces)
     assert parse(show(program)) == program
     assert set(operands(node)) == set(range(count))
@@ -130,7 +131,7 @@ def test_a_space_may_have_any_name(name: str) -> None:
         MapOf(0, space),
         UniquePairs(0, 0, P),
     )
-    program = Program(nodes, types, ("",) * 4, (0,), ((space, "s0"), (V, "s1"), (P, "")))
+    program = Program(nodes, types, ("",) * 4, (0,), ((space, read("s0")), (V, read("s1")), (P, None)))
     assert parse(show(program)) == program
 
 
@@ -159,9 +160,9 @@ def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
         (UniquePairs(0, 1, P), (index, wide), "one number a row"),
         (UniquePairs(0, 0, E), (index,), "indices of the same rows"),
         (UniquePairs(0, 0, UNIT), (index,), "indices of the same rows"),
-        (UniquePairs(0, 1, P), (index, AnyType("i64[2, s0]")), "must be a value"),
+        (UniquePairs(0, 1, P), (index, any_type("i64[2, s0]")), "must be a value"),
         (PairIndex(0, "a"), (index,), "must be unique pairs"),
-        (PairIndex(0, "a"), (AnyType("pairs P"),), "must be unique pairs"),
+        (PairIndex(0, "a"), (any_type("pairs P"),), "must be unique pairs"),
         (PairIndex(0, "c"), (of,), "rows, a or b"),  # type: ignore[arg-type]
         (PairIndex(1, "a"), (index,), "is not an earlier node"),
         (MapOf(0, P), (of,), "must be a value"),
@@ -218,7 +219,9 @@ def test_edges_of_any_name_have_pairs(name: str) -> None:
     build = Builder.of(program)
     found = compact(m, t).apply(build, len(program.nodes) - 1)
     assert found is not None and any(isinstance(n, UniquePairs) for n in build.nodes)
-    again = build.program([found], [*program.spaces, *((p.pairs, "") for p in build.types if isinstance(p, PairsType))])
+    again = build.program(
+        [found], [*program.spaces, *((p.pairs, None) for p in build.types if isinstance(p, PairsType))]
+    )
     verify(again)
     assert pairs_in(again) == ((m, t),)  # of the first product, and not of that on pairs
 
@@ -227,7 +230,9 @@ def _typed_product(edges: Space) -> Program:
     b = Builder()
     x, w = b.add(Input("x", Type(V, (4,), DType.f32))), b.add(Input("w", Type(W, (4, 3), DType.f32)))
     src, kind = (b.add(MapOf(b.add(Input(n, Type(edges, (), DType.i64))), s)) for n, s in (("src", V), ("kind", W)))
-    return b.program([b.add(MatMul(b.add(Pull(x, src)), w, kind))], [(V, "s0"), (W, "s1"), (edges, "s2")])
+    return b.program(
+        [b.add(MatMul(b.add(Pull(x, src)), w, kind))], [(V, read("s0")), (W, read("s1")), (edges, read("s2"))]
+    )
 
 
 # ---------------------------------------------------------------- values
@@ -244,7 +249,7 @@ def test_unique_pairs_are_those_of_each_row(case: object, dtype: torch.dtype) ->
     parts = [b.add(PairIndex(pairs, part)) for part in ("rows", "a", "b")]
     along = b.add(MapOf(parts[0], P))
     counted = b.add(Push(b.add(Input("x", Type(E, (2,), DType.f64))), along, Fold.sum))
-    program = b.program([*parts, counted], [(E, "s0"), (P, "")])
+    program = b.program([*parts, counted], [(E, read("s0")), (P, None)])
     verify(program)
     x = torch.randn(len(src), 2, dtype=torch.float64)
     rows, a, second, sums = interp(program, {"src": src, "dst": dst, "x": x})
@@ -259,7 +264,9 @@ def _joined(first: Tensor, second: Tensor, wraps: tuple[bool, bool] = (False, Fa
     b = Builder()
     ids = [b.add(Input(n, Type(s, (), DType.i64))) for n, s in (("first", E), ("second", F))]
     joined = b.add(JoinIndices((*ids, ids[0]), (V, UNIT, W), (2, 0, 2), (*wraps, wraps[0]), U), "net.py:9 x[second]")
-    return b.program([joined], [(V, "s0"), (W, "s1"), (E, "s2"), (F, "s3"), (U, "s2 + s3 + s2")])
+    return b.program(
+        [joined], [(V, read("s0")), (W, read("s1")), (E, read("s2")), (F, read("s3")), (U, read("s2 + s3 + s2"))]
+    )
 
 
 @pytest.mark.parametrize("counts", [(4, 3), (0, 3), (4, 0), (0, 0), (1, 1)])
@@ -300,7 +307,7 @@ def test_rows_and_numbers_of_segments() -> None:
     b = Builder()
     rows, one = b.add(RowsOfSegments((V, UNIT, W), (2, 1, 2), U)), b.add(RowsOfSegments((V, W), (1,), W))
     numbers = b.add(NumbersOfSegments((V, UNIT, W), (3, 0, 3), F))
-    program = b.program([rows, one, numbers], [(V, ""), (W, ""), (U, ""), (F, "")])
+    program = b.program([rows, one, numbers], [(V, None), (W, None), (U, None), (F, None)])
     verify(program)
     for v, w in ((2, 3), (0, 3), (2, 0), (0, 0)):
         got = interp(program, {}, {V: v, W: w})
@@ -316,7 +323,7 @@ def test_an_assertion_has_no_value_and_refuses_what_is_out_of_range(numbers: lis
     x = b.add(Input("y", Type(E, tuple(value.shape[1:]), DType.i64)))
     check = b.add(AssertIndex(x, 7), "loss.py:4 nll(y)")
     assert check == b.add(AssertIndex(x, 7), "loss.py:5 nll(y)") and check != b.add(AssertIndex(x, 8))
-    program = b.program([check], [(E, "s0")])
+    program = b.program([check], [(E, read("s0"))])
     verify(program)
     if bad is None:
         assert interp(program, {"y": value}) == [None]
@@ -330,7 +337,7 @@ def test_an_assertion_has_no_value_and_refuses_what_is_out_of_range(numbers: lis
 def test_waiting_changes_no_value() -> None:
     b = Builder()
     x, y = b.add(Input("x", Type(E, (2,), DType.f32))), b.add(Input("y", Type(V, (), DType.f32)))
-    program = b.program([b.add(After(x, (y,)))], [(E, "s0"), (V, "s1")])
+    program = b.program([b.add(After(x, (y,)))], [(E, read("s0")), (V, read("s1"))])
     given = torch.randn(3, 2)
     assert interp(program, {"x": given, "y": torch.ones(0)})[0] is given
 
@@ -339,12 +346,12 @@ def test_memory_changes_no_number() -> None:
     x = torch.randn(4, 3)
     b = Builder()
     ref = b.add(Input("x", Type(E, (3,), DType.f32)))
-    program = b.program([b.add(n) for n in (LaidOut(ref, (1, 0)), Own(ref, (0, 1)), Kept(ref))], [(E, "s0")])
+    program = b.program([b.add(n) for n in (LaidOut(ref, (1, 0)), Own(ref, (0, 1)), Kept(ref))], [(E, read("s0"))])
     turned, own, kept = interp(program, {"x": x})
     assert turned.stride() == (1, 4) and own is x and kept.data_ptr() != x.data_ptr()
     for value in (turned, own, kept):
         assert torch.equal(value, x)
-    (whole,) = interp(b.program([b.add(LaidOut(ref, (0, 1), True))], [(E, "s0")]), {"x": x[1:]})
+    (whole,) = interp(b.program([b.add(LaidOut(ref, (0, 1), True))], [(E, read("s0"))]), {"x": x[1:]})
     assert whole.storage_offset() == 0 and torch.equal(whole, x[1:])
 
 
@@ -363,7 +370,7 @@ def test_what_is_made_of_the_graph_alone_is_made_once() -> None:
     check = b.add(AssertIndex(ids[0], 9))
     pulled = b.add(Pull(b.add(Pull(x, b.add(MapOf(a, V)))), b.add(MapOf(rows, P))))
     out = b.add(Gram(pulled, pulled))
-    program = b.program([out], [(V, "s0"), (E, "s1"), (F, "s2"), (U, "s1 + s2"), (P, "")])
+    program = b.program([out], [(V, read("s0")), (E, read("s1")), (F, read("s2")), (U, read("s1 + s2")), (P, None)])
     verify(program)
     assert graph_only(program) >= {joined, numbers, pairs, rows, a, check}
     assert hoisted(program) == (rows, a) and hoisted_checks(program) == (check,)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweave.core.errors import IRError, ParseError
-from graphweave.core.types import ARITY, DType, Fold, Op
+from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop import interp
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -110,7 +110,7 @@ TEXTS = st.text(max_size=8)
 
 
 def _compound(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
-    call = st.sampled_from(Op).flatmap(lambda op: st.tuples(*[inner] * ARITY[op]).map(lambda args: Call(op, args)))
+    call = st.sampled_from(Op).flatmap(lambda op: st.tuples(*[inner] * op.facts.arity).map(lambda args: Call(op, args)))
     load = st.builds(Load, NAMES, st.lists(inner, max_size=3).map(tuple))
     return call | load | st.builds(CastTo, inner, DTYPES) | st.builds(Degree, NAMES, inner)
 

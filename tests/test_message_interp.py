@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, fx
 
 from graphweave.core.errors import DataError, IndexRangeError, IRError
+from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.aten import materialise, resolve, target_name, to_arg
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.interp import apply, interp
 from graphweave.ir.message.nodes import (
     AddMatMul,
-    AnyType,
     Arg,
     Aten,
     Atom,
@@ -44,7 +44,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.ir.message.parse import parse
+from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.testing.compare import assert_close
@@ -263,15 +263,25 @@ def test_row_counts_come_from_symbols_and_calls() -> None:
     b.add(Input("b", Type(E, (), f32)))
     ones = b.add(Const(1.0, t))
     program = b.program(
-        [b.add(Pointwise(Op.add, (b.add(join), ones)))], [(V, "s0"), (E, "s1"), (loops, "s0 + 2*s1 - 3")]
+        [b.add(Pointwise(Op.add, (b.add(join), ones)))],
+        [(V, read("s0")), (E, read("s1")), (loops, read("s0 + 2*s1 - 3"))],
     )
     verify(program)
     assert interp(program, {"a": torch.ones(2), "b": torch.zeros(3)})[0].tolist() == [2.0, 2.0, 1.0, 1.0, 1.0]
     with pytest.raises(DataError, match="loops has 9 rows by one tensor and 5 by another"):
         interp(program, {"a": torch.ones(2), "b": torch.zeros(3)}, {loops: 9})
-    unknown = replace(program, spaces=((V, "s0"), (E, "s1"), (loops, "u7")))
+    unknown = replace(program, spaces=((V, read("s0")), (E, read("s1")), (loops, read("u7"))))
     with pytest.raises(IRError, match="rows of space loops are unknown"):
         interp(unknown, {"a": torch.ones(2), "b": torch.zeros(3)})
+
+
+def test_row_counts_come_from_numbers_that_are_given() -> None:
+    b = Builder()
+    b.add(Input("n", any_type("Sym(s0)")))
+    program = b.program([b.add(Const(1.0, Type(E, (), f32)))], [(E, read("Max(0, 2*s0 - 3)"))])
+    verify(program)
+    assert interp(program, {"n": 4})[0].tolist() == [1.0] * 5
+    assert interp(program, {"n": 1})[0].tolist() == []
 
 
 def test_interp_refuses_inputs_that_do_not_fit() -> None:
@@ -295,7 +305,7 @@ def test_interp_refuses_a_call_of_another_type() -> None:
 def test_calls_take_nested_arguments_and_builtins() -> None:
     b = Builder()
     x = b.add(Input("x", Type(V, (3,), f32)))
-    pair = b.add(Aten("aten.sort.stable", (Operand(x),), (("stable", True), ("dim", 1)), AnyType("pair")))
+    pair = b.add(Aten("aten.sort.stable", (Operand(x),), (("stable", True), ("dim", 1)), any_type("pair")))
     ordered = b.add(Aten("builtin.getitem", (Operand(pair), 0), (), Type(V, (3,), f32)))
     both = b.add(Aten("aten.cat.default", ((Operand(x), Operand(ordered)), 1), (), Type(V, (6,), f32)))
     wide = b.add(

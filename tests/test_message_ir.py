@@ -11,12 +11,12 @@ import pytest
 
 import graphweave.ir.message
 from graphweave.core.errors import IRError, ParseError
+from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder, operands
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import (
     AddMatMul,
-    AnyType,
     Aten,
     Atom,
     Broadcast,
@@ -43,7 +43,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.ir.message.parse import parse
+from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.testing.examples import SPACES, E, V, W, gat, one_node
@@ -56,7 +56,7 @@ f32, f64, i64, i32, boolean = DType.f32, DType.f64, DType.i64, DType.i32, DType.
 ODD = Program(
     nodes=(
         Input("x y", Type(Space("odd space"), (), f32)),
-        Input("sizes", AnyType('i64[2, s43] "quoted"')),
+        Input("sizes", any_type('i64[2, s43] "quoted"')),
         Const(math.inf, Type(E, (), f32)),
         Const(-math.inf, Type(E, (), f32)),
         Const(math.nan, Type(E, (), f32)),
@@ -69,7 +69,7 @@ ODD = Program(
             "aten.sort.stable",
             (Operand(0), (1, -2, (), (Operand(1), None)), "a # b\n\u00e9", True, 1.0, 1, -0.0, math.inf, None),
             (("dtype", Atom("torch.float32")), ("device", Atom("device(cuda:0)")), ("odd key", (Atom("x"),))),
-            AnyType(""),
+            any_type(""),
             serial=3,
         ),
         Aten("builtin.getitem", (Operand(10), 0), (), Type(E, (), i64)),
@@ -95,9 +95,9 @@ ODD = Program(
         LaidOut(1, (1, 0), whole=True),
     ),
     types=(
-        Type(Space("odd space"), (), f32), AnyType('i64[2, s43] "quoted"'), Type(E, (), f32), Type(E, (), f32),
+        Type(Space("odd space"), (), f32), any_type('i64[2, s43] "quoted"'), Type(E, (), f32), Type(E, (), f32),
         Type(E, (), f32), Type(E, (2, 1), f64), Type(UNIT, (), i64), Type(UNIT, (), boolean), Type(E, (), f64),
-        MapType(Space("any"), UNIT), AnyType(""), Type(E, (), i64), Type(Space("any"), (), f32), AnyType("any"),
+        MapType(Space("any"), UNIT), any_type(""), Type(E, (), i64), Type(Space("any"), (), f32), any_type("any"),
         Type(Space("any"), (1,), f64), *([Type(E, (), DType.u8)] * 6), MapType(E, Space("wrap")),
         *([Type(E, (0, 3), DType.i16)] * 10),
     ),
@@ -106,7 +106,7 @@ ODD = Program(
         "\u2028 \u00e9 %3",
     ),
     outputs=(10, None, 3, 3),
-    spaces=((Space("odd space"), "2*s0 + 1"), (E, ""), (Space("any"), ' "x" # y')),
+    spaces=((Space("odd space"), read("2*s0 + 1")), (E, None), (Space("any"), read(' "x" # y'))),
 )  # fmt: skip
 
 
@@ -136,7 +136,7 @@ def test_grammar_page_shows_a_program() -> None:
         ("space V s0\nreturn", "line 1, column 8: expected '='"),
         ("%1: V[] f32 = input x\nreturn", "line 1, column 1: expected '%0'"),
         ("%0: V[] f33 = input x\nreturn", "expected one of f64, f32"),
-        ("%0: V[] f32 = inputt x\nreturn", "expected one of neg, exp"),
+        ("%0: V[] f32 = inputt x\nreturn", "expected one of tanh, sigmoid"),
         ("%0: V[] f32 = push.mean %1, %2\nreturn", "expected one of sum, mul, max, min"),
         ("%0: V[4.5] f32 = input x\nreturn", "expected an integer"),
         ("%0: V[] f32 = pull 1, %2\nreturn", "expected an operand such as %3"),
@@ -175,8 +175,8 @@ def put(program: Program, ref: int, node: Node) -> Program:
         (lambda p: replace(p, outputs=(99,)), "output %99 is no node"),
         (lambda p: replace(p, outputs=(-1,)), "output %-1 is no node"),
         (lambda p: replace(p, spaces=p.spaces[:1]), "space E is not declared"),
-        (lambda p: replace(p, spaces=(*p.spaces, (V, "s9"))), "declared twice"),
-        (lambda p: replace(p, spaces=(*p.spaces, (UNIT, "1"))), "is always there"),
+        (lambda p: replace(p, spaces=(*p.spaces, (V, read("s9")))), "declared twice"),
+        (lambda p: replace(p, spaces=(*p.spaces, (UNIT, 1))), "is always there"),
         (lambda p: put(p, 6, Push(8, 5, Fold.max)), "operand %8"),
         (lambda p: put(p, 6, Push(-1, 5, Fold.max)), "operand %-1"),
         (lambda p: put(p, 1, Input("z", p.types[1])), "'z' comes twice"),

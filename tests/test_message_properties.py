@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from graphweave.core.types import DType, Fold, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
-from graphweave.ir.message.nodes import AnyType, Arg, Aten, Atom, Input, MapOf, Operand, Program, Push, Type, ValueType
-from graphweave.ir.message.parse import parse
+from graphweave.ir.message.nodes import Arg, Aten, Atom, Input, MapOf, Operand, Program, Push, Type, ValueType
+from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.testing.compare import assert_all_close
@@ -35,7 +35,7 @@ def test_programs_verify_and_read_back(program: Program) -> None:
 def test_any_call_reads_back(
     target: str, args: tuple[Arg, ...], kwargs: dict[str, Arg], described: str, loc: str, serial: int
 ) -> None:
-    t = AnyType(described)
+    t = any_type(described)
     program = Program((Aten(target, args, tuple(kwargs.items()), t, serial),), (t,), (loc,), (0, None), ())
     back = parse(show(program))
     assert back == program

@@ -15,6 +15,7 @@ import graphweave
 from bench.check import FLOAT_TOLERANCE, relative_error
 from bench.zoo import run_case
 from graphweave.analysis.statistics import Statistics
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Gram, Input, MapOf, Pointwise, Program, Pull, Type
@@ -160,7 +161,7 @@ def _gather(rows: int, picked: int) -> tuple[Program, frozenset[int], Statistics
     out = b.add(Pointwise(Op.tanh, (read,)))
     gram = b.add(Gram(out, g))
     statistics = Statistics(((V, rows), (B, picked)))
-    return b.program([out, gram], [(V, "v"), (B, "b")]), frozenset({memory}), statistics
+    return b.program([out, gram], [(V, Symbol("v")), (B, Symbol("b"))]), frozenset({memory}), statistics
 
 
 @pytest.mark.parametrize(("rows", "picked", "copies"), [(1000, 10, False), (10, 1000, True)])

@@ -12,6 +12,7 @@ from graphweave.analysis.flow import ancestors, edge_spaces, extract, is_integra
 from graphweave.analysis.hoist import graph_only
 from graphweave.compiler.build import build_training
 from graphweave.compiler.pipeline import optimise
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
@@ -92,7 +93,8 @@ def with_sizes(program: Program) -> Program:
     """`program` with its row counts as inputs too, as captured programs have them."""
     b = Builder()
     for _, size in program.spaces:
-        b.add(Input(f"{size}_rows", AnyType(f"Sym({size})")))
+        assert isinstance(size, Symbol)
+        b.add(Input(f"{size.name}_rows", AnyType(size=size)))
     where: dict[Ref, Ref] = {}
     for ref, (node, loc) in enumerate(zip(program.nodes, program.locs, strict=True)):
         where[ref] = b.add(with_operands(node, where.__getitem__), loc)
@@ -181,10 +183,10 @@ def check(number: int, recompute: Recompute = "auto") -> None:
 
 
 def with_row_counts(program: Program, given: dict[str, Tensor], graph: Edges) -> dict[str, Tensor | int]:
-    rows = {"s0": graph.num_src, "s1": graph.num_dst, "s2": len(graph.src)}
+    rows = {Symbol("s0"): graph.num_src, Symbol("s1"): graph.num_dst, Symbol("s2"): len(graph.src)}
     if Space("W") not in dict(program.spaces):
-        rows["s0"] = max(graph.num_src, graph.num_dst)
-    return {**given, **{f"{size}_rows": rows[size] for _, size in program.spaces if size in rows}}
+        rows[Symbol("s0")] = max(graph.num_src, graph.num_dst)
+    return {**given, **{f"{size.name}_rows": rows[size] for _, size in program.spaces if size in rows}}
 
 
 @pytest.mark.parametrize("number", range(12))

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import graphweave
 from graphweave.compiler.build import build_inference
 from graphweave.core.errors import IRError
+from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.loop.nodes import Buffer, IndexSum, Kernel, Lanes, Lit, Load, Role, Store, Uniform, Var
 from graphweave.ir.loop.parse import parse as parse_kernel
@@ -93,7 +94,7 @@ def drawing(dtype: DType) -> Program:
     dropped = b.add(Pointwise(Op.mul, (x, of_nodes)))
     message = b.add(Pointwise(Op.mul, (b.add(Pull(dropped, src)), of_edges)))
     out = b.add(Push(message, dst, Fold.max))
-    return b.program([out, of_nodes, of_edges], [(V, "s0"), (E, "s1")])
+    return b.program([out, of_nodes, of_edges], [(V, read("s0")), (E, read("s1"))])
 
 
 @pytest.mark.parametrize("dtype", [DType.f32, DType.f64])

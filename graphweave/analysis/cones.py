@@ -176,8 +176,8 @@ def _widths(program: Program, ref: Ref) -> dict[Ref, int]:
 
 def _has_many_rows(program: Program, m: Ref) -> bool:
     """A few rows (types) would not fill the threads."""
-    rows = dict(program.spaces).get(map_type(program, m).cod, "")
-    return not rows.isdigit() or int(rows) >= _MANY
+    rows = dict(program.spaces).get(map_type(program, m).cod)
+    return not isinstance(rows, int) or rows >= _MANY
 
 
 def on_edges(program: Program, ref: Ref) -> bool:

@@ -27,7 +27,7 @@ from graphweave.analysis.typed import (
     pushed_product,
     sources,
 )
-from graphweave.core.types import EXPENSIVE, UNIT, Space
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -62,7 +62,6 @@ PRODUCT = 200e9
 
 _IN_BLOCKS = 2  # products of the few rows that a block of destinations has of one type run at half the rate
 
-_DEAR_FLOPS = 8
 _LANES = 8  # a vector instruction costs as much for fewer elements
 _INDEX_BYTES = 4
 _UNIT_LIMIT = 1 << 20
@@ -315,7 +314,7 @@ class _Counter:
         assert isinstance(t, Type)
         match node:
             case Pointwise(op, _):
-                return max(numel(t.shape), _LANES) * (_DEAR_FLOPS if op in EXPENSIVE else 1)
+                return max(numel(t.shape), _LANES) * op.facts.cost
             case Reduce(x):
                 source = self.types[x]
                 assert isinstance(source, Type)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
 
-from graphweave.core.types import DType, Space
+from graphweave.core.types import Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
@@ -30,7 +29,6 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
     UniquePairs,
-    ValueType,
 )
 
 
@@ -97,21 +95,7 @@ def is_view(node: Node) -> bool:
 def is_scalar(program: Program, ref: Ref) -> bool:
     """A symbolic size or other Python number: costs nothing, is never a tensor."""
     t = program.types[ref]
-    return isinstance(t, AnyType) and t.text.startswith("Sym")
-
-
-def symbol_of(t: ValueType) -> str | None:
-    """The expression that a symbolic number is the value of: a symbol, unless it is computed."""
-    return t.text[len("Sym(") : -1] if isinstance(t, AnyType) and t.text.startswith("Sym(") else None
-
-
-def symbols_in(text: str) -> tuple[str, ...]:
-    """Symbols of a size's expression, in the order in which they are met."""
-    return tuple(dict.fromkeys(s for s in re.findall(r"\b[a-zA-Z_]\w*", text) if s not in SIZE_FUNCTIONS))
-
-
-SIZE_FUNCTIONS = {"Max": "max", "Min": "min"}
-"""Functions in expressions of sizes, and Python's names of them."""
+    return isinstance(t, AnyType) and t.size is not None
 
 
 _NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
@@ -133,16 +117,7 @@ def is_work(program: Program, ref: Ref) -> bool:
 def is_integral(program: Program, ref: Ref) -> bool:
     """An integer or bool tensor: an index, a mask or a type, which carries no gradient."""
     t = program.types[ref]
-    match t:
-        case Type():
-            return not t.dtype.is_float
-        case AnyType(text):
-            return text.split("[")[0] in _INTEGRAL
-        case _:
-            return False
-
-
-_INTEGRAL = frozenset(d.value for d in DType if not d.is_float)
+    return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
 
 
 def is_structure(node: Node) -> bool:

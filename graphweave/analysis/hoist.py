@@ -9,6 +9,7 @@ from graphweave.analysis.flow import edge_spaces, is_integral, is_scalar, is_str
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
+    AnyType,
     AssertIndex,
     Aten,
     Broadcast,
@@ -124,4 +125,8 @@ def _only_views(program: Program, ref: Ref) -> bool:
 
 def _is_tensor(program: Program, ref: Ref) -> bool:
     t = program.types[ref]
-    return isinstance(t, Type) or ("[" in getattr(t, "text", "") and not is_scalar(program, ref))
+    return isinstance(t, Type) or (isinstance(t, AnyType) and _has_tensor(t))
+
+
+def _has_tensor(t: AnyType) -> bool:
+    return t.dims is not None or any(map(_has_tensor, t.items or ()))

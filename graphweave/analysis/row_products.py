@@ -43,5 +43,5 @@ def _is_row_product(program: Program, ref: Ref) -> bool:
 
 
 def _has_few_rows(program: Program, t: Type) -> bool:
-    rows = dict(program.spaces).get(t.space, "")
-    return rows.isdigit() and int(rows) < FEW
+    rows = dict(program.spaces).get(t.space)
+    return isinstance(rows, int) and rows < FEW

@@ -13,8 +13,10 @@ from torch.utils._pytree import tree_leaves
 from graphweave.analysis.flow import ancestors, is_integral
 from graphweave.analysis.hoist import graph_only, hoisted_checks
 from graphweave.compiler.plan import Plan
+from graphweave.core.types import DType
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.nodes import (
+    AnyType,
     AssertIndex,
     Aten,
     Input,
@@ -25,6 +27,7 @@ from graphweave.ir.message.nodes import (
     Operand,
     Program,
     Ref,
+    Type,
     UniquePairs,
 )
 from graphweave.ir.message.show import operation
@@ -89,9 +92,7 @@ def _operands_of_index(node: Aten) -> list[Ref]:
 
 def _is_mask(program: Program, ref: Ref) -> bool:
     t = program.types[ref]
-    dtype = getattr(t, "dtype", None)
-    name = dtype.value if dtype is not None else getattr(t, "text", "").split("[")[0]
-    return name in ("bool", "u8")
+    return isinstance(t, Type | AnyType) and t.dtype in (DType.bool, DType.u8)
 
 
 class Watch(TorchDispatchMode):

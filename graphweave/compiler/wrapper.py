@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import SIZE_FUNCTIONS, is_integral, is_view, is_work, symbol_of, symbols_in, users
+from graphweave.analysis.flow import is_integral, is_view, is_work, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
 from graphweave.analysis.typed import call_operands, sources
 from graphweave.compiler.calls import call_step
@@ -17,6 +16,7 @@ from graphweave.compiler.plan import Plan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
+from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
@@ -118,7 +118,7 @@ class Wrapper:
 
     def _is_tensor(self, ref: Ref) -> bool:
         t = self._program.types[ref]
-        return isinstance(t, Type) or (isinstance(t, AnyType) and "[" in t.text)
+        return isinstance(t, Type) or (isinstance(t, AnyType) and t.dims is not None)
 
     def _steps(self) -> None:
         for i, step in enumerate(self._plan.schedule.steps):
@@ -281,27 +281,27 @@ class Wrapper:
 
     def _count(self, space: Space) -> tuple[str, tuple[Ref, ...]]:
         """How to count the rows of `space`: a number, a tensor on it that exists, or an expression in known sizes."""
-        text = dict(self._program.spaces).get(space, "")
-        if text.isdigit():
-            return text, ()
+        size = dict(self._program.spaces).get(space)
+        if isinstance(size, int):
+            return str(size), ()
         for ref, name in self._ready.items():
             t = self._program.types[ref]
             if isinstance(t, Type) and t.space == space:
                 return f"{name}.shape[0]", (ref,)
-        symbols = self._symbols()
-        names = symbols_in(text)
-        if text and symbols.keys() >= set(names):
-            reads = tuple(r for n in names for r in symbols[n][1])
-            expression = re.sub(r"\b([a-zA-Z_]\w*)\b", lambda m: SIZE_FUNCTIONS.get(m[1]) or symbols[m[1]][0], text)
-            return f"int({expression})", reads
-        return self._count_by_computing(space, text)
+        known = self._sizes()
+        parts = list(dict.fromkeys(leaves(size, known)))
+        if size is not None and all(p in known for p in parts):
+            reads = tuple(r for p in parts for r in known[p][1])
+            return f"int({as_python(size, {p: known[p][0] for p in parts})})", reads
+        return self._count_by_computing(space, size)
 
-    def _count_by_computing(self, space: Space, text: str) -> tuple[str, tuple[Ref, ...]]:
-        """Bring a value that lies on the space, or a size in the text, into being."""
+    def _count_by_computing(self, space: Space, size: Size | None) -> tuple[str, tuple[Ref, ...]]:
+        """Bring a value that lies on the space, or a symbol of its size, into being."""
+        symbols = set(leaves(size))
         for ref, node in enumerate(self._program.nodes):
             t = self._program.types[ref]
             on_space = isinstance(t, Type) and t.space == space and isinstance(node, Opaque)
-            is_size = symbol_of(t) in symbols_in(text)
+            is_size = isinstance(t, AnyType) and t.size in symbols
             if (on_space or is_size) and ref not in self._ready:
                 self._ensure(ref)
                 return self._count(space)
@@ -310,23 +310,27 @@ class Wrapper:
         if self._asks:
             self.asked.append(space)
             return f"rows{len(self.asked)}", ()
-        raise IRError(f"no value tells how many rows {space} has ({text or 'no expression'})")
+        raise IRError(f"no value tells how many rows {space} has ({'no expression' if size is None else show(size)})")
 
-    def _symbols(self) -> dict[str, tuple[str, tuple[Ref, ...]]]:
-        """Symbols of sizes and where each can be read now."""
-        out: dict[str, tuple[str, tuple[Ref, ...]]] = {}
-        texts = dict(self._program.spaces)
+    def _sizes(self) -> dict[Size, tuple[str, tuple[Ref, ...]]]:
+        """Symbols and computed numbers that are known now: where each can be read.
+
+        Of tensors only symbols are read: to be measured for a sum of these, a tensor would have to live longer.
+        """
+        out: dict[Size, tuple[str, tuple[Ref, ...]]] = {}
+        rows = dict(self._program.spaces)
         for ref, name in self._ready.items():
             t = self._program.types[ref]
-            symbol = symbol_of(t)
-            if symbol is not None:
-                out.setdefault(symbol, (name, (ref,)))
-            elif isinstance(t, AnyType) and "[" in t.text:
-                for d, part in enumerate(t.text[t.text.index("[") + 1 : -1].split(", ")):
-                    if part.isidentifier():
-                        out.setdefault(part, (f"{name}.shape[{d}]", (ref,)))
-            elif isinstance(t, Type) and texts.get(t.space, "").isidentifier():
-                out.setdefault(texts[t.space], (f"{name}.shape[0]", (ref,)))
+            dims: tuple[Size | None, ...] = ()
+            if isinstance(t, Type):
+                dims = (rows.get(t.space),)
+            elif isinstance(t, AnyType):
+                dims = t.dims or ()
+                if t.size is not None:
+                    out.setdefault(t.size, (name, (ref,)))
+            for d, size in enumerate(dims):
+                if isinstance(size, Symbol):
+                    out.setdefault(size, (f"{name}.shape[{d}]", (ref,)))
         return out
 
     # -------------------------------------------------------- text

@@ -6,6 +6,9 @@ import builtins
 from dataclasses import dataclass
 from enum import Enum
 
+from graphweave.core.operators import Domain
+from graphweave.core.operators import Op as Op
+
 
 class DType(Enum):
     """Element type of a value; the value of each member is its name in IR text."""
@@ -60,68 +63,9 @@ def computed(dtype: DType) -> DType:
     return DType.f32 if dtype in HALF else dtype
 
 
-class Op(Enum):
-    """Row-wise scalar operators, the same in both IRs. Arity in `ARITY`; semantics are torch's."""
-
-    neg = "neg"
-    exp = "exp"
-    log = "log"
-    log1p = "log1p"
-    expm1 = "expm1"
-    sqrt = "sqrt"
-    rsqrt = "rsqrt"
-    reciprocal = "reciprocal"
-    abs = "abs"
-    sign = "sign"
-    tanh = "tanh"
-    sigmoid = "sigmoid"
-    erf = "erf"
-    sin = "sin"
-    cos = "cos"
-    floor = "floor"
-    ceil = "ceil"
-    relu = "relu"
-    logical_not = "logical_not"
-    isnan = "isnan"
-    add = "add"
-    sub = "sub"
-    mul = "mul"
-    div = "div"
-    pow = "pow"
-    maximum = "maximum"  # NaN wins, as torch.maximum
-    minimum = "minimum"
-    atan2 = "atan2"
-    eq = "eq"
-    ne = "ne"
-    lt = "lt"
-    le = "le"
-    gt = "gt"
-    ge = "ge"
-    logical_and = "logical_and"
-    logical_or = "logical_or"
-    where = "where"  # where(cond, a, b)
-
-    @property
-    def gives_bool(self) -> bool:
-        return self in _PREDICATES
-
-
-_PREDICATES = frozenset(
-    {Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge, Op.logical_and, Op.logical_or, Op.logical_not, Op.isnan}
-)
-_UNARY = (
-    Op.neg, Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.abs, Op.sign, Op.tanh,
-    Op.sigmoid, Op.erf, Op.sin, Op.cos, Op.floor, Op.ceil, Op.relu, Op.logical_not, Op.isnan,
-)  # fmt: skip
-ARITY: dict[Op, int] = {op: 1 if op in _UNARY else 3 if op is Op.where else 2 for op in Op}
-"""Number of operands of each operator."""
-
-
-EXPENSIVE = frozenset({
-    Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos,
-    Op.div, Op.pow, Op.atan2,
-})  # fmt: skip
-"""Operators worth computing once and keeping."""
+def belongs(dtype: DType, domain: Domain) -> bool:
+    """Whether operators of `domain` take operands of `dtype`."""
+    return dtype.is_float or domain == "all" or (domain == "numbers" and dtype is not DType.bool)
 
 
 class Fold(Enum):
@@ -131,3 +75,11 @@ class Fold(Enum):
     mul = "mul"
     max = "max"  # NaN wins
     min = "min"
+
+    @property
+    def op(self) -> Op:
+        """The operator of two that it folds by."""
+        return _OPS[self]
+
+
+_OPS = {Fold.sum: Op.add, Fold.mul: Op.mul, Fold.max: Op.maximum, Fold.min: Op.minimum}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import type_of
-from graphweave.core.types import EXPENSIVE, DType, Fold
+from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import Accum, Expr, FoldLanes, IndexSum, Lanes, Lit, Stmt, Store, Var
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
@@ -206,4 +206,4 @@ def is_expensive(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if isinstance(node, Reduce):
         return numel(shape_of(program, node.x)) >= 8 * numel(shape_of(program, ref))
-    return isinstance(node, Pointwise) and node.op in EXPENSIVE
+    return isinstance(node, Pointwise) and node.op.facts.dear

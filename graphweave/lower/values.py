@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphweave.analysis.cones import type_of
-from graphweave.core.types import EXPENSIVE, UNIT
+from graphweave.core.types import UNIT
 from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Lit, Load, Uniform, Var
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -148,7 +148,7 @@ def weight(program: Program, ref: Ref, kept: frozenset[Ref], memo: dict[Ref, int
     elif isinstance(node, Random):
         out = 16
     elif isinstance(node, Pointwise):
-        own = 16 if node.op in EXPENSIVE else 1
+        own = 16 if node.op.facts.dear else 1
         out = own + sum(weight(program, a, kept, memo) for a in node.args)
     elif isinstance(node, Cast | Broadcast | Permute | Slice | Reshape):
         out = weight(program, node.x, kept, memo)

@@ -41,7 +41,6 @@ from graphweave.ir.loop.nodes import (
 from graphweave.ir.loop.types import dtype_of, parameter_types
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
-_COMPARE = (Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge)
 S = TypeVar("S", bound=Stmt)
 
 
@@ -142,7 +141,7 @@ class _Widen:
         dtype = dtype_of(arg, self._types) if not isinstance(arg, Var | IndexSum) else self._types.get(_name(arg))
         value = self._value(arg)
         exact = isinstance(arg, Lit) or (isinstance(arg, Load) and arg.buffer in self._stored)
-        return _rounded(value, dtype) if op in _COMPARE and dtype in HALF and not exact else value
+        return _rounded(value, dtype) if op.facts.compares and dtype in HALF and not exact else value
 
 
 def _name(expr: Var | IndexSum) -> str:

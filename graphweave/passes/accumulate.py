@@ -47,7 +47,7 @@ def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
         node, t = program.nodes[ref], program.types[ref]
         if ref in inside or not isinstance(node, Pointwise) or not isinstance(t, Type) or t.dtype not in KERNEL_DTYPES:
             continue
-        if not t.dtype.is_float or t.space == UNIT or t.space in edges or node.op not in (Op.add, Op.sub):
+        if not t.dtype.is_float or t.space == UNIT or t.space in edges or len(node.op.facts.signs) != 2:
             continue
         terms: list[tuple[int, Ref]] = []
         todo = [(1, ref)]
@@ -55,9 +55,9 @@ def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
             sign, r = todo.pop()
             n = program.nodes[r]
             alone = r == ref or (len(used[r]) == 1 and r not in kept)
-            if alone and isinstance(n, Pointwise) and n.op in (Op.add, Op.sub) and program.types[r] == t:
+            if alone and isinstance(n, Pointwise) and len(n.op.facts.signs) == 2 and program.types[r] == t:
                 inside.add(r)
-                todo += [(-sign if n.op is Op.sub else sign, n.args[1]), (sign, n.args[0])]
+                todo += [(sign * own, arg) for own, arg in zip(n.op.facts.signs, n.args, strict=True)][::-1]
             else:
                 terms.append((sign, r))
         products = [(s, r) for s, r in terms if _own_product(program, r, used, kept)]

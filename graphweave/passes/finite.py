@@ -10,7 +10,6 @@ from graphweave.ir.message.nodes import Input, Opaque, Pointwise, Push, Ref, Typ
 from graphweave.passes.products import Factor
 from graphweave.passes.rules.factor import at_empty_rows, is_harmless
 
-_CAREFUL = frozenset({Op.reciprocal, Op.rsqrt, Op.sqrt, Op.log, Op.log1p, Op.pow})
 _MOST = 128
 
 
@@ -38,7 +37,7 @@ def _finite(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
     match node:
         case Pointwise(Op.div, (a, b)):
             return _known(build, a, m, done) and is_harmless(build, Factor(b, (), inverse=True), m)
-        case Pointwise(op) if op in _CAREFUL:
+        case Pointwise(op) if not op.facts.finite:
             return False
         case Push(empty=empty) if not math.isfinite(empty):
             return False

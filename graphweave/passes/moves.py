@@ -8,7 +8,6 @@ from typing import TypeAlias
 
 from graphweave.analysis.flow import users
 from graphweave.analysis.typed import below, gathered, is_typed_product
-from graphweave.core.types import Op
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
     Const,
@@ -148,7 +147,7 @@ def _types_behind(program: Program, ref: Ref) -> Iterator[Ref]:
     if isinstance(node, MatMul):
         if node.map is not None:
             yield node.map
-    elif isinstance(node, Pointwise) and node.op in (Op.mul, Op.div, Op.neg):
+    elif isinstance(node, Pointwise) and node.op.facts.linear:
         for r in node.args:
             yield from _types_behind(program, r)
 

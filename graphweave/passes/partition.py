@@ -17,16 +17,15 @@ from graphweave.analysis.flow import (
     depending,
     edge_spaces,
     extract,
-    symbol_of,
-    symbols_in,
 )
 from graphweave.analysis.hoist import hoisted
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for, sources
+from graphweave.core.sizes import leaves
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Input, MapOf, PairIndex, Program, Push, Random, Ref, Type
+from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, PairIndex, Program, Push, Random, Ref, Type
 from graphweave.passes.apart import made_instead, with_copies
 from graphweave.passes.recompute import Recompute, recomputed, repeatable
 from graphweave.passes.stages import staged
@@ -161,9 +160,9 @@ def _sizes_to_save(
     given = frozenset((*saved, *tangents))
     known = {t.space for r in given if isinstance(t := joint.types[r], Type)}
     used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
-    texts = dict(joint.spaces)
-    symbols = {name for s in used for name in symbols_in(texts.get(s, ""))}
-    sizes = (r for r, t in enumerate(joint.types) if symbol_of(t) in symbols and r not in given)
+    rows = dict(joint.spaces)
+    symbols = {symbol for s in used for symbol in leaves(rows.get(s))}
+    sizes = (r for r, t in enumerate(joint.types) if isinstance(t, AnyType) and t.size in symbols and r not in given)
     first = {joint.types[r]: r for r in reversed(list(sizes))}
     return tuple(sorted(first.values()))
 

@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias, get_args
 from graphweave.analysis.cones import is_light, is_push, widens
 from graphweave.analysis.flow import is_structure, is_view
 from graphweave.analysis.tiles import is_tiled
-from graphweave.core.types import EXPENSIVE, UNIT, Space
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -83,7 +83,7 @@ def repeatable(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
     if not isinstance(node, Pointwise | Cast | Pad | Concat) or not is_light(program, ref):
         return False
-    return not isinstance(node, Pointwise) or node.op not in EXPENSIVE
+    return not isinstance(node, Pointwise) or not node.op.facts.dear
 
 
 def _drawn(program: Program, ref: Ref) -> bool:

@@ -69,7 +69,7 @@ def with_pairs(program: Program, statistics: Statistics, measure: Measure | None
             continue
         first = build.nodes[pair_maps(build, m, t).first]
         assert isinstance(first, MapOf)
-        spaces = [*program.spaces, (space, "")]
+        spaces = [*program.spaces, (space, None)]
         rows = measure(build.program((first.index,), spaces), first.index)
         if rows is not None:
             counted[space] = rows

@@ -107,10 +107,11 @@ def _pairs_in(node: Node) -> tuple[Ref, ...]:
 def _row_type(program: Program, pair: Ref) -> AnyType:
     t = program.types[pair]
     assert isinstance(t, AnyType)
-    return AnyType(t.text.replace("[2, ", "[", 1))
+    assert t.dims is not None
+    return replace(t, dims=t.dims[1:])
 
 
 def _is_pair(program: Program, ref: Ref) -> bool:
-    """A tensor [2, n] by its type's text; opaque, so not rows of a space."""
+    """A tensor [2, n] outside the algebra, so not rows of a space."""
     t = program.types[ref]
-    return isinstance(t, AnyType) and "[2, " in t.text and t.text.count(", ") == 1
+    return isinstance(t, AnyType) and t.dims is not None and len(t.dims) == 2 and t.dims[0] == 2

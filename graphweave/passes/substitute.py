@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, operands, spaces_in, with_operands
 from graphweave.ir.message.nodes import Input, Ref
@@ -16,7 +17,7 @@ def substitute(
     replaced: Mapping[Ref, Ref],
     outputs: Iterable[Ref | None],
     keep: Iterable[Ref],
-    spaces: Iterable[tuple[Space, str]],
+    spaces: Iterable[tuple[Space, Size | None]],
 ) -> Rewritten:
     """The live part of `build`'s first `count` nodes, every use of a key of `replaced` being a use of its value.
 
@@ -55,6 +56,6 @@ def substitute(
     # What a rule has made is counted when it is there.
     made = dict.fromkeys(s for t in new.types for s in spaces_in(t) if s not in declared)
     program = new.program(
-        [None if r is None else where[final(r)] for r in outputs], [*spaces, *((s, "") for s in made)]
+        [None if r is None else where[final(r)] for r in outputs], [*spaces, *((s, None) for s in made)]
     )
     return Rewritten(program, {r: where[final(r)] for r in range(count) if final(r) in where})

@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.infer import broadcast_shapes, numel
 from graphweave.ir.message.nodes import (
@@ -74,7 +75,7 @@ def random_layers(seed: int, dtype: DType = DType.f64, moves: int = 6) -> Layers
     fresh = [r for r in s.pool if not isinstance(s.builder.nodes[r], Input)] or s.pool
     outputs: list[Ref | None] = [fresh[-1], *(choose(fresh) for _ in range(choose(range(3))))]
     used = {t.space for t in s.builder.types if isinstance(t, Type)}
-    spaces = [(space, f"s{i}") for i, space in enumerate((V, W, E, G, M, R)) if space in used]
+    spaces = [(space, Symbol(f"s{i}")) for i, space in enumerate((V, W, E, G, M, R)) if space in used]
     return Layers(s.builder.program(outputs, spaces), frozenset(s.constants))
 
 

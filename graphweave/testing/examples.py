@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
+from graphweave.core.sizes import Size, read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import infer
@@ -22,10 +25,11 @@ from graphweave.ir.message.nodes import (
 )
 
 V, W, E = Space("V"), Space("W"), Space("E")
-SPACES = ((V, "s0"), (W, "s1"), (E, "s2"))
+Spaces: TypeAlias = "tuple[tuple[Space, Size | None], ...]"
+SPACES: Spaces = ((V, read("s0")), (W, read("s1")), (E, read("s2")))
 
 
-def one_node(node: Node, *given: Type | AnyType, spaces: tuple[tuple[Space, str], ...] = SPACES) -> Program:
+def one_node(node: Node, *given: Type | AnyType, spaces: Spaces = SPACES) -> Program:
     """Inputs %0.. of the given types, then `node`."""
     types: list[ValueType] = list(given)
     inputs = tuple(Input(f"in{i}", t) for i, t in enumerate(given))
@@ -47,7 +51,7 @@ def gat() -> Program:
     alpha = b.add(Pointwise(Op.div, (weight, b.add(Pull(whole, dst)))))
     message = b.add(Pointwise(Op.mul, (b.add(Pull(z, src)), b.add(Reshape(alpha, (4, 1))))), "gat.py:25 x_j * alpha")
     out = b.add(Push(message, dst, Fold.sum))
-    return b.program([out, None, alpha], [(V, "s0"), (E, "s1")])
+    return b.program([out, None, alpha], [(V, read("s0")), (E, read("s1"))])
 
 
 def moving(shape: tuple[int, ...], index_dtype: DType, fold: Fold, empty: float) -> Program:

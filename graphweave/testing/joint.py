@@ -6,10 +6,10 @@ row without edges counts as one of those that reach it, as `scatter_reduce` has 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Container
 from dataclasses import dataclass
 
+from graphweave.core.formulas import evaluate
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import (
@@ -93,11 +93,6 @@ class _Gradients:
     def op(self, op: Op, *args: Ref) -> Ref:
         return self.node(Pointwise(op, args))
 
-    def mul(self, first: Ref, *rest: Ref) -> Ref:
-        for r in rest:
-            first = self.op(Op.mul, first, r)
-        return first
-
     def number(self, value: float, dtype: DType) -> Ref:
         return self.node(Const(value, Type(UNIT, (), dtype)))
 
@@ -157,7 +152,7 @@ def _backward(s: _Gradients, ref: Ref, node: Node, g: Ref) -> None:
                 s.add(x, s.node(Slice(g, dim, start, stop)))
                 start = stop
         case Pointwise(op, args) if s.type(ref).dtype.is_float:
-            _POINTWISE.get(len(args), _where)(s, ref, op, args, g)
+            _pointwise(s, ref, op, args, g)
         case Reshape(x) | Broadcast(x) | Permute(x) | Slice(x) | Pad(x):
             _moved(s, x, node, g)
         case _:
@@ -219,96 +214,9 @@ def _spaced(s: _Gradients, g: Ref, dim: int, step: int, room: int) -> Ref:
     return row if count <= room else s.node(Slice(row, dim, 0, room))
 
 
-# ---------------------------------------------------------------- pointwise
-
-
-def _unary(s: _Gradients, ref: Ref, op: Op, args: tuple[Ref, ...], g: Ref) -> None:
-    (x,) = args
-    slope = _slope(s, ref, op, x)
-    if op is Op.neg:
-        s.add(x, s.op(Op.neg, g))
-    elif op is Op.relu:
-        zero = s.number(0.0, s.type(ref).dtype)
-        s.add(x, s.op(Op.where, s.op(Op.gt, ref, zero), g, zero))
-    elif slope is not None:
-        s.add(x, s.op(Op.mul, g, slope))
-
-
-def _slope(s: _Gradients, ref: Ref, op: Op, x: Ref) -> Ref | None:
-    """d op(x) / dx, `ref` being op(x); None where it is 0 wherever it exists."""
-
-    def number(value: float) -> Ref:
-        return s.number(value, s.type(x).dtype)
-
-    one = number(1.0)
-    match op:
-        case Op.exp:
-            return ref
-        case Op.expm1:
-            return s.op(Op.add, ref, one)
-        case Op.log:
-            return s.op(Op.div, one, x)
-        case Op.log1p:
-            return s.op(Op.div, one, s.op(Op.add, x, one))
-        case Op.sqrt:
-            return s.op(Op.div, number(0.5), ref)
-        case Op.rsqrt:
-            return s.mul(number(-0.5), ref, ref, ref)
-        case Op.reciprocal:
-            return s.op(Op.neg, s.op(Op.mul, ref, ref))
-        case Op.abs:
-            return s.op(Op.sign, x)
-        case Op.tanh:
-            return s.op(Op.sub, one, s.op(Op.mul, ref, ref))
-        case Op.sigmoid:
-            return s.op(Op.mul, ref, s.op(Op.sub, one, ref))
-        case Op.erf:
-            return s.op(Op.mul, number(2 / math.sqrt(math.pi)), s.op(Op.exp, s.op(Op.neg, s.op(Op.mul, x, x))))
-        case Op.sin:
-            return s.op(Op.cos, x)
-        case Op.cos:
-            return s.op(Op.neg, s.op(Op.sin, x))
-        case _:
-            return None
-
-
-def _binary(s: _Gradients, ref: Ref, op: Op, args: tuple[Ref, ...], g: Ref) -> None:
-    a, b = args
-    match op:
-        case Op.add | Op.sub:
-            s.add(a, g)
-            s.add(b, g if op is Op.add else s.op(Op.neg, g))
-        case Op.mul:
-            s.add(a, s.op(Op.mul, g, b))
-            s.add(b, s.op(Op.mul, g, a))
-        case Op.div:
-            s.add(a, s.op(Op.div, g, b))
-            s.add(b, s.op(Op.mul, s.op(Op.neg, g), s.op(Op.div, ref, b)))
-        case Op.pow:
-            less = s.op(Op.sub, b, s.number(1.0, s.type(b).dtype))
-            s.add(a, s.mul(g, b, s.op(Op.pow, a, less)))
-            s.add(b, s.mul(g, ref, s.op(Op.log, a)))
-        case Op.maximum | Op.minimum:
-            dtype = s.type(ref).dtype
-            half = s.op(Op.mul, g, s.number(0.5, dtype))
-            shared = s.op(Op.where, s.op(Op.eq, a, b), half, g)
-            first = s.op(Op.ge if op is Op.maximum else Op.le, a, b)
-            second = s.op(Op.le if op is Op.maximum else Op.ge, a, b)
-            for x, reached in ((a, first), (b, second)):
-                s.add(x, s.op(Op.where, reached, shared, s.number(0.0, dtype)))
-        case Op.atan2:
-            unit = s.op(Op.div, g, s.op(Op.add, s.op(Op.mul, a, a), s.op(Op.mul, b, b)))
-            s.add(a, s.op(Op.mul, unit, b))
-            s.add(b, s.op(Op.neg, s.op(Op.mul, unit, a)))
-        case _:
-            return
-
-
-def _where(s: _Gradients, ref: Ref, op: Op, args: tuple[Ref, ...], g: Ref) -> None:
-    condition, a, b = args
-    zero = s.number(0.0, s.type(ref).dtype)
-    s.add(a, s.op(Op.where, condition, g, zero))
-    s.add(b, s.op(Op.where, condition, zero, g))
-
-
-_POINTWISE = {1: _unary, 2: _binary}
+def _pointwise(s: _Gradients, ref: Ref, op: Op, args: tuple[Ref, ...], g: Ref) -> None:
+    names = dict(zip("xyz", args, strict=False)) | {"out": ref, "g": g}
+    dtype = s.type(ref).dtype
+    for x, formula in zip(args, op.facts.derivative or (), strict=False):
+        if formula:
+            s.add(x, evaluate(formula, names, lambda o, given: s.op(o, *given), lambda v: s.number(v, dtype)))

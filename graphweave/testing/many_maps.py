@@ -14,6 +14,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.infer import broadcast_shapes, common_space
 from graphweave.ir.message.nodes import Cast, Const, Input, MapOf, Pointwise, Program, Pull, Push, Ref, Type
@@ -38,7 +39,8 @@ def many_maps_program(seed: int, dtype: DType = DType.f32) -> Program:
         choose(_MOVES)(state)
     outputs: list[Ref | None] = [state.pool[-1], *(choose(state.pool) for _ in range(choose(range(4))))]
     outputs += [choose(state.integers), *state.masks[-1:]]
-    spaces = [(V, "s0"), (E, "s2"), (G, "s3"), (R, "s4")] + ([(W, "s1")] if state.dst_space == W else [])
+    names = {V: "s0", E: "s2", G: "s3", R: "s4"} | ({W: "s1"} if state.dst_space == W else {})
+    spaces = [(space, Symbol(name)) for space, name in names.items()]
     return state.builder.program(outputs, spaces)
 
 

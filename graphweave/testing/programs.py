@@ -17,6 +17,8 @@ from typing import Protocol, TypeVar
 import torch
 from torch import Tensor
 
+from graphweave.core.operators import ANY, MODEST
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
@@ -48,7 +50,7 @@ from graphweave.testing.graphs import MAX_ROWS, Edges
 
 V, W, E = Space("V"), Space("W"), Space("E")
 _LARGE = 1000.0
-_MODEST = 8.0
+_MODEST = MODEST[1]
 _SHAPES = ((), (1,), (4,), (31,), (33,), (2, 3), (1, 4), (4, 1), (2, 1, 3))
 _T = TypeVar("_T")
 
@@ -111,7 +113,7 @@ def grow(choose: Choose, dtype: DType = DType.f32) -> Program:
     outputs: list[Ref | None] = [state.pool[-1], *(choose(state.pool) for _ in range(choose(range(4))))]
     if choose((False, False, True)):
         outputs.append(None)
-    spaces = [(V, "s0"), (W, "s1"), (E, "s2")] if state.dst_space == W else [(V, "s0"), (E, "s2")]
+    spaces = [(s, Symbol(n)) for s, n in ((V, "s0"), (W, "s1"), (E, "s2")) if s != W or state.dst_space == W]
     return state.builder.program(outputs, spaces)
 
 
@@ -264,23 +266,27 @@ def share_of_max(s: Growing) -> None:
     s.keep(Pointwise(Op.div, (one, s.op(Op.maximum, ties, s.number(1.0)))), 1.0)
 
 
-_SMOOTH = (Op.tanh, Op.sigmoid, Op.relu, Op.neg, Op.abs, Op.sin, Op.cos, Op.erf)
+def _drawn(arity: int) -> list[Op]:
+    return [op for op in Op if op.facts.arity == arity and op.facts.sampled is not None]
 
 
 def unary(s: Growing) -> None:
+    """Operators that are defined for all numbers, or all modest ones."""
     ref = s.choose(s.pool)
-    op = s.choose(_SMOOTH)
-    operand = s.modest(ref) if op in (Op.sin, Op.cos) else ref
-    s.keep(Pointwise(op, (operand,)), max(s.bound[ref], 1.0), ref in s.exact and op in (Op.relu, Op.neg, Op.abs))
+    op = s.choose([op for op in _drawn(1) if op.facts.sampled in (ANY, MODEST)])
+    operand = s.modest(ref) if op.facts.sampled == MODEST else ref
+    s.keep(Pointwise(op, (operand,)), max(s.bound[ref], 1.0), ref in s.exact and op.facts.exact)
 
 
 def guarded_unary(s: Growing) -> None:
-    """Operators of narrow domain, on operands inside it."""
+    """Operators of narrow domain, on operands inside it: the further from an end of it, the larger `ref` is."""
     ref = s.choose(s.pool)
     size = s.op(Op.abs, s.modest(ref))
-    more = s.op(Op.add, size, s.number(1.0))
-    op = s.choose((Op.exp, Op.expm1, Op.log, Op.log1p, Op.sqrt, Op.rsqrt, Op.reciprocal))
-    operand = s.op(Op.neg, size) if op in (Op.exp, Op.expm1) else more
+    op = s.choose([op for op in _drawn(1) if op.facts.sampled not in (ANY, MODEST)])
+    low, high = op.facts.sampled or ANY
+    if high - low != _MODEST:
+        size = s.op(Op.mul, size, s.number((high - low) / _MODEST))
+    operand = s.op(Op.neg, size) if high == 0 else s.op(Op.add, size, s.number(low))
     s.keep(Pointwise(op, (operand,)), s.bound[ref] + 1.0)
 
 
@@ -288,14 +294,14 @@ def binary(s: Growing) -> None:
     ref = s.choose(s.pool)
     other = s.partner(ref)
     bound = s.bound[ref] + s.bound[other]
-    match s.choose((Op.add, Op.sub, Op.maximum, Op.minimum, Op.mul, Op.div)):
+    match s.choose(_drawn(2)):
         case Op.mul:
             s.keep(Pointwise(Op.mul, (ref, s.small(other))), s.bound[ref])
         case Op.div:
             square = s.op(Op.mul, other, other)
             s.keep(Pointwise(Op.div, (ref, s.op(Op.add, square, s.number(1.0)))), s.bound[ref])
         case op:
-            selects = op in (Op.maximum, Op.minimum) and {ref, other} <= s.exact
+            selects = op.facts.exact and {ref, other} <= s.exact
             s.keep(Pointwise(op, (ref, other)), bound, selects)
 
 
@@ -304,7 +310,7 @@ def select(s: Growing) -> None:
     ref = s.some(exact=True)
     if ref is None:
         return
-    op = s.choose((Op.lt, Op.le, Op.gt, Op.ge, Op.eq, Op.ne))
+    op = s.choose(tuple(op for op in Op if op.facts.compares))
     condition = s.op(op, ref, s.number(s.choose((0.0, 0.25, -0.5))))
     if s.choose((False, True)):
         condition = s.op(Op.logical_not, condition)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import cast
 
 from graphweave.codegen.arrays import Array, flatten
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.native import HALVES, Header
 from graphweave.codegen.names import Names
+from graphweave.codegen.spelling import template
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
@@ -139,93 +141,41 @@ def _index_sum(index: IndexSum, scope: Scope) -> str:
     return text if len(parts) == 1 and index.div == 1 and index.mod is None and " " not in text else f"({text})"
 
 
-INFIX = {
-    Op.add: "+", Op.sub: "-", Op.mul: "*", Op.div: "/", Op.eq: "==", Op.ne: "!=", Op.lt: "<", Op.le: "<=",
-    Op.gt: ">", Op.ge: ">=",
-}  # fmt: skip
-_ELEMENTARY = (Op.exp, Op.expm1, Op.log, Op.log1p, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos, Op.atan2, Op.pow)
-_POINTWISE = {Op.maximum: "gw_max", Op.minimum: "gw_min"}
 _UNSIGNED = {DType.i64: "uint64_t", DType.i32: "uint32_t"}
 _POWERS = {0.0: "{one}", 1.0: "{x}", 2.0: "gw_squared({x})", 3.0: "gw_cubed({x})", 0.5: "gw_sqrt({x})",
            -0.5: "({one} / gw_sqrt({x}))", -1.0: "({one} / {x})", -2.0: "({one} / gw_squared({x}))"}  # fmt: skip
 
 
-def named_call(op: Op, args: tuple[Expr, ...], texts: list[str], one: str, scope: Scope) -> str:
-    """An operator that C++ lacks: a function of the headers, of numbers or of vectors. `one` is 1 of its type."""
-    scope.headers.add("elementary" if op in _ELEMENTARY else "pointwise")
-    x = texts[0]
-    match op:
-        case Op.neg:
-            return f"(-{_atom(x)})"
-        case Op.rsqrt:
-            return f"({one} / gw_sqrt({x}))"
-        case Op.reciprocal:
-            return f"({one} / {_atom(x)})"
-        case Op.pow if isinstance(args[1], Lit) and float(args[1].value) in _POWERS:
-            return _POWERS[float(args[1].value)].format(x=x, one=one)
-    return f"{_POINTWISE.get(op, f'gw_{op.value}')}({', '.join(texts)})"
+def constant_power(op: Op, args: tuple[Expr, ...]) -> str | None:
+    """The template of a power to a constant that takes no logarithm."""
+    exponent = args[1] if op is Op.pow else None
+    return _POWERS.get(float(exponent.value)) if isinstance(exponent, Lit) else None
+
+
+def filled(text: str, operands: list[str], **more: str) -> str:
+    """A template of `core/operators.py`, with what it names besides operands."""
+    values = dict(zip("xyz", operands, strict=False))
+    return text.format_map(more | values | {f"({name})": _atom(value) for name, value in values.items()})
 
 
 def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
     dtype = dtype_of(args[-1], scope.types)
-    texts = [expression(arg, scope) for arg in args]
-    x = texts[0]
-    match op:
-        case Op.where:
-            scope.headers.add("pointwise")
-            return f"gw_select<{ctype(dtype)}>({x}, {texts[1]}, {texts[2]})"
-        case Op.logical_and | Op.logical_or:
-            left, right = (_truth(text, dtype) for text in texts)
-            return f"({left} {'&' if op is Op.logical_and else '|'} {right})"
-        case Op.logical_not:
-            return f"(!{_truth(x, dtype)})"
-        case Op.isnan:
-            return f"({x} != {x})" if dtype.is_float else "false"
-    if dtype is DType.bool:
-        return _bool_call(op, texts)
-    if op in INFIX and (dtype.is_float or op.gives_bool):
-        return f"({x} {INFIX[op]} {texts[1]})"
-    return (
-        named_call(op, args, texts, literal(1, dtype), scope) if dtype.is_float else _int_call(op, dtype, texts, scope)
-    )
+    return _written(op, dtype, [expression(arg, scope) for arg in args], scope, constant_power(op, args))
+
+
+def _written(op: Op, dtype: DType, texts: list[str], scope: Scope, power: str | None = None) -> str:
+    text, header = template(op, "C++", dtype, op.facts.cpp)
+    if header:
+        scope.headers.add(cast(Header, header))
+    truths = {f"{name}?": _truth(t, dtype) for name, t in zip("xyz", texts, strict=False)}
+    return filled(
+        power or text, texts, one=literal(1, dtype), type=ctype(dtype), unsigned=_UNSIGNED.get(dtype, "uint32_t"),
+        **truths, **{"<type>": f"<{ctype(dtype)}>"},
+    )  # fmt: skip
 
 
 def _truth(text: str, dtype: DType) -> str:
     return _atom(text) if dtype is DType.bool else f"({text} != 0)"
-
-
-def _int_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
-    if op in (Op.floor, Op.ceil):
-        return texts[0]
-    if op in (Op.add, Op.sub, Op.mul, Op.neg):
-        return _wrapping(op, dtype, texts)
-    check_integer(op, dtype)
-    scope.headers.add("pointwise")
-    return f"{_POINTWISE.get(op, f'gw_{op.value}')}<{ctype(dtype)}>({', '.join(texts)})"
-
-
-def check_integer(op: Op, dtype: DType) -> None:
-    """IRError for what makes a float of an integer."""
-    if op not in (Op.maximum, Op.minimum, Op.relu, Op.sign, Op.abs):
-        raise IRError(f"'{op.value}' has no {dtype.value} form; cast its operand to a float first.")
-
-
-def _wrapping(op: Op, dtype: DType, texts: list[str]) -> str:
-    """Integer arithmetic that wraps at the ends, as torch's does; in C++ only unsigned arithmetic may."""
-    wide = _UNSIGNED.get(dtype, "uint32_t")
-    operands = [f"({wide}){_atom(text)}" for text in texts]
-    body = f"0 - {operands[0]}" if op is Op.neg else f" {INFIX[op]} ".join(operands)
-    return f"({ctype(dtype)})({body})"
-
-
-def _bool_call(op: Op, texts: list[str]) -> str:
-    symbols = {Op.add: "|", Op.maximum: "|", Op.mul: "&", Op.minimum: "&"} | _INFIX_COMPARE
-    if op not in symbols:
-        raise IRError(f"'{op.value}' has no bool form; cast its operand first.")
-    return f"({texts[0]} {symbols[op]} {texts[1]})"
-
-
-_INFIX_COMPARE = {op: text for op, text in INFIX.items() if op.gives_bool}
 
 
 def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: Scope) -> str:
@@ -239,16 +189,9 @@ def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: Scope
 
 def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> str:
     """The statement `target = fold(target, value)` without its semicolon."""
-    match fold:
-        case Fold.sum | Fold.mul:
-            op = Op.add if fold is Fold.sum else Op.mul
-            if dtype.is_float:
-                return f"{target} {INFIX[op]}= {value}"
-            text = _bool_call(op, [target, value]) if dtype is DType.bool else _wrapping(op, dtype, [target, value])
-            return f"{target} = {text}"
-        case Fold.max | Fold.min:
-            op = Op.maximum if fold is Fold.max else Op.minimum
-            if dtype is DType.bool:
-                return f"{target} = {_bool_call(op, [target, value])}"
-            scope.headers.add("pointwise")
-            return f"{target} = {_POINTWISE[op]}<{ctype(dtype)}>({target}, {value})"
+    if dtype.is_float and fold in (Fold.sum, Fold.mul):
+        return f"{target} {'+' if fold is Fold.sum else '*'}= {value}"
+    if dtype.is_float:
+        scope.headers.add("pointwise")
+        return f"{target} = gw_{fold.value}<{ctype(dtype)}>({target}, {value})"
+    return f"{target} = {_written(fold.op, dtype, [target, value], scope)}"

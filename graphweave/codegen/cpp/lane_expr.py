@@ -8,33 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import cast
 
 from graphweave.codegen.arrays import flatten, strides
 from graphweave.codegen.cpp.expr import (
-    INFIX,
     Scope,
     address,
-    check_integer,
+    constant_power,
     expression,
-    named_call,
+    filled,
     offset_text,
     row_offset,
 )
 from graphweave.codegen.cpp.names import ctype, literal
-from graphweave.codegen.cpp.native import HALVES
+from graphweave.codegen.cpp.native import HALVES, Header
+from graphweave.codegen.spelling import template
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op, computed
 from graphweave.ir.loop.nodes import Call, CastTo, Expr, IndexSum, Load, Uniform, Var
 from graphweave.ir.loop.types import dtype_of
 from graphweave.ir.loop.walk import subexpressions
-
-_WRAPPING = {Op.add: "gw_sum", Op.sub: "gw_difference", Op.mul: "gw_product_of"}
-_OF_TRUTHS = {
-    Op.add: "gw_or({0}, {1})", Op.maximum: "gw_or({0}, {1})",
-    Op.mul: "gw_and({0}, {1})", Op.minimum: "gw_and({0}, {1})",
-    Op.eq: "gw_not(gw_differ({0}, {1}))", Op.ne: "gw_differ({0}, {1})", Op.lt: "gw_and(gw_not({0}), {1})",
-    Op.le: "gw_or(gw_not({0}), {1})", Op.gt: "gw_and({0}, gw_not({1}))", Op.ge: "gw_or({0}, gw_not({1}))",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -227,31 +220,15 @@ class Vector:
             condition = self.value(args[0]) if self.differs(args[0]) else expression(args[0], self.scope)
             function = "gw_select_truth" if dtype is DType.bool else "gw_select"
             return f"{function}({condition}, {self.value(args[1])}, {self.value(args[2])})"
-        texts = [self.value(arg) for arg in args]
-        if op in (Op.logical_and, Op.logical_or, Op.logical_not):
-            return f"gw_{op.value.removeprefix('logical_')}({', '.join(self._truth(text, dtype) for text in texts)})"
-        if op is Op.isnan:
-            return f"({texts[0]} != {texts[0]})"
-        if dtype is DType.bool:
-            return _truth_call(op, texts)
-        if dtype.is_float or op.gives_bool:
-            infix = INFIX.get(op)
-            return (
-                f"({texts[0]} {infix} {texts[1]})"
-                if infix
-                else named_call(op, args, texts, self._one(dtype), self.scope)
-            )
-        if op in _WRAPPING:
-            return f"{_WRAPPING[op]}({', '.join(texts)})"
-        if op is Op.neg:
-            return f"gw_difference({self.spread(literal(0, dtype), dtype)}, {texts[0]})"
-        if op in (Op.floor, Op.ceil):
-            return texts[0]
-        check_integer(op, dtype)
-        return named_call(op, args, texts, self._one(dtype), self.scope)
+        return self._written(op, dtype, [self.value(arg) for arg in args], constant_power(op, args))
 
-    def _one(self, dtype: DType) -> str:
-        return self.spread(literal(1, dtype), dtype)
+    def _written(self, op: Op, dtype: DType, texts: list[str], power: str | None = None) -> str:
+        text, header = template(op, "C++", dtype, op.facts.lanes, op.facts.cpp)
+        if header:
+            self.scope.headers.add(cast(Header, header))
+        truths = {f"{name}?": self._truth(t, dtype) for name, t in zip("xyz", texts, strict=False)}
+        one, zero = (self.spread(literal(n, dtype), dtype) for n in (1, 0))
+        return filled(power or text, texts, one=one, zero=zero, **truths, **{"<type>": ""})
 
     def _truth(self, text: str, dtype: DType) -> str:
         return text if dtype is DType.bool else f"({text} != {self.spread(literal(0, dtype), dtype)})"
@@ -261,8 +238,7 @@ class Vector:
         if dtype.is_float and fold in (Fold.sum, Fold.mul):
             return f"({old} {'+' if fold is Fold.sum else '*'} {new})"
         if dtype is DType.bool:
-            return _truth_call({Fold.sum: Op.add, Fold.mul: Op.mul, Fold.max: Op.maximum, Fold.min: Op.minimum}[fold],
-                               [old, new])  # fmt: skip
+            return self._written(fold.op, dtype, [old, new])
         self.scope.headers.add("folds")
         return f"{functor(fold, dtype)}({old}, {new})"
 
@@ -296,9 +272,3 @@ def functor(fold: Fold, dtype: DType) -> str:
     return {
         Fold.sum: "gw_fold_sum()", Fold.mul: "gw_fold_product()", Fold.max: "gw_fold_max()", Fold.min: "gw_fold_min()",
     }[fold]  # fmt: skip
-
-
-def _truth_call(op: Op, texts: list[str]) -> str:
-    if op not in _OF_TRUTHS:
-        raise IRError(f"'{op.value}' has no bool form; cast its operand first.")
-    return _OF_TRUTHS[op].format(*texts)

@@ -17,7 +17,7 @@ from graphweave.codegen.cpp.expr import expression, folded
 from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
-from graphweave.core.types import EXPENSIVE, HALF, DType, Fold, Op
+from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.loop.nodes import Accum, Call, CastTo, Comment, Expr, FoldLanes, Lanes, Let, Stmt, Store
 from graphweave.ir.loop.types import POSITION, identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
@@ -130,7 +130,7 @@ def _values(stmt: Stmt) -> tuple[Expr, ...]:
 def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
     """Whether a loop has lanes enough for vectors; 1 is enough of what is dear or would be a branch."""
     calls = (part for stmt in statements(body) for expr in _values(stmt) for part in subexpressions(expr))
-    return loop[1] >= SHORT or any(isinstance(c, Call) and c.op in EXPENSIVE | {Op.where} for c in calls)
+    return loop[1] >= SHORT or any(isinstance(c, Call) and (c.op.facts.dear or c.op is Op.where) for c in calls)
 
 
 def _fits(p: Printer, stmt: Lanes, loop: Loop) -> bool:

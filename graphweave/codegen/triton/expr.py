@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from graphweave.codegen.arrays import flatten
+from graphweave.codegen.spelling import template
 from graphweave.codegen.triton.axes import aligned
 from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.registers import read
@@ -161,19 +163,8 @@ def _cast(x: Expr, dtype: DType, scope: Scope) -> Printed:
     return Printed(text, value.axes, value.ranked)
 
 
-_INFIX = {
-    Op.add: "+", Op.sub: "-", Op.mul: "*", Op.div: "/", Op.eq: "==", Op.ne: "!=", Op.lt: "<", Op.le: "<=",
-    Op.gt: ">", Op.ge: ">=",
-}  # fmt: skip
-_TRITON = {
-    Op.exp: "exp", Op.log: "log", Op.erf: "erf", Op.sin: "sin", Op.cos: "cos", Op.floor: "floor", Op.ceil: "ceil",
-    Op.abs: "abs",
-}  # fmt: skip
-_OWN = {
-    Op.sigmoid: "gw_sigmoid", Op.log1p: "gw_log1p", Op.expm1: "gw_expm1", Op.tanh: "gw_tanh", Op.relu: "gw_relu",
-    Op.sign: "gw_sign", Op.maximum: "gw_max", Op.minimum: "gw_min", Op.pow: "gw_pow",
-}  # fmt: skip
 _POWERS = {0.0: "(tl.zeros_like({x}) + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.0: "({x} * {x} * {x})"}
+_ROOTS = {0.5: Op.sqrt, -0.5: Op.rsqrt, -1.0: Op.reciprocal}
 
 
 def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
@@ -182,100 +173,32 @@ def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
     bare = op is Op.where and all(isinstance(arg, Lit) for arg in args[1:])
     parts = [tensor(arg, scope) if bare else expression(arg, scope) for arg in args]
     texts = [p.text for p in parts]
-    x = texts[0]
-    match op:
-        case Op.where:
-            text = f"tl.where({', '.join(texts)})"
-        case Op.logical_and | Op.logical_or:
-            left, right = (t if dtype is DType.bool else f"({t} != 0)" for t in texts)
-            text = f"({left} {'&' if op is Op.logical_and else '|'} {right})"
-        case Op.logical_not:
-            text = f"({x} == 0)"
-        case Op.isnan:
-            text = f"({x} != {x})" if dtype.is_float else literal(False, DType.bool)
-        case Op.pow if isinstance(args[1], Lit) and (power := _power(x, float(args[1].value), dtype)):
-            text = power
-        case Op.pow if isinstance(args[1], Lit):
-            text = _float_call(op, dtype, [x, f"(tl.zeros_like({x}) + {texts[1]})"], scope)
-        case _ if dtype.is_float:
-            text = _float_call(op, dtype, texts, scope)
-        case _ if dtype is DType.bool:
-            text = _bool_call(op, texts)
-        case _:
-            text = _int_call(op, dtype, texts, scope)
+    exponent = args[1] if op is Op.pow else None
+    if isinstance(exponent, Lit):
+        text = _power(texts[0], float(exponent.value), texts[1], dtype, scope)
+    else:
+        text = _written(op, dtype, texts, scope)
     whole = _joined(text, parts)
-    if op.gives_bool and not whole.ranked and not all(isinstance(arg, Lit) for arg in args):
+    if op.facts.gives_bool and not whole.ranked and not all(isinstance(arg, Lit) for arg in args):
         # the interpreter (3.9) spreads a lone truth as a number of the type that was compared
         return Printed(f"({text}.to(tl.int32) != 0)")
     return whole
 
 
-def _float_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
-    x, joined = texts[0], ", ".join(texts)
-    if op is Op.div:
-        return quotient(x, texts[1], dtype)
-    if op in _INFIX:
-        return f"({x} {_INFIX[op]} {texts[1]})"
-    if op in _TRITON:
-        return f"tl.{_TRITON[op]}({joined})"
-    match op:
-        case Op.neg:
-            return f"(-{x})"
-        case Op.sqrt:
-            return _root(x, dtype)
-        case Op.rsqrt:
-            return quotient("1.0", _root(x, dtype), dtype)
-        case Op.reciprocal:
-            return quotient("1.0", x, dtype)
-    if op not in _OWN:
-        raise IRError(f"Triton kernels have no '{op.value}'. The region runs as PyTorch's own calls.")
-    scope.helpers.add(_OWN[op])
-    return f"{_OWN[op]}({joined})"
+def _written(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
+    text, _ = template(op, "Triton", dtype, op.facts.triton)
+    scope.helpers.update(re.findall(r"gw_\w+", text))
+    values = dict(zip("xyz", texts, strict=False))
+    return text.format_map(values | {f"{k}?": v if dtype is DType.bool else f"({v} != 0)" for k, v in values.items()})
 
 
-def quotient(x: str, y: str, dtype: DType) -> str:
-    """x / y, rounded as IEEE 754 says: the bare operator is an approximation in 32 bits."""
-    return f"tl.div_rn({x}, {y})" if dtype is DType.f32 else f"({x} / {y})"
-
-
-def _power(x: str, exponent: float, dtype: DType) -> str | None:
-    """x to a constant power, where that is no logarithm."""
+def _power(x: str, exponent: float, text: str, dtype: DType, scope: Scope) -> str:
+    """x to a constant power, without a logarithm where there is a way."""
     if exponent in _POWERS:
         return _POWERS[exponent].format(x=x)
-    root = _root(x, dtype)
-    ways = {0.5: root, -0.5: quotient("1.0", root, dtype), -1.0: quotient("1.0", x, dtype)}
-    return ways.get(exponent)
-
-
-def _root(x: str, dtype: DType) -> str:
-    return f"tl.sqrt_rn({x})" if dtype is DType.f32 else f"tl.sqrt({x})"
-
-
-def _int_call(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
-    x = texts[0]
-    match op:
-        case Op.floor | Op.ceil:
-            return x
-        case Op.neg:
-            return f"(-{x})"
-        case Op.abs | Op.maximum | Op.minimum:
-            return f"tl.{op.value}({', '.join(texts)})"
-        case Op.relu:
-            return f"tl.maximum({x}, 0)"
-        case Op.sign:
-            scope.helpers.add("gw_sign")
-            return f"gw_sign({x})"
-    if op is Op.div or op not in _INFIX:
-        raise IRError(f"'{op.value}' has no {dtype.value} form; cast its operand to a float first.")
-    return f"({x} {_INFIX[op]} {texts[1]})"
-
-
-def _bool_call(op: Op, texts: list[str]) -> str:
-    symbols = {Op.add: "|", Op.maximum: "|", Op.mul: "&", Op.minimum: "&"}
-    symbols |= {op: text for op, text in _INFIX.items() if op.gives_bool}
-    if op not in symbols:
-        raise IRError(f"'{op.value}' has no bool form; cast its operand first.")
-    return f"({texts[0]} {symbols[op]} {texts[1]})"
+    if exponent in _ROOTS:
+        return _written(_ROOTS[exponent], dtype, [x], scope)
+    return _written(Op.pow, dtype, [x, f"(tl.zeros_like({x}) + {text})"], scope)
 
 
 # ---------------------------------------------------------------- reductions

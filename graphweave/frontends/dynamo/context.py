@@ -11,12 +11,13 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.frontends.dynamo.sizes import fixed, is_tensor, rank, shape, text, val
+from graphweave.frontends.dynamo.sizes import expression, fixed, is_tensor, of_sympy, rank, shape, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
+    NOTHING,
     AnyType,
     Arg,
     AssertIndex,
@@ -86,18 +87,18 @@ class Context:
         """The type that the translation of `node` must have."""
         value = val(node)
         if not isinstance(value, torch.Tensor):
-            return AnyType(_describe(value))
+            return _described(value)
         space, dtype = self.spaces.space_of(node), DTYPE_OF.get(value.dtype)
         sizes = [fixed(n) for n in (value.shape if space == UNIT else value.shape[1:])]
         features = tuple(n for n in sizes if n is not None)
         if dtype is None or len(features) < len(sizes) or value.layout is not torch.strided:
-            return AnyType(_describe(value))
+            return _described(value)
         return Type(space, features, dtype)
 
     def result(self, node: fx.Node) -> Type:
         t = self.wanted(node)
         if not isinstance(t, Type):
-            raise IRError(f"the result {t.text} is no value on a space")
+            raise IRError(f"the result {t} is no value on a space")
         return t
 
     # ------------------------------------------------------------ constants and casts
@@ -180,7 +181,7 @@ class Context:
 
     def size_of(self, node: fx.Node, dim: int) -> Ref:
         ref = self.refs[self.spaces.rep(node)]
-        described = AnyType(f"Sym({text(shape(node)[dim])})")
+        described = AnyType(size=expression(shape(node)[dim]))
         return self.emit(Aten("aten.sym_size.int", (Operand(ref), dim), (), described))
 
     def _computed(self, expr: Any) -> Ref | None:
@@ -189,17 +190,17 @@ class Context:
         name = _OF_SIZES.get(type(expr).__name__)
         if name is None:
             return None
-        terms: list[Arg] = []
+        terms: list[tuple[Arg, Any]] = []
         for term in expr.args:
             ref = None if term.is_Integer else self._computed(term)
             if ref is None and not term.is_Integer:
                 return None
-            terms.append(int(term) if ref is None else Operand(ref))
+            terms.append((int(term) if ref is None else Operand(ref), term))
         if name not in _ORDERED:
-            terms.sort(key=lambda t: isinstance(t, int))
-        total = terms[0]
-        described = AnyType(f"Sym({expr})")
-        for term in terms[1:]:
+            terms.sort(key=lambda t: isinstance(t[0], int))
+        total = terms[0][0]
+        for n, (term, _) in enumerate(terms[1:], start=2):
+            described = AnyType(size=of_sympy(expr.func(*(said for _, said in terms[:n]))))
             total = Operand(self.emit(Aten(f"builtin.{name}", (total, term), (), described)))
         assert isinstance(total, Operand)
         self.sizes[expr] = total.ref
@@ -329,16 +330,20 @@ def lowest(dtype: DType) -> float:
     return 0.0 if dtype is DType.bool else float(torch.iinfo(TORCH_DTYPE[dtype]).min)
 
 
-def _describe(value: Any) -> str:
+def _described(value: Any) -> AnyType:
     if isinstance(value, torch.Tensor):
-        name = DTYPE_OF[value.dtype].value if value.dtype in DTYPE_OF else str(value.dtype).removeprefix("torch.")
-        layout = "" if value.layout is torch.strided else f"{value.layout} ".removeprefix("torch.")
-        return f"{layout}{name}[{', '.join(map(text, value.shape))}]"
+        dims = tuple(map(expression, value.shape))
+        dtype = DTYPE_OF.get(value.dtype)
+        if dtype is not None and value.layout is torch.strided:
+            return AnyType(dtype, dims)
+        layout = "" if value.layout is torch.strided else f"{value.layout} "
+        name = str(value.dtype) if dtype is None else dtype.value
+        return AnyType(dims=dims, other=f"{layout}{name}".replace("torch.", ""))
     if isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool):
-        return f"Sym({value.node.expr})"
+        return AnyType(size=expression(value))
     if isinstance(value, list | tuple):
-        return f"({', '.join(map(_describe, value))})"
-    return "none" if value is None else type(value).__name__
+        return AnyType(items=tuple(map(_described, value)))
+    return NOTHING if value is None else AnyType(other=type(value).__name__)
 
 
 Table: TypeAlias = Mapping[Any, Handler]

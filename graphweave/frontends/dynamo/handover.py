@@ -6,8 +6,10 @@ their results with fake-tensor metadata. PyTorch's own extraction then orders sa
 
 from __future__ import annotations
 
+import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import reduce
 from typing import Any
 
 import torch
@@ -17,10 +19,11 @@ from torch.utils._pytree import tree_flatten
 
 from graphweave.compiler.build import Training
 from graphweave.compiler.executable import Executable
+from graphweave.core.sizes import SizeOp, evaluated
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.importer import Imported
 from graphweave.frontends.dynamo.reference import Reference, checked_backward, checked_forward
-from graphweave.frontends.dynamo.sizes import text
+from graphweave.frontends.dynamo.sizes import expression
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
@@ -132,7 +135,7 @@ def fake_of(imported: Imported, ref: Ref) -> Any:
     if ref in imported.vals:
         return imported.vals[ref]
     t, node = imported.program.types[ref], imported.program.nodes[ref]
-    if isinstance(node, Aten) and isinstance(t, AnyType) and t.text.startswith("Sym"):  # a size that no call made
+    if isinstance(node, Aten) and isinstance(t, AnyType) and t.size is not None:  # a size that no call made
         fakes = {r: fake_of(imported, r) for r in operands(node)}
         return resolve(node.target)(*(materialise(a, fakes) for a in node.args))
     assert isinstance(t, Type), f"%{ref} has no fake value"
@@ -147,30 +150,33 @@ def row_counts(
 ) -> dict[Space, Any]:
     """The row count of each space of a rewritten program: those of its import, and new symbols for what data decides.
 
-    Of `unions` the rows are the sum of their parts', where one of the unit space is one row; any other space whose text
-    says how it is made of others' sizes has that expression.
+    Of `unions` the rows are the sum of their parts', where one of the unit space is one row; any other space whose size
+    is made of others' sizes has that expression.
     """
     counts: dict[Space, Any] = {UNIT: 1, **imported.space_rows}
     for space, of in unions:
         counts[space] = sum(counts[s] for s in of)
     del counts[UNIT]
-    texts = {text(n): n for n in counts.values()}
+    known = {expression(n): n for n in counts.values()}
     made = [s for s, _ in program.spaces if s not in counts]
     if not made:
         return counts
     example = next(v for v in imported.vals.values() if isinstance(v, torch.Tensor))
     env = example.fake_mode.shape_env  # type: ignore[attr-defined]
-    for space, said in program.spaces:
+    for space, size in program.spaces:
         if space not in counts:
-            counts[space] = texts[said] if said in texts else _size_of(said, texts, env)
+            rows = evaluated(size, known, _OF_SYMBOLS)
+            counts[space] = env.create_unbacked_symint() if rows is None else rows
     return counts
 
 
-def _size_of(said: str, known: Mapping[str, Any], env: Any) -> Any:
-    parts = said.split(" + ") if said else []
-    if parts and all(p in known or p.isdigit() for p in parts):
-        return sum(known[p] if p in known else int(p) for p in parts)
-    return env.create_unbacked_symint()
+_OF_SYMBOLS: dict[SizeOp, Callable[..., Any]] = {
+    SizeOp.sum: lambda *sizes: sum(sizes), SizeOp.product: lambda *sizes: math.prod(sizes),
+    SizeOp.floor_div: operator.floordiv, SizeOp.modulo: operator.mod,
+    SizeOp.largest: lambda *sizes: reduce(torch.sym_max, sizes),
+    SizeOp.smallest: lambda *sizes: reduce(torch.sym_min, sizes),
+}  # fmt: skip
+"""Functions of sizes that take PyTorch's symbolic numbers."""
 
 
 def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:

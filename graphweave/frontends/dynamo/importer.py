@@ -39,7 +39,7 @@ from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
-from graphweave.frontends.dynamo.sizes import Size, fixed, is_tensor, text, val
+from graphweave.frontends.dynamo.sizes import Size, expression, fixed, is_tensor, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.ir.message.aten import target_name, to_arg
@@ -337,7 +337,7 @@ class _Importer:
     def _number(self, value: Any) -> Ref:
         """A result that is a plain number."""
         name = {bool: "bool", int: "int", float: "float"}[type(value)]
-        return self.cx.emit(Aten(f"builtin.{name}", (value,), (), AnyType(name)))
+        return self.cx.emit(Aten(f"builtin.{name}", (value,), (), AnyType(other=name)))
 
     def _finish(self, outputs: list[Ref | None]) -> Imported:
         """Without what nothing needs: indices repeated over features, bases of zeros, calls that items replaced."""
@@ -352,7 +352,7 @@ class _Importer:
         used = {s for t in kept.types for s in _spaces(t)}
         rows = {s: n for s, n in self.spaces.rows.items() if s in used}
         program = kept.program(
-            [None if r is None else new[r] for r in outputs], [(s, text(n)) for s, n in rows.items()]
+            [None if r is None else new[r] for r in outputs], [(s, expression(n)) for s, n in rows.items()]
         )
         return Imported(
             program,

@@ -9,28 +9,25 @@ import torch
 from torch import fx
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Op
+from graphweave.core.formulas import evaluate
+from graphweave.core.types import DType, Op, belongs
 from graphweave.frontends.dynamo.context import Context, Handler, Table
 from graphweave.frontends.dynamo.sizes import argument, is_tensor, val
 from graphweave.ir.message.aten import DTYPE_OF
 from graphweave.ir.message.nodes import Ref
+from graphweave.ir.operator_calls import overload
 
 aten = torch.ops.aten
 prims = torch.ops.prims
-
-_OF_BOOL = {
-    Op.mul: Op.logical_and, Op.minimum: Op.logical_and, Op.add: Op.logical_or, Op.maximum: Op.logical_or,
-}  # fmt: skip
-_REAL_OR_SAME = frozenset({Op.floor, Op.ceil, Op.abs, Op.neg, Op.sign, Op.relu})
 
 
 def _unary(op: Op) -> Handler:
     def handler(cx: Context, node: fx.Node) -> Ref:
         t = cx.result(node)
-        if op in _REAL_OR_SAME and not t.dtype.is_float and (t.dtype is DType.bool or op in (Op.floor, Op.ceil)):
+        if not belongs(t.dtype, op.facts.in_kernels) or (op in (Op.floor, Op.ceil) and not t.dtype.is_float):
             raise IRError(f"{op.value} of {t.dtype.value}")
-        dtype = None if op.gives_bool else t.dtype
-        x = cx.aligned(node.args[0], node, DType.bool if op is Op.logical_not else dtype)
+        dtype = None if op.facts.gives_bool else t.dtype
+        x = cx.aligned(node.args[0], node, DType.bool if op.facts.truths else dtype)
         if op is Op.isnan and not cx.type(x).dtype.is_float:
             raise IRError("isnan of integers")
         return cx.map(op, x)
@@ -54,13 +51,13 @@ def _like(value: Any) -> Any:
     return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
 
 
-def _binary(op: Op, alpha: bool = False, reverse: bool = False) -> Handler:
+def _binary(op: Op, reverse: bool = False) -> Handler:
     def handler(cx: Context, node: fx.Node) -> Ref:
         a, b = node.args[:2]
-        scale = argument(node, "alpha", 1) if alpha else 1
-        if op in (Op.logical_and, Op.logical_or):
+        scale = argument(node, "alpha", 1)
+        if op.facts.truths:
             dtype = DType.bool
-        elif op.gives_bool:
+        elif op.facts.gives_bool:
             dtype = compute_type(a, b)
         else:
             dtype = cx.result(node).dtype
@@ -71,7 +68,7 @@ def _binary(op: Op, alpha: bool = False, reverse: bool = False) -> Handler:
             scaled = cx.map(Op.mul, x if reverse else y, cx.scalar(scale, dtype))
             # torch scales what is subtracted, the first argument of rsub
             x, y = (x, scaled) if not reverse else (x, cx.map(Op.mul, y, cx.scalar(scale, dtype)))
-        real = _OF_BOOL.get(op, op) if dtype is DType.bool else op
+        real = Op(op.facts.on_bool) if op.facts.on_bool and dtype is DType.bool else op
         return cx.map(real, x, y)
 
     return handler
@@ -155,18 +152,16 @@ def _isinf(cx: Context, node: fx.Node) -> Ref:
     return cx.map(Op.eq, cx.map(Op.abs, x), cx.const(float("inf"), dtype))
 
 
-def _sigmoid_backward(cx: Context, node: fx.Node) -> Ref:
-    """g * (1 - y) * y"""
-    dtype = cx.result(node).dtype
-    g, y = (cx.aligned(v, node, dtype) for v in node.args[:2])
-    return cx.map(Op.mul, g, cx.map(Op.mul, cx.map(Op.sub, cx.const(1, dtype), y), y))
+def _backward_of(op: Op) -> Handler:
+    """The derivative of `op`, of a gradient and the result."""
+    (formula,) = op.facts.derivative or ("",)
 
+    def handler(cx: Context, node: fx.Node) -> Ref:
+        dtype = cx.result(node).dtype
+        g, out = (cx.aligned(v, node, dtype) for v in node.args[:2])
+        return evaluate(formula, {"g": g, "out": out}, lambda o, xs: cx.map(o, *xs), lambda v: cx.const(v, dtype))
 
-def _tanh_backward(cx: Context, node: fx.Node) -> Ref:
-    """g * (1 - y * y)"""
-    dtype = cx.result(node).dtype
-    g, y = (cx.aligned(v, node, dtype) for v in node.args[:2])
-    return cx.map(Op.mul, g, cx.map(Op.sub, cx.const(1, dtype), cx.map(Op.mul, y, y)))
+    return handler
 
 
 def _threshold_backward(cx: Context, node: fx.Node) -> Ref:
@@ -199,40 +194,17 @@ def _cast(cx: Context, node: fx.Node) -> Ref | None:
     return cx.cast(cx.value(x), cx.result(node).dtype)
 
 
-_UNARY: dict[Any, Op] = {
-    aten.neg.default: Op.neg, aten.exp.default: Op.exp, aten.log.default: Op.log, aten.log1p.default: Op.log1p,
-    aten.expm1.default: Op.expm1, aten.sqrt.default: Op.sqrt, aten.rsqrt.default: Op.rsqrt,
-    aten.reciprocal.default: Op.reciprocal, aten.abs.default: Op.abs, aten.sign.default: Op.sign,
-    aten.sgn.default: Op.sign, aten.tanh.default: Op.tanh, aten.sigmoid.default: Op.sigmoid, aten.erf.default: Op.erf,
-    aten.sin.default: Op.sin, aten.cos.default: Op.cos, aten.floor.default: Op.floor, aten.ceil.default: Op.ceil,
-    aten.relu.default: Op.relu, aten.logical_not.default: Op.logical_not, aten.isnan.default: Op.isnan,
-}  # fmt: skip
-_PAIRS: dict[Op, tuple[Any, ...]] = {
-    Op.mul: (aten.mul.Tensor, aten.mul.Scalar),
-    Op.pow: (aten.pow.Tensor_Tensor, aten.pow.Scalar),
-    Op.maximum: (aten.maximum.default,),
-    Op.minimum: (aten.minimum.default,),
-    Op.atan2: (aten.atan2.default,),
-    Op.eq: (aten.eq.Tensor, aten.eq.Scalar),
-    Op.ne: (aten.ne.Tensor, aten.ne.Scalar),
-    Op.lt: (aten.lt.Tensor, aten.lt.Scalar),
-    Op.le: (aten.le.Tensor, aten.le.Scalar),
-    Op.gt: (aten.gt.Tensor, aten.gt.Scalar),
-    Op.ge: (aten.ge.Tensor, aten.ge.Scalar),
-    Op.logical_and: (aten.logical_and.default,),
-    Op.logical_or: (aten.logical_or.default,),
-}
+_BY_ARITY = {1: _unary, 2: _binary}
 _CLAMPS: tuple[Any, ...] = (
     aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor, aten.clamp_max.default,
     aten.clamp_max.Tensor, aten.hardtanh.default,
 )  # fmt: skip
 
 _special: dict[Any, Callable[[Context, fx.Node], Ref | None]] = {
-    aten.div.Tensor: _divide, aten.div.Scalar: _divide, aten.true_divide.Tensor: _divide,
     aten.div.Tensor_mode: _divide, aten.div.Scalar_mode: _divide,
     aten.pow.Tensor_Scalar: _pow, aten.where.self: _where, aten.square.default: _square, aten.isinf.default: _isinf,
     aten.masked_fill.Scalar: _masked_fill, aten.masked_fill.Tensor: _masked_fill,
-    aten.sigmoid_backward.default: _sigmoid_backward, aten.tanh_backward.default: _tanh_backward,
+    aten.sigmoid_backward.default: _backward_of(Op.sigmoid), aten.tanh_backward.default: _backward_of(Op.tanh),
     aten.threshold_backward.default: _threshold_backward, aten.leaky_relu.default: _leaky_relu,
     aten.leaky_relu_backward.default: _leaky_relu_backward,
     aten._to_copy.default: _cast, prims.convert_element_type.default: _cast,
@@ -241,11 +213,8 @@ _special: dict[Any, Callable[[Context, fx.Node], Ref | None]] = {
 }  # fmt: skip
 
 POINTWISE: Table = {
-    **{target: _unary(op) for target, op in _UNARY.items()},
-    **{target: _binary(op) for op, targets in _PAIRS.items() for target in targets},
-    **{target: _binary(Op.add, alpha=True) for target in (aten.add.Tensor, aten.add.Scalar)},
-    **{target: _binary(Op.sub, alpha=True) for target in (aten.sub.Tensor, aten.sub.Scalar)},
-    **{target: _binary(Op.sub, alpha=True, reverse=True) for target in (aten.rsub.Tensor, aten.rsub.Scalar)},
+    **{overload(name): _BY_ARITY[op.facts.arity](op) for op in Op if op is not Op.where for name in op.facts.aten},
+    **{target: _binary(Op.sub, reverse=True) for target in (aten.rsub.Tensor, aten.rsub.Scalar)},
     **dict.fromkeys(_CLAMPS, _clamp),
     **_special,
 }

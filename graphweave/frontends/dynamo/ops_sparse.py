@@ -174,7 +174,6 @@ _FOLD = {
     "sum": Fold.sum, "add": Fold.sum, "prod": Fold.mul, "multiply": Fold.mul, "amax": Fold.max, "amin": Fold.min,
     "mean": Fold.sum,
 }  # fmt: skip
-_COMBINE = {Fold.sum: Op.add, Fold.mul: Op.mul, Fold.max: Op.maximum, Fold.min: Op.minimum}
 
 
 def _scatter_reduce(cx: Context, node: fx.Node) -> Ref:
@@ -200,7 +199,7 @@ def _scatter_reduce(cx: Context, node: fx.Node) -> Ref:
     out = cx.push(source, map_, fold, neutral)
     if number == neutral and fold in (Fold.sum, Fold.mul):
         return out
-    return cx.map(_COMBINE[fold], out, base)
+    return cx.map(fold.op, out, base)
 
 
 def _mean(cx: Context, node: fx.Node, source: Ref, map_: Ref, base: Ref, own: bool) -> Ref:

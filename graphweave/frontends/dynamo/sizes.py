@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import torch
 from torch import fx
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols, statically_known_true
+
+from graphweave.core import sizes
 
 Size: TypeAlias = "int | torch.SymInt"
 
@@ -73,6 +76,41 @@ def symbols(size: Size) -> frozenset[Any]:
 def text(size: Size) -> str:
     """`size` as torch prints it: "s77 + u0", "50"."""
     return str(size.node.expr) if isinstance(size, torch.SymInt) else str(size)
+
+
+def expression(value: Any) -> sizes.Size:
+    """A size, or another symbolic number, as programs hold it."""
+    symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
+    return of_sympy(value.node.expr) if symbolic else int(value)
+
+
+def of_sympy(expr: Any) -> sizes.Size:
+    """An expression of PyTorch's as a size."""
+    found = _converted(expr)
+    return sizes.Opaque(str(expr)) if found is None else found
+
+
+def _converted(expr: Any) -> sizes.Size | None:
+    """A sympy expression as a size; None where a function in it is none of sizes."""
+    if expr.is_Integer:
+        return int(expr)
+    if expr.is_Symbol:
+        return sizes.Symbol(expr.name)
+    if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+        base = _converted(expr.base)
+        return None if base is None else sizes.product(*[base] * int(expr.exp))
+    function = _FUNCTIONS.get(type(expr).__name__)
+    if function is None:
+        return None
+    args = [_converted(a) for a in expr.args]
+    return None if any(a is None for a in args) else function(*args)
+
+
+_FUNCTIONS: dict[str, Callable[..., sizes.Size]] = {
+    "Add": sizes.total, "Mul": sizes.product, "Max": sizes.largest, "Min": sizes.smallest,
+    "FloorDiv": sizes.floor_div, "CleanDiv": sizes.floor_div, "Mod": sizes.modulo, "PythonMod": sizes.modulo,
+}  # fmt: skip
+"""Functions in PyTorch's expressions of sizes, by the names of their sympy classes."""
 
 
 def val(arg: Any) -> Any:

@@ -44,6 +44,7 @@ from graphweave.ir.loop.nodes import (
     Var,
 )
 from graphweave.ir.loop.types import identity
+from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
 
 _TORCH = {
@@ -51,9 +52,7 @@ _TORCH = {
     DType.i64: torch.int64, DType.i32: torch.int32, DType.i16: torch.int16, DType.i8: torch.int8,
     DType.u8: torch.uint8, DType.bool: torch.bool,
 }  # fmt: skip
-FOLDS: dict[Fold, Callable[..., Tensor]] = {
-    Fold.sum: torch.add, Fold.mul: torch.mul, Fold.max: torch.maximum, Fold.min: torch.minimum,
-}  # fmt: skip
+FOLDS: dict[Fold, Callable[..., Tensor]] = {fold: call_of(fold.op) for fold in Fold}
 
 
 def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
@@ -223,7 +222,7 @@ class _Frame:
             case Call(Op.pow, (base, Lit(exponent, _))):
                 return torch.pow(self.value(base), exponent)  # torch rounds some constant exponents differently
             case Call(op, args):
-                return _OPS[op](*(self.value(arg) for arg in args))
+                return call_of(op)(*(self.value(arg) for arg in args))
             case CastTo(x, dtype):
                 return self.value(x).to(_TORCH[dtype])
             case IndexSum(terms, offset, div, mod):
@@ -241,6 +240,3 @@ def _factors(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """What a product multiplies: where one is of half precision, the numbers of that type, as float32."""
     half = next((t.dtype for t in (x, y) if t.dtype in (torch.float16, torch.bfloat16)), None)
     return (x, y) if half is None else (x.to(half).float(), y.to(half).float())
-
-
-_OPS: dict[Op, Callable[..., Tensor]] = {op: getattr(torch, op.value) for op in Op if op is not Op.where}

@@ -6,17 +6,13 @@ import math
 from collections.abc import Mapping
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import DType, Fold, Op, belongs
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Kernel, Lit, Load, Uniform, Var
 
 POSITION = DType.i64
 """Type of rows, positions, lane indices, index sums and degrees in an expression."""
 
 _SIGN_BIT = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}
-_ANY = frozenset(
-    {Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge, Op.logical_not, Op.logical_and, Op.logical_or, Op.isnan, Op.where}
-) | {Op.maximum, Op.minimum, Op.add, Op.mul}
-_NUMBER = _ANY | {Op.neg, Op.sub, Op.abs, Op.sign, Op.floor, Op.ceil, Op.relu}
 
 
 def supports(op: Op, dtype: DType) -> bool:
@@ -24,14 +20,12 @@ def supports(op: Op, dtype: DType) -> bool:
 
     Torch's implicit promotions (exp of an integer, true division) are written as casts before the operator.
     """
-    if dtype.is_float:
-        return True
-    return op in (_ANY if dtype is DType.bool else _NUMBER)
+    return belongs(dtype, op.facts.in_kernels)
 
 
 def result_type(op: Op, operand: DType) -> DType:
     """Type of `op` on operands of type `operand` (for `where`: the type of its branches)."""
-    return DType.bool if op.gives_bool else operand
+    return DType.bool if op.facts.gives_bool else operand
 
 
 def parameter_types(kernel: Kernel) -> dict[str, DType]:
@@ -50,10 +44,8 @@ def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:
             return scope[name]
         case Lit(_, dtype) | CastTo(_, dtype) | Uniform(dtype=dtype):
             return dtype
-        case Call(Op.where, args):
-            return dtype_of(args[1], scope)
         case Call(op, args):
-            return DType.bool if op.gives_bool else dtype_of(args[0], scope)
+            return DType.bool if op.facts.gives_bool else dtype_of(args[op.facts.condition], scope)
         case IndexSum() | Degree():
             return POSITION
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import ARITY, DType, Op
+from graphweave.core.types import DType, Op
 from graphweave.ir.loop.indices import bounds, lanes_of, loads
 from graphweave.ir.loop.nodes import (
     Accum,
@@ -303,13 +303,13 @@ class _Verifier:
                     raise IRError(f"a bool literal is true or false (got {value!r}).")
 
     def _call(self, op: Op, args: tuple[Expr, ...], scope: Scope) -> None:
-        if len(args) != ARITY[op]:
-            raise IRError(f"{op.value} takes {ARITY[op]} operands (got {len(args)}).")
+        if len(args) != op.facts.arity:
+            raise IRError(f"{op.value} takes {op.facts.arity} operands (got {len(args)}).")
         for arg in args:
             self._expr(arg, scope)
         types = [dtype_of(arg, scope.types) for arg in args]
-        if op is Op.where and types.pop(0) is not DType.bool:
-            raise IRError("the condition of where must be bool.")
+        if op.facts.condition and types.pop(0) is not DType.bool:
+            raise IRError(f"the condition of {op.value} must be bool.")
         if len(set(types)) > 1:
             raise IRError(f"operands of {op.value} differ in type: {', '.join(dtype.value for dtype in types)}.")
         if not supports(op, types[0]):

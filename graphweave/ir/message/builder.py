@@ -7,6 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, get_args
 
 from graphweave.core.exact import exact
+from graphweave.core.sizes import Size
 from graphweave.core.types import Space
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import Arg, Aten, Node, Operand, Program, Ref, ValueType
@@ -48,7 +49,7 @@ class Builder:
             del self._seen[_exact(node)]
         del self.nodes[count:], self.types[count:], self.locs[count:]
 
-    def program(self, outputs: Iterable[Ref | None], spaces: Iterable[tuple[Space, str]]) -> Program:
+    def program(self, outputs: Iterable[Ref | None], spaces: Iterable[tuple[Space, Size | None]]) -> Program:
         return Program(tuple(self.nodes), tuple(self.types), tuple(self.locs), tuple(outputs), tuple(spaces))
 
 

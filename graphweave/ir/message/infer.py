@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import get_args
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import ARITY, UNIT, DType, Op, Space
+from graphweave.core.types import UNIT, DType, Op, Space
 from graphweave.ir.message.nodes import (
     NOTHING,
     AddMatMul,
@@ -170,15 +170,15 @@ def _reshaping(node: Node, t: Type) -> Type:
 
 
 def _pointwise(node: Node, op: Op, args: list[Type]) -> Type:
-    _expect(len(args) == ARITY[op], node, f"{ARITY[op]} operands", *args)
-    values = args[1:] if op is Op.where else args
+    _expect(len(args) == op.facts.arity, node, f"{op.facts.arity} operands", *args)
+    values = args[1:] if op.facts.condition else args
     _expect(len({t.dtype for t in values}) == 1, node, "operands of one dtype", *args)
-    if op is Op.where:
+    if op.facts.condition:
         _expect(args[0].dtype is DType.bool, node, "a bool condition", *args)
     shape, space = broadcast_shapes([t.shape for t in args]), common_space(args)
     if shape is None or space is None:
         raise IRError(f"{node!r}: expected operands on one space whose features broadcast, got {args}")
-    return Type(space, shape, DType.bool if op.gives_bool else values[0].dtype)
+    return Type(space, shape, DType.bool if op.facts.gives_bool else values[0].dtype)
 
 
 def _concat(node: Node, xs: list[Type], dim: int) -> Type:

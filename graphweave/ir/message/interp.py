@@ -6,17 +6,16 @@ tensors and FX proxies: that is how nodes of the algebra become ATen calls again
 
 from __future__ import annotations
 
-import ast
 import math
-import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import torch
 
 from graphweave.core.errors import DataError, IRError
 from graphweave.core.ranges import position, range_error
-from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.core.sizes import Size, number
+from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.layouts import laid_out
 from graphweave.ir.message.nodes import (
@@ -64,6 +63,7 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.pairs import unique_pairs
 from graphweave.ir.message.unions import check_columns, join_indices, numbers_of_segments, rows_of_segments
+from graphweave.ir.operator_calls import call_of
 from graphweave.ir.philox import uniform
 
 Values: TypeAlias = Mapping[Ref, Any] | Sequence[Any]
@@ -72,12 +72,6 @@ RowsOf: TypeAlias = Callable[[Space], Any]
 
 aten = torch.ops.aten
 _FOLD = {Fold.sum: "sum", Fold.mul: "prod", Fold.max: "amax", Fold.min: "amin"}
-_OVERLOAD = {
-    **{op: "Tensor" for op in (Op.add, Op.sub, Op.mul, Op.div, Op.eq, Op.ne, Op.lt, Op.le, Op.gt, Op.ge)},
-    Op.pow: "Tensor_Tensor",
-    Op.where: "self",
-}
-_ATEN_OP = {op: getattr(getattr(aten, op.value), _OVERLOAD.get(op, "default")) for op in Op}
 
 
 # ---------------------------------------------------------------- one node
@@ -106,7 +100,7 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
         case Pointwise(op, args):
             ts = [_type(types, a) for a in args]
             rank = max(len(t.shape) for t in ts)
-            return _ATEN_OP[op](*(_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True)))
+            return call_of(op)(*(_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True)))
         case Concat(xs, dim):
             return _concat([values[x] for x in xs], [_type(types, x) for x in xs], dim, rows_of)
         case MatMul(x, w, m):
@@ -365,12 +359,12 @@ def interp(
 
 
 class RowCounts:
-    """Row counts by space, `counts(space)`: given, seen on tensors, or computed from the text in `Program.spaces`."""
+    """Row counts by space, `counts(space)`: given, seen on tensors, or computed as `Program.spaces` says."""
 
     def __init__(self, program: Program, inputs: Mapping[str, Any], rows: Mapping[Space, int]) -> None:
-        self._text = dict(program.spaces)
+        self._sizes = dict(program.spaces)
         self._known: dict[Space, int] = {UNIT: 1}
-        self._symbols: dict[str, int] = {}
+        self._numbers: dict[Size, int] = {}
         for space, n in rows.items():
             self.learn(space, n)
         for node in program.nodes:
@@ -378,12 +372,12 @@ class RowCounts:
             match getattr(node, "type", None), value:
                 case Type(space, shape), torch.Tensor() if value.ndim == len(shape) + _lead(space) and space != UNIT:
                     self.learn(space, value.shape[0])
-                case AnyType(text), int():
-                    self._symbols.setdefault(text, value)
+                case AnyType(size=size), int() if size is not None:
+                    self._numbers.setdefault(size, value)
 
     def __call__(self, space: Space) -> int:
         if space not in self._known:
-            n = _evaluate(self._text.get(space, ""), self._symbols)
+            n = number(self._sizes.get(space), self._numbers)
             if n is None:
                 raise IRError(f"rows of space {space} are unknown: no input lies on it. Give them as rows={{...}}.")
             self.learn(space, n)
@@ -396,42 +390,9 @@ class RowCounts:
         known = self._known.setdefault(space, n)
         if known != n:
             raise DataError(f"space {space} has {known} rows by one tensor and {n} by another")
-        text = self._text.get(space, "")
-        if text.isidentifier():
-            self._symbols.setdefault(text, n)
-
-
-_BINARY: dict[type[ast.operator], Callable[[int, int], int]] = {
-    ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-}  # fmt: skip
-
-
-def _evaluate(text: str, symbols: Mapping[str, int]) -> int | None:
-    """The number that `text` means, in sizes as torch prints them (`2*s0 + s1`); None where a symbol is unknown."""
-
-    def number(node: ast.expr) -> int | None:
-        match node:
-            case ast.Constant(value=int(value)):
-                return value
-            case ast.Name(id=name):
-                return symbols.get(name)
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                a, b = number(left), number(right)
-                return None if a is None or b is None else _BINARY[type(op)](a, b)
-            case ast.Call(func=ast.Name(id="Max" | "Min" as name), args=args):
-                return _extreme(max if name == "Max" else min, map(number, args))
-            case _:
-                return None
-
-    try:
-        return number(ast.parse(text, mode="eval").body)
-    except SyntaxError:
-        return None
-
-
-def _extreme(pick: Callable[[list[int]], int], numbers: Iterable[int | None]) -> int | None:
-    known = list(numbers)
-    return None if None in known or not known else pick([n for n in known if n is not None])
+        size = self._sizes.get(space)
+        if size is not None:
+            self._numbers.setdefault(size, n)
 
 
 def _given(node: Input, inputs: Mapping[str, Any]) -> Any:

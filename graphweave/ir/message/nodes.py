@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from graphweave.core.exact import Exact
+from graphweave.core.sizes import Size, show
 from graphweave.core.types import DType, Fold, Op, Space
 
 Ref: TypeAlias = int
@@ -38,9 +39,25 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class AnyType:
-    """Outside the algebra (edge_index as `i64[2, s43]`, symbolic sizes, tuples); `text` only describes it."""
+    """Outside the algebra: a tensor of `dims` (edge_index: 2, s43), a number that is `size`, or several `items`.
 
-    text: str
+    `other` describes everything else, and a tensor whose layout or element type programs do not know: then `dtype` is
+    None.
+    """
+
+    dtype: DType | None = None
+    dims: tuple[Size, ...] | None = None
+    size: Size | None = None
+    items: tuple[AnyType, ...] | None = None
+    other: str = ""
+
+    def __str__(self) -> str:
+        """As programs show it: "i64[2, s43]", "Sym(u0)"."""
+        if self.dims is not None:
+            return f"{self.dtype.value if self.dtype else self.other}[{', '.join(map(show, self.dims))}]"
+        if self.size is not None:
+            return f"Sym({show(self.size)})"
+        return self.other if self.items is None else f"({', '.join(map(str, self.items))})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +465,7 @@ Node: TypeAlias = (
     | Slice | Pad | Concat | MatMul | AddMatMul | Gram | Join | Part | Opaque
 )  # fmt: skip
 
-NOTHING = AnyType("none")
+NOTHING = AnyType(other="none")
 """The type of what has no value."""
 
 
@@ -456,12 +473,12 @@ NOTHING = AnyType("none")
 class Program:
     """`nodes[i]` may use `nodes[:i]`. `types[i]` is what infer() says; `locs[i]` is the user's line ("file:line code").
 
-    `spaces` names the row count of each space as text (a symbol such as "s77", or a number); `outputs` may hold None
-    for results that are not tensors (as FX graphs have them).
+    `spaces` holds the row count of each space, None where nothing but the rows themselves tell it; `outputs` may hold
+    None for results that are not tensors (as FX graphs have them).
     """
 
     nodes: tuple[Node, ...]
     types: tuple[ValueType, ...]
     locs: tuple[str, ...]
     outputs: tuple[Ref | None, ...]
-    spaces: tuple[tuple[Space, str], ...]
+    spaces: tuple[tuple[Space, Size | None], ...]

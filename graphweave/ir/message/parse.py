@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar, get_args
 
 from graphweave.core.errors import ParseError
+from graphweave.core.sizes import Size, read, read_several, split
 from graphweave.core.types import DType, Fold, Op, Space
 from graphweave.ir.message.nodes import (
     AnyType,
@@ -65,7 +66,7 @@ def parse(text: str) -> Program:
     nodes: list[Node] = []
     types: list[ValueType] = []
     locs: list[str] = []
-    spaces: list[tuple[Space, str]] = []
+    spaces: list[tuple[Space, Size | None]] = []
     outputs: tuple[Ref | None, ...] | None = None
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip() or line.lstrip().startswith("#"):
@@ -88,6 +89,19 @@ def parse(text: str) -> Program:
     return Program(tuple(nodes), tuple(types), tuple(locs), outputs, tuple(spaces))
 
 
+def any_type(text: str) -> AnyType:
+    """The type outside the algebra that `text` shows; what is of no other form only describes."""
+    if found := re.fullmatch(r"Sym\((.*)\)", text, re.DOTALL):
+        return AnyType(size=read(found[1]))
+    if found := re.fullmatch(r"(\w[\w ]*)\[([^\[\]]*)\]", text, re.ASCII):
+        known = found[1] in DType.__members__
+        dims = read_several(found[2])
+        return AnyType(DType(found[1]), dims) if known else AnyType(dims=dims, other=found[1])
+    if text.startswith("(") and text.endswith(")") and len(text) > 1:
+        return AnyType(items=tuple(map(any_type, split(text[1:-1]))))
+    return AnyType(other=text)
+
+
 class _Line:
     """One line, read token by token from the left."""
 
@@ -98,11 +112,12 @@ class _Line:
 
     # ------------------------------------------------------------ lines
 
-    def space_line(self) -> tuple[Space, str]:
+    def space_line(self) -> tuple[Space, Size | None]:
         self.take("space")
         space = self.space()
         self.take("=")
-        return space, self.rest()
+        text = self.rest()
+        return space, read(text) if text else None
 
     def return_line(self) -> tuple[Ref | None, ...]:
         self.take("return")
@@ -135,7 +150,7 @@ class _Line:
             start = self.at
             self.take("any")
             if self.peek().startswith('"'):
-                return AnyType(self.name())
+                return any_type(self.name())
             self.at = start
         space = self.space()
         if space.name == "pairs" and self.peek() not in ("->", "["):

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
+from graphweave.core.sizes import show as show_size
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -40,7 +41,8 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*", re.ASCII)
 
 def show(program: Program) -> str:
     """One line a space, one a node, one for the outputs. The types of inputs, constants and calls are shown once."""
-    lines = [f"space {_name(space.name)} = {_rest(size)}" for space, size in program.spaces]
+    rows = ((space, "" if size is None else show_size(size)) for space, size in program.spaces)
+    lines = [f"space {_name(space.name)} = {_rest(size)}" for space, size in rows]
     for ref, (node, t, loc) in enumerate(zip(program.nodes, program.types, program.locs, strict=True)):
         comment = f"  # {_rest(loc)}" if loc else ""
         lines.append(f"%{ref}: {show_type(t)} = {show_node(node)}{comment}")
@@ -55,8 +57,8 @@ def show_type(t: ValueType) -> str:
             return f"{_name(space.name)}{list(shape)} {dtype.value}"
         case MapType(dom, cod):
             return f"{_name(dom.name)} -> {_name(cod.name)}"
-        case AnyType(text):
-            return f"any {json.dumps(text)}"
+        case AnyType():
+            return f"any {json.dumps(str(t))}"
         case PairsType(dom, pairs):
             return f"pairs {_name(dom.name)} -> {_name(pairs.name)}"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from graphweave.core.errors import IRError
-from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.core.sizes import Size
+from graphweave.core.types import UNIT, DType, Fold, Op, Space, belongs
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import (
@@ -22,12 +23,6 @@ from graphweave.ir.message.nodes import (
     UniquePairs,
     ValueType,
 )
-
-_REAL_ONLY = frozenset(
-    {Op.exp, Op.log, Op.log1p, Op.expm1, Op.sqrt, Op.rsqrt, Op.reciprocal, Op.tanh, Op.sigmoid, Op.erf, Op.sin, Op.cos}
-    | {Op.div, Op.atan2}
-)  # of integers torch makes floats, which Pointwise, whose result has its operands' dtype, cannot say
-_NEVER_BOOL = frozenset({Op.neg, Op.sub, Op.relu, Op.floor, Op.ceil, Op.pow})
 
 
 def verify(program: Program) -> None:
@@ -61,8 +56,8 @@ def verify(program: Program) -> None:
             raise IRError(f"output %{ref_out} is no node (there are {count})")
 
 
-def _declared(program: Program) -> dict[Space, str]:
-    spaces: dict[Space, str] = {UNIT: "1"}
+def _declared(program: Program) -> dict[Space, Size | None]:
+    spaces: dict[Space, Size | None] = {UNIT: 1}
     for space, size in program.spaces:
         if space in spaces:
             why = "is always there" if space == UNIT else "is declared twice"
@@ -112,9 +107,9 @@ def _not_empty(ref: int, fold: Fold, dims: tuple[int, ...], t: ValueType) -> Non
 
 
 def _computes(ref: int, op: Op, t: ValueType) -> None:
-    if not isinstance(t, Type):
+    """Of integers torch makes floats, which Pointwise, whose result has its operands' dtype, cannot say."""
+    if not isinstance(t, Type) or belongs(t.dtype, op.facts.takes):
         return
-    if op in _REAL_ONLY and not t.dtype.is_float:
+    if op.facts.takes == "floats":
         raise IRError(f"%{ref}: {op.value} needs floating point operands (got {t.dtype.value}): cast them")
-    if op in _NEVER_BOOL and t.dtype is DType.bool:
-        raise IRError(f"%{ref}: {op.value} is not defined on bool: cast the operands")
+    raise IRError(f"%{ref}: {op.value} is not defined on bool: cast the operands")

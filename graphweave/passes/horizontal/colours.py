@@ -96,8 +96,8 @@ def _kind(t: ValueType) -> Hashable:
             return space == UNIT, shape, dtype
         case MapType(_, cod):
             return "to unit" if cod == UNIT else "map"
-        case AnyType(text):
-            return text.split("[")[0].split("(")[0], text.count(",")
+        case AnyType(dtype, dims, size, items, other):
+            return dtype, other, *(None if x is None else len(x) for x in (dims, items)), size is None
         case PairsType():
             return "pairs"
 

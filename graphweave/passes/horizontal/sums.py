@@ -24,7 +24,7 @@ from graphweave.passes.horizontal.emit import Emitter
 from graphweave.passes.horizontal.graph import Tree
 from graphweave.passes.horizontal.unions import Segments
 
-_FOLD = {Op.add: Fold.sum, Op.maximum: Fold.max, Op.minimum: Fold.min}
+_FOLD = {fold.op: fold for fold in Fold}
 
 
 @dataclass(frozen=True, slots=True)

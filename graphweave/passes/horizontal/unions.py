@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from graphweave.core.sizes import Size, total
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import (
@@ -42,12 +43,12 @@ class Unions:
         self.build = build
         self.made: dict[Segments, Space] = {}
         self._program, self._moved = program, moved
-        self._texts = dict(program.spaces)
-        self._taken = {s.name for s in self._texts}
+        self._rows = dict(program.spaces)
+        self._taken = {s.name for s in self._rows}
 
-    def declared(self) -> tuple[tuple[Space, str], ...]:
-        """The unions' row counts as text."""
-        return tuple((s, _total("1" if m == UNIT else self._texts[m] for m in of)) for of, s in self.made.items())
+    def declared(self) -> tuple[tuple[Space, Size | None], ...]:
+        """The unions' row counts."""
+        return tuple((s, _total(1 if m == UNIT else self._rows[m] for m in of)) for of, s in self.made.items())
 
     def space(self, of: Segments) -> Space:
         if len(of) == 1:
@@ -106,11 +107,8 @@ class Unions:
         return t.space
 
 
-def _total(texts: Iterable[str]) -> str:
-    """The text of a sum of sizes; "" where one has none."""
-    texts = list(texts)
-    if not all(texts):
-        return ""
-    if all(t.isdigit() for t in texts):
-        return str(sum(map(int, texts)))
-    return " + ".join(texts)
+def _total(rows: Iterable[Size | None]) -> Size | None:
+    """The sum of row counts; None where one is not told."""
+    known = list(rows)
+    counted = [n for n in known if n is not None]
+    return total(*counted) if len(counted) == len(known) else None

@@ -28,9 +28,6 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.passes.rules.rule import Rule
 
-_NEUTRAL = {Op.mul: 1.0, Op.div: 1.0, Op.add: 0.0, Op.sub: 0.0}
-_EITHER_SIDE = (Op.mul, Op.add)
-
 
 def fold_constants(build: Builder, ref: Ref) -> Ref | None:
     """f(const) -> const; x * 1, x / 1, x + 0, x - 0, --x -> x; a reshape, cast or slice that changes nothing -> x"""
@@ -40,10 +37,10 @@ def fold_constants(build: Builder, ref: Ref) -> Ref | None:
             return _folded(build, ref, node)
         case Pointwise(Op.neg, (x,)) if isinstance(inner := build.nodes[x], Pointwise) and inner.op is Op.neg:
             return inner.args[0]
-        case Pointwise(op, (a, b)) if op in _NEUTRAL:
-            if _is(build, b, _NEUTRAL[op]) and build.types[a] == t:
+        case Pointwise(op, (a, b)) if (neutral := op.facts.neutral) is not None:
+            if _is(build, b, neutral) and build.types[a] == t:
                 return a
-            return b if op in _EITHER_SIDE and _is(build, a, _NEUTRAL[op]) and build.types[b] == t else None
+            return b if op.facts.commutative and _is(build, a, neutral) and build.types[b] == t else None
         case Reshape(x, shape) if isinstance(inner := build.nodes[x], Reshape):
             same = build.types[inner.x] == t
             return inner.x if same else build.add(Reshape(inner.x, shape), build.locs[ref])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphweave.core.types import Fold, Op
+from graphweave.core.types import Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Pointwise, Push, Ref, Reshape
 from graphweave.passes.products import (
@@ -54,7 +54,7 @@ def _sum(build: Builder, ref: Ref) -> Pointwise | None:
     node = build.nodes[ref]
     while isinstance(node, Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
         node = build.nodes[node.x]
-    return node if isinstance(node, Pointwise) and node.op in (Op.add, Op.sub) else None
+    return node if isinstance(node, Pointwise) and len(node.op.facts.signs) == 2 else None
 
 
 def _shape_of(build: Builder, both: Pointwise) -> tuple[int, ...]:

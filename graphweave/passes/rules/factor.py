@@ -138,5 +138,6 @@ _PYTHON: dict[Op, Callable[..., float]] = {
     Op.maximum: max,
     Op.minimum: min,
 }
+"""Arithmetic of Python floats that degrees and factors go through; what other operators give is not followed."""
 
 RULE = Rule("factor", "push(pull(b, m) * x, m)", "b * push(x, m)", factor)

@@ -96,7 +96,7 @@ def out_of_push(build: Builder, ref: Ref) -> Ref | None:
                 return build.add(MatMul(build.add(Push(product.x, m, Fold.sum), loc), product.w, t), loc)
             if isinstance(product, Pointwise) and product.op is Op.neg:
                 return build.add(Pointwise(Op.neg, (build.add(Push(product.args[0], m, Fold.sum), loc),)), loc)
-            if isinstance(product, Pointwise) and product.op in (Op.add, Op.sub):
+            if isinstance(product, Pointwise) and len(product.op.facts.signs) == 2:
                 return _apart(build, ref, node, product)
             return None
         case Gram(x, y, t):

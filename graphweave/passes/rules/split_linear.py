@@ -62,10 +62,8 @@ def split(build: Builder, ref: Ref, side: int) -> Ref | None:
             ws = ((r, build.add(Slice(node.w, last, start, stop), loc)) for r, start, stop in cuts)
             parts = [build.add(MatMul(r, w, node.map), loc) for r, w in ws]
             return reduce(lambda a, b: build.add(Pointwise(Op.add, (a, b)), loc), parts)
-        case Pointwise(Op.add | Op.sub as op, args) if _alike(build, inner, args):
+        case Pointwise(op, args) if op.facts.signs and _alike(build, inner, args):
             return build.add(Pointwise(op, tuple(map(summand, args))), loc)
-        case Pointwise(Op.neg, (a,)):
-            return build.add(Pointwise(Op.neg, (summand(a),)), loc)
         case _:
             return None
 

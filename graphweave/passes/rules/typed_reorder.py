@@ -191,7 +191,7 @@ def distributed(build: Builder, ref: Ref) -> Ref | None:
     m, side = node.map, len(ends(node)) - 1
     whole = ends(node)[side]
     shape, both = value_type(build, whole).shape, build.nodes[below_reshapes(build, whole)]
-    if not isinstance(both, Pointwise) or both.op not in (Op.add, Op.sub) or len(shape) != 1:
+    if not isinstance(both, Pointwise) or len(both.op.facts.signs) != 2 or len(shape) != 1:
         return None
     if any(numel(value_type(build, r).shape) != numel(shape) for r in both.args):
         return None

@@ -1,0 +1,281 @@
+"""Pointwise operators, one row each: all that the rooms know of an operator, and where a new one is declared.
+
+What is no fact of an operator alone stays where it is used: powers to a constant (the printers, the loop interpreter
+and the importer take the special cases that torch has), the branches of `where` in the loop interpreter and in vectors
+(a branch not taken may be out of range, a condition may be one truth for all lanes), and rules that rewrite one form.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Literal, TypeAlias
+
+Domain: TypeAlias = Literal["floats", "numbers", "all"]
+"""Element types that operands may have: floats; also integers; also bool."""
+
+DEAR = 8
+"""Vector operations an element of an elementary function, a root or a quotient."""
+
+ANY, MODEST = (-math.inf, math.inf), (-8.0, 8.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Spelling:
+    """Templates of an operator's text in one language, by the type of its last operand; "" where it has none.
+
+    `{x}`, `{y}` and `{z}` are the operands, `{(x)}` in parentheses where they are needed, `{x?}` as truths. In C++,
+    `{type}` is the operands' type, `{<type>}` the same as a template argument (nothing in vectors), `{unsigned}` the
+    integer type in which arithmetic wraps, `{one}` and (in vectors) `{zero}` are numbers of the type. Functions `gw_*`
+    are the package's own: of the C++ header `header`, or of Triton's preamble.
+    """
+
+    floats: str = ""
+    integers: str = ""
+    truths: str = ""
+    f32: str = ""
+    """float32, where other floats are written differently."""
+    header: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The facts of one operator. Operands are called x, y and z in formulas and templates."""
+
+    arity: int = 1
+    condition: bool = False
+    """Whether x is a bool, whatever the other operands are; those have one type."""
+    takes: Domain = "floats"
+    """Types on which torch's operator gives what a program can say: the operands' type, or bool."""
+    kernels: Domain | None = None
+    """Types that kernels compute it on, where these are fewer than `takes`."""
+    gives_bool: bool = False
+    truths: bool = False
+    """Whether it reads its operands as truths."""
+    compares: bool = False
+    """Whether a last bit of an operand may decide its result."""
+    on_bool: str = ""
+    """The operator that it is on bool."""
+
+    cost: int = 1
+    """Vector operations an element."""
+    signs: tuple[int, ...] = ()
+    """It is the sum of its operands with these signs."""
+    linear: tuple[int, ...] = ()
+    """Operands in each of which it is linear while the others are held."""
+    neutral: float | None = None
+    """The second operand that changes nothing."""
+    commutative: bool = False
+    """Whether its two operands may change places."""
+    finite: bool = True
+    """Whether finite operands give finite results, unless these overflow."""
+    exact: bool = False
+    """Whether it rounds nothing: every way to compute it gives the same bits."""
+
+    derivative: tuple[str, ...] | None = None
+    """For each operand, what a change g of it makes of the result. As each element depends on its own operands alone,
+    this is the operand's gradient too, g being the result's. `out` is the result; "" where there is no change, or no
+    derivative. None for an operator that gives no numbers."""
+    formula: str = ""
+    """Its meaning in other operators, where ATen has no call for it. Numbers stand to the right of operands."""
+    aten: tuple[str, ...] = ()
+    """ATen overloads that are imported as this operator; the first is what the interpreters call."""
+    cpp: Spelling = Spelling()
+    lanes: Spelling = Spelling()
+    """What C++ vectors write differently from numbers."""
+    triton: Spelling = Spelling()
+    sampled: tuple[float, float] | None = None
+    """Range of operands in random programs, in which it is defined, makes little of rounding and gives results that are
+    at most 1 larger than operands: `ANY`, `MODEST` or two finite ends; `ANY` of an operator of two. None: not drawn by
+    itself."""
+
+    @property
+    def in_kernels(self) -> Domain:
+        return self.kernels or self.takes
+
+    @property
+    def dear(self) -> bool:
+        """Whether it is worth computing once and keeping."""
+        return self.cost > 1
+
+
+# ---------------------------------------------------------------- rows that are alike
+
+
+def _alike(text: str, header: str = "") -> Spelling:
+    """One template for all types."""
+    return Spelling(text, text, text, header=header)
+
+
+def _elementary(
+    name: str, derivative: Sequence[str], *, triton: str = "", sampled: tuple[float, float] | None = None,
+    arity: int = 1, finite: bool = True,
+) -> Operator:  # fmt: skip
+    """A function of `elementary.h`."""
+    return Operator(
+        arity=arity, cost=DEAR, finite=finite, derivative=tuple(derivative), aten=(f"{name}.default",),
+        cpp=Spelling(floats=f"gw_{name}({{x}}{', {y}' * (arity - 1)})", header="elementary"),
+        triton=Spelling(triton), sampled=sampled,
+    )  # fmt: skip
+
+
+def _root(name: str, derivative: str, cpp: str, triton: str, f32: str) -> Operator:
+    """What is rounded as IEEE 754 says: in 32 bits Triton's bare operators are approximations."""
+    return Operator(
+        cost=DEAR, finite=False, derivative=(derivative,), aten=(f"{name}.default",),
+        cpp=Spelling(floats=cpp, header="pointwise"), triton=Spelling(triton, f32=f32), sampled=(1.0, 9.0),
+    )  # fmt: skip
+
+
+def _sum(symbol: str, vectors: str, *, sign: int, truths: bool = False) -> Operator:
+    wrapping = f"({{type}})(({{unsigned}}){{(x)}} {symbol} ({{unsigned}}){{(y)}})"
+    either = ("({x} | {y})", "gw_or({x}, {y})") if truths else ("", "")
+    infix, name = f"({{x}} {symbol} {{y}})", "add" if sign > 0 else "sub"
+    return Operator(
+        arity=2, takes="all" if truths else "numbers", on_bool="logical_or" if truths else "",
+        signs=(1, sign), neutral=0.0, commutative=sign > 0, derivative=("g", "g" if sign > 0 else "-g"),
+        aten=(f"{name}.Tensor", f"{name}.Scalar"), sampled=ANY,
+        cpp=Spelling(infix, wrapping, either[0]), lanes=Spelling(integers=vectors, truths=either[1]),
+        triton=Spelling(infix, infix, either[0]),
+    )  # fmt: skip
+
+
+def _extreme(name: str, short: str, *, reached: str, symbol: str) -> Operator:
+    """NaN wins. Of two equal operands each has half of the gradient."""
+    either = {"|": "or", "&": "and"}[symbol]
+    parts = (f"where({a} {reached} {b}, where(x == y, g * 0.5, g), 0)" for a, b in ("xy", "yx"))
+    return Operator(
+        arity=2, takes="all", on_bool=f"logical_{either}", exact=True, commutative=True, derivative=tuple(parts),
+        aten=(f"{name}.default",), sampled=ANY,
+        cpp=Spelling(f"gw_{short}({{x}}, {{y}})", f"gw_{short}{{<type>}}({{x}}, {{y}})", f"({{x}} {symbol} {{y}})",
+                     header="pointwise"),
+        lanes=Spelling(truths=f"gw_{either}({{x}}, {{y}})"),
+        triton=Spelling(f"gw_{short}({{x}}, {{y}})", f"tl.{name}({{x}}, {{y}})", f"({{x}} {symbol} {{y}})"),
+    )  # fmt: skip
+
+
+def _comparison(name: str, symbol: str, truths: str) -> Operator:
+    infix = _alike(f"({{x}} {symbol} {{y}})")
+    return Operator(
+        arity=2, takes="all", gives_bool=True, compares=True, commutative=name in ("eq", "ne"),
+        aten=(f"{name}.Tensor", f"{name}.Scalar"), cpp=infix, lanes=Spelling(truths=truths), triton=infix,
+    )  # fmt: skip
+
+
+def _logical(name: str, cpp: str, lanes: str, triton: str, *, arity: int = 2) -> Operator:
+    return Operator(
+        arity=arity, takes="all", gives_bool=True, truths=True, commutative=arity == 2, aten=(f"{name}.default",),
+        cpp=_alike(cpp), lanes=_alike(lanes), triton=_alike(triton),
+    )  # fmt: skip
+
+
+def _stepped(
+    name: str, derivative: str, *, integers: tuple[str, str], triton: str, takes: Domain = "numbers",
+    sampled: tuple[float, float] | None = None, also: Sequence[str] = (),
+) -> Operator:  # fmt: skip
+    """Pieces of straight lines, on integers an integer: `integers` are its texts in C++ and Triton."""
+    return Operator(
+        takes=takes, kernels="numbers", exact=True, derivative=(derivative,), aten=(f"{name}.default", *also),
+        cpp=Spelling(f"gw_{name}({{x}})", integers[0], header="pointwise"), triton=Spelling(triton, integers[1]),
+        sampled=sampled,
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------- the operators
+
+
+class Op(Enum):
+    """Row-wise scalar operators, the same in both IRs; semantics are torch's. The order is that of random choices.
+
+    `Op("tanh")` finds an operator by its name in IR text; ValueError where there is none.
+    """
+
+    facts: Operator
+    _value_: str
+
+    def __new__(cls, name: str, facts: Operator = Operator()) -> Op:
+        op = object.__new__(cls)
+        op._value_, op.facts = name, facts
+        return op
+
+    tanh = "tanh", _elementary("tanh", ["g * (1 - out * out)"], triton="gw_tanh({x})", sampled=ANY)
+    sigmoid = "sigmoid", _elementary("sigmoid", ["g * ((1 - out) * out)"], triton="gw_sigmoid({x})", sampled=ANY)
+    relu = "relu", _stepped(
+        "relu", "where(out > 0, g, 0)", sampled=ANY, triton="gw_relu({x})",
+        integers=("gw_relu{<type>}({x})", "tl.maximum({x}, 0)"),
+    )  # fmt: skip
+    neg = "neg", Operator(
+        takes="numbers", signs=(-1,), linear=(0,), exact=True, derivative=("-g",), aten=("neg.default",), sampled=ANY,
+        cpp=Spelling("(-{(x)})", "({type})(0 - ({unsigned}){(x)})", header="pointwise"),
+        lanes=Spelling(integers="gw_difference({zero}, {x})"), triton=Spelling("(-{x})", "(-{x})"),
+    )  # fmt: skip
+    abs = "abs", _stepped(
+        "abs", "g * sign(x)", sampled=ANY, triton="tl.abs({x})", takes="all",
+        integers=("gw_abs{<type>}({x})", "tl.abs({x})"),
+    )  # fmt: skip
+    sin = "sin", _elementary("sin", ["g * cos(x)"], triton="tl.sin({x})", sampled=MODEST)
+    cos = "cos", _elementary("cos", ["g * -sin(x)"], triton="tl.cos({x})", sampled=MODEST)
+    erf = "erf", _elementary("erf", [f"g * ({2 / math.sqrt(math.pi)!r} * exp(-(x * x)))"], triton="tl.erf({x})",
+                             sampled=ANY)  # fmt: skip
+    exp = "exp", _elementary("exp", ["g * out"], triton="tl.exp({x})", sampled=(-8.0, 0.0))
+    expm1 = "expm1", _elementary("expm1", ["g * (out + 1)"], triton="gw_expm1({x})", sampled=(-8.0, 0.0))
+    log = "log", _elementary("log", ["g * (1 / x)"], triton="tl.log({x})", sampled=(1.0, 9.0), finite=False)
+    log1p = "log1p", _elementary("log1p", ["g * (1 / (x + 1))"], triton="gw_log1p({x})", sampled=(1.0, 9.0),
+                                 finite=False)  # fmt: skip
+    sqrt = "sqrt", _root("sqrt", "g * (0.5 / out)", "gw_sqrt({x})", "tl.sqrt({x})", "tl.sqrt_rn({x})")
+    rsqrt = "rsqrt", _root(
+        "rsqrt", "g * (out * -0.5 * out * out)", "({one} / gw_sqrt({x}))",
+        "(1.0 / tl.sqrt({x}))", "tl.div_rn(1.0, tl.sqrt_rn({x}))",
+    )  # fmt: skip
+    reciprocal = "reciprocal", _root(
+        "reciprocal", "g * -(out * out)", "({one} / {(x)})", "(1.0 / {x})", "tl.div_rn(1.0, {x})",
+    )  # fmt: skip
+    sign = "sign", _stepped(
+        "sign", "", triton="gw_sign({x})", takes="all", integers=("gw_sign{<type>}({x})", "gw_sign({x})"),
+        also=["sgn.default"],
+    )  # fmt: skip
+    floor = "floor", _stepped("floor", "", triton="tl.floor({x})", integers=("{x}", "{x}"))
+    ceil = "ceil", _stepped("ceil", "", triton="tl.ceil({x})", integers=("{x}", "{x}"))
+    logical_not = "logical_not", _logical("logical_not", "(!{x?})", "gw_not({x?})", "({x} == 0)", arity=1)
+    isnan = "isnan", Operator(
+        takes="all", gives_bool=True, aten=("isnan.default",),
+        cpp=Spelling("({x} != {x})", "false", "false"), lanes=_alike("({x} != {x})"),
+        triton=Spelling("({x} != {x})", "tl.full([], 0, tl.int1)", "tl.full([], 0, tl.int1)"),
+    )  # fmt: skip
+    add = "add", _sum("+", "gw_sum({x}, {y})", sign=1, truths=True)
+    sub = "sub", _sum("-", "gw_difference({x}, {y})", sign=-1)
+    maximum = "maximum", _extreme("maximum", "max", reached=">=", symbol="|")
+    minimum = "minimum", _extreme("minimum", "min", reached="<=", symbol="&")
+    mul = "mul", Operator(
+        arity=2, takes="all", on_bool="logical_and", linear=(0, 1), neutral=1.0, commutative=True,
+        derivative=("g * y", "g * x"), aten=("mul.Tensor", "mul.Scalar"), sampled=ANY,
+        cpp=Spelling("({x} * {y})", "({type})(({unsigned}){(x)} * ({unsigned}){(y)})", "({x} & {y})"),
+        lanes=Spelling(integers="gw_product_of({x}, {y})", truths="gw_and({x}, {y})"),
+        triton=Spelling("({x} * {y})", "({x} * {y})", "({x} & {y})"),
+    )  # fmt: skip
+    div = "div", Operator(
+        arity=2, cost=DEAR, linear=(0,), neutral=1.0, finite=False, derivative=("g / y", "-g * (out / y)"),
+        aten=("div.Tensor", "div.Scalar", "true_divide.Tensor"), sampled=ANY,
+        cpp=Spelling("({x} / {y})"), triton=Spelling("({x} / {y})", f32="tl.div_rn({x}, {y})"),
+    )  # fmt: skip
+    pow = "pow", Operator(
+        arity=2, cost=DEAR, takes="numbers", kernels="floats", finite=False,
+        derivative=("g * y * pow(x, y - 1)", "g * out * log(x)"), aten=("pow.Tensor_Tensor", "pow.Scalar"),
+        cpp=Spelling("gw_pow({x}, {y})", header="elementary"), triton=Spelling("gw_pow({x}, {y})"),
+    )  # fmt: skip
+    atan2 = "atan2", _elementary("atan2", ["g / (x * x + y * y) * y", "-(g / (x * x + y * y) * x)"], arity=2)
+    lt = "lt", _comparison("lt", "<", "gw_and(gw_not({x}), {y})")
+    le = "le", _comparison("le", "<=", "gw_or(gw_not({x}), {y})")
+    gt = "gt", _comparison("gt", ">", "gw_and({x}, gw_not({y}))")
+    ge = "ge", _comparison("ge", ">=", "gw_or({x}, gw_not({y}))")
+    eq = "eq", _comparison("eq", "==", "gw_not(gw_differ({x}, {y}))")
+    ne = "ne", _comparison("ne", "!=", "gw_differ({x}, {y})")
+    logical_and = "logical_and", _logical("logical_and", "({x?} & {y?})", "gw_and({x?}, {y?})", "({x?} & {y?})")
+    logical_or = "logical_or", _logical("logical_or", "({x?} | {y?})", "gw_or({x?}, {y?})", "({x?} | {y?})")
+    where = "where", Operator(
+        arity=3, condition=True, takes="all", exact=True, derivative=("", "where(x, g, 0)", "where(x, 0, g)"),
+        aten=("where.self",), cpp=_alike("gw_select<{type}>({x}, {y}, {z})", "pointwise"),
+        triton=_alike("tl.where({x}, {y}, {z})"),
+    )  # fmt: skip
