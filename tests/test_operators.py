@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from graphweave.codegen.triton import print_kernel
 from graphweave.core.formulas import evaluate
 from graphweave.core.operators import ANY, DEAR, MODEST, Op, Operator, Spelling
+from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Space
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.builder import Builder
@@ -160,7 +161,7 @@ def summed(op: Op, dtype: DType) -> Program:
     x = build.add(Input("x", Type(nodes, (33,), dtype)))
     src, dst = (build.add(MapOf(build.add(Input(n, Type(edges, (), DType.i64))), nodes)) for n in ("src", "dst"))
     out = build.add(Push(build.add(Pointwise(op, (build.add(Pull(x, src)),))), dst, Fold.sum))
-    return build.program([out], [(nodes, "s0"), (edges, "s1")])
+    return build.program([out], [(nodes, Symbol("s0")), (edges, Symbol("s1"))])
 
 
 def test_a_row_is_a_new_operator(softsign: Op) -> None:

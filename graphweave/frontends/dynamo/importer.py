@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -137,7 +136,7 @@ class _Importer:
             self.cx.loc = location(node)
             if node.op == "output":
                 outputs = self._outputs(node)
-            elif self.same_as[node] is node and not _is_truism(node):
+            elif self.same_as[node] is node:
                 ref = self._leaf(node) if node.op != "call_function" else self._call(node)
                 self._keep(node, ref)
         return self._finish(outputs)
@@ -434,16 +433,6 @@ def _impure(node: fx.Node) -> bool:
     if not isinstance(op, torch._ops.OpOverload):
         return False
     return op._schema.is_mutable or torch.Tag.nondeterministic_seeded in op.tags
-
-
-def _is_truism(node: fx.Node) -> bool:
-    """An assertion that a number of rows is not negative, which PyTorch makes of each that data decides."""
-    if node.target is not aten._assert_scalar.default:
-        return False
-    match node.args[0]:
-        case fx.Node(target=operator.ge, args=(fx.Node(target=aten.sym_size.int), 0)):
-            return True
-    return False
 
 
 def _flat(arg: Any) -> Iterable[Any]:
