@@ -60,5 +60,5 @@ class DividedRows:
             function(given, sizes, uniform_chunks(rows, Work(CHUNK_WORK)), num_threads())
             for b in kernel.buffers:
                 if b.fold is not None:
-                    FOLDS[b.fold](totals[b.name], mine[b.name], out=totals[b.name])
+                    totals[b.name].copy_(FOLDS[b.fold](totals[b.name], mine[b.name]))
         bump("divided_launches")
