@@ -62,7 +62,7 @@ class Settings:
 
     unseen_edits: bool = True
     """GRAPHWEAVE_UNSEEN_EDITS: 0 looks no longer for edits of index tensors that PyTorch does not see (through NumPy,
-    `.data`, dlpack), at a microsecond for each index and call (docs/design.md, "Run time")."""
+    `.data`, dlpack), at a microsecond for each index and call (docs/design/running.md, "Caches and edits")."""
 
     progress: bool = True
     """GRAPHWEAVE_PROGRESS: 0 writes no line on the terminal while a compilation takes long."""

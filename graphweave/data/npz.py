@@ -1,4 +1,4 @@
-"""Graphs from `.npz` files (docs/design.md, "Data files")."""
+"""Graphs from `.npz` files (docs/data.md)."""
 
 from __future__ import annotations
 

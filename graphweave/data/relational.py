@@ -1,4 +1,4 @@
-"""Relational graphs from `.npz` files: knowledge graphs, RDF, typed graphs (docs/design.md, "Data files")."""
+"""Relational graphs from `.npz` files: knowledge graphs, RDF, typed graphs (docs/data.md)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-
+"""The two intermediate representations, `message` and `loop`: nodes, text, parser, verifier, slow interpreter."""

@@ -1,4 +1,4 @@
-"""Message IR: one algebra of spaces, maps, pull and push (docs/design.md, section 1).
+"""Message IR: one algebra of spaces, maps, pull and push (docs/design.md, "What it computes with").
 
 A program is a list of nodes in which each node names its operands by position (`Ref`), so equal nodes are equal
 values, CSE is a dictionary, and text, hashing and comparison are linear. Types follow from nodes (`infer.py`).

@@ -1,0 +1,193 @@
+"""Tables and excerpts in the documents, made from the code: `python -m docs.made` writes them between their marks.
+
+A mark is `<!-- made: NAME -->`, or `<!-- made: NAME | FIRST | LAST -->` for the lines of one of the worked example's
+texts (`docs/design/example.py`) from the first that begins with FIRST to the next that begins with LAST. What is made
+stands between it and `<!-- end -->`. `tests/test_design_book.py` checks that every document is as this writes it.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import pkgutil
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from pathlib import Path
+
+from docs.design import example
+from graphweave.compiler.pipeline import PIPELINE, Facts
+from graphweave.core.operators import Op
+from graphweave.passes import rules as package
+from graphweave.passes import simplify
+from graphweave.passes.rules import compact
+from graphweave.passes.rules.rule import Rule
+from tests.test_layers import MAY_IMPORT, PACKAGE
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
+_MARK = re.compile(r"(<!-- made: ([^|]*?)(?: \| (.*?) \| (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+_LANGUAGES = {"layer": "python", "cpp": "cpp"}
+
+START = {
+    "analysis": "flow.py",
+    "cli": "train.py",
+    "codegen": "cpp/kernel.py",
+    "compiler": "build.py",
+    "core": "operators.py",
+    "data": "npz.py",
+    "frontends": "dynamo/compile.py",
+    "graph": "graph.py",
+    "ir": "message/GRAMMAR.md",
+    "loops": "scope.py",
+    "lower": "region.py",
+    "nn": "gat_conv.py",
+    "passes": "rewrite.py",
+    "runtime": "launch.py",
+    "schedule": "regions.py",
+    "tensorlike": "answers.py",
+    "testing": "graphs.py",
+    "udf": "mailbox.py",
+}
+"""Room -> the file to read first, where that is not `__init__.py`."""
+
+
+def rooms() -> Iterator[str]:
+    """The rooms of the package, what each holds by its docstring, and what it may import by `tests/test_layers.py`."""
+    yield from ("| room | what it holds | may import |", "|---|---|---|")
+    for room, path in _rooms():
+        may = ", ".join(sorted(other or "the package itself" for other in MAY_IMPORT[room])) or "nothing"
+        yield f"| `{_shown(path)}` | {_about(path)} | {may} |"
+
+
+def reading() -> Iterator[str]:
+    """The rooms, and the file of each that a reader begins with."""
+    yield from ("| room | what it holds | start reading at |", "|---|---|---|")
+    for room, path in _rooms():
+        first = path / START.get(room, "__init__.py") if path.is_dir() else path
+        assert first.is_file(), f"{first} is gone: name another file in START of docs/made.py"
+        yield f"| `{_shown(path)}` | {_about(path)} | `{first.relative_to(PACKAGE)}` |"
+
+
+def _rooms() -> Iterator[tuple[str, Path]]:
+    """The rooms that exist, each a folder or a file."""
+    for room in filter(None, MAY_IMPORT):
+        paths = PACKAGE / room, PACKAGE / f"{room}.py"
+        yield from ((room, path) for path in paths if path.exists())
+
+
+def _shown(path: Path) -> str:
+    return f"{path.relative_to(PACKAGE)}{'/' * path.is_dir()}"
+
+
+def _about(path: Path) -> str:
+    return _first_line(path / "__init__.py" if path.is_dir() else path)
+
+
+def markers() -> Iterator[str]:
+    """The markers of tests, by `pyproject.toml`."""
+    listed = re.search(r"^markers = \[\n(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None, "pyproject.toml has no list of markers"
+    yield from ("| marker | tests |", "|---|---|")
+    for name, about in re.findall(r'^ *"(\w+): (.*)",$', listed[1], re.MULTILINE):
+        yield f"| `{name}` | {about} |"
+
+
+def triton_tests() -> Iterator[str]:
+    """The test files that `make test-triton` runs, by the Makefile."""
+    listed = re.search(r"^NUMERICS := .*?\.py,(.*?)\)\)$", (ROOT / "Makefile").read_text(), re.MULTILINE | re.DOTALL)
+    assert listed is not None, "the Makefile has no list NUMERICS"
+    yield from ("| file | what it tests |", "|---|---|")
+    for name in listed[1].replace("\\", " ").split():
+        yield f"| `tests/test_{name}.py` | {_first_line(ROOT / f'tests/test_{name}.py')} |"
+
+
+def operators() -> Iterator[str]:
+    """The rows of `core/operators.py`."""
+    yield from (
+        "| operator | operands | types in kernels | cost | derivative | ATen calls |",
+        "|---|---|---|---|---|---|",
+    )
+    for op in Op:
+        facts = op.facts
+        slopes = ", ".join(f"`{d}`" if d else "none" for d in facts.derivative or ("",))
+        calls = ", ".join(f"`{name}`" for name in facts.aten) or f"none: `{facts.formula}`"
+        yield f"| `{op.value}` | {facts.arity} | {facts.in_kernels} | {facts.cost} | {slopes} | {calls} |"
+
+
+def rules() -> Iterator[str]:
+    """Every rewrite rule of `passes/rules/`, and whether it is applied always or by cost."""
+    yield from ("| rule | before | after | applied |", "|---|---|---|---|")
+    found = {rule.name: rule for rule in (*simplify.ALWAYS, compact.compact(0, 0))}
+    for module in pkgutil.iter_modules(package.__path__):
+        for value in vars(importlib.import_module(f"{package.__name__}.{module.name}")).values():
+            group = value if isinstance(value, tuple) else (value,)
+            found |= {rule.name: rule for rule in group if isinstance(rule, Rule)}
+    for rule in found.values():
+        when = "always" if rule in simplify.ALWAYS else "by cost"
+        yield f"| `{rule.name}` | `{rule.before}` | `{rule.after}` | {when} |"
+
+
+def passes() -> Iterator[str]:
+    """The passes of the pipeline, in order, each with the first line of its file."""
+    for number, make in enumerate(PIPELINE, 1):
+        made = make(Facts(), ())
+        path = ROOT / f"{type(made).__module__.replace('.', '/')}.py"
+        yield f"{number}. `{made.name}`: {_first_line(path)}"
+
+
+TABLES: dict[str, Callable[[], Iterable[str]]] = {
+    "rooms": rooms,
+    "reading": reading,
+    "markers": markers,
+    "triton tests": triton_tests,
+    "operators": operators,
+    "rules": rules,
+    "passes": passes,
+}
+
+
+@cache
+def _texts() -> dict[str, str]:
+    return example.texts()
+
+
+def excerpt(name: str, first: str | None, last: str | None) -> str:
+    """The lines of an example's text between two, both included, without the indentation that all have."""
+    lines = _texts()[name].strip("\n").splitlines()
+    begins = next((i for i, line in enumerate(lines) if line.strip().startswith(first or "")), None)
+    assert begins is not None, f"{name} has no line that begins with {first!r}"
+    ends = len(lines) - 1
+    if last is not None:
+        found = [i for i, line in enumerate(lines) if i >= begins and line.strip().startswith(last)]
+        assert found, f"{name} has no line that begins with {last!r} behind {first!r}"
+        ends = found[0]
+    chosen = lines[begins : ends + 1]
+    margin = min(len(line) - len(line.lstrip()) for line in chosen if line)
+    language = _LANGUAGES.get(name.rpartition(".")[2], "text")
+    return "\n".join([f"```{language}", *(line[margin:] for line in chosen), "```"])
+
+
+def _first_line(path: Path) -> str:
+    """The first sentence or line of a file's docstring."""
+    text = ast.get_docstring(ast.parse(path.read_text())) or ""
+    return text.split("\n")[0].replace("|", "\\|")
+
+
+def written(page: str) -> str:
+    """`page` with everything made anew."""
+
+    def fill(match: re.Match[str]) -> str:
+        begin, name, first, last, end = match.groups()
+        text = "\n".join(TABLES[name]()) if name in TABLES else excerpt(name, first, last)
+        return f"{begin}{text}\n{end}"
+
+    return _MARK.sub(fill, page)
+
+
+if __name__ == "__main__":
+    for path in PAGES:
+        before = path.read_text(encoding="utf-8")
+        if (after := written(before)) != before:
+            path.write_text(after, encoding="utf-8")
+            print(f"wrote {path.relative_to(ROOT)}")
