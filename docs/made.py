@@ -27,7 +27,7 @@ from tests.test_layers import MAY_IMPORT, PACKAGE
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 _MARK = re.compile(r"(<!-- made: ([^|]*?)(?: \| (.*?) \| (.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
-_LANGUAGES = {"layer": "python", "cpp": "cpp"}
+_LANGUAGES = {"layer": "python", "relations": "python", "cpp": "cpp"}
 
 START = {
     "analysis": "flow.py",

@@ -38,6 +38,13 @@ def gat(x: Tensor, src: Tensor, dst: Tensor, weight: Tensor, attention: Tensor) 
     return torch.zeros_like(z).index_add(0, dst, a[:, None] * z[src])
 
 
+def two_relations(
+    x: Tensor, first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor],
+    w1: Tensor, a1: Tensor, w2: Tensor, a2: Tensor,
+) -> Tensor:  # fmt: skip
+    return gat(x, *first, w1, a1) + gat(x, *second, w2, a2)
+
+
 def texts() -> dict[str, str]:
     """Each stage's text by name: `layer`, `aten`, `imported`, ...; kernels by half and number, `forward.0.loop`."""
     nodes, edges = 1000, 8000
@@ -71,6 +78,9 @@ def texts() -> dict[str, str]:
         found |= _plan_texts(half, plan)
         if plan.prelude is not None:
             found |= _plan_texts(f"{half}.prelude", plan.prelude)
+    weights = [t.detach().clone() for t in (weight, attention, weight, attention)]
+    merged = gw.explain(two_relations, x, (src, dst), (dst.clone(), src.clone()), *weights)
+    found |= {"merged": merged.rewrites[0].after, "relations": inspect.getsource(two_relations)}
     again = make_plan("forward", plans[0].program, options_for("triton"), {})
     found["forward.triton"] = next(triton.print_kernel(k.lowered.kernel) for k in again.kernels.values())
     return {name: _tidy(name, text) for name, text in found.items()}
