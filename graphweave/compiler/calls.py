@@ -20,7 +20,7 @@ from graphweave.schedule.options import Options
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeCall:
     """`run(*rows, *values)`: the value of one node. `rows` count `spaces`; `values` are those of its operands, as
     `call_operands` lists them, each once."""
 
@@ -28,7 +28,7 @@ class Call:
     run: Callable[..., Any]
 
 
-def call_step(program: Program, ref: Ref, options: Options | None = None) -> Call:
+def call_step(program: Program, ref: Ref, options: Options | None = None) -> NodeCall:
     """The call of one node: of a product of ours, or of PyTorch."""
     options = options or Options()
     names = tuple(dict.fromkeys(call_operands(program, ref)))
@@ -38,7 +38,7 @@ def call_step(program: Program, ref: Ref, options: Options | None = None) -> Cal
     else:
         spaces = _ends_of_maps(program, ref)
         run = _with_counts(spaces, product)
-    return Call(spaces, with_named_indices(program, ref, spaces, names, run))
+    return NodeCall(spaces, with_named_indices(program, ref, spaces, names, run))
 
 
 def _with_counts(spaces: Sequence[Space], product: Callable[..., Any]) -> Callable[..., Any]:
