@@ -1,4 +1,4 @@
-"""Which cases run by default: of a test with many, each that takes long is left to the slow tests, but for the quickest.
+"""Which cases run by default: of a test with many, each that takes long is a slow test, but for the quickest.
 
 `slow_cases.txt` lists the cases that are left out, by measurement. After tests have been added, or have grown:
 
