@@ -19,7 +19,7 @@ from graphweave.core.types import UNIT
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
 from graphweave.ir.message.show import operation
-from graphweave.schedule.options import Options
+from graphweave.lower.options import Options
 
 
 @dataclass(slots=True)

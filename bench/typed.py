@@ -23,7 +23,7 @@ from bench.check import relative_error
 from bench.common import arguments, gemm_rate, interleaved, ratio_table, save, seconds_of, triad_bandwidth
 from graphweave.compiler.build import build_inference
 from graphweave.ir.message.nodes import Input
-from graphweave.schedule.options import options_for
+from graphweave.lower.options import options_for
 from graphweave.testing.typed_programs import GRAM, PRODUCT, pushed_program, typed_program
 
 TOLERANCE = 1e-4

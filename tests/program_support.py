@@ -15,8 +15,8 @@ from graphweave.compiler.glossary import Glossary
 from graphweave.core.settings import settings
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
-from graphweave.schedule.options import Options, Target, options_for
-from graphweave.schedule.regions import TALL, Call
+from graphweave.lower.options import Options, Target, options_for
+from graphweave.lower.schedule import TALL, Call
 from graphweave.testing.compare import assert_all_close
 from graphweave.testing.graphs import MAX_ROWS, Edges, zoo
 from graphweave.testing.programs import inputs

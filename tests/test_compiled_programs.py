@@ -13,7 +13,7 @@ from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.schedule.options import Options
+from graphweave.lower.options import Options
 from graphweave.testing.graphs import Edges
 from graphweave.testing.many_maps import many_maps_inputs, many_maps_program
 from graphweave.testing.programs import inputs, random_program

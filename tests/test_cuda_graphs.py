@@ -21,10 +21,10 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import NumbersOfSegments, RowsOfSegments
+from graphweave.lower.options import Options
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.memo import Memo
-from graphweave.schedule.options import Options
 from tests.cuda_graph_support import StandIn
 from tests.support import features, random_graph
 

@@ -22,9 +22,9 @@ from graphweave.core.types import DType
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Type
 from graphweave.ir.message.parse import parse
+from graphweave.lower.options import Options
+from graphweave.lower.schedule import Call, Region
 from graphweave.passes.partition import split
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Call, Region
 from graphweave.testing import programs as moves
 from graphweave.testing.programs import E, Growing, V, inputs
 from tests.program_support import assert_computes, compiled

@@ -13,9 +13,9 @@ from graphweave.ir.message.nodes import MatMul, Program, Ref
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
+from graphweave.lower.schedule import Region, schedule
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import POLICIES, Recompute
-from graphweave.schedule.regions import Region, schedule
 from graphweave.testing.graphs import Edges
 from graphweave.testing.programs import draw_inputs
 from tests.program_support import assert_computes, compiled

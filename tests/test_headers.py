@@ -19,9 +19,9 @@ from graphweave.compiler.dump import dump_plan
 from graphweave.compiler.plan import make_plan
 from graphweave.core.settings import override
 from graphweave.core.types import DType, Fold
+from graphweave.lower.options import Target, options_for
 from graphweave.runtime import headers, kernel_cache, sources, toolchain
 from graphweave.runtime.toolchain import Toolchain
-from graphweave.schedule.options import Target, options_for
 from graphweave.testing.examples import moving
 from tests.sanitizer_support import NATIVE
 

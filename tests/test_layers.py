@@ -12,7 +12,7 @@ PACKAGE = Path(__file__).parent.parent / "graphweave"
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 _FACTS = {"core", "ir", "analysis"}
-_STAGES = _FACTS | {"passes", "schedule", "lower", "codegen", "runtime"}
+_STAGES = _FACTS | {"passes", "lower", "codegen", "runtime"}
 _MODEL_SIDE = {"core", "graph", "udf", "function"}
 
 MAY_IMPORT: dict[str, set[str]] = {
@@ -20,8 +20,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "ir": {"core"},
     "analysis": {"core", "ir"},
     "passes": _FACTS,
-    "schedule": _FACTS,
-    "lower": _FACTS | {"passes", "schedule"},
+    "lower": _FACTS | {"passes"},
     "codegen": {"core", "ir.loop"},
     "runtime": {"core"},
     "compiler": _STAGES,

@@ -22,10 +22,10 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, MapOf, Program, Push, Ref, Type
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.lower.region import Lowered, lower
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
+from graphweave.lower.schedule import Region
 from graphweave.testing.compare import assert_close
 from graphweave.testing.graphs import Edges
 from graphweave.testing.programs import inputs, random_program

@@ -23,7 +23,7 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.schedule.options import Options
+from graphweave.lower.options import Options
 from graphweave.testing.graphs import Edges
 from graphweave.testing.programs import inputs
 from tests.program_support import ZOO, assert_computes, compiled, in_order, large

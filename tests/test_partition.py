@@ -36,9 +36,9 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
+from graphweave.lower.options import Options
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import Recompute
-from graphweave.schedule.options import Options
 from graphweave.testing.compare import assert_all_close
 from graphweave.testing.graphs import MAX_ROWS, Edges
 from graphweave.testing.programs import inputs, random_program

@@ -28,7 +28,7 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.ir.philox import philox, uniform
-from graphweave.schedule.options import Options
+from graphweave.lower.options import Options
 from graphweave.testing.graphs import zoo
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

@@ -14,9 +14,9 @@ from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import TileArray, TileGram, TileMatMul, TileRows
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.parse import parse
+from graphweave.lower.options import Options, options_for
 from graphweave.lower.region import lower
-from graphweave.schedule.options import Options, options_for
-from graphweave.schedule.regions import TALL, Call, Region, schedule
+from graphweave.lower.schedule import TALL, Call, Region, schedule
 from graphweave.testing.graphs import Edges
 from tests.program_support import assert_computes, compiled, large
 from tests.support import assert_matches, awkward_graphs, by_default, features

@@ -16,10 +16,10 @@ from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
+from graphweave.lower.kernel_products import with_calls
+from graphweave.lower.options import Target, options_for
+from graphweave.lower.schedule import Call, Region, Schedule, demand, schedule
 from graphweave.passes.recompute import recomputed
-from graphweave.schedule.options import Target, options_for
-from graphweave.schedule.products import with_calls
-from graphweave.schedule.regions import Call, Region, Schedule, demand, schedule
 from graphweave.testing.many_maps import many_maps_program
 from graphweave.testing.programs import random_program
 

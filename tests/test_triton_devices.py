@@ -16,9 +16,9 @@ from graphweave.compiler.build import build_inference
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.importer import import_graph
 from graphweave.frontends.dynamo.targets import options_of
+from graphweave.lower.options import Options
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import Launch, TritonKernel
-from graphweave.schedule.options import Options
 from tests.triton_support import needs_triton
 
 

@@ -18,8 +18,8 @@ from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
+from graphweave.lower.options import options_for
 from graphweave.runtime.triton_kernel import Launch, load
-from graphweave.schedule.options import options_for
 from graphweave.testing.programs import random_program
 from tests.loop_support import (
     DEGREES,

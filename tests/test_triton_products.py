@@ -21,9 +21,9 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
+from graphweave.lower.options import options_for
+from graphweave.lower.schedule import Region
 from graphweave.runtime.triton_kernel import interpreted
-from graphweave.schedule.options import options_for
-from graphweave.schedule.regions import Region
 from graphweave.testing.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from tests.program_support import in_order
 from tests.test_triton_typed import TYPES

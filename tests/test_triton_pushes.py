@@ -20,9 +20,9 @@ from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.message.nodes import Input, Program
+from graphweave.lower.options import options_for
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import module
-from graphweave.schedule.options import options_for
 from graphweave.testing.typed_programs import pushed_program
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler

@@ -12,8 +12,8 @@ from graphweave.compiler.triton_aot import Variant, resources_of
 from graphweave.compiler.triton_launch import launches_of
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Program
+from graphweave.lower.options import options_for
 from graphweave.runtime.triton_aot import Resources, compile_text
-from graphweave.schedule.options import options_for
 from graphweave.testing.typed_programs import PRODUCT, computed_rows, typed_program
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler

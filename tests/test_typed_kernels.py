@@ -17,8 +17,8 @@ from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import TileGram, TileMatMul
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import MatMul
+from graphweave.lower.schedule import Region
 from graphweave.runtime.index import Index
-from graphweave.schedule.regions import Region
 from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
 from tests.program_support import compiled, in_order
 from tests.sanitizer_support import run_sanitized

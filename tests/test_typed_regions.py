@@ -21,10 +21,10 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.divide import divided
+from graphweave.lower.options import options_for
+from graphweave.lower.schedule import Region
 from graphweave.runtime import long_rows
 from graphweave.runtime.triton_kernel import interpreted
-from graphweave.schedule.options import options_for
-from graphweave.schedule.regions import Region
 from graphweave.testing.compare import assert_all_close
 from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
 from tests.program_support import in_order

@@ -21,12 +21,12 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Input, Program
 from graphweave.lower.fused_push import CSRS
+from graphweave.lower.options import options_for
 from graphweave.lower.parameters import Column, Perm, Table, Value
 from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index
 from graphweave.runtime.push_tables import column
 from graphweave.runtime.typed_pieces import typed_pieces
-from graphweave.schedule.options import options_for
 from graphweave.testing.typed_programs import pushed_program
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads

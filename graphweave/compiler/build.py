@@ -20,10 +20,10 @@ from graphweave.compiler.report import record
 from graphweave.core.log import logger
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
+from graphweave.lower.kernel_products import with_calls
+from graphweave.lower.options import Options
 from graphweave.passes.partition import Split, split
 from graphweave.passes.recompute import Recompute
-from graphweave.schedule.options import Options
-from graphweave.schedule.products import with_calls
 
 _log = logger(__name__)
 _serial = itertools.count()

@@ -12,7 +12,7 @@ from graphweave.core.types import Fold, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.interp import apply
 from graphweave.ir.message.nodes import MapOf, Node, Program, Push, Ref
-from graphweave.schedule.options import Options
+from graphweave.lower.options import Options
 
 
 def call_step(program: Program, ref: Ref, options: Options | None = None) -> Callable[..., Any]:

@@ -14,7 +14,7 @@ from graphweave.core.errors import VerifyError
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref, Type
-from graphweave.schedule.regions import Region
+from graphweave.lower.schedule import Region
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
 """Differences allowed, as parts of the largest element: sums run in another order, and eager mode rounds to half

@@ -31,12 +31,12 @@ from graphweave.compiler.plan import Plan
 from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
+from graphweave.lower.options import Options
 from graphweave.runtime.capturing import capturing
 from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
 from graphweave.runtime.memo import lent
 from graphweave.runtime.tracked import Versions, ordinary, place, versions_of
 from graphweave.runtime.triton_kernel import precision
-from graphweave.schedule.options import Options
 
 _log = logger(__name__)
 _lock = locks.reentrant_lock()

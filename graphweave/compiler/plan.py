@@ -19,13 +19,12 @@ from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
+from graphweave.lower.options import Options, Target
 from graphweave.lower.region import Lowered, lower
+from graphweave.lower.schedule import Region, Schedule, schedule
 from graphweave.passes.split_pairs import SplitPairs
-from graphweave.schedule.options import Options, Target
-from graphweave.schedule.regions import Region, Schedule, schedule
 
-_schedule_log, _lower_log = logger("graphweave.schedule"), logger("graphweave.lower")
-_codegen_log = logger("graphweave.codegen")
+_lower_log, _codegen_log = logger("graphweave.lower"), logger("graphweave.codegen")
 
 _PRINTERS: dict[Target, Callable[[Kernel], str]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
@@ -82,7 +81,7 @@ def _planned(
     order = schedule(program, (*kept, *checks), options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
-    _schedule_log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
+    _lower_log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
     kernels: dict[int, KernelPlan] = {}
     refused: dict[int, str] = {}
     for i, step in enumerate(order.steps):

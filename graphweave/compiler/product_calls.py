@@ -15,9 +15,9 @@ from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Ref
+from graphweave.lower.options import Options
 from graphweave.runtime import arena
 from graphweave.runtime.index import Index
-from graphweave.schedule.options import Options
 
 Step: TypeAlias = Callable[..., Any]
 """`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""

@@ -26,8 +26,8 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.parameters import value_name
+from graphweave.lower.schedule import Region
 from graphweave.passes.rewritten import Rewritten, Step
-from graphweave.schedule.regions import Region
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from graphweave.compiler.plan import KernelPlan
 from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.triton_push import TritonPushStep
 from graphweave.compiler.triton_step import TritonStep
-from graphweave.schedule.options import Target
+from graphweave.lower.options import Target
 
 _STEPS: dict[Target, type[RegionStep]] = {"cpp": CppStep, "triton": TritonStep}
 _PUSHES: dict[Target, type[RegionStep]] = {"cpp": CppPushStep, "triton": TritonPushStep}

@@ -1,6 +1,6 @@
 """Products whose matrix depends on the type of the row, and the gradients of their matrices, by the vendor's library.
 
-What no kernel of the target multiplies (`schedule/products.py`), and what a kernel could not be printed for, is one
+What no kernel of the target multiplies (`lower/kernel_products.py`), and what a kernel could not be printed for, is one
 product for each type that has rows. On a GPU the host has to know how many these are: it asks once for each graph.
 """
 

@@ -41,10 +41,10 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )  # fmt: skip
+from graphweave.lower.schedule import Region
 from graphweave.runtime.formats import narrowed
 from graphweave.runtime.memo import GivenOut, lent, memo
 from graphweave.runtime.unseen_edits import Watch
-from graphweave.schedule.regions import Region
 
 
 class Wrapper:

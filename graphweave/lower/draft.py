@@ -11,10 +11,10 @@ from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, Const, Program, Push, Ref, Reshape
 from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Parameters, value_name
+from graphweave.lower.schedule import Region
 from graphweave.lower.values import Scope, find, shape_of
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
 
 CSR = "csr"
 """What kernels call the rows of their region's map."""

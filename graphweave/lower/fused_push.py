@@ -52,10 +52,10 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Pointwise, Program, Push, Ref
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.edges import EdgeLoop
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Table
+from graphweave.lower.schedule import Region
 from graphweave.passes.products import shaped
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
 
 NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS = "num_blocks", "num_groups", "num_pairs"
 

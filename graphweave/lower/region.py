@@ -10,13 +10,13 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.fused_push import fused_push, is_fused_push
 from graphweave.lower.online import passes_of
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Binding
 from graphweave.lower.row_tiles import RowTiles
 from graphweave.lower.rows import Rows
+from graphweave.lower.schedule import Region
 from graphweave.lower.values import NeedsLocal
 from graphweave.lower.widen import widened
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@
       rows of t { y[v, c] = relu(add(h[v, c], b[c])) }
       gram g = x, h of t
 
-Edges come before all products of a row (`schedule/grouping.py`). What follows are stages: the members that need equally
+Edges come before all products of a row (`lower/grouping.py`). What follows are stages: the members that need equally
 many products, one after the other, are computed in one loop. A value that a product or a later stage reads is copied
 to an array of the tile; what lies in memory with a row for each of the kernel's is multiplied where it lies.
 """

@@ -44,10 +44,10 @@ from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import begin_early, options_of
 from graphweave.ir.message.nodes import Aten, Input, MapType
+from graphweave.lower.options import Options
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
 from graphweave.passes.rewritten import Rewritten
-from graphweave.schedule.options import Options
 
 _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
 _warned: set[str] = set()

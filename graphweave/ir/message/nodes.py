@@ -247,7 +247,7 @@ class MatMul:
     from all three. Without `map`, m is the map to unit, of which there is one only: all rows share
     `w: unit x [B, K, J]`. No row has a copy of its matrix. With a map to types it is Hector's typed linear (2.3).
     `called` changes no value: the schedule chooses that the vendor's library multiplies, between kernels
-    (`schedule/products.py`).
+    (`lower/kernel_products.py`).
     """
 
     x: Ref

@@ -29,8 +29,8 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, MatMul, Program, Push, Ref, Reshape, Type
-from graphweave.schedule.options import Options
-from graphweave.schedule.products import apart
+from graphweave.lower.kernel_products import apart
+from graphweave.lower.options import Options
 
 _GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
 _WIDE_BYTES = 64  # a row's, from which it deserves a kernel of its own

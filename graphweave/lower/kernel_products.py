@@ -9,7 +9,7 @@ from graphweave.analysis.cones import type_of
 from graphweave.analysis.typed import below, blocks_of, gathered, is_walked
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Ref
-from graphweave.schedule.options import Options
+from graphweave.lower.options import Options
 
 
 def with_calls(program: Program, options: Options) -> Program:

@@ -31,9 +31,9 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.schedule.grouping import Group, group
-from graphweave.schedule.options import Options
-from graphweave.schedule.products import stored_operands
+from graphweave.lower.grouping import Group, group
+from graphweave.lower.kernel_products import stored_operands
+from graphweave.lower.options import Options
 
 TALL = 16_384
 """Rows from which a product on its own is worth a kernel."""
