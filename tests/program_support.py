@@ -17,9 +17,9 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
 from graphweave.lower.options import Options, Target, options_for
 from graphweave.lower.schedule import TALL, Call
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.graphs import MAX_ROWS, Edges, zoo
-from graphweave.testing.programs import inputs
+from tests.programs.compare import assert_all_close
+from tests.programs.graphs import MAX_ROWS, Edges, zoo
+from tests.programs.random_programs import inputs
 
 InputsOf: TypeAlias = Callable[[Program, Edges, int], dict[str, Tensor]]
 

@@ -25,9 +25,9 @@ from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options
 from graphweave.lower.schedule import Call, Region
 from graphweave.passes.partition import split
-from graphweave.testing import programs as moves
-from graphweave.testing.programs import E, Growing, V, inputs
 from tests.program_support import assert_computes, compiled
+from tests.programs import random_programs as moves
+from tests.programs.random_programs import E, Growing, V, inputs
 from tests.support import (
     AWKWARD,
     SEVERAL,

@@ -16,9 +16,9 @@ from graphweave.ir.message.verify import verify
 from graphweave.lower.schedule import Region, schedule
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import POLICIES, Recompute
-from graphweave.testing.graphs import Edges
-from graphweave.testing.programs import draw_inputs
 from tests.program_support import assert_computes, compiled
+from tests.programs.graphs import Edges
+from tests.programs.random_programs import draw_inputs
 
 V, R, E = Space("V"), Space("R"), Space("E")
 HEAD = """

@@ -22,7 +22,7 @@ from graphweave.core.types import DType, Fold
 from graphweave.lower.options import Target, options_for
 from graphweave.runtime import headers, kernel_cache, sources, toolchain
 from graphweave.runtime.toolchain import Toolchain
-from graphweave.testing.examples import moving
+from tests.programs.examples import moving
 from tests.sanitizer_support import NATIVE
 
 SMALL = '#include <graphweave/base.h>\nextern "C" int answer() { return 42; }\n'

@@ -48,7 +48,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import pairs_in
 from graphweave.passes.rules.compact import compact
-from graphweave.testing.graphs import zoo
+from tests.programs.graphs import zoo
 
 V, W, E, F, P, U = (Space(name) for name in ("V", "W", "E", "F", "P", "U"))
 index, wide = Type(E, (), DType.i64), Type(E, (3,), DType.f32)

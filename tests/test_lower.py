@@ -26,9 +26,9 @@ from graphweave.lower.options import Options
 from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.lower.region import Lowered, lower
 from graphweave.lower.schedule import Region
-from graphweave.testing.compare import assert_close
-from graphweave.testing.graphs import Edges
-from graphweave.testing.programs import inputs, random_program
+from tests.programs.compare import assert_close
+from tests.programs.graphs import Edges
+from tests.programs.random_programs import inputs, random_program
 
 OPTIONS = (Options(), Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1))
 TINY = (

@@ -46,7 +46,7 @@ from graphweave.ir.message.nodes import (
 from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.testing.examples import SPACES, E, V, W, gat, one_node
+from tests.programs.examples import SPACES, E, V, W, gat, one_node
 
 f32, f64, i64, i32, boolean = DType.f32, DType.f64, DType.i64, DType.i32, DType.bool
 

@@ -24,9 +24,9 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options
-from graphweave.testing.graphs import Edges
-from graphweave.testing.programs import inputs
 from tests.program_support import ZOO, assert_computes, compiled, in_order, large
+from tests.programs.graphs import Edges
+from tests.programs.random_programs import inputs
 from tests.support import AWKWARD, Graph, assert_matches, by_default, features, several_or_all
 from tests.test_lower import TINY, check_kernel
 

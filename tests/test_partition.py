@@ -39,10 +39,10 @@ from graphweave.ir.message.verify import verify
 from graphweave.lower.options import Options
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import Recompute
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.graphs import MAX_ROWS, Edges
-from graphweave.testing.programs import inputs, random_program
 from tests.program_support import ZOO, same
+from tests.programs.compare import assert_all_close
+from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.random_programs import inputs, random_program
 
 
 @dataclass(frozen=True)

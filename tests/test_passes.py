@@ -17,8 +17,8 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.sink_reshape import SinkReshape
-from graphweave.testing.graphs import zoo
-from graphweave.testing.programs import inputs, random_program
+from tests.programs.graphs import zoo
+from tests.programs.random_programs import inputs, random_program
 
 HEADS = """
 space V = s0

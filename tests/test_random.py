@@ -29,7 +29,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.ir.philox import philox, uniform
 from graphweave.lower.options import Options
-from graphweave.testing.graphs import zoo
+from tests.programs.graphs import zoo
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

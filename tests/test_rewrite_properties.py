@@ -16,12 +16,12 @@ from graphweave.ir.message.nodes import Aten, Input, Program
 from graphweave.ir.message.show import show
 from graphweave.passes.moves import linear, products_of_push, pushes
 from graphweave.passes.rewrite import depending
-from graphweave.testing.algebra import layer_inputs, random_layers
-from graphweave.testing.graphs import zoo
-from graphweave.testing.joint import joint
-from graphweave.testing.many_maps import many_maps_inputs, many_maps_program
-from graphweave.testing.programs import inputs, random_program
 from tests.program_support import InputsOf, assert_computes, compiled
+from tests.programs.algebra import layer_inputs, random_layers
+from tests.programs.graphs import zoo
+from tests.programs.joint import joint
+from tests.programs.many_maps import many_maps_inputs, many_maps_program
+from tests.programs.random_programs import inputs, random_program
 from tests.rewrite_support import RULES, assert_equal, assert_same, attention, every_site, rewritten, sites, with_scale
 
 _ROWS = {

@@ -17,8 +17,8 @@ from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options, options_for
 from graphweave.lower.region import lower
 from graphweave.lower.schedule import TALL, Call, Region, schedule
-from graphweave.testing.graphs import Edges
 from tests.program_support import assert_computes, compiled, large
+from tests.programs.graphs import Edges
 from tests.support import assert_matches, awkward_graphs, by_default, features
 
 V = Space("V")

@@ -20,8 +20,8 @@ from graphweave.lower.kernel_products import with_calls
 from graphweave.lower.options import Target, options_for
 from graphweave.lower.schedule import Call, Region, Schedule, demand, schedule
 from graphweave.passes.recompute import recomputed
-from graphweave.testing.many_maps import many_maps_program
-from graphweave.testing.programs import random_program
+from tests.programs.many_maps import many_maps_program
+from tests.programs.random_programs import random_program
 
 PROGRAMS = 300
 

@@ -20,7 +20,6 @@ from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
 from graphweave.lower.options import options_for
 from graphweave.runtime.triton_kernel import Launch, load
-from graphweave.testing.programs import random_program
 from tests.loop_support import (
     DEGREES,
     Case,
@@ -38,6 +37,7 @@ from tests.loop_support import (
     two_ends,
 )
 from tests.program_support import assert_computes, compiled
+from tests.programs.random_programs import random_program
 from tests.test_cpp_kernels import TORCH, all_operators, assert_same, extreme
 from tests.test_divide import by_pieces
 from tests.triton_support import by_triton, needs_interpreter

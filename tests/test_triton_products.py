@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton import programs_of_a_row
 from graphweave.compiler import region_step
 from graphweave.compiler.build import build_inference
@@ -24,7 +25,6 @@ from graphweave.ir.message.parse import parse
 from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 from graphweave.runtime.triton_kernel import interpreted
-from graphweave.testing.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from tests.program_support import in_order
 from tests.test_triton_typed import TYPES
 from tests.test_typed_kernels import DTYPES, close, draw, want_gram, want_product

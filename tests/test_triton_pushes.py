@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+from bench.typed_programs import pushed_program
 from graphweave.compiler import triton_folds, triton_push
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.executable import Executable
@@ -23,7 +24,6 @@ from graphweave.ir.message.nodes import Input, Program
 from graphweave.lower.options import options_for
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import module
-from graphweave.testing.typed_programs import pushed_program
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 from tests.test_triton_typed import NODES, TYPES, ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from bench.typed_programs import PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton.folds import FoldProgram, print_fold
 from graphweave.compiler import triton_folds
 from graphweave.compiler.build import build_inference
@@ -14,7 +15,6 @@ from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Program
 from graphweave.lower.options import options_for
 from graphweave.runtime.triton_aot import Resources, compile_text
-from graphweave.testing.typed_programs import PRODUCT, computed_rows, typed_program
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 

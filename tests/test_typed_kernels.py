@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.compiler import region_step, typed
 from graphweave.compiler.executable import Executable
 from graphweave.compiler.typed import TypedGram, TypedProduct
@@ -19,7 +20,6 @@ from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import MatMul
 from graphweave.lower.schedule import Region
 from graphweave.runtime.index import Index
-from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
 from tests.program_support import compiled, in_order
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads

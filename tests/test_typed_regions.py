@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.codegen.cpp import print_kernel
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.executable import Executable
@@ -25,9 +26,8 @@ from graphweave.lower.options import options_for
 from graphweave.lower.schedule import Region
 from graphweave.runtime import long_rows
 from graphweave.runtime.triton_kernel import interpreted
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
 from tests.program_support import in_order
+from tests.programs.compare import assert_all_close
 from tests.support import threads
 from tests.triton_support import needs_interpreter
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.typed_programs import pushed_program
 from graphweave.compiler.build import build_inference
 from graphweave.compiler.cpp_push import CppPushStep
 from graphweave.compiler.executable import Executable
@@ -27,7 +28,6 @@ from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index
 from graphweave.runtime.push_tables import column
 from graphweave.runtime.typed_pieces import typed_pieces
-from graphweave.testing.typed_programs import pushed_program
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
 from tests.test_typed_kernels import DTYPES, TYPES, close, draw, want_product

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 import graphweave
 from graphweave.core.settings import override
 from graphweave.frontends.dynamo import backend
-from graphweave.testing.graphs import zoo
 from graphweave.udf.run import reduce_messages, update_all
+from tests.programs.graphs import zoo
 from tests.support import by_default
 from tests.udf_support import Case, assert_same, case_of, frames_of, in_buckets, sends
 

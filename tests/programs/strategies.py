@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Program
-from graphweave.testing.graphs import Edges, zoo
-from graphweave.testing.programs import grow
+from tests.programs.graphs import Edges, zoo
+from tests.programs.random_programs import grow
 
 _T = TypeVar("_T")
 

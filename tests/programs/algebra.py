@@ -36,11 +36,11 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.testing.graphs import MAX_ROWS, Edges
-from graphweave.testing.joint import TANGENT, Joint, joint
-from graphweave.testing.layering import WIDTHS, G, Layering, M, R
-from graphweave.testing.programs import E, V, W, draw_inputs
-from graphweave.testing.typed_layers import KINDS, TYPED_MOVES
+from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.joint import TANGENT, Joint, joint
+from tests.programs.layering import WIDTHS, G, Layering, M, R
+from tests.programs.random_programs import E, V, W, draw_inputs
+from tests.programs.typed_layers import KINDS, TYPED_MOVES
 
 _GRAPHS = 3
 _HEADS = ((1, 4), (4, 1), (2, 3), (1, 1), (2, 2))

@@ -18,8 +18,8 @@ from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.infer import broadcast_shapes, common_space
 from graphweave.ir.message.nodes import Cast, Const, Input, MapOf, Pointwise, Program, Pull, Push, Ref, Type
-from graphweave.testing.graphs import MAX_ROWS, Edges
-from graphweave.testing.programs import MOVES, E, Growing, V, W, draw_inputs, fold_rows
+from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.random_programs import MOVES, E, Growing, V, W, draw_inputs, fold_rows
 
 G, R = Space("G"), Space("R")
 _GRAPHS, _RELATIONS = 3, 4

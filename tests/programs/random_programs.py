@@ -46,7 +46,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from graphweave.testing.graphs import MAX_ROWS, Edges
+from tests.programs.graphs import MAX_ROWS, Edges
 
 V, W, E = Space("V"), Space("W"), Space("E")
 _LARGE = 1000.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.nodes import Const, Input, MapOf, MatMul, Pull, Push, Reduce, Ref, Reshape, Type
-from graphweave.testing.programs import E, Growing, V, W
+from tests.programs.random_programs import E, Growing, V, W
 
 G, M, R = Space("G"), Space("M"), Space("R")
 WIDTHS = (1, 2, 4, 6)

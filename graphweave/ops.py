@@ -1,4 +1,4 @@
-"""Rows times the matrix of their type."""
+"""Products with a weight for each type, by DGL's names, in plain PyTorch that the compiler reads as one operation."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import range_error
+
+__all__ = ["gather_mm", "segment_mm"]
 
 
 def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:

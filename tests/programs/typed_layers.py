@@ -18,8 +18,8 @@ from graphweave.ir.message.nodes import (
     Reshape,
     Type,
 )
-from graphweave.testing.layering import WIDTHS, Layering, R
-from graphweave.testing.programs import E, V
+from tests.programs.layering import WIDTHS, Layering, R
+from tests.programs.random_programs import E, V
 
 _SPELLED = ((8, 8), (9, 8), (8, 9))
 """Matrices large enough for sums of products to be read as products."""
