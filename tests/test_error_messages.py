@@ -64,10 +64,8 @@ def _calls(path: Path) -> Iterator[tuple[int, str, ast.expr]]:
             continue
         name = ast.unparse(call.func).rpartition(".")[2]
         warns = name in ("warn", "warn_once") and not isinstance(node, ast.Raise)
-        if isinstance(node, ast.Raise) and name not in REASONS:
+        if (isinstance(node, ast.Raise) and name not in REASONS) or warns:
             yield node.lineno, name, call.args[0]
-        elif warns:
-            yield node.lineno, name, call.args[-1] if name == "warn_once" else call.args[0]
 
 
 def _sites() -> list[Site]:
@@ -133,7 +131,7 @@ def _line_of(text: str) -> int:
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch, fresh_compiler: None) -> Callable[[Callable[[], Any]], list[str]]:
     """The warnings that a call gives, those included that were given before."""
-    monkeypatch.setattr(backend, "_warned", set())
+    monkeypatch.setattr("graphweave.core.log._warned", set())
 
     def run(call: Callable[[], Any]) -> list[str]:
         with warnings.catch_warnings(record=True) as caught:

@@ -22,8 +22,8 @@ from graphweave.compiler.report import CaptureNote, collecting, record_capture, 
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
-from graphweave.core.lines import shown_path
-from graphweave.core.log import logger
+from graphweave.core.lines import shown_code
+from graphweave.core.log import logger, warn_once
 from graphweave.core.types import Space
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
@@ -50,7 +50,6 @@ from graphweave.passes.relational import Relational
 from graphweave.passes.rewritten import Rewritten
 
 _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
-_warned: set[str] = set()
 
 MODES = (None, "default", "reduce-overhead")
 """Of torch.compile's modes those that mean something here."""
@@ -156,10 +155,8 @@ def tell_not_traced(name: str, begins: str, error: BaseException) -> None:
 
 _compilations = DuringCompilation(
     graphweave,
-    after=lambda: tell_of_sparse_tensors(warn_once),
-    left=lambda code, error: leave_to_python(
-        function_name(code.co_name), f"{shown_path(code.co_filename)}:{code.co_firstlineno}", error
-    ),
+    after=tell_of_sparse_tensors,
+    left=lambda code, error: leave_to_python(function_name(code.co_name), shown_code(code), error),
 )
 
 
@@ -356,12 +353,6 @@ def _options(module: fx.GraphModule) -> Options | None:
     record_eager(f"{graph_place(module)}: {options}")
     warn_once(f"graphweave: {graph_place(module)} runs eagerly: {options}")
     return None
-
-
-def warn_once(why: str) -> None:
-    if why not in _warned:
-        _warned.add(why)
-        warnings.warn(why, stacklevel=2)
 
 
 def _fall_back(error: Exception, module: fx.GraphModule) -> None:
