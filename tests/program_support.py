@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.executable import Executable
 from graphweave.compiler.glossary import Glossary
 from graphweave.core.settings import settings
+from graphweave.execute.build import build_inference
+from graphweave.execute.executable import Executable
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
 from graphweave.lower.options import Options, Target, options_for

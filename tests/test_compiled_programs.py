@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from torch import Tensor
 
-from graphweave.compiler import region_step
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import DType
+from graphweave.execute import region_step
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options

@@ -15,10 +15,10 @@ import torch
 
 import graphweave
 from graphweave.codegen.cpp.native import Header, includes
-from graphweave.compiler.dump import dump_plan
 from graphweave.compiler.plan import make_plan
 from graphweave.core.settings import override
 from graphweave.core.types import DType, Fold
+from graphweave.execute.dump import dump_plan
 from graphweave.lower.options import Target, options_for
 from graphweave.runtime import headers, kernel_cache, sources, toolchain
 from graphweave.runtime.toolchain import Toolchain

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.hoist import graph_only, hoisted, hoisted_checks
-from graphweave.compiler.calls import call_step
 from graphweave.core.errors import IndexRangeError, IRError, ParseError
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.execute.calls import call_step
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.interp import interp

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 import graphweave
 from bench.check import Result, error_against, step
-from graphweave.compiler import region_step
 from graphweave.core.types import DType
+from graphweave.execute import region_step
 from graphweave.runtime import formats, long_rows
 from graphweave.runtime.index import Index
 from tests.program_support import ZOO, assert_computes, compiled, large

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
 import graphweave
-from graphweave.compiler.executable import Executable
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.execute.executable import Executable
 from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.nodes import Edges as EdgeLoop
 from graphweave.ir.loop.nodes import Raise, Stmt, Tiles

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from graphweave.analysis.flow import ancestors, edge_spaces, extract, is_integral
 from graphweave.analysis.hoist import graph_only
-from graphweave.compiler.build import build_training
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Space
+from graphweave.execute.build import build_training
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import (

@@ -14,11 +14,11 @@ from torch import nn
 
 import graphweave
 from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.build import Training
-from graphweave.compiler.triton_aot import Variant, constants, resources_of, signature
-from graphweave.compiler.triton_launch import launches_of
 from graphweave.core.errors import CompileError, IRError, ToolchainError
 from graphweave.core.types import DType, Fold, Op
+from graphweave.execute.build import Training
+from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
+from graphweave.execute.triton_launch import launches_of
 from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse

@@ -11,8 +11,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from graphweave.compiler import wrapper
-from graphweave.compiler.build import build_inference
+from graphweave.execute import wrapper
+from graphweave.execute.build import build_inference
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.importer import import_graph
 from graphweave.frontends.dynamo.targets import options_of

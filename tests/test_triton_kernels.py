@@ -12,10 +12,10 @@ from torch import Tensor
 
 from graphweave.analysis.row_products import row_products
 from graphweave.codegen.triton import print_kernel, programs_of_a_row
-from graphweave.compiler import triton_launch
-from graphweave.compiler.triton_launch import Job, Launches, launches_of
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
+from graphweave.execute import triton_launch
+from graphweave.execute.triton_launch import Job, Launches, launches_of
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
 from graphweave.lower.options import options_for

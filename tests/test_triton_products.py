@@ -10,11 +10,11 @@ from torch import Tensor
 
 from bench.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton import programs_of_a_row
-from graphweave.compiler import region_step
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.executable import Executable
-from graphweave.compiler.triton_launch import PIECES_BYTES, launches_of
 from graphweave.core.types import DType
+from graphweave.execute import region_step
+from graphweave.execute.build import build_inference
+from graphweave.execute.executable import Executable
+from graphweave.execute.triton_launch import PIECES_BYTES, launches_of
 from graphweave.ir.loop import interp as loops
 from graphweave.ir.loop.nodes import Alloc, Kernel, Role, Rows, TileArray, TileGram, TileMatMul
 from graphweave.ir.loop.parse import parse as parse_kernel

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from bench.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.codegen.cpp import print_kernel
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.executable import Executable
-from graphweave.compiler.triton_launch import Launches, launches_of
 from graphweave.core.types import DType
+from graphweave.execute.build import build_inference
+from graphweave.execute.executable import Executable
+from graphweave.execute.triton_launch import Launches, launches_of
 from graphweave.ir.loop import interp as loops
 from graphweave.ir.loop.nodes import Buffer, Edges, Kernel, Role, Rows, TileArray, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.parse import parse as parse_kernel

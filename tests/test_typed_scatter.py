@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from bench.typed_programs import pushed_program
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.cpp_push import CppPushStep
-from graphweave.compiler.executable import Executable
 from graphweave.core.errors import IndexRangeError, IRError
+from graphweave.execute.build import build_inference
+from graphweave.execute.cpp_push import CppPushStep
+from graphweave.execute.executable import Executable
 from graphweave.ir.loop import interp as loops
 from graphweave.ir.loop.nodes import TileMatMul
 from graphweave.ir.loop.parse import parse as parse_kernel

@@ -15,7 +15,6 @@ from torch._guards import TracingContext
 
 from graphweave.analysis.cost import cost
 from graphweave.analysis.statistics import statistics_of, with_unions
-from graphweave.compiler.build import build_inference, build_training
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.pipeline import Facts, optimise
 from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
@@ -25,6 +24,7 @@ from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
 from graphweave.core.types import Space
+from graphweave.execute.build import build_inference, build_training
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
 from graphweave.frontends.dynamo.capture_settings import DuringCompilation
@@ -58,12 +58,12 @@ MODES = (None, "default", "reduce-overhead")
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
-    where they differ (`reference.py`, `compiler/check.py`).
+    where they differ (`reference.py`, `execute/check.py`).
 
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
     (None). `reorder`: the same for weights multiplied by weights before rows. `cuda_graphs`: calls on a CUDA device are
-    replayed as CUDA graphs (`compiler/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
+    replayed as CUDA graphs (`execute/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
     each call looks for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
     """
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from graphweave.compiler.region_step import Format, RegionStep
+from graphweave.execute.region_step import Format, RegionStep
 from graphweave.ir.message.nodes import Ref
 from graphweave.lower.fused_push import CSRS
 from graphweave.lower.parameters import Column, Perm, Table

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.compiler.cpp_step import CppStep
-from graphweave.compiler.push_step import PushStep
+from graphweave.execute.cpp_step import CppStep
+from graphweave.execute.push_step import PushStep
 from graphweave.ir.message.infer import numel
 from graphweave.lower.fused_push import CSRS
 from graphweave.runtime import arena

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from graphweave.compiler.cuda_graph import CudaGraphs, graph_device
 from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
-from graphweave.compiler.range_errors import MapError, in_words
-from graphweave.compiler.region_step import RegionStep
-from graphweave.compiler.targets import step_of
-from graphweave.compiler.wrapper import Wrapper
 from graphweave.core.types import DType
+from graphweave.execute.cuda_graph import CudaGraphs, graph_device
+from graphweave.execute.range_errors import MapError, in_words
+from graphweave.execute.region_step import RegionStep
+from graphweave.execute.targets import step_of
+from graphweave.execute.wrapper import Wrapper
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Ref
 

@@ -26,11 +26,11 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from graphweave.compiler.capturable import Watch, structure, why_not
 from graphweave.compiler.plan import Plan
 from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
+from graphweave.execute.capturable import Watch, structure, why_not
 from graphweave.lower.options import Options
 from graphweave.runtime.capturing import capturing
 from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
@@ -243,7 +243,7 @@ class CudaGraphs:
         _log.debug("%s: %s", self._name, why, exc_info=error)
         warnings.warn(
             f"graphweave: {self._name} runs without a CUDA graph: {why}. Leave out mode='reduce-overhead' or the "
-            "option cuda_graphs, or report it, with GRAPHWEAVE_LOGS=+compiler for the traceback.",
+            "option cuda_graphs, or report it, with GRAPHWEAVE_LOGS=+execute for the traceback.",
             stacklevel=2,
         )
         self._said.add(why)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.cpp import print_kernel
-from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.core.counters import bump
+from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.ir.loop.interp import FOLDS
 from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.triton_launch import launches_of
 from graphweave.core.types import DType, computed
+from graphweave.execute.triton_launch import launches_of
 from graphweave.ir.loop.nodes import Buffer, Kernel, Role
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.compiler.plan import KernelPlan
-from graphweave.compiler.range_errors import of_map
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import UNIT, Space
+from graphweave.execute.range_errors import of_map
 from graphweave.ir.loop.nodes import Buffer, Role
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from graphweave.analysis.flow import extract
-from graphweave.compiler.region_step import RegionStep
 from graphweave.core.errors import VerifyError
 from graphweave.core.types import DType, Space
+from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.lower.schedule import Region

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from graphweave.codegen.triton import print_kernel, programs_of_a_row
-from graphweave.compiler.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.compiler.plan import KernelPlan
-from graphweave.compiler.region_step import RegionStep
-from graphweave.compiler.triton_launch import Job, Launches, launches_of, run
+from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
+from graphweave.execute.region_step import RegionStep
+from graphweave.execute.triton_launch import Job, Launches, launches_of, run
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.message.nodes import Program
 from graphweave.lower.piece_walk import PIECES

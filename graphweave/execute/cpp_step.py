@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweave.compiler.cpp_divided import DividedRows, weight_of
 from graphweave.compiler.plan import KernelPlan
-from graphweave.compiler.region_step import RegionStep
+from graphweave.execute.cpp_divided import DividedRows, weight_of
+from graphweave.execute.region_step import RegionStep
 from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel

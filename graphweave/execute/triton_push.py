@@ -12,10 +12,10 @@ from torch import Tensor
 
 from graphweave.analysis.cones import type_of
 from graphweave.codegen.triton.axes import power_of_two
-from graphweave.compiler.push_step import PushStep, Walked
-from graphweave.compiler.triton_folds import folded
-from graphweave.compiler.triton_launch import Job, run
-from graphweave.compiler.triton_step import TritonStep
+from graphweave.execute.push_step import PushStep, Walked
+from graphweave.execute.triton_folds import folded
+from graphweave.execute.triton_launch import Job, run
+from graphweave.execute.triton_step import TritonStep
 from graphweave.lower.fused_push import CSRS
 from graphweave.runtime.typed_pairs import Cut, typed_pairs
 

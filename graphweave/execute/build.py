@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphweave.analysis.flow import extract, users
-from graphweave.compiler.dump import dump_plan, dump_program
-from graphweave.compiler.executable import Executable
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import make_plan
 from graphweave.compiler.report import record
 from graphweave.core.log import logger
+from graphweave.execute.dump import dump_plan, dump_program
+from graphweave.execute.executable import Executable
 from graphweave.ir.message.layouts import Promise
 from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
 from graphweave.lower.kernel_products import with_calls

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type, type_of
 from graphweave.analysis.typed import call_operands, gathered, matrices
-from graphweave.compiler import products
-from graphweave.compiler.typed import TypedGram, TypedProduct
 from graphweave.core.types import UNIT, DType, Space
+from graphweave.execute import shared_products
+from graphweave.execute.typed_products import TypedGram, TypedProduct
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Ref
 from graphweave.lower.options import Options
@@ -46,12 +46,12 @@ def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options
     if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
         return None
     if isinstance(node, Gram):
-        return lambda rows, *xy: products.gram(xy[0], xy[-1])  # x alone where y is x
+        return lambda rows, *xy: shared_products.gram(xy[0], xy[-1])  # x alone where y is x
     if isinstance(node, MatMul):
-        return lambda rows, x, w: products.multiplied(x, w)
+        return lambda rows, x, w: shared_products.multiplied(x, w)
     # A product that nobody else reads may be added to where it lies; what is saved or given may not.
     into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
-    return lambda rows, a, x, w: products.added(a if into else _copy(a), x, w)
+    return lambda rows, a, x, w: shared_products.added(a if into else _copy(a), x, w)
 
 
 def _typed(program: Program, ref: Ref, node: MatMul, m: Ref) -> _Run:

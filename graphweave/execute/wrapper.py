@@ -10,14 +10,14 @@ from torch import Tensor
 from graphweave.analysis.flow import is_integral, is_view, is_work, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
 from graphweave.analysis.typed import call_operands
-from graphweave.compiler.calls import call_step
-from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan
-from graphweave.compiler.region_step import RegionStep
 from graphweave.core.counters import bump
 from graphweave.core.errors import IRError
 from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
+from graphweave.execute.calls import call_step
+from graphweave.execute.check import check_step
+from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled
 from graphweave.ir.message.nodes import (
