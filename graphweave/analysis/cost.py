@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from graphweave.analysis.flow import depending, edge_spaces, is_structure
-from graphweave.analysis.hoist import graph_only
-from graphweave.analysis.row_products import row_products
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import is_structure
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import (
     PushedProduct,
@@ -42,7 +41,6 @@ from graphweave.ir.message.nodes import (
     Opaque,
     Pad,
     Pointwise,
-    Program,
     Pull,
     Push,
     Reduce,
@@ -100,24 +98,25 @@ class Cost:
         return {s: b / BANDWIDTH + f / VECTOR + p / PRODUCT for s, (b, f, p) in self.rows.items()}
 
 
-def cost(program: Program, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *, joins: bool = True) -> Cost:
-    """Cost of what `program`'s outputs and the calls in `keep` need; what depends on `tangents` is the backward.
+def cost(facts: Facts, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *, joins: bool = True) -> Cost:
+    """Cost of what a program's outputs and the calls in `keep` need; what depends on `tangents` is the backward.
 
     `joins`: whether kernels multiply rows (`Options.row_products`).
     """
-    return _Counter(program, frozenset(tangents), tuple(keep), joins).count()
+    return _Counter(facts, frozenset(tangents), tuple(keep), joins).count()
 
 
 class _Counter:
-    def __init__(self, program: Program, tangents: frozenset[Ref], keep: tuple[Ref, ...], joins: bool) -> None:
-        self.program, self.nodes, self.types = program, program.nodes, program.types
-        self.joined = row_products(program) if joins else frozenset()
+    def __init__(self, facts: Facts, tangents: frozenset[Ref], keep: tuple[Ref, ...], joins: bool) -> None:
+        self.program = program = facts.program
+        self.nodes, self.types = program.nodes, program.types
+        self.joined = facts.row_products if joins else frozenset()
         self.outputs = {r for r in program.outputs if r is not None} | set(keep)
         self.live = sorted(computed_for(program, self.outputs))
-        self.late = depending(program, tangents)
+        self.late = facts.flow.depending(tangents)
         cods = {t.cod for t in self.types if isinstance(t, MapType)}
-        self.edges = edge_spaces(program) - cods
-        self.given = frozenset(r for r in graph_only(program) if not self._made_by_walks(r))
+        self.edges = facts.flow.edge_spaces - cods
+        self.given = frozenset(r for r in facts.flow.graph_only if not self._made_by_walks(r))
         self.cost = Cost()
         self.walks: dict[Ref, set[Walk]] = {}
 

@@ -7,7 +7,6 @@ of operand rows, multiplies, and uses the result before the next tile overwrites
 from __future__ import annotations
 
 from collections import Counter
-from functools import lru_cache
 
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.message.builder import operands
@@ -41,27 +40,8 @@ _DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16})
 _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
 
 
-def is_tiled(program: Program, ref: Ref) -> bool:
-    """Whether `ref` is a MatMul or Gram over edges that kernels compute in tiles."""
-    return isinstance(program.nodes[ref], MatMul | Gram) and ref in _tiled(_Identity(program))
-
-
-class _Identity:
-    """A program as a key of caches: by identity, since to compare programs by value costs more than what is cached."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.program is self.program
-
-    def __hash__(self) -> int:
-        return id(self.program)
-
-
-@lru_cache(maxsize=8)
-def _tiled(key: _Identity) -> frozenset[Ref]:
-    program = key.program
+def tiled_products(program: Program) -> frozenset[Ref]:
+    """The MatMuls and Grams over edges that kernels compute in tiles."""
     if not any(isinstance(node, MatMul | Gram) for node in program.nodes):
         return frozenset()
     edges = tile_spaces(program)
