@@ -33,7 +33,7 @@ class Facts:
 
     @cached_property
     def tiled(self) -> frozenset[Ref]:
-        return tiled_products(self.program)
+        return tiled_products(self.program, self.flow)
 
     @cached_property
     def row_products(self) -> frozenset[Ref]:
