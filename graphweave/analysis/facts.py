@@ -1,4 +1,4 @@
-"""What is known of one program: computed when it is first asked for, kept as long as the program is looked at.
+"""What is known of one program as a whole. Each fact is computed when it is first asked for, and kept.
 
     facts.flow          users, seeds, spaces of edges, what depends on tangents or on the graph alone (`flow.py`)
     facts.tiled         products on edges that kernels compute in tiles (`tiles.py`)
@@ -6,7 +6,7 @@
     facts.cones         what nodes need as kernels see it, and along which map they are computed (`cones.py`)
     facts.hoist         graph-only values to keep from call to call, and checks to make once a graph (`hoist.py`)
 
-What a node and those that it reads tell by themselves (`typed.py`, `type_of`, `is_view`) is asked of the program.
+What follows from a node and its operands alone (`typed.py`, `type_of`, `is_view`) is a function of the program.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphweave.ir.message.nodes import Program, Ref
 
 
 class Facts:
-    """Whoever makes a program makes its facts, and hands them on to all that looks at it."""
+    """The facts of `program`. They are made where a program is made, and passed on to every reader of it."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

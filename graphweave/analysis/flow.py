@@ -35,7 +35,7 @@ from graphweave.ir.message.nodes import (
 
 
 class Flow:
-    """What the edges between the nodes of one program say."""
+    """Which nodes of one program use which, and what follows from that."""
 
     def __init__(self, program: Program) -> None:
         self._program = program

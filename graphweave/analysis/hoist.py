@@ -28,7 +28,7 @@ from graphweave.ir.message.nodes import (
 
 
 class Hoist:
-    """What of one program is computed once a graph."""
+    """The parts of one program that are computed once for each graph."""
 
     def __init__(self, program: Program, flow: Flow, cones: Cones) -> None:
         self._program, self._flow, self._cones = program, flow, cones
