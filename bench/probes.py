@@ -13,6 +13,7 @@ from torch import Tensor
 
 from bench.traffic import Traffic, traffic_of
 from graphweave.compiler import wrapper
+from graphweave.compiler.calls import NodeCall
 from graphweave.compiler.region_step import RegionStep
 from graphweave.compiler.targets import STEPS
 from graphweave.core.types import UNIT
@@ -77,18 +78,18 @@ def probed(
 
         return timed_run
 
-    def timed_call_step(program: Program, ref: Ref, options: Options) -> Callable[..., Any]:
+    def timed_call_step(program: Program, ref: Ref, options: Options) -> NodeCall:
         call = make_call(program, ref, options)
 
-        def timed_call(rows: Any, *values: Any) -> Any:
+        def timed_call(*args: Any) -> Any:
             start = mark()
-            out = call(rows, *values)
+            out = call.run(*args)
             marks = start, mark()
             if recorder.on:
-                recorder.add(id(timed_call), marks, lambda: _call_probe(program, ref, values, out))
+                recorder.add(id(timed_call), marks, lambda: _call_probe(program, ref, args[len(call.spaces) :], out))
             return out
 
-        return timed_call
+        return NodeCall(call.spaces, timed_call)
 
     for step, run in runs.items():
         step.__call__ = timed(run)  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 
 import graphweave
 from graphweave.runtime.triton_kernel import interpreted
-from tests import margins
+from tests import margins, slow_cases
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -48,6 +48,14 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     gc.unfreeze()  # else extensions tell of leaks at the end of the process
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["margins"] = session.config.stash.get(_shares, {})
+
+
+@pytest.hookimpl(tryfirst=True)  # before cases are picked by their marks
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    left_out = slow_cases.listed()
+    for item in items:
+        if item.nodeid in left_out:
+            item.add_marker(pytest.mark.slow)
 
 
 def pytest_collection_finish() -> None:

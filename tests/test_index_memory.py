@@ -175,17 +175,20 @@ return %4, %5, %6
 def test_steps_left_to_pytorch_take_an_index_of_32_bits() -> None:
     program = parse(STEPS)
     rows = {Space("V"): 7, Space("E"): 20}
+
+    def run(ref: int, *values: Tensor, rows: dict[Space, int] = rows) -> Tensor:
+        step = call_step(program, ref)
+        return step.run(*(rows[s] for s in step.spaces), *values)
+
     x, index = features(20, 2), random_graph(7, 7, 20)[0]
     for push in (4, 5):
-        run = call_step(program, push)
-        narrow = call_step(program, 2)(rows, index.int())
-        assert torch.equal(run(rows, x, narrow), run(rows, x, index))
-    total = call_step(program, 4)(rows, x, index)
-    pull = call_step(program, 6)
-    assert torch.equal(pull(rows, total, index.int()), pull(rows, total, index))
+        narrow = run(2, index.int())
+        assert torch.equal(run(push, x, narrow), run(push, x, index))
+    total = run(4, x, index)
+    assert torch.equal(run(6, total, index.int()), run(6, total, index))
     # Counted from the end of more rows than 32 bits can name.
     many = {Space("V"): 2**40, Space("E"): 1}
-    found = call_step(program, 3)(many, torch.tensor([-1], dtype=torch.int32))
+    found = run(3, torch.tensor([-1], dtype=torch.int32), rows=many)
     assert found.tolist() == [2**40 - 1]
 
 

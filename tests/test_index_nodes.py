@@ -300,7 +300,7 @@ def test_an_index_is_checked_in_its_own_segment(
         interp(program, dict(zip(("first", "second"), given, strict=True)), {V: 7, W: 5})
     step = call_step(program, 2)
     with pytest.raises(IndexRangeError, match=rf"{said}.*It is used at net.py:9"):
-        step({V: 7, W: 5}, *given)
+        step.run(*({V: 7, W: 5}[s] for s in step.spaces), *given)
 
 
 def test_rows_and_numbers_of_segments() -> None:
@@ -331,7 +331,7 @@ def test_an_assertion_has_no_value_and_refuses_what_is_out_of_range(numbers: lis
     with pytest.raises(IndexRangeError, match=f"index {bad} at position .* is out of range for 7 columns"):
         interp(program, {"y": value})
     with pytest.raises(IndexRangeError, match=r"It is used at loss\.py:4"):
-        call_step(program, check)({}, value)
+        call_step(program, check).run(value)
 
 
 def test_waiting_changes_no_value() -> None:

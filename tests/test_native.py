@@ -20,15 +20,16 @@ WRITTEN_FOR_EACH_PROCESSOR = {"test_elementary", "test_half_products", "test_lan
 """Programs of what differs by instruction set: they run as for a processor without vectors of AVX, too."""
 
 
-NOT_OPTIMISED = {"test_lanes": ("-O0",)}
-"""Flags of a program that instantiates templates for many widths, which optimised takes 20 s to compile."""
+NOT_OPTIMISED = {"test_half_products", "test_lanes", "test_products", "test_typed"}
+"""Programs that instantiate templates for many widths, which optimised take up to 20 s to compile."""
 
 
 def ran(name: str, folder: Path, *flags: str, stdin: str = "") -> str:
     """What the program writes; it must end well."""
     source = folder / f"{name}.cpp"
     shutil.copy(HERE / source.name, source)
-    program = build_sanitized(source, "-ffp-contract=off", f"-I{HERE}", *flags, *NOT_OPTIMISED.get(name, ()))
+    optimised = ("-O0",) if name in NOT_OPTIMISED else ()
+    program = build_sanitized(source, "-ffp-contract=off", f"-I{HERE}", *flags, *optimised)
     done = subprocess.run([str(program)], input=stdin, capture_output=True, env=ENVIRONMENT, check=False, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout

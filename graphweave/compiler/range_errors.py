@@ -17,7 +17,7 @@ from graphweave.compiler.glossary import index_words
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.lines import shown_location
 from graphweave.core.ranges import position, range_error
-from graphweave.core.types import Space
+from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.nodes import AssertIndex, Aten, JoinIndices, MapOf, Operand, Program, Pull, Push, Ref
 
 _AT = 1  # of these calls, the argument that says along which dim the index counts
@@ -60,24 +60,26 @@ def of_map(error: IndexRangeError, program: Program, index: Mapping[Ref, torch.T
 
 
 def with_named_indices(
-    program: Program, ref: Ref, names: Sequence[Ref], call: Callable[..., Any]
+    program: Program, ref: Ref, spaces: Sequence[Space], names: Sequence[Ref], call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """`call(rows, *values of names)` of node `ref`, whose errors about indices name their tensors."""
+    """`call(*rows of spaces, *values of names)` of node `ref`, whose errors about indices name their tensors."""
     if not _has_index(program, ref):
         return call
+    count = len(spaces)
 
-    def named(rows: Mapping[Space, int], *values: Any) -> Any:
+    def named(*args: Any) -> Any:
         try:
-            return call(rows, *values)
+            return call(*args)
         except MapError:
             raise
         except IndexRangeError as error:
-            found = next((r for r, v in zip(names, values, strict=True) if v is error.index), None)
+            found = next((r for r, v in zip(names, args[count:], strict=True) if v is error.index), None)
             if found is None:
                 raise
             raise MapError(error, program, found, ref) from None
         except (IndexError, RuntimeError):
-            refused = _out_of_range(program, ref, dict(zip(names, values, strict=True)), rows)
+            rows = {UNIT: 1, **dict(zip(spaces, args, strict=False))}
+            refused = _out_of_range(program, ref, dict(zip(names, args[count:], strict=True)), rows)
             if refused is None:
                 raise
             raise refused from None

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graphweave.analysis.flow import is_integral, is_view, is_work, users
 from graphweave.analysis.hoist import hoisted_checks, only_maps
-from graphweave.analysis.typed import call_operands, sources
+from graphweave.analysis.typed import call_operands
 from graphweave.compiler.calls import call_step
 from graphweave.compiler.check import check_step
 from graphweave.compiler.plan import Plan
@@ -27,7 +27,6 @@ from graphweave.ir.message.nodes import (
     Cast,
     Input,
     MapOf,
-    MapType,
     Node,
     Opaque,
     Own,
@@ -196,12 +195,10 @@ class Wrapper:
         if isinstance(node, Own):
             return self._own(ref, node)
         refs = tuple(dict.fromkeys(call_operands(self._program, ref)))
-        args = "".join(f", {self._ensure(r)}" for r in refs)
-        around = [s for s in self._spaces_around(ref) if s != UNIT]
-        spaces = ", ".join(f"S_{s.name}: {self._rows_of(s)}" for s in around)
-        self._scope.update((f"S_{s.name}", s) for s in self._spaces_around(ref))
-        self._scope[f"c{ref}"] = call_step(self._program, ref, self._plan.options)
-        self._line(f"v{ref} = c{ref}({{{spaces}}}{args})", refs)
+        values = [self._ensure(r) for r in refs]
+        call = call_step(self._program, ref, self._plan.options)
+        self._scope[f"c{ref}"] = call.run
+        self._line(f"v{ref} = c{ref}({', '.join([*map(self._rows_of, call.spaces), *values])})", refs)
         self._fallbacks += is_work(self._program, ref)
         self._ready[ref] = f"v{ref}"
         if ref in self._narrow:
@@ -248,22 +245,6 @@ class Wrapper:
         # The memo keeps its results, so a caller gets other tensor objects, unless only we will see them.
         kept_by_memo = set(self._plan.hoisted) - self._private
         return [f"lent({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
-
-    def _spaces_around(self, ref: Ref) -> list[Space]:
-        """Spaces whose rows PyTorch may have to know to run the node."""
-        own = self._program.nodes[ref]
-        if isinstance(own, Opaque):
-            return list(dict.fromkeys(getattr(own, "of", ())))  # the segments of a union
-        out: dict[Space, None] = {}
-        for r in (ref, *sources(self._program, ref)):
-            t = self._program.types[r]
-            if isinstance(node := self._program.nodes[r], Part):
-                out.update(dict.fromkeys(node.of))
-            if isinstance(t, Type):
-                out[t.space] = None
-            elif isinstance(t, MapType):
-                out[t.dom] = out[t.cod] = None
-        return list(out)
 
     def _index_of(self, m: Ref) -> str:
         node = self._program.nodes[m]

@@ -77,18 +77,25 @@ _FOLD = {Fold.sum: "sum", Fold.mul: "prod", Fold.max: "amax", Fold.min: "amin"}
 # ---------------------------------------------------------------- one node
 
 
-def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: torch.device | str = "cpu") -> Any:
+def _at_once(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    return function(*args, **kwargs)
+
+
+def apply(
+    node: Node, values: Values, types: Types, rows_of: RowsOf, *,
+    device: torch.device | str = "cpu", call: Callable[..., Any] = _at_once,
+) -> Any:  # fmt: skip
     """The value of `node`, its operands being `values[ref]` of type `types[ref]`; `rows_of(space)` counts rows.
 
     A map's value is its int64 index tensor [rows of dom], counted from 0, and None for `ToUnit`. Indices must be in
-    range: nothing is checked here. `device` is where constants are made; on proxies a constant of the unit space, which
-    has no operand, comes out as a real tensor. Inputs have no meaning: IRError.
+    range: nothing is checked here. `device` is where constants are made. `call(function, *args)` makes the calls that
+    proxies would not see: functions of ours, and those that take no operand. Inputs have no meaning: IRError.
     """
     match node:
         case Const(value, t):
-            return _full(_sizes(t, rows_of), value, t.dtype, device)
+            return _full(_sizes(t, rows_of), value, t.dtype, device, call)
         case Random(seed, t):
-            return _random(values[seed], t, rows_of)
+            return _random(values[seed], t, rows_of, call)
         case MapOf(index, cod, wrap):
             return _index(values[index], _type(types, index), rows_of(cod) if wrap else None)
         case ToUnit():
@@ -118,36 +125,36 @@ def apply(node: Node, values: Values, types: Types, rows_of: RowsOf, *, device: 
         case Input(name):
             raise IRError(f"input {name!r} has no value of its own: it is given")
         case _ if isinstance(node, Opaque):
-            return _called(node, values, rows_of, device)
+            return _called(node, values, rows_of, device, call)
         case _:
             return _reshaping(node, values[node.x], _type(types, node.x), rows_of)
 
 
-def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device | str) -> Any:
+def _called(node: Opaque, values: Values, rows_of: RowsOf, device: torch.device | str, call: Callable[..., Any]) -> Any:
     match node:
         case UniquePairs(a, b):
-            return unique_pairs(values[a], values[b])
+            return call(unique_pairs, values[a], values[b])
         case PairIndex(pairs, part):
             return getattr(values[pairs], part)
         case JoinIndices(indices, of, at, wraps):
-            return join_indices([values[i] for i in indices], _rows_of_each(of, rows_of), at, wraps)
+            return call(join_indices, [values[i] for i in indices], _rows_of_each(of, rows_of), at, wraps)
         case RowsOfSegments(of, at):
-            return rows_of_segments(_rows_of_each(of, rows_of), at, device)
+            return call(rows_of_segments, _rows_of_each(of, rows_of), at, torch.device(device))
         case NumbersOfSegments(of, numbers):
-            return numbers_of_segments(_rows_of_each(of, rows_of), numbers, device)
+            return call(numbers_of_segments, _rows_of_each(of, rows_of), numbers, torch.device(device))
         case After(x):
             return values[x]
         case LaidOut(x, order, whole):
-            return laid_out(values[x], order, whole)
+            return call(laid_out, values[x], order, whole)
         case Own(x, order):
-            return laid_out(values[x], order, True)
+            return call(laid_out, values[x], order, True)
         case Kept(x):
             return torch.clone(values[x])
         case AssertIndex(index, size):
-            return check_columns(values[index], size)
+            return call(check_columns, values[index], size)
         case Aten(target, args, kwargs):
             keywords = {name: materialise(a, values) for name, a in kwargs}
-            return resolve(target)(*(materialise(a, values) for a in args), **keywords)
+            return call(resolve(target), *(materialise(a, values) for a in args), **keywords)
 
 
 def _reshaping(node: Node, x: Any, t: Type, rows_of: RowsOf) -> Any:
@@ -275,15 +282,16 @@ def _rows_of_each(of: Sequence[Space], rows_of: RowsOf) -> list[Any]:
     return [1 if space == UNIT else rows_of(space) for space in of]
 
 
-def _full(sizes: list[Any], value: float, dtype: DType, device: torch.device | str) -> Any:
-    return aten.full.default(sizes, _as(dtype, value), dtype=TORCH_DTYPE[dtype], device=torch.device(device))
+def _full(sizes: list[Any], value: float, dtype: DType, device: torch.device | str, call: Callable[..., Any]) -> Any:
+    of = TORCH_DTYPE[dtype]
+    return call(aten.full.default, sizes, _as(dtype, value), dtype=of, device=torch.device(device))
 
 
-def _random(seed: Any, t: Type, rows_of: RowsOf) -> Any:
+def _random(seed: Any, t: Type, rows_of: RowsOf, call: Callable[..., Any]) -> Any:
     sizes = _sizes(t, rows_of)
     count = math.prod(sizes)
     position = aten.arange.default(count, dtype=torch.int64, device=seed.device)
-    return aten.reshape.default(uniform(seed, position, TORCH_DTYPE[t.dtype]), sizes)
+    return aten.reshape.default(call(uniform, seed, position, TORCH_DTYPE[t.dtype]), sizes)
 
 
 def _as(dtype: DType, value: float) -> float | int | bool:

@@ -1,0 +1,58 @@
+"""Which cases run by default: of a test with many, each that takes long is a slow test, but for the quickest.
+
+`slow_cases.txt` lists the cases that are left out, by measurement. After tests have been added, or have grown:
+
+    python -m pytest -n 2 -m "not zoo" --durations=0 --durations-min=0.5 | python -m tests.slow_cases
+
+writes the list anew from what that run took, slow tests included. Cases that are marked where they stand need no entry.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+LIST = Path(__file__).with_suffix(".txt")
+
+SECONDS = 2.0
+"""What a case may take, beside which its function has a quicker one."""
+
+ALONE_SECONDS = 20.0
+"""What any case may take: longer ones are slow even where no other case stands in for them."""
+
+ALWAYS = ("tests/test_readme.py::", "tests/test_native.py::test_native[")
+"""What runs by default whatever it takes: the README's commands, and each native header under sanitizers."""
+
+_LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")
+
+
+def listed() -> frozenset[str]:
+    """The ids of the cases that are left out by default."""
+    return frozenset(line for line in LIST.read_text().splitlines() if line and not line.startswith("#"))
+
+
+def function_of(case: str) -> str:
+    """The id of the test function: "tests/test_a.py::test_b" of "tests/test_a.py::test_b[c]"."""
+    return case.partition("[")[0]
+
+
+def too_long(lines: Iterable[str]) -> list[str]:
+    """The cases to leave out, from the lines that `pytest --durations=0` writes."""
+    seconds: dict[str, float] = defaultdict(float)
+    for line in lines:
+        if found := _LINE.match(line):
+            seconds[found[2].strip()] += float(found[1])
+    cases: dict[str, list[str]] = defaultdict(list)
+    for case in sorted(seconds, key=lambda case: (seconds[case], case)):
+        cases[function_of(case)].append(case)
+    left_out = [case for several in cases.values() for case in several[1:] if seconds[case] > SECONDS]
+    alone = [case for several in cases.values() for case in several[:1] if seconds[case] > ALONE_SECONDS]
+    return sorted(case for case in {*left_out, *alone} if not case.startswith(ALWAYS))
+
+
+if __name__ == "__main__":
+    head = "# Cases that are slow tests by what they take; `python -m tests.slow_cases` says how this list is made."
+    LIST.write_text("\n".join([head, *too_long(sys.stdin)]) + "\n")

@@ -1,0 +1,40 @@
+"""The list of cases that are slow by what they take (tests/slow_cases.py)."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests import slow_cases
+
+HERE = Path(__file__).parent
+
+RUN = """\
+============================= slowest durations ==============================
+3.00s call     tests/test_a.py::test_one[x-1]
+2.50s setup    tests/test_a.py::test_one[y 2]
+0.10s call     tests/test_a.py::test_one[y 2]
+2.20s call     tests/test_a.py::test_one[z]
+0.70s call     tests/test_a.py::test_two[x]
+1.90s call     tests/test_a.py::test_two[y]
+9.00s call     tests/test_a.py::test_alone
+31.0s call     tests/test_a.py::test_alone_and_long
+99.0s call     tests/test_readme.py::test_a_snippet_runs[0]
+==== 7 passed in 140.00s ====
+"""
+
+
+def test_of_each_test_the_quickest_case_stays_and_what_is_quick() -> None:
+    assert slow_cases.too_long(RUN.splitlines()) == [
+        "tests/test_a.py::test_alone_and_long",
+        "tests/test_a.py::test_one[x-1]",
+        "tests/test_a.py::test_one[y 2]",
+    ]
+
+
+def test_what_is_listed_exists() -> None:
+    """Of the cases the functions, whose names are in the files; a case that is gone does no harm."""
+    for function in sorted(set(map(slow_cases.function_of, slow_cases.listed()))):
+        file, _, name = function.partition("::")
+        tree = ast.parse((HERE.parent / file).read_text())
+        assert name in {n.name for n in tree.body if isinstance(n, ast.FunctionDef)}, f"{function} is gone: list anew"
