@@ -269,10 +269,12 @@ class Language:
 
         def of(template: str | None = None) -> Callable[[type[_T]], type[_T]]:
             def declare(kind: type[_T]) -> type[_T]:
-                said = [f for f in _fields(kind) if f.type not in self._unsaid]
-                self._templates[kind] = text = self._by_fields(kind, said) if template is None else template
-                if sorted(_named(text)) != sorted(f.name for f in said):
-                    raise TypeError(f"{kind.__name__}: expected {', '.join(f.name for f in said)} (got {text!r})")
+                said = {f.name: f for f in _fields(kind) if f.type not in self._unsaid}
+                self._templates[kind] = text = self._by_fields(kind, said.values()) if template is None else template
+                if sorted(_named(text)) != sorted(said):
+                    raise TypeError(f"{kind.__name__}: expected {', '.join(said)} (got {text!r})")
+                for optional in text.split("|")[1::2]:
+                    _defaults(kind, optional)
                 self._kinds.setdefault(name, []).append(kind)
                 self._kinds.setdefault(kind.__name__, [kind])
                 return kind
@@ -312,7 +314,7 @@ class Language:
 
     # ------------------------------------------------------------ forms
 
-    def _by_fields(self, kind: type, said: Sequence[Field[Any]]) -> str:
+    def _by_fields(self, kind: type, said: Iterable[Field[Any]]) -> str:
         operands = [f.name for f in said if self._operand and self._operand in str(f.type)]
         flags = [f.name for f in said if f.type == "bool"]
         others = [f for f in said if f.name not in (*operands, *flags)]
@@ -328,8 +330,7 @@ class Language:
             parts: list[_Part] = []
             for i, text in enumerate(self._templates[kind].split("|")):
                 inner = list(self._parts(text, said, optional=i % 2 == 1))
-                absent = {name: _default(said[name]) for name in _named(text)}
-                parts += [_Optional(inner, absent, {}, lone=False)] if i % 2 else inner
+                parts += [_Optional(inner, _defaults(kind, text), {}, lone=False)] if i % 2 else inner
             parts += [_Unsaid(f.name, self.codecs[str(f.type)]) for f in said.values() if f.type in self._unsaid]
             self._forms[kind] = Form(kind, parts, *_beginning(parts))
         return self._forms[kind]
@@ -375,8 +376,15 @@ def _named(template: str) -> list[str]:
     return [name for holes in _HOLES.findall(template) for name in holes.split("+")]
 
 
-def _default(f: Field[Any]) -> Any:
-    return f.default if f.default is not MISSING else () if str(f.type).startswith("tuple[") else None
+def _defaults(kind: type, template: str) -> dict[str, Any]:
+    """What the fields of `template` are where it is not there. TypeError where one is nothing."""
+    found: dict[str, Any] = {}
+    for f in _fields(kind):
+        if f.name in _named(template):
+            if f.default is MISSING and not str(f.type).endswith((" | None", ", ...]")):
+                raise TypeError(f"{kind.__name__}: expected a default of {f.name} (got none), as its text is optional")
+            found[f.name] = f.default if f.default is not MISSING else () if "..." in str(f.type) else None
+    return found
 
 
 def _beginning(parts: Sequence[_Part]) -> tuple[re.Pattern[str], int]:

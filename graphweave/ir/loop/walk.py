@@ -41,9 +41,9 @@ def subexpressions(expr: Expr) -> Iterator[Expr]:
 
 
 def mapped(node: _N, value: Callable[[Expr], Expr], statement: Callable[[Stmt], Stmt] | None = None) -> _N:
-    """A statement or expression with `value` of the expressions that it holds, and `statement` of the statements."""
-    node = with_held(node, _EXPRESSIONS, value)
-    return node if statement is None else with_held(node, _STATEMENTS, statement)
+    """A statement or expression with `statement` of the statements that it holds, then `value` of the expressions."""
+    node = node if statement is None else with_held(node, _STATEMENTS, statement)
+    return with_held(node, _EXPRESSIONS, value)
 
 
 Index: TypeAlias = tuple[Expr, ...]
