@@ -138,11 +138,11 @@ def test_a_space_may_have_any_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("uniquepairs %0 P", "expected an operand such as %3 as b"),
-        ("uniquepairs %0, %0, %0 P", "expected only the operands a, b"),
+        ("uniquepairs %0 P", "expected ',' before b, got 'P'"),
+        ("uniquepairs %0, %0, %0 P", "expected a name, got ', %0 P'"),
         ("uniquepairs %0, %0", "expected a name"),
         ("assertindex %0 x", "expected an integer"),
-        ("after", "expected an operand such as %3 as x"),
+        ("after", "expected an operand such as %3, got 'the end of the line'"),
     ],
 )
 def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
