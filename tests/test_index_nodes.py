@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.analysis.hoist import graph_only, hoisted, hoisted_checks
+from graphweave.analysis.facts import Facts
 from graphweave.core.errors import IndexRangeError, IRError, ParseError
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Space
@@ -138,11 +138,11 @@ def test_a_space_may_have_any_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("uniquepairs %0 P", "expected an operand such as %3 as b"),
-        ("uniquepairs %0, %0, %0 P", "expected only the operands a, b"),
+        ("uniquepairs %0 P", "expected ',' before b, got 'P'"),
+        ("uniquepairs %0, %0, %0 P", "expected a name, got ', %0 P'"),
         ("uniquepairs %0, %0", "expected a name"),
         ("assertindex %0 x", "expected an integer"),
-        ("after", "expected an operand such as %3 as x"),
+        ("after", "expected an operand such as %3, got 'the end of the line'"),
     ],
 )
 def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
@@ -372,8 +372,9 @@ def test_what_is_made_of_the_graph_alone_is_made_once() -> None:
     out = b.add(Gram(pulled, pulled))
     program = b.program([out], [(V, read("s0")), (E, read("s1")), (F, read("s2")), (U, read("s1 + s2")), (P, None)])
     verify(program)
-    assert graph_only(program) >= {joined, numbers, pairs, rows, a, check}
-    assert hoisted(program) == (rows, a) and hoisted_checks(program) == (check,)
+    facts = Facts(program)
+    assert facts.flow.graph_only >= {joined, numbers, pairs, rows, a, check}
+    assert facts.hoist.values == (rows, a) and facts.hoist.checks == (check,)
 
 
 @pytest.mark.parametrize("edit", [lambda n: replace(n, space=W), lambda n: replace(n, a=n.b), lambda n: n])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.analysis.row_products import row_products
+from graphweave.analysis.facts import Facts
 from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
@@ -192,7 +192,7 @@ def test_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> No
 
 # ---------------------------------------------------------------- products of rows, if the schedule asks for them
 
-PRODUCTS = tuple(n for n in range(60) if row_products(random_program(n, DType.f64)))
+PRODUCTS = tuple(n for n in range(60) if Facts(random_program(n, DType.f64)).row_products)
 """Random programs with products of rows."""
 
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from graphweave.analysis.flow import extract, users
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import extract
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import make_plan
 from graphweave.compiler.report import record
@@ -54,7 +55,7 @@ def build_inference(
     name = f"graph{next(_serial)}"
     with _compiling() as begin:
         made = _executable(
-            f"{name}_inference", part.program, len(program.outputs), options, _named(program, constants), verify,
+            f"{name}_inference", Facts(part.program), len(program.outputs), options, _named(program, constants), verify,
             cuda_graphs, watches=_refs(part.program.outputs) if watches else None, promises=promises, glossary=glossary,
         )  # fmt: skip
         begin(made)
@@ -77,19 +78,22 @@ def build_training(
     glossary, joint = glossary or Glossary(), with_calls(joint, options)
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
-    cut = split(joint, num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics)
+    cut = split(
+        Facts(joint), num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics
+    )
     named = _named(joint, constants)
     count = num_forward + len(cut.saved)
-    private = _private(cut, num_forward)
+    ahead, back = Facts(cut.forward.program), Facts(cut.backward.program)
+    private = _private(cut, back, num_forward)
     with _compiling() as begin:
         forward = _executable(
-            f"{name}_forward", cut.forward.program, count, options, named, verify, cuda_graphs, private,
+            f"{name}_forward", ahead, count, options, named, verify, cuda_graphs, private,
             _refs(cut.forward.program.outputs[:num_forward]) if watches else None,
             promises[:num_forward], glossary,
         )  # fmt: skip
         begin(forward)
         backward = _executable(
-            f"{name}_backward", cut.backward.program, None, options, named, verify, cuda_graphs,
+            f"{name}_backward", back, None, options, named, verify, cuda_graphs,
             promises=promises[num_forward:], glossary=glossary,
         )  # fmt: skip
         begin(backward)
@@ -100,17 +104,16 @@ def build_training(
     return Training(forward, backward, cut)
 
 
-def _private(cut: Split, num_forward: int) -> frozenset[Ref]:
+def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
     """Values of the forward program that leave it only to be maps of the backward."""
-    forward, backward = cut.forward.program, cut.backward.program
-    used_by = users(backward)
+    forward, backward = cut.forward.program, back.program
     taken = {ref: cut.backward.where[ref] for ref in cut.saved if ref in cut.backward.where}
     maps = {
         cut.forward.where[ref]
         for ref, there in taken.items()
         if ref not in cut.copied
         and there not in backward.outputs
-        and all(isinstance(backward.nodes[u], MapOf) for u in used_by[there])
+        and all(isinstance(backward.nodes[u], MapOf) for u in back.flow.users[there])
     }
     return frozenset(maps - _refs(forward.outputs[:num_forward]))
 
@@ -124,11 +127,11 @@ def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
 
 
 def _executable(
-    name: str, program: Program, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
+    name: str, facts: Facts, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
     cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: frozenset[Ref] | None = None,
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
-    plan = make_plan(name, program, options, constants, glossary.statistics if glossary else None)
+    plan = make_plan(name, facts, options, constants, glossary.statistics if glossary else None)
     made = Executable(
         plan, num_outputs, verify=verify, private=private, promises=promises, cuda_graphs=cuda_graphs, watches=watches,
         names=glossary.names if glossary else {},

@@ -11,7 +11,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from graphweave.analysis.flow import ancestors, is_integral
-from graphweave.analysis.hoist import graph_only, hoisted_checks
 from graphweave.compiler.plan import Plan
 from graphweave.core.types import DType
 from graphweave.ir.message.aten import resolve
@@ -42,7 +41,7 @@ def structure(plan: Plan) -> frozenset[int]:
     """Positions, among the arguments of the program, of the tensors that formats and the prelude are made from."""
     program = plan.program
     maps = [n.index for n in program.nodes if isinstance(n, MapOf)]
-    needed = ancestors(program, [*maps, *plan.hoisted, *hoisted_checks(program)])
+    needed = ancestors(program, [*maps, *plan.hoisted, *plan.facts.hoist.checks])
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name not in plan.constants]
     return frozenset(i for i, r in enumerate(inputs) if r in needed and is_integral(program, r))
 
@@ -51,7 +50,7 @@ def why_not(plan: Plan, *, verify: bool = False) -> str | None:
     """What the program does at each call that no CUDA graph can hold: ask the device for numbers, sizes or indices."""
     if verify:
         return "verify=True compares every region at every call"
-    program, only = plan.program, graph_only(plan.program)
+    program, only = plan.program, plan.facts.flow.graph_only
     for ref in _at_each_call(plan):
         node = program.nodes[ref]
         if isinstance(node, MapOf) and node.index not in only:
@@ -65,7 +64,7 @@ def why_not(plan: Plan, *, verify: bool = False) -> str | None:
 def _at_each_call(plan: Plan) -> list[Ref]:
     """Nodes that run outside the prelude."""
     program = plan.program
-    once = {*plan.hoisted, *hoisted_checks(program)}
+    once = {*plan.hoisted, *plan.facts.hoist.checks}
     roots = [r for r in program.outputs if r is not None and r not in once]
     return sorted(ancestors(program, roots, frozenset(once)) - once)
 

@@ -66,5 +66,5 @@ def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:
     """The same region for 64-bit indices, lowered when a graph first needs it."""
     region = plan.kernels[i].region
     return lambda: lower_region(
-        plan.program, region, plan.schedule, f"{kernel_prefix(plan.name)}_{i}_wide", plan.options, DType.i64
+        plan.facts, region, plan.schedule, f"{kernel_prefix(plan.name)}_{i}_wide", plan.options, DType.i64
     )

@@ -7,8 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import is_integral, is_view, is_work, users
-from graphweave.analysis.hoist import hoisted_checks, only_maps
+from graphweave.analysis.flow import is_integral, is_view
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
@@ -76,7 +75,7 @@ class Wrapper:
         self._ready: dict[Ref, str] = {}
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
-        self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in users(plan.program)]
+        self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in plan.facts.flow.users]
         inputs = self._bind_inputs()
         self._given_out = _with_viewed(plan.program, watches or ())
         if watches is not None:
@@ -137,7 +136,7 @@ class Wrapper:
         plan, hoisted = self._plan.prelude, self._plan.hoisted
         if plan is None:
             return
-        nested = Wrapper(plan, kernels, verify=self._verify, asks=True, narrow=self._narrowed(plan.program))
+        nested = Wrapper(plan, kernels, verify=self._verify, asks=True, narrow=self._narrowed(plan))
         run = nested.load(f"<graphweave {self._plan.name} prelude>")
         self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
         args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
@@ -147,15 +146,15 @@ class Wrapper:
         call = f"memo(prelude, {args})"
         self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)
         self._ready.update((r, f"v{r}") for r in hoisted)
-        self._ready.update((r, "None") for r in hoisted_checks(self._program))
+        self._ready.update((r, "None") for r in self._plan.facts.hoist.checks)
 
-    def _narrowed(self, prelude: Program) -> frozenset[Ref]:
+    def _narrowed(self, prelude: Plan) -> frozenset[Ref]:
         """Indices that the prelude makes and nobody but maps reads, there and here, as positions in the prelude."""
-        here = set(only_maps(self._program, self._plan.hoisted))
+        here = set(self._plan.facts.hoist.only_maps(self._plan.hoisted))
         here.difference_update(r for r in self._outputs if r is not None and r not in self._private)
-        pairs = zip(self._plan.hoisted, prelude.outputs, strict=False)  # then come the checks
+        pairs = zip(self._plan.hoisted, prelude.program.outputs, strict=False)  # then come the checks
         there = [new for old, new in pairs if old in here and new is not None]
-        return frozenset(only_maps(prelude, there))
+        return frozenset(prelude.facts.hoist.only_maps(there))
 
     def _kernel(self, i: int, region: Region) -> None:
         kernel = self._kernels[i]
@@ -199,7 +198,7 @@ class Wrapper:
         call = call_step(self._program, ref, self._plan.options)
         self._scope[f"c{ref}"] = call.run
         self._line(f"v{ref} = c{ref}({', '.join([*map(self._rows_of, call.spaces), *values])})", refs)
-        self._fallbacks += is_work(self._program, ref)
+        self._fallbacks += self._plan.facts.flow.is_work(ref)
         self._ready[ref] = f"v{ref}"
         if ref in self._narrow:
             self._line(f"v{ref} = narrowed(v{ref})", (ref,))

@@ -10,25 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from graphweave.analysis.cones import (
-    Needs,
-    in_tiles,
-    is_light,
-    is_push,
-    map_type,
-    needs,
-    pushed_along,
-    space_of,
-    tile_map,
-    type_of,
-    walks_along,
-)
-from graphweave.analysis.flow import edge_spaces, is_structure
+from graphweave.analysis.cones import Needs, map_type, space_of, type_of
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import is_structure
 from graphweave.analysis.typed import call_operands, matrices
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, MatMul, Program, Push, Ref, Reshape, Type
+from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, MatMul, Push, Ref, Reshape, Type
 from graphweave.lower.kernel_products import apart
 from graphweave.lower.options import Options
 
@@ -57,12 +46,12 @@ class Groups:
 
 
 def group(
-    program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref] = frozenset(),
+    facts: Facts, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref] = frozenset(),
     options: Options | None = None,
 ) -> Groups:  # fmt: skip
     """Groups of the `demanded` nodes; `given` values exist already, `products` are those that kernels compute."""
-    grouping = _Grouping(program, demanded, given, products, options or Options())
-    last = _after_edges(program, demanded, products)
+    grouping = _Grouping(facts, demanded, given, products, options or Options())
+    last = _after_edges(facts, demanded, products)
     for ref in (*sorted(demanded - last), *sorted(last)):
         grouping.visit(ref)
     for ref in sorted(grouping.floating):
@@ -71,18 +60,18 @@ def group(
     return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
 
 
-def _after_edges(program: Program, demanded: frozenset[Ref], products: frozenset[Ref]) -> frozenset[Ref]:
+def _after_edges(facts: Facts, demanded: frozenset[Ref], products: frozenset[Ref]) -> frozenset[Ref]:
     """Totals over edges, grams of rows, and shared values that only they lead to: placed last, beside whatever walks
     their edges or holds their rows then.
 
     In program order a total often comes before the pushes whose gathers it could share.
     """
-    edges = edge_spaces(program)
+    program, edges = facts.program, facts.flow.edge_spaces
     late: set[Ref] = set()
     needed: set[Ref] = set()
     for ref, node in enumerate(program.nodes):
         shared = space_of(program, ref) == UNIT
-        total = shared and is_push(program, ref) and space_of(program, operands(node)[0]) in edges
+        total = shared and facts.cones.is_push(ref) and space_of(program, operands(node)[0]) in edges
         total |= ref in products and isinstance(node, Gram)
         if total or (shared and not late.isdisjoint(operands(node))):
             late.add(ref)
@@ -97,11 +86,11 @@ def _after_edges(program: Program, demanded: frozenset[Ref], products: frozenset
 
 class _Grouping:
     def __init__(
-        self, program: Program, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref],
+        self, facts: Facts, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref],
         options: Options,
     ) -> None:  # fmt: skip
-        self.program, self.products = program, products
-        self.reads_matrices, self.apart = options.typed_operand is not None, apart(program, options)
+        self.program, self.cones, self.products = facts.program, facts.cones, products
+        self.reads_matrices, self.apart = options.typed_operand is not None, apart(self.program, options)
         self.stored = demanded | given
         self.groups: list[Group] = []
         self.group_of: dict[Ref, int] = {}
@@ -115,14 +104,14 @@ class _Grouping:
 
     def visit(self, ref: Ref) -> None:
         """Take the next node of the program: place it, or let it float."""
-        program, node = self.program, self.program.nodes[ref]
-        unit_value = space_of(program, ref) == UNIT and not is_push(program, ref)
-        if ref not in self.products and (not is_light(program, ref) or isinstance(node, Reshape) or unit_value):
+        cones, node = self.cones, self.program.nodes[ref]
+        unit_value = space_of(self.program, ref) == UNIT and not cones.is_push(ref)
+        if ref not in self.products and (not cones.is_light(ref) or isinstance(node, Reshape) or unit_value):
             self._call(ref)
             return
-        self.along[ref] = walks_along(program, ref)
-        cone = is_push(program, ref) or self.along[ref] is not None
-        self.needs[ref] = needs(program, ref, self.stored, through=cone)
+        self.along[ref] = cones.walks_along(ref)
+        cone = cones.is_push(ref) or self.along[ref] is not None
+        self.needs[ref] = cones.needs(ref, self.stored, through=cone)
         if not cone and (ref in self.products or self.multiplied & self.floating & set(self.needs[ref].same)):
             self.multiplied.add(ref)
         if not cone and not self._is_total(ref) and all(self._exists(r) for r in self.needs[ref].same):
@@ -182,7 +171,7 @@ class _Grouping:
 
         Beside what happens to run earlier they would only lie in memory for longer.
         """
-        if is_push(self.program, ref) or self.along.get(ref) is not None or self._bytes(ref) < _WIDE_BYTES:
+        if self.cones.is_push(ref) or self.along.get(ref) is not None or self._bytes(ref) < _WIDE_BYTES:
             return True
         return any(self._shared_bytes(ref, g, beside) for g in candidates)
 
@@ -212,12 +201,12 @@ class _Grouping:
         if ref in self.products and isinstance(node, Gram):
             return type_of(self.program, node.x).space, None
         if self._is_total(ref):
-            if in_tiles(self.program, ref):
-                along = tile_map(self.program, ref)
+            if self.cones.in_tiles(ref):
+                along = self.cones.tile_map(ref)
             elif isinstance(node, Push):
                 return map_type(self.program, node.map).dom, None
-        elif is_push(self.program, ref):
-            along = pushed_along(self.program, ref)
+        elif self.cones.is_push(ref):
+            along = self.cones.pushed_along(ref)
         if along is not None:
             return map_type(self.program, along).cod, along
         space = space_of(self.program, ref)
@@ -225,7 +214,7 @@ class _Grouping:
         return space, None
 
     def _is_total(self, ref: Ref) -> bool:
-        pushed = is_push(self.program, ref) or ref in self.products
+        pushed = self.cones.is_push(ref) or ref in self.products
         return pushed and space_of(self.program, ref) == UNIT
 
     def _candidates(self, ref: Ref) -> list[int]:
@@ -262,7 +251,7 @@ class _Grouping:
         node = self.program.nodes[ref]
         if isinstance(node, Push):
             return map_type(self.program, node.map).dom != self.groups[g].rows
-        return self.along[ref] is not None or is_push(self.program, ref)
+        return self.along[ref] is not None or self.cones.is_push(ref)
 
     def _join(self, ref: Ref, g: int) -> None:
         local, remote = self._deps(ref, g)
@@ -284,9 +273,9 @@ class _Grouping:
     def _deps(self, ref: Ref, g: int) -> tuple[list[Ref], list[Ref]]:
         """Values `ref` needs at the same row of group `g`, and values it needs complete."""
         group, n, node = self.groups[g], self.needs[ref], self.program.nodes[ref]
-        along = pushed_along(self.program, ref) if is_push(self.program, ref) else self.along[ref]
+        along = self.cones.pushed_along(ref) if self.cones.is_push(ref) else self.along[ref]
         row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
-        edge_level = along is not None or (is_push(self.program, ref) and not row_total)
+        edge_level = along is not None or (self.cones.is_push(ref) and not row_total)
         walked = along if along is not None else (group.map if edge_level else None)
         own = [y for y, m in n.pulls if m == walked and y not in self._matrix(ref)]
         local = own if edge_level else list(n.same)
@@ -364,7 +353,7 @@ class _Grouping:
                 self._join(ref, h)
 
     def _is_row_wise(self, ref: Ref) -> bool:
-        return self.along[ref] is None and not is_push(self.program, ref)
+        return self.along[ref] is None and not self.cones.is_push(ref)
 
     def _read_by(self) -> dict[Ref, dict[Ref, bool]]:
         """The members and calls that read each value, and whether each does so at its own row alone."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import Needs, is_light, is_push, map_type, needs, on_edges, space_of
-from graphweave.analysis.row_products import row_products
+from graphweave.analysis.cones import Needs, map_type, space_of
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import call_operands, pushed_product
 from graphweave.core.types import UNIT, Space
@@ -74,17 +74,17 @@ class Schedule:
 
 
 def schedule(
-    program: Program, given: Iterable[Ref] = (), options: Options | None = None, statistics: Statistics | None = None
+    facts: Facts, given: Iterable[Ref] = (), options: Options | None = None, statistics: Statistics | None = None
 ) -> Schedule:
-    """Regions and calls that compute the program's outputs; `given` values exist already (hoisted ones).
+    """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
 
     By `statistics`, the row counts at hand, a product that meets nothing else is a kernel or a call; without them a
     kernel.
     """
-    given, options = frozenset(given), options or Options()
-    products = row_products(program) if options.row_products else frozenset()
-    demanded = demand(program, given, products, options)
-    groups = group(program, demanded, given, products, options)
+    program, given, options = facts.program, frozenset(given), options or Options()
+    products = facts.row_products if options.row_products else frozenset()
+    demanded = demand(facts, given, products, options)
+    groups = group(facts, demanded, given, products, options)
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
     steps: list[Region | Call] = []
     for g in groups.order:
@@ -109,13 +109,13 @@ def _fused_push(program: Program, ref: Ref) -> Region | None:
 
 
 def demand(
-    program: Program, given: frozenset[Ref], products: frozenset[Ref] = frozenset(), options: Options | None = None
+    facts: Facts, given: frozenset[Ref], products: frozenset[Ref] = frozenset(), options: Options | None = None
 ) -> frozenset[Ref]:
     """The nodes that must be evaluated at their own row (all others are recomputed inside what uses them).
 
     `products` are those that regions compute.
     """
-    options = options or Options()
+    program, cones, options = facts.program, facts.cones, options or Options()
     found: set[Ref] = set()
     todo = [r for r in program.outputs if r is not None]
     while todo:
@@ -126,23 +126,20 @@ def demand(
                 todo.append(node.index)
             continue
         found.add(ref)
-        if ref not in products and not is_light(program, ref):
+        if ref not in products and not cones.is_light(ref):
             todo.extend(call_operands(program, ref))
             continue
-        if isinstance(node, Reshape) or (_is_shared(program, ref) and ref not in products):
+        shared = space_of(program, ref) == UNIT and not cones.is_push(ref)
+        if isinstance(node, Reshape) or (shared and ref not in products):
             todo.extend(operands(node))
             continue
-        n = needs(program, ref, given, through=on_edges(program, ref))
+        n = cones.needs(ref, given, through=cones.on_edges(ref))
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
         todo.extend((*n.same, *n.shared, *stored_operands(program, ref, options)))
         if isinstance(node, Push | Gram) and node.map is not None:
             todo.append(node.map)
     return frozenset(found)
-
-
-def _is_shared(program: Program, ref: Ref) -> bool:
-    return space_of(program, ref) == UNIT and not is_push(program, ref)
 
 
 def _not_worth_a_kernel(

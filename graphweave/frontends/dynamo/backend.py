@@ -14,9 +14,10 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 
 from graphweave.analysis.cost import cost
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import statistics_of, with_unions
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.pipeline import Facts, optimise
+from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
@@ -281,13 +282,13 @@ class _Side:
         statistics = statistics_of(rows)
         known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
-        facts = Facts(statistics, tangents, relational, at_hand, options.row_products)
-        done = optimise(imported.program, facts, imported.effects)
+        given = PassInputs(statistics, tangents, relational, at_hand, options.row_products)
+        done = optimise(imported.program, given, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
         glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
         if collecting():
-            record_capture(_capture_note(module, imported, done, rows, glossary, facts))
+            record_capture(_capture_note(module, imported, done, rows, glossary, given))
         return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -300,19 +301,19 @@ class _Side:
 
 def _capture_note(
     module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
-    facts: Facts,
+    given: PassInputs,
 ) -> CaptureNote:  # fmt: skip
     """The graph and its work for the call at hand, beside what eager mode would do for it."""
     program, eager = done.program, eager_work(module, imported.space_rows, rows)
-    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in facts.tangents]
+    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents]
     keep = [done.where[r] for r in imported.effects]
-    moved, _, _ = cost(program, late, keep, joins=facts.joins).total(glossary.statistics)
+    moved, _, _ = cost(Facts(program), late, keep, joins=given.joins).total(glossary.statistics)
     ends = {s for t in program.types if isinstance(t, MapType) for s in (t.dom, t.cod)}
     spaces: dict[str, int] = {}
     for space, words in glossary.spaces.items():
         if space in ends:
             spaces[words] = max(spaces.get(words, 0), glossary.statistics.rows(space))
-    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(facts.tangents))
+    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(given.tangents))
 
 
 def _rewritten(imported: Imported, done: Rewritten) -> Imported:
