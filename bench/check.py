@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from graphweave.testing.randomness import CounterBased
+from bench.randomness import CounterBased
 
 FLOAT_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
 """Largest relative error accepted: sums in another order differ by a few ulp per addition."""

@@ -35,7 +35,7 @@ import graphweave
 from bench.common import arguments, in_fresh_process, peak_extra_bytes, ratio_table, save
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
 from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
-from graphweave.compiler.cpp_step import CppStep
+from graphweave.execute.cpp_step import CppStep
 from graphweave.runtime import arena, formats
 from graphweave.runtime.memo import memo
 

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from bench.traffic import Traffic, traffic_of
-from graphweave.compiler import wrapper
-from graphweave.compiler.calls import NodeCall
-from graphweave.compiler.region_step import RegionStep
-from graphweave.compiler.targets import STEPS
 from graphweave.core.types import UNIT
+from graphweave.execute import wrapper
+from graphweave.execute.calls import NodeCall
+from graphweave.execute.region_step import RegionStep
+from graphweave.execute.targets import STEPS
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Program, Ref, Type
 from graphweave.ir.message.show import operation
-from graphweave.schedule.options import Options
+from graphweave.lower.options import Options
 
 
 @dataclass(slots=True)

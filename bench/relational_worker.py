@@ -19,7 +19,7 @@ from bench.relational_models import LAYERS, WithLoss, inputs
 from bench.relational_reference import reference
 from bench.relational_serve import Form, Host
 from bench.turns import serve
-from graphweave.compiler.cpp_step import CppStep
+from graphweave.execute.cpp_step import CppStep
 from graphweave.frontends.dynamo.backend import CompileOptions
 from graphweave.runtime import arena, formats
 from graphweave.runtime.memo import memo

@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 from docs.design import example
-from graphweave.compiler.pipeline import PIPELINE, Facts
+from graphweave.compiler.pipeline import PIPELINE, PassInputs
 from graphweave.core.operators import Op
 from graphweave.passes import rules as package
 from graphweave.passes import simplify
@@ -30,12 +30,13 @@ _MARK = re.compile(r"(<!-- made: ([^|]*?)(?: \| (.*?) \| (.*?))? -->\n).*?(<!-- 
 _LANGUAGES = {"layer": "python", "relations": "python", "cpp": "cpp"}
 
 START = {
-    "analysis": "flow.py",
+    "analysis": "facts.py",
     "cli": "train.py",
     "codegen": "cpp/kernel.py",
-    "compiler": "build.py",
+    "compiler": "pipeline.py",
     "core": "operators.py",
     "data": "npz.py",
+    "execute": "build.py",
     "frontends": "dynamo/compile.py",
     "graph": "graph.py",
     "ir": "message/GRAMMAR.md",
@@ -44,9 +45,7 @@ START = {
     "nn": "gat_conv.py",
     "passes": "rewrite.py",
     "runtime": "launch.py",
-    "schedule": "regions.py",
     "tensorlike": "answers.py",
-    "testing": "graphs.py",
     "udf": "mailbox.py",
 }
 """Room -> the file to read first, where that is not `__init__.py`."""
@@ -131,7 +130,7 @@ def rules() -> Iterator[str]:
 def passes() -> Iterator[str]:
     """The passes of the pipeline, in order, each with the first line of its file."""
     for number, make in enumerate(PIPELINE, 1):
-        made = make(Facts(), ())
+        made = make(PassInputs(), ())
         path = ROOT / f"{type(made).__module__.replace('.', '/')}.py"
         yield f"{number}. `{made.name}`: {_first_line(path)}"
 

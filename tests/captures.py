@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch._dynamo.backends.common import aot_autograd
 from torch.fx.experimental import _config as shape_config
 
+from bench.randomness import CounterBased
 from graphweave.core.types import Space
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.importer import Imported, import_graph
@@ -19,7 +20,6 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.testing.randomness import CounterBased
 
 
 @dataclass

@@ -7,7 +7,7 @@ from torch import Tensor
 
 import graphweave
 from graphweave.graph.graph import Graph
-from graphweave.testing.graphs import Edges, zoo
+from tests.programs.graphs import Edges, zoo
 
 ZOO = zoo()
 SQUARE = [edges for edges in ZOO if edges.square]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from graphweave import nn as gnn
-from graphweave.testing.graphs import Edges, zoo
+from tests.programs.graphs import Edges, zoo
 
 W, OUT, HEADS = 5, 4, 2
 

@@ -9,17 +9,17 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.executable import Executable
 from graphweave.compiler.glossary import Glossary
 from graphweave.core.settings import settings
+from graphweave.execute.build import build_inference
+from graphweave.execute.executable import Executable
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
-from graphweave.schedule.options import Options, Target, options_for
-from graphweave.schedule.regions import TALL, Call
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.graphs import MAX_ROWS, Edges, zoo
-from graphweave.testing.programs import inputs
+from graphweave.lower.options import Options, Target, options_for
+from graphweave.lower.schedule import TALL, Call
+from tests.programs.compare import assert_all_close
+from tests.programs.graphs import MAX_ROWS, Edges, zoo
+from tests.programs.random_programs import inputs
 
 InputsOf: TypeAlias = Callable[[Program, Edges, int], dict[str, Tensor]]
 

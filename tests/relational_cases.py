@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import graphweave as gw
 from graphweave import nn as gnn
-from graphweave.testing.graphs import Edges, zoo
+from tests.programs.graphs import Edges, zoo
 
 R, W, OUT = 4, 6, 4
 

@@ -35,7 +35,7 @@ from graphweave.passes.rewrite import apply
 from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
-from graphweave.testing.joint import Joint, joint
+from tests.programs.joint import Joint, joint
 
 V, E = Space("V"), Space("E")
 _ROUNDING = 1e-12

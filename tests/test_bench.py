@@ -16,12 +16,12 @@ from bench.memory_growth import fit
 from bench.probes import _call_probe
 from bench.traffic import Traffic, traffic_of
 from bench.turns import Player, PlayerLost, take_turns
+from bench.typed_programs import pushed_program, typed_program
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Space
 from graphweave.ir.loop.parse import parse
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import AddMatMul, Input, MapOf, MatMul, Type
-from graphweave.testing.typed_programs import pushed_program, typed_program
 from tests.loop_support import node_stages
 from tests.program_support import compiled
 from tests.support import features

@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given, settings
 from torch import Tensor
 
-from graphweave.compiler import region_step
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import DType
+from graphweave.execute import region_step
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.schedule.options import Options
-from graphweave.testing.graphs import Edges
-from graphweave.testing.many_maps import many_maps_inputs, many_maps_program
-from graphweave.testing.programs import inputs, random_program
-from graphweave.testing.strategies import programs
+from graphweave.lower.options import Options
 from tests.program_support import assert_computes, compiled, large
+from tests.programs.graphs import Edges
+from tests.programs.many_maps import many_maps_inputs, many_maps_program
+from tests.programs.random_programs import inputs, random_program
+from tests.programs.strategies import programs
 
 STARVED = Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1)
 """Choices far from the default ones."""

@@ -13,18 +13,18 @@ import torch_geometric.nn as pyg
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.compiler import executable
-from graphweave.compiler.calls import call_step
-from graphweave.compiler.capturable import Watch
-from graphweave.compiler.cuda_graph import GRAPHS, PLAIN_CALLS, CudaGraphs
 from graphweave.core.errors import SettingsError
 from graphweave.core.types import Space
+from graphweave.execute import executable
+from graphweave.execute.calls import call_step
+from graphweave.execute.capturable import Watch
+from graphweave.execute.cuda_graph import GRAPHS, PLAIN_CALLS, CudaGraphs
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import NumbersOfSegments, RowsOfSegments
+from graphweave.lower.options import Options
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.memo import Memo
-from graphweave.schedule.options import Options
 from tests.cuda_graph_support import StandIn
 from tests.support import features, random_graph
 

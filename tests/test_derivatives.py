@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 import graphweave
 from bench.check import FLOAT_TOLERANCE, relative_error
+from bench.randomness import CounterBased
 from graphweave.core.errors import DerivativeError
-from graphweave.testing.randomness import CounterBased
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
 import graphweave
-from graphweave.analysis.flow import edge_spaces
-from graphweave.analysis.tiles import MAX_PRODUCTS, is_tiled
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.tiles import MAX_PRODUCTS
 from graphweave.compiler.pipeline import optimise
 from graphweave.compiler.plan import Plan, make_plan
 from graphweave.core.sizes import Symbol
@@ -22,12 +22,12 @@ from graphweave.core.types import DType
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Type
 from graphweave.ir.message.parse import parse
+from graphweave.lower.options import Options
+from graphweave.lower.schedule import Call, Region
 from graphweave.passes.partition import split
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Call, Region
-from graphweave.testing import programs as moves
-from graphweave.testing.programs import E, Growing, V, inputs
 from tests.program_support import assert_computes, compiled
+from tests.programs import random_programs as moves
+from tests.programs.random_programs import E, Growing, V, inputs
 from tests.support import (
     AWKWARD,
     SEVERAL,
@@ -189,7 +189,7 @@ space E = s1
 def stored_on_edges(plan: Plan) -> list[str]:
     """Tensors of edges x features that come into being when the plan runs."""
     program = plan.program
-    edges = edge_spaces(program)
+    edges = Facts(program).flow.edge_spaces
     written = [r for k in plan.kernels.values() for r in k.region.outputs]
     called = [s.ref for s in plan.schedule.steps if isinstance(s, Call)]
     refs = [*written, *called, *(r for r in program.outputs if r is not None)]
@@ -198,7 +198,7 @@ def stored_on_edges(plan: Plan) -> list[str]:
 
 
 def test_nothing_of_edges_times_features_is_stored() -> None:
-    plan = make_plan("test", parse(MLP + "%14: V[48] f32 = push.max %13, %3\nreturn %14\n"), Options(), {})
+    plan = make_plan("test", Facts(parse(MLP + "%14: V[48] f32 = push.max %13, %3\nreturn %14\n")), Options(), {})
     assert len(plan.kernels) == 1
     assert stored_on_edges(plan) == []
 
@@ -227,17 +227,17 @@ def test_a_gradient_saves_nothing_of_edges_times_features() -> None:
 return %14, %29, %17, %22
 """
     )
-    cut = split(joint, 1, [15])
+    cut = split(Facts(joint), 1, [15])
     assert all(not isinstance(joint.nodes[r], MatMul) for r in cut.saved)
     for half in (cut.forward.program, cut.backward.program):
-        plan = make_plan("test", half, Options(), {})
+        plan = make_plan("test", Facts(half), Options(), {})
         assert not plan.refused and stored_on_edges(plan) == []
         assert_computes(compiled(half), half)
 
 
 def test_a_product_that_is_a_result_is_stored_once_by_the_kernel() -> None:
     program = parse(MLP + "%14: V[48] f32 = push.sum %13, %3\nreturn %14, %13\n")
-    plan = make_plan("test", program, Options(), {})
+    plan = make_plan("test", Facts(program), Options(), {})
     assert [line.split(":")[0] for line in stored_on_edges(plan)] == ["%13", "%13"]  # written, and an output
     assert_computes(compiled(program), program)
 
@@ -259,8 +259,8 @@ space E = s2
 %8: W[3] f32 = push.sum %7, %3
 return %8
 """)
-    assert not is_tiled(program, 6)
-    steps = make_plan("test", program, Options(), {}).schedule.steps
+    assert 6 not in Facts(program).tiled
+    steps = make_plan("test", Facts(program), Options(), {}).schedule.steps
     assert [s.outputs for s in steps if isinstance(s, Region)] == [(6,), (8,)]
 
 
@@ -274,9 +274,9 @@ def test_a_chain_of_many_products_is_cut() -> None:
     program = parse(
         "".join(lines).replace("f32", "f64") + f"%{last + 1}: V[64] f64 = push.sum %{last}, %3\nreturn %{last + 1}\n"
     )
-    tiled = [r for r, n in enumerate(program.nodes) if isinstance(n, MatMul) and is_tiled(program, r)]
+    tiled = [r for r in Facts(program).tiled if isinstance(program.nodes[r], MatMul)]
     assert len(tiled) == MAX_PRODUCTS + 1  # the first ones, not the next, and the one behind it
-    assert len(stored_on_edges(make_plan("test", program, Options(), {}))) == 2  # the product and its operand
+    assert len(stored_on_edges(make_plan("test", Facts(program), Options(), {}))) == 2  # the product and its operand
 
 
 # ---------------------------------------------------------------- random programs
@@ -343,7 +343,7 @@ def test_program(number: int) -> None:
 def test_kernels_compute_what_their_nodes_mean(number: int) -> None:
     """By the interpreter of the loop IR, in tiles of three edges."""
     program = program_of_products(2 * number + 1)
-    plan = make_plan("test", program, TINY_TILES, {})
+    plan = make_plan("test", Facts(program), TINY_TILES, {})
     for graph in TINY:
         for kernel in plan.kernels.values():
             check_kernel(program, kernel.lowered, inputs(program, graph, 3), f"program {number} on {graph.name}")
@@ -360,6 +360,6 @@ def test_programs_have_products_in_kernels() -> None:
     found = 0
     for number in range(60):
         program = program_of_products(number)
-        plan = make_plan("test", program, Options(), {})
+        plan = make_plan("test", Facts(program), Options(), {})
         found += any("gw_matmul<" in k.text for k in plan.kernels.values())
     assert found > 15

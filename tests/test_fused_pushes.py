@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import call_operands, computed_for, pushed_product
 from graphweave.core.types import Space
@@ -13,12 +14,12 @@ from graphweave.ir.message.nodes import MatMul, Program, Ref
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
+from graphweave.lower.schedule import Region, schedule
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import POLICIES, Recompute
-from graphweave.schedule.regions import Region, schedule
-from graphweave.testing.graphs import Edges
-from graphweave.testing.programs import draw_inputs
 from tests.program_support import assert_computes, compiled
+from tests.programs.graphs import Edges
+from tests.programs.random_programs import draw_inputs
 
 V, R, E = Space("V"), Space("R"), Space("E")
 HEAD = """
@@ -61,7 +62,7 @@ def test_a_fused_push_is_one_kernel_of_the_rows_behind_it(body: str) -> None:
     program = program_of(body)
     (push,) = (r for r in range(len(program.nodes)) if pushed_product(program, r) is not None)
     assert set(call_operands(program, push)) - {8, 12} == {6, 7, 0, 1, 2}  # the rows gathered on the fly, no product
-    steps = schedule(program).steps
+    steps = schedule(Facts(program)).steps
     regions = [step for step in steps if isinstance(step, Region)]
     assert any(10 in region.outputs for region in regions) == (body == READ_TOO)
     assert Region(V, 5, (10, push), (push,)) in regions
@@ -98,7 +99,7 @@ def given_for(program: Program, graph: Edges, seed: int) -> dict[str, Tensor]:
 def test_any_other_push_is_what_it_is_without_the_mark(body: str) -> None:
     program = program_of(body)
     assert all(pushed_product(program, r) is None for r in range(len(program.nodes)))
-    regions = [step for step in schedule(program).steps if isinstance(step, Region)]
+    regions = [step for step in schedule(Facts(program)).steps if isinstance(step, Region)]
     assert any(10 in step.members for step in regions) == (10 in computed_for(program, program.outputs))
 
 
@@ -111,7 +112,7 @@ def test_what_a_fused_push_is_computed_from() -> None:
 
 
 def stored_products(program: Program) -> list[Ref]:
-    return [r for r in schedule(program).stored if isinstance(program.nodes[r], MatMul)]
+    return [r for r in schedule(Facts(program)).stored if isinstance(program.nodes[r], MatMul)]
 
 
 @pytest.mark.parametrize("recompute", POLICIES)
@@ -136,6 +137,6 @@ def test_no_half_stores_the_product_of_a_fused_push(recompute: Recompute) -> Non
 %27: V[6] f32 = mul %24, %26
 return %13, %27
 """)
-    cut = split(program, 1, [14], recompute=recompute, statistics=Statistics())
+    cut = split(Facts(program), 1, [14], recompute=recompute, statistics=Statistics())
     assert not {10, 11, 18, 23} & set(cut.saved)
     assert stored_products(cut.forward.program) == stored_products(cut.backward.program) == []

@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data
 import graphweave
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
-from graphweave.testing.graphs import Edges
+from tests.programs.graphs import Edges
 
 
 def assert_same(g: Graph, other: Graph) -> None:

@@ -16,7 +16,7 @@ from graphweave.graph.graph import Graph
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.memo import memo
-from graphweave.testing.graphs import Edges
+from tests.programs.graphs import Edges
 
 DTYPES = [torch.int64, torch.int32]
 

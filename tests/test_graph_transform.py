@@ -12,7 +12,7 @@ from torch import Tensor
 import graphweave
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.graph.graph import Graph
-from graphweave.testing.graphs import Edges
+from tests.programs.graphs import Edges
 
 SIZES = pytest.mark.parametrize("edges", SQUARE, ids=name_of)
 

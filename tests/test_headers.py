@@ -14,15 +14,16 @@ import pytest
 import torch
 
 import graphweave
+from graphweave.analysis.facts import Facts
 from graphweave.codegen.cpp.native import Header, includes
-from graphweave.compiler.dump import dump_plan
 from graphweave.compiler.plan import make_plan
 from graphweave.core.settings import override
 from graphweave.core.types import DType, Fold
+from graphweave.execute.dump import dump_plan
+from graphweave.lower.options import Target, options_for
 from graphweave.runtime import headers, kernel_cache, sources, toolchain
 from graphweave.runtime.toolchain import Toolchain
-from graphweave.schedule.options import Target, options_for
-from graphweave.testing.examples import moving
+from tests.programs.examples import moving
 from tests.sanitizer_support import NATIVE
 
 SMALL = '#include <graphweave/base.h>\nextern "C" int answer() { return 42; }\n'
@@ -136,7 +137,7 @@ def test_a_dumped_kernel_compiles_where_it_lies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("target", "suffixes"), [("cpp", ["cpp", "py"]), ("triton", ["py", "py"])])
 def test_a_dumped_kernel_is_named_by_its_language(tmp_path: Path, target: Target, suffixes: list[str]) -> None:
     with override(dump=tmp_path / "dump"):
-        dump_plan(make_plan("test", moving((3,), DType.i64, Fold.sum, 0.0), options_for(target), {}), "wrapper")
+        dump_plan(make_plan("test", Facts(moving((3,), DType.i64, Fold.sum, 0.0)), options_for(target), {}), "wrapper")
     files = sorted((tmp_path / "dump").glob("*_*"))
     assert [f.name.rpartition(".")[2] for f in files if f.suffix in (".cpp", ".py")] == suffixes
     assert files[-1].read_text() == "wrapper"

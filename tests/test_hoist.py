@@ -12,7 +12,7 @@ from support import assert_matches, features, random_graph
 from torch import Tensor
 
 import graphweave
-from graphweave.analysis.hoist import hoisted
+from graphweave.analysis.facts import Facts
 from graphweave.ir.message.nodes import Pointwise, Type
 from graphweave.ir.message.parse import parse
 
@@ -41,14 +41,14 @@ return %14, %15
 
 def test_of_what_only_widens_the_value_beneath_is_kept() -> None:
     program = parse(MEAN)
-    kept = [program.nodes[r] for r in hoisted(program)]
+    kept = [program.nodes[r] for r in Facts(program).hoist.values]
     assert [n for n in kept if isinstance(n, Pointwise)] == [program.nodes[8]]
-    assert all(isinstance(t := program.types[r], Type) and t.shape == () for r in hoisted(program))
+    assert all(isinstance(t := program.types[r], Type) and t.shape == () for r in Facts(program).hoist.values)
 
 
 def test_an_output_is_kept_as_it_is() -> None:
     program = parse(MEAN.replace("return %14, %15", "return %11"))
-    assert 11 in hoisted(program)
+    assert 11 in Facts(program).hoist.values
 
 
 @pytest.mark.usefixtures("fresh_compiler")
@@ -182,4 +182,4 @@ return %12
 
 
 def test_the_index_along_which_kernels_pull_what_is_hoisted_is_hoisted_too() -> None:
-    assert {3, 7} <= set(hoisted(parse(PULLED_COUNTS)))
+    assert {3, 7} <= set(Facts(parse(PULLED_COUNTS)).hoist.values)

@@ -18,7 +18,7 @@ from graphweave.ir.message.verify import verify
 from graphweave.passes.horizontal.edges import ToEdges
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.simplify import Simplify
-from graphweave.testing.compare import assert_all_close
+from tests.programs.compare import assert_all_close
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))

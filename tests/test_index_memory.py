@@ -12,9 +12,9 @@ from support import Graph, assert_matches, by_default, features, needs_float16, 
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.compiler.calls import call_step
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import Space
+from graphweave.execute.calls import call_step
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse

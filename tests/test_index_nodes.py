@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.analysis.hoist import graph_only, hoisted, hoisted_checks
-from graphweave.compiler.calls import call_step
+from graphweave.analysis.facts import Facts
 from graphweave.core.errors import IndexRangeError, IRError, ParseError
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.execute.calls import call_step
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.interp import interp
@@ -48,7 +48,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import pairs_in
 from graphweave.passes.rules.compact import compact
-from graphweave.testing.graphs import zoo
+from tests.programs.graphs import zoo
 
 V, W, E, F, P, U = (Space(name) for name in ("V", "W", "E", "F", "P", "U"))
 index, wide = Type(E, (), DType.i64), Type(E, (3,), DType.f32)
@@ -138,11 +138,11 @@ def test_a_space_may_have_any_name(name: str) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("uniquepairs %0 P", "expected an operand such as %3 as b"),
-        ("uniquepairs %0, %0, %0 P", "expected only the operands a, b"),
+        ("uniquepairs %0 P", "expected ',' before b, got 'P'"),
+        ("uniquepairs %0, %0, %0 P", "expected a name, got ', %0 P'"),
         ("uniquepairs %0, %0", "expected a name"),
         ("assertindex %0 x", "expected an integer"),
-        ("after", "expected an operand such as %3 as x"),
+        ("after", "expected an operand such as %3, got 'the end of the line'"),
     ],
 )
 def test_parse_says_what_a_node_lacks(text: str, said: str) -> None:
@@ -372,8 +372,9 @@ def test_what_is_made_of_the_graph_alone_is_made_once() -> None:
     out = b.add(Gram(pulled, pulled))
     program = b.program([out], [(V, read("s0")), (E, read("s1")), (F, read("s2")), (U, read("s1 + s2")), (P, None)])
     verify(program)
-    assert graph_only(program) >= {joined, numbers, pairs, rows, a, check}
-    assert hoisted(program) == (rows, a) and hoisted_checks(program) == (check,)
+    facts = Facts(program)
+    assert facts.flow.graph_only >= {joined, numbers, pairs, rows, a, check}
+    assert facts.hoist.values == (rows, a) and facts.hoist.checks == (check,)
 
 
 @pytest.mark.parametrize("edit", [lambda n: replace(n, space=W), lambda n: replace(n, a=n.b), lambda n: n])

@@ -13,10 +13,10 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Push, Reduce, Type
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
-from graphweave.testing.algebra import layer_inputs, random_layers
-from graphweave.testing.graphs import zoo
-from graphweave.testing.joint import TANGENT, Joint, joint
-from graphweave.testing.programs import inputs, random_program
+from tests.programs.algebra import layer_inputs, random_layers
+from tests.programs.graphs import zoo
+from tests.programs.joint import TANGENT, Joint, joint
+from tests.programs.random_programs import inputs, random_program
 
 
 def by_autograd(program: Program, j: Joint, given: dict[str, Tensor]) -> list[Tensor | None]:

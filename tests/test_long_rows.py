@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 import graphweave
 from bench.check import Result, error_against, step
-from graphweave.compiler import region_step
 from graphweave.core.types import DType
+from graphweave.execute import region_step
 from graphweave.runtime import formats, long_rows
 from graphweave.runtime.index import Index
-from graphweave.testing.programs import random_program
 from tests.program_support import ZOO, assert_computes, compiled, large
+from tests.programs.random_programs import random_program
 from tests.support import Graph, assert_matches, by_default, features, needs_float16, random_graph, threads
 from tests.test_edge_products import Scored, mlp, program_of_products
 from tests.test_half_precision import ROUNDING, rounding

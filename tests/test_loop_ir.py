@@ -172,15 +172,15 @@ def test_any_kernel_round_trips(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("csr by_dst", "csr", "Line 4: expected a declaration or 'do', got 'src'"),
-        ("f32[4]", "f33[4]", "Line 8: expected an element type, got 'f33'"),
-        ("sum= x", "sun= x", "Line 12: expected a fold, got 'sun'"),
-        ("x[u, c]", "add(u c)", "Line 12: expected ',', got 'c'"),
-        ("x[u, c]", "plus(u, c)", "Line 12: expected an operator, got 'plus'"),
-        ("alloc acc", "alloc $", "Line 8: unexpected character '\\$'"),
-        ("lanes c < 4", "lanes c < 4.5", "Line 11: expected an integer, got '4.5'"),
-        ("}\n}\n", "}\n", "Line 18: expected a name, got ''"),
-        ("}\n}\n", "}\n}\n}\n", "Line 19: expected the end of the text"),
+        ("csr by_dst", "csr", "line 4, column 10: expected .* or 'stash' or 'do', got 'src"),
+        ("f32[4]", "f33[4]", "line 8, column 16: expected one of f64, f32, .*, got 'f33"),
+        ("sum= x", "sun= x", "line 12, column 16: expected one of sum, mul, max, min, got 'sun"),
+        ("x[u, c]", "add(u c)", "line 12, column 27: expected ',' or '\\)', got 'c"),
+        ("x[u, c]", "plus(u, c)", "line 12, column 21: expected one of tanh, .*, got 'plus"),
+        ("alloc acc", "alloc $", "line 8, column 11: expected a name, got '\\$"),
+        ("lanes c < 4", "lanes c < 4.5", "line 11, column 17: expected an integer, got '4.5"),
+        ("}\n}\n", "}\n", "line 18, column 1: expected a name or '}', got 'the end of the text'"),
+        ("}\n}\n", "}\n}\n}\n", "line 19, column 1: expected the end of the text, got '}'"),
     ],
 )
 def test_bad_text_is_refused_with_its_line(before: str, after: str, message: str) -> None:

@@ -12,10 +12,10 @@ from torch import Tensor
 import graphweave
 from graphweave import loops
 from graphweave.core.settings import override
-from graphweave.testing.compare import assert_close
-from graphweave.testing.graphs import Edges, zoo
 from tests.loops_literal import LiteralGraph, Rows, Weights, literally
 from tests.loops_programs import SETS, SQUARE, TYPES, WIDTH, arguments
+from tests.programs.compare import assert_close
+from tests.programs.graphs import Edges, zoo
 
 ZOO = {e.name: e for e in zoo()}
 COMPILED = {program: loops.compile(program) for program in SETS}

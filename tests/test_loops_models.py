@@ -12,8 +12,8 @@ from torch import Tensor, nn
 import graphweave
 from graphweave import loops
 from graphweave.loops import concat, dot_prd, exp, leakyrelu, linear, maximum, relu, sigmoid
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.graphs import zoo
+from tests.programs.compare import assert_all_close
+from tests.programs.graphs import zoo
 
 ZOO = {e.name: e for e in zoo() if e.square}
 RELATIONS, KINDS, HEADS, DIM = 4, 3, 2, 3

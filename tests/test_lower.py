@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from graphweave.analysis.cones import map_type
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import extract
 from graphweave.compiler.pipeline import optimise
 from graphweave.compiler.plan import Plan, make_plan
@@ -22,13 +23,13 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, MapOf, Program, Push, Ref, Type
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Column, Flat, Perm, Value
 from graphweave.lower.region import Lowered, lower
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
-from graphweave.testing.compare import assert_close
-from graphweave.testing.graphs import Edges
-from graphweave.testing.programs import inputs, random_program
+from graphweave.lower.schedule import Region
+from tests.programs.compare import assert_close
+from tests.programs.graphs import Edges
+from tests.programs.random_programs import inputs, random_program
 
 OPTIONS = (Options(), Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1))
 TINY = (
@@ -43,7 +44,7 @@ def plans(numbers: range, dtype: DType = DType.f32, options: Options = OPTIONS[0
     for number in numbers:
         program = random_program(number, dtype)
         for how, subject in (("", program), (", optimised", optimise(program).program)):
-            yield f"program {number}{how}", make_plan("test", subject, options, {})
+            yield f"program {number}{how}", make_plan("test", Facts(subject), options, {})
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=["default", "starved"])
@@ -55,7 +56,7 @@ def test_every_region_becomes_a_kernel_that_reads_back(options: Options) -> None
             if not isinstance(step, Region):
                 continue
             for index in (DType.i32, DType.i64):
-                kernel = lower(plan.program, step, plan.schedule.stored, f"k{i}", options, index).kernel
+                kernel = lower(plan.facts, step, plan.schedule.stored, f"k{i}", options, index).kernel
                 verify(kernel)
                 assert parse(show(kernel)) == kernel, name
                 count += 1

@@ -47,10 +47,10 @@ from graphweave.ir.message.nodes import (
 from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.testing.compare import assert_close
-from graphweave.testing.examples import SPACES, E, V, W, gat, moving, one_node
-from graphweave.testing.graphs import Edges, zoo
-from graphweave.testing.programs import inputs
+from tests.programs.compare import assert_close
+from tests.programs.examples import SPACES, E, V, W, gat, moving, one_node
+from tests.programs.graphs import Edges, zoo
+from tests.programs.random_programs import inputs
 
 ZOO = zoo(0)
 f32, f64, i64, i32, boolean = DType.f32, DType.f64, DType.i64, DType.i32, DType.bool

@@ -46,7 +46,7 @@ from graphweave.ir.message.nodes import (
 from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.testing.examples import SPACES, E, V, W, gat, one_node
+from tests.programs.examples import SPACES, E, V, W, gat, one_node
 
 f32, f64, i64, i32, boolean = DType.f32, DType.f64, DType.i64, DType.i32, DType.bool
 
@@ -133,7 +133,7 @@ def test_grammar_page_shows_a_program() -> None:
     ("text", "complaint"),
     [
         ("", "line 1: expected 'return'"),
-        ("space V s0\nreturn", "line 1, column 8: expected '='"),
+        ("space V s0\nreturn", "line 1, column 9: expected '='"),
         ("%1: V[] f32 = input x\nreturn", "line 1, column 1: expected '%0'"),
         ("%0: V[] f33 = input x\nreturn", "expected one of f64, f32"),
         ("%0: V[] f32 = inputt x\nreturn", "expected one of tanh, sigmoid"),
@@ -141,9 +141,9 @@ def test_grammar_page_shows_a_program() -> None:
         ("%0: V[4.5] f32 = input x\nreturn", "expected an integer"),
         ("%0: V[] f32 = pull 1, %2\nreturn", "expected an operand such as %3"),
         ("%0: V[] f32 = const x\nreturn", "expected a number"),
-        ("%0: V -> W = const 1\nreturn", "expected a constant to have a value type"),
+        ("%0: V -> W = const 1\nreturn", "expected a value type in this line"),
         ("%0: V -> W = input x\nreturn", "expected no map type"),
-        ("%0: V[] f32 = neg %0 %0\nreturn", "expected the end of the line"),
+        ("%0: V[] f32 = neg %0 %0\nreturn", "expected ',' or the end of the line, got '%0'"),
         ("%0: V[] f32 = call aten.neg(%0\nreturn", "got 'the end of the line'"),
         ("return %0, x", "expected an operand"),
         ("return\nreturn", "expected nothing after the outputs"),

@@ -13,10 +13,10 @@ from graphweave.ir.message.nodes import Arg, Aten, Atom, Input, MapOf, Operand, 
 from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.graphs import MAX_ROWS, Edges, zoo
-from graphweave.testing.programs import inputs, random_program
-from graphweave.testing.strategies import graphs, programs
+from tests.programs.compare import assert_all_close
+from tests.programs.graphs import MAX_ROWS, Edges, zoo
+from tests.programs.random_programs import inputs, random_program
+from tests.programs.strategies import graphs, programs
 
 NUMBERS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False)
 LEAVES = NUMBERS | st.text() | st.builds(Operand, st.integers(0, 9)) | st.builds(Atom, st.text())

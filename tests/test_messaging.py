@@ -14,8 +14,8 @@ import graphweave
 import graphweave.function as fn
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import override
-from graphweave.testing.compare import assert_close
-from graphweave.testing.graphs import Edges, zoo
+from tests.programs.compare import assert_close
+from tests.programs.graphs import Edges, zoo
 
 ZOO = zoo()
 

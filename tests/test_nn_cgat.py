@@ -16,7 +16,7 @@ import graphweave as gw
 from graphweave import nn as gnn
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
-from graphweave.testing.graphs import Edges, zoo
+from tests.programs.graphs import Edges, zoo
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

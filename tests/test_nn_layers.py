@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import graphweave as gw
 from graphweave.core.settings import override
-from graphweave.testing.graphs import Edges
+from tests.programs.graphs import Edges
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),

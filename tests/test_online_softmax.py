@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from torch_geometric.utils import softmax
 
 import graphweave
-from graphweave.compiler.executable import Executable
+from graphweave.analysis.facts import Facts
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.execute.executable import Executable
 from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.nodes import Edges as EdgeLoop
 from graphweave.ir.loop.nodes import Raise, Stmt, Tiles
@@ -23,10 +24,10 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
-from graphweave.schedule.options import Options
-from graphweave.testing.graphs import Edges
-from graphweave.testing.programs import inputs
+from graphweave.lower.options import Options
 from tests.program_support import ZOO, assert_computes, compiled, in_order, large
+from tests.programs.graphs import Edges
+from tests.programs.random_programs import inputs
 from tests.support import AWKWARD, Graph, assert_matches, by_default, features, several_or_all
 from tests.test_lower import TINY, check_kernel
 
@@ -92,18 +93,18 @@ def walks(plan: Plan) -> tuple[int, int]:
 
 
 def test_text(golden: Callable[[str, str], None]) -> None:
-    (kernel,) = make_plan("test", attention(2, 8), Options(), {}).kernels.values()
+    (kernel,) = make_plan("test", Facts(attention(2, 8)), Options(), {}).kernels.values()
     golden("online_softmax.txt", show(kernel.lowered.kernel))
 
 
 def test_one_comparison_a_tile() -> None:
-    (kernel,) = make_plan("test", attention(2, 8), Options(), {}).kernels.values()
+    (kernel,) = make_plan("test", Facts(attention(2, 8)), Options(), {}).kernels.values()
     assert re.search(r"if \(tile_begin > csr_begin\) \{\n\s+bool push_11_reference_raised = false;", kernel.text)
 
 
 def test_the_options_choose() -> None:
-    assert walks(make_plan("test", attention(2, 8), Options(), {})) == (1, 2)
-    assert walks(make_plan("test", attention(2, 8), Options(online="never"), {})) == (2, 0)
+    assert walks(make_plan("test", Facts(attention(2, 8)), Options(), {})) == (1, 2)
+    assert walks(make_plan("test", Facts(attention(2, 8)), Options(online="never"), {})) == (2, 0)
 
 
 MESSAGE = (
@@ -226,7 +227,7 @@ def test_attention(heads: int, width: int, dtype: str, options: Options) -> None
 
 def test_interpreted_kernels() -> None:
     program = attention(2, 3, "f64")
-    plan = make_plan("test", program, Options(online="always", online_tile=2), {})
+    plan = make_plan("test", Facts(program), Options(online="always", online_tile=2), {})
     for graph in (*TINY, ZOO[9]):
         given = inputs(program, graph, 3)
         for kernel in plan.kernels.values():

@@ -24,12 +24,12 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.ir.operator_calls import call_of
-from graphweave.testing.joint import TANGENT, joint
-from graphweave.testing.operators import declared
-from graphweave.testing.programs import random_program
 from tests.loop_support import compiled as compiled_kernel
 from tests.loop_support import interpreted
 from tests.program_support import assert_computes, compiled
+from tests.programs.joint import TANGENT, joint
+from tests.programs.operators import declared
+from tests.programs.random_programs import random_program
 from tests.test_cpp_kernels import all_operators, operators_case
 from tests.test_joint import assert_gradients, by_autograd
 

@@ -14,6 +14,7 @@ from torch_geometric.nn.models.tgn import IdentityMessage, MeanAggregator, TGNMe
 import graphweave
 from bench.check import FLOAT_TOLERANCE, relative_error
 from bench.zoo import run_case
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import DType, Op, Space
@@ -168,6 +169,6 @@ def _gather(rows: int, picked: int) -> tuple[Program, frozenset[int], Statistics
 def test_the_smaller_is_kept(rows: int, picked: int, copies: bool) -> None:
     """The rows that a batch reads of a large memory, or a copy of a small one."""
     program, exposed, statistics = _gather(rows, picked)
-    cut = split(program, 1, [2], exposed=exposed, statistics=statistics)
+    cut = split(Facts(program), 1, [2], exposed=exposed, statistics=statistics)
     assert (cut.copied == exposed) is copies
     assert (0 in cut.saved) is copies

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import pytest
 from torch import Tensor
 
-from graphweave.analysis.flow import ancestors, edge_spaces, extract, is_integral
-from graphweave.analysis.hoist import graph_only
-from graphweave.compiler.build import build_training
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import ancestors, extract, is_integral
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Space
+from graphweave.execute.build import build_training
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import (
@@ -36,13 +36,13 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
+from graphweave.lower.options import Options
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import Recompute
-from graphweave.schedule.options import Options
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.graphs import MAX_ROWS, Edges
-from graphweave.testing.programs import inputs, random_program
 from tests.program_support import ZOO, same
+from tests.programs.compare import assert_all_close
+from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.random_programs import inputs, random_program
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,9 @@ def with_sizes(program: Program) -> Program:
 def test_edges_save_only_what_cannot_be_recomputed(part: int) -> None:
     for number in range(part, 300, 4):
         j = joint(number)
-        edges, free = edge_spaces(j.program), graph_only(j.program)
-        for ref in split(j.program, j.num_forward, j.tangents).saved:
+        flow = Facts(j.program).flow
+        edges, free = flow.edge_spaces, flow.graph_only
+        for ref in split(Facts(j.program), j.num_forward, j.tangents).saved:
             node, t = j.program.nodes[ref], j.program.types[ref]
             heavy = isinstance(node, MatMul | Gram | Push)
             random_or_unknown = isinstance(node, Aten)
@@ -118,7 +119,7 @@ def test_saved_values_and_tangents_are_all_the_backward_takes() -> None:
     for number in range(300):
         j = joint(number)
         verify(j.program)
-        cut = split(j.program, j.num_forward, j.tangents)
+        cut = split(Facts(j.program), j.num_forward, j.tangents)
         verify(cut.forward.program)
         verify(cut.backward.program)
         assert len(set(cut.saved)) == len(cut.saved)
@@ -133,9 +134,9 @@ def test_saved_values_and_tangents_are_all_the_backward_takes() -> None:
 @pytest.mark.parametrize("number", range(60))
 def test_never_saves_what_the_backward_reads_first_and_always_only_what_is_dear(number: int) -> None:
     j = joint(number)
-    never, always = (set(split(j.program, j.num_forward, j.tangents, recompute=p).saved) for p in EXTREMES)
+    never, always = (set(split(Facts(j.program), j.num_forward, j.tangents, recompute=p).saved) for p in EXTREMES)
     late = depends(j.program, j.tangents)
-    free = graph_only(j.program)
+    free = Facts(j.program).flow.graph_only
     read = {r for n in late for r in operands(j.program.nodes[n]) if r not in late}
     layout = Reshape | Permute | Broadcast | Slice | Const | MapOf | ToUnit
     early = ancestors(j.program, [r for r in j.program.outputs[: j.num_forward] if r is not None])

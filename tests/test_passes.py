@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.pipeline import PIPELINE, Facts, Pass
+from graphweave.compiler.pipeline import PIPELINE, Pass, PassInputs
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import AddMatMul, Pull, Push, Reshape
@@ -17,8 +17,8 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.sink_reshape import SinkReshape
-from graphweave.testing.graphs import zoo
-from graphweave.testing.programs import inputs, random_program
+from tests.programs.graphs import zoo
+from tests.programs.random_programs import inputs, random_program
 
 HEADS = """
 space V = s0
@@ -56,7 +56,7 @@ def test_reshapes_sink_below_pull_and_push(golden: Callable[[str, str], None]) -
     golden("message_sink_reshape.txt", show(SinkReshape()(parse(HEADS)).program))
 
 
-LARGE = Facts(Statistics(((Space("E"), 1_000_000), (Space("V"), 100_000), (Space("W"), 100_000))))
+LARGE = PassInputs(Statistics(((Space("E"), 1_000_000), (Space("V"), 100_000), (Space("W"), 100_000))))
 PASSES = {make(LARGE, ()).name: make(LARGE, ()) for make in PIPELINE}
 
 

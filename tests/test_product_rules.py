@@ -11,8 +11,8 @@ from graphweave.ir.message.nodes import Gram, MatMul, Program, Push
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import Move
-from graphweave.testing.graphs import Edges, zoo
-from graphweave.testing.programs import draw_inputs
+from tests.programs.graphs import Edges, zoo
+from tests.programs.random_programs import draw_inputs
 from tests.rewrite_support import RULES, E, V, assert_equal, rewritten
 from tests.test_typed_rules import R
 

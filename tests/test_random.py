@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import graphweave
-from graphweave.compiler.build import build_inference
 from graphweave.core.errors import IRError
 from graphweave.core.sizes import read
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.execute.build import build_inference
 from graphweave.ir.loop.nodes import Buffer, IndexSum, Kernel, Lanes, Lit, Load, Role, Store, Uniform, Var
 from graphweave.ir.loop.parse import parse as parse_kernel
 from graphweave.ir.loop.show import show as show_kernel
@@ -28,8 +28,8 @@ from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.ir.philox import philox, uniform
-from graphweave.schedule.options import Options
-from graphweave.testing.graphs import zoo
+from graphweave.lower.options import Options
+from tests.programs.graphs import zoo
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

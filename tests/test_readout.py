@@ -12,7 +12,7 @@ from torch import Tensor
 import graphweave
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
-from graphweave.testing.compare import assert_close
+from tests.programs.compare import assert_close
 from tests.support import by_default
 
 SIZES = [(3, 4), (0, 0), (1, 0), (5, 7), (2, 9)]

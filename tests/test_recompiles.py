@@ -16,8 +16,8 @@ from torch import Tensor, nn
 import graphweave
 from bench.recompile_programs import CASES, SIZES
 from bench.recompiles import class_of, count, doors
+from graphweave.core.log import _warned
 from graphweave.frontends.dynamo import captured as door
-from graphweave.frontends.dynamo.backend import _warned
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 

@@ -8,20 +8,20 @@ from collections import Counter
 
 import pytest
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
-from graphweave.compiler.pipeline import Facts, optimise
+from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.core.types import DType, Space
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Aten, Input, Program
 from graphweave.ir.message.show import show
 from graphweave.passes.moves import linear, products_of_push, pushes
-from graphweave.passes.rewrite import depending
-from graphweave.testing.algebra import layer_inputs, random_layers
-from graphweave.testing.graphs import zoo
-from graphweave.testing.joint import joint
-from graphweave.testing.many_maps import many_maps_inputs, many_maps_program
-from graphweave.testing.programs import inputs, random_program
 from tests.program_support import InputsOf, assert_computes, compiled
+from tests.programs.algebra import layer_inputs, random_layers
+from tests.programs.graphs import zoo
+from tests.programs.joint import joint
+from tests.programs.many_maps import many_maps_inputs, many_maps_program
+from tests.programs.random_programs import inputs, random_program
 from tests.rewrite_support import RULES, assert_equal, assert_same, attention, every_site, rewritten, sites, with_scale
 
 _ROWS = {
@@ -58,8 +58,8 @@ def check_by_cost(number: int, moves: int) -> None:
     """The best form of a joint program for a graph of one kind gives, on small graphs, what the program gives."""
     j = random_layers(number, moves=moves).joint()
     kind = list(GRAPHS)[number % len(GRAPHS)]
-    facts = Facts(GRAPHS[kind], j.tangents)
-    done = optimise(j.program, facts)
+    given = PassInputs(GRAPHS[kind], j.tangents)
+    done = optimise(j.program, given)
     best = done.program
     assert [None if r is None else done.where[r] for r in j.program.outputs] == list(best.outputs)
     for graph in zoo(number)[number % 5 :: 5]:
@@ -85,10 +85,11 @@ def check_by_force(number: int, moves: int) -> None:
             form = after
             names.append(f"{move.rules[0].name} at %{move.sites[0]}")
         forms[", ".join(names)] = form
-    tangents = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in j.tangents]
-    late = depending(program, tangents)
+    facts = Facts(program)
+    tangents = (r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in j.tangents)
+    late = facts.flow.depending(frozenset(tangents))
     for make in (linear, products_of_push, pushes):
-        for i, move in enumerate(make(program, late)):
+        for i, move in enumerate(make(facts, late)):
             after = rewritten(program, move)
             if after is not None:
                 forms[f"{make.__name__} {i}"] = after
@@ -150,7 +151,8 @@ def test_forms_differ_with_the_graph() -> None:
     for number in range(12):
         j = random_layers(number, moves=MOST).joint()
         forms = {
-            show(optimise(j.program, Facts(GRAPHS[kind], j.tangents)).program) for kind in ("many edges", "few edges")
+            show(optimise(j.program, PassInputs(GRAPHS[kind], j.tangents)).program)
+            for kind in ("many edges", "few edges")
         }
         different += len(forms) == 2
         if different == 3:
@@ -166,7 +168,7 @@ def test_the_same_program_gives_the_same_result_in_under_a_second() -> None:
     for _ in range(3):
         j = attention(3)
         start = time.process_time()
-        done = optimise(j.program, Facts(GRAPHS["many edges"], j.tangents))
+        done = optimise(j.program, PassInputs(GRAPHS["many edges"], j.tangents))
         seconds.append(time.process_time() - start)
         texts.append(show(done.program))
     assert texts[0] == texts[1] == texts[2]
@@ -178,9 +180,9 @@ def test_the_same_program_gives_the_same_result_in_under_a_second() -> None:
 def test_a_best_form_stays(number: int) -> None:
     """Another time finds nothing that gains, or what it finds is found for good."""
     j = random_layers(number, moves=MOST).joint()
-    facts = Facts(GRAPHS["many edges"], j.tangents)
-    second = optimise(optimise(j.program, facts).program, facts).program
-    assert show(optimise(second, facts).program) == show(second)
+    given = PassInputs(GRAPHS["many edges"], j.tangents)
+    second = optimise(optimise(j.program, given).program, given).program
+    assert show(optimise(second, given).program) == show(second)
 
 
 @pytest.mark.parametrize("number", [3, 5, 12])
@@ -198,5 +200,5 @@ def check_compiled(number: int) -> None:
     j = random_layers(number, moves=MOST).joint()
     if any(isinstance(n, Aten) for n in j.program.nodes):
         pytest.skip("rows that a call selects are counted as the program runs, not by its inputs")
-    best = optimise(j.program, Facts(GRAPHS["many edges"], j.tangents)).program
+    best = optimise(j.program, PassInputs(GRAPHS["many edges"], j.tangents)).program
     assert_computes(compiled(best), j.program, inputs_of=layer_inputs)

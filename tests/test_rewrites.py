@@ -22,9 +22,9 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import NARROWER, TO_NODES, Move
 from graphweave.passes.substitute import substitute
-from graphweave.testing.graphs import Edges, zoo
-from graphweave.testing.programs import draw_inputs
 from tests import typed_rule_cases
+from tests.programs.graphs import Edges, zoo
+from tests.programs.random_programs import draw_inputs
 from tests.rewrite_cases import APPLIES, HEAD, REFUSED
 from tests.rewrite_support import RULES, assert_equal, rewritten
 from tests.support import by_default

@@ -9,29 +9,30 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import graphweave
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import TileArray, TileGram, TileMatMul, TileRows
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.parse import parse
+from graphweave.lower.options import Options, options_for
 from graphweave.lower.region import lower
-from graphweave.schedule.options import Options, options_for
-from graphweave.schedule.regions import TALL, Call, Region, schedule
-from graphweave.testing.graphs import Edges
+from graphweave.lower.schedule import TALL, Call, Region, schedule
 from tests.program_support import assert_computes, compiled, large
+from tests.programs.graphs import Edges
 from tests.support import assert_matches, awkward_graphs, by_default, features
 
 V = Space("V")
 
 
 def regions(text: str, options: Options | None = None) -> list[Region]:
-    steps = schedule(parse(text), (), options).steps
+    steps = schedule(Facts(parse(text)), (), options).steps
     assert all(isinstance(s, Region) for s in steps)
     return [s for s in steps if isinstance(s, Region)]
 
 
 def body(program: Program, region: Region, stored: frozenset[Ref]) -> tuple[object, ...]:
-    return lower(program, region, stored, "kernel", Options()).kernel.body
+    return lower(Facts(program), region, stored, "kernel", Options()).kernel.body
 
 
 MAPS = """
@@ -66,7 +67,7 @@ def test_aggregate_multiply_add_relu_multiply_and_gram_are_one_kernel() -> None:
 
 
 def test_other_targets_call_the_library() -> None:
-    steps = schedule(parse(LAYER), (), options_for("triton")).steps
+    steps = schedule(Facts(parse(LAYER)), (), options_for("triton")).steps
     assert [s.ref for s in steps if isinstance(s, Call)] == [9, 13, 14]
 
 
@@ -79,7 +80,7 @@ space V = s0
 %2: V[16] f32 = matmul %0, %1
 return %2
 """)
-    (only,) = schedule(program, (), None, Statistics(((V, rows),))).steps
+    (only,) = schedule(Facts(program), (), None, Statistics(((V, rows),))).steps
     assert isinstance(only, Region) == kernel
 
 
@@ -92,7 +93,7 @@ space V = s0
 %2: V[3] f32 = matmul %0, %1
 return %2
 """
-    assert isinstance(schedule(parse(text)).steps[0], Region) == (width == 256)
+    assert isinstance(schedule(Facts(parse(text))).steps[0], Region) == (width == 256)
 
 
 def test_edges_do_not_wait_for_a_product_of_their_row() -> None:
@@ -123,7 +124,7 @@ space V = s0
 %6: V[8] f32 = where %4, %3, %5
 return %6
 """)
-    order = schedule(program)
+    order = schedule(Facts(program))
     (region,) = order.steps
     assert isinstance(region, Region)
     kernel = body(program, region, order.stored)
@@ -142,7 +143,7 @@ space V = s0
 %6: V[8] f32 = relu %5
 return %6
 """)
-    order = schedule(program)
+    order = schedule(Facts(program))
     (region,) = order.steps
     assert isinstance(region, Region)
     arrays = [s for s in body(program, region, order.stored) if isinstance(s, TileArray)]
@@ -177,7 +178,7 @@ space V = s0
 %3: unit[8, 8] f32 = gram %2, %2
 return %3
 """)
-    order = schedule(program)
+    order = schedule(Facts(program))
     (region,) = order.steps
     assert isinstance(region, Region) and region.members == (1, 3) and region.outputs == (3,)
     (gram,) = (s for s in body(program, region, order.stored) if isinstance(s, TileGram))

@@ -6,22 +6,20 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from graphweave.analysis.cones import is_push, map_type, needs, space_of, walks_along
-from graphweave.analysis.flow import edge_spaces
-from graphweave.analysis.hoist import hoisted
-from graphweave.analysis.row_products import row_products
+from graphweave.analysis.cones import map_type, space_of
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
+from graphweave.lower.kernel_products import with_calls
+from graphweave.lower.options import Target, options_for
+from graphweave.lower.schedule import Call, Region, Schedule, demand, schedule
 from graphweave.passes.recompute import recomputed
-from graphweave.schedule.options import Target, options_for
-from graphweave.schedule.products import with_calls
-from graphweave.schedule.regions import Call, Region, Schedule, demand, schedule
-from graphweave.testing.many_maps import many_maps_program
-from graphweave.testing.programs import random_program
+from tests.programs.many_maps import many_maps_program
+from tests.programs.random_programs import random_program
 
 PROGRAMS = 300
 
@@ -51,23 +49,25 @@ def leaves(program: Program, refs: Iterable[Ref], stored: frozenset[Ref]) -> set
 @pytest.mark.parametrize("part", range(4))
 def test_every_demanded_node_is_computed_once(part: int) -> None:
     for name, program in subjects(part):
-        given = hoisted(program)
-        order = schedule(program, given)
+        facts = Facts(program)
+        given = facts.hoist.values
+        order = schedule(facts, given)
         computed = [r for step in order.steps for r in members(step)]
-        assert sorted(computed) == sorted(demand(program, frozenset(given), row_products(program))), name
-        assert schedule(program, given) == order, name
+        assert sorted(computed) == sorted(demand(facts, frozenset(given), facts.row_products)), name
+        assert schedule(Facts(program), given) == order, name
 
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_read_is_available(part: int) -> None:
     """Kernels read what earlier steps gave out, or members of their own that they compute before, at the same row."""
     for name, program in subjects(part):
-        given = hoisted(program)
-        order = schedule(program, given)
+        facts = Facts(program)
+        given = facts.hoist.values
+        order = schedule(facts, given)
         there = {*given, *(r for r, n in enumerate(program.nodes) if isinstance(n, Input))}
         for step in order.steps:
             if isinstance(step, Region):
-                reads = region_reads(program, step, order)
+                reads = region_reads(facts, step, order)
             else:
                 reads = leaves(program, call_operands(program, step.ref), order.stored)
             assert reads <= there, f"{name}: {step} reads {reads - there} too early"
@@ -79,7 +79,8 @@ def test_every_read_is_available(part: int) -> None:
 def test_regions_fit_their_rows(part: int) -> None:
     """Members are values of the rows or of the map's edges, pushes along the map, or totals over either."""
     for name, program in subjects(part):
-        for step in schedule(program, hoisted(program)).steps:
+        facts = Facts(program)
+        for step in schedule(facts, facts.hoist.values).steps:
             if not isinstance(step, Region):
                 continue
             assert set(step.outputs) <= set(step.members), name
@@ -90,7 +91,7 @@ def test_regions_fit_their_rows(part: int) -> None:
                     rows = step.rows if r in step.products else edges
                     assert space_of(program, node.x) == rows, f"{name}: {step}"
                 elif not isinstance(node, Push):
-                    on_edges = step.map is not None and walks_along(program, r) == step.map
+                    on_edges = step.map is not None and facts.cones.walks_along(r) == step.map
                     assert space_of(program, r) == (edges if on_edges else step.rows), f"{name}: {step}"
                     assert not on_edges or r in step.outputs, f"{name}: {step}"
                 elif map_type(program, node.map).cod == UNIT:
@@ -116,20 +117,21 @@ space E = s1
 %9: V[4] f32 = add %7, %8
 return %9
 """)
-    first, *others = schedule(program).steps
+    first, *others = schedule(Facts(program)).steps
     assert isinstance(first, Region) and first.members == first.outputs == (7,)
     assert [r for step in others for r in members(step)] == [8, 9]
 
 
-def region_reads(program: Program, region: Region, order: Schedule) -> set[Ref]:
+def region_reads(facts: Facts, region: Region, order: Schedule) -> set[Ref]:
     """What the region takes from outside. Fails where a member is read at a row that is not the reader's."""
+    program, cones = facts.program, facts.cones
     reads: set[Ref] = set()
     done: set[Ref] = set()
     for ref in region.members:
         node = program.nodes[ref]
         push = isinstance(node, Push)
-        of_edges = region.map is not None and walks_along(program, ref) == region.map
-        n = needs(program, ref, order.stored, through=is_push(program, ref) or of_edges)
+        of_edges = region.map is not None and cones.walks_along(ref) == region.map
+        n = cones.needs(ref, order.stored, through=cones.is_push(ref) or of_edges)
         on_edges = of_edges or (push and region.map is not None and map_type(program, node.map).dom != region.rows)
         on_edges = on_edges or (isinstance(node, Gram) and ref not in region.products)
         own = {y for y, m in n.pulls if m == region.map} if on_edges else set(n.same)
@@ -161,9 +163,9 @@ space E = s1
 %9: E[] f32 = reduce.sum %8 [0]
 return %9
 """
-    (wide,) = schedule(parse(text.replace("WIDTH", "64"))).steps
+    (wide,) = schedule(Facts(parse(text.replace("WIDTH", "64")))).steps
     assert isinstance(wide, Region) and wide.rows.name == "V" and wide.map == 3 and wide.members == (9,)
-    narrow = [s for s in schedule(parse(text.replace("WIDTH", "1"))).steps if isinstance(s, Region)]
+    narrow = [s for s in schedule(Facts(parse(text.replace("WIDTH", "1")))).steps if isinstance(s, Region)]
     assert [(s.rows.name, s.map) for s in narrow] == [("E", None)]
 
 
@@ -199,10 +201,10 @@ def test_products_that_no_kernel_of_the_target_multiplies_are_calls(width: int, 
     called = width > 512 and target == "cpp"
     assert {r for r, n in enumerate(program.nodes) if getattr(n, "called", False)} == ({13} if called else set())
     assert with_calls(program, options) is program
-    steps = schedule(program, options=options).steps
+    steps = schedule(Facts(program), options=options).steps
     assert [s.ref for s in steps if isinstance(s, Call)] == ([13] if called else [])
     assert {12, 14} <= {r for s in steps if isinstance(s, Region) for r in members(s)} or not called
-    assert recomputed("auto", program, 11, edge_spaces(program))
+    assert recomputed("auto", Facts(program), 11)
 
 
 def test_a_total_that_edges_need_is_complete_before_them() -> None:
@@ -222,9 +224,10 @@ space E = s1
 %9: V[31] f32 = push.sum %8, %1
 return %9
 """)
-    order = schedule(program, ())
+    facts = Facts(program)
+    order = schedule(facts, ())
     for step in order.steps:
         if isinstance(step, Region):
-            region_reads(program, step, order)
+            region_reads(facts, step, order)
     steps = [step.members if isinstance(step, Region) else (step.ref,) for step in order.steps]
     assert [5 in members for members in steps].index(True) < [9 in members for members in steps].index(True)

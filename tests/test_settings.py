@@ -103,8 +103,8 @@ def test_configure_sets_rooms_and_leaves_the_rest(capsys: pytest.CaptureFixture[
 def test_a_warning_is_given_once(caplog: pytest.LogCaptureFixture) -> None:
     log = logging.getLogger("graphweave.test_settings")
     with caplog.at_level(logging.WARNING):
-        warn_once(log, "unique words of this test")
-        warn_once(log, "unique words of this test")
+        warn_once("unique words of this test", log)
+        warn_once("unique words of this test", log)
     assert [r.getMessage() for r in caplog.records] == ["unique words of this test"]
 
 

@@ -19,7 +19,7 @@ from graphweave.passes.rewrite import Rewrite, apply
 from graphweave.passes.rules import factor, feature_sum
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
-from graphweave.testing.graphs import Edges, zoo
+from tests.programs.graphs import Edges, zoo
 
 SOFTMAX = """
 space V = s0

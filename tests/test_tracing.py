@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.frontends.dynamo.backend import _warned
+from graphweave.core.log import _warned
 from tests.support import assert_matches, features, random_graph
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")

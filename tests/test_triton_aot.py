@@ -14,19 +14,19 @@ from torch import nn
 
 import graphweave
 from graphweave.codegen.triton import print_kernel
-from graphweave.compiler.build import Training
-from graphweave.compiler.triton_aot import Variant, constants, resources_of, signature
-from graphweave.compiler.triton_launch import launches_of
 from graphweave.core.errors import CompileError, IRError, ToolchainError
 from graphweave.core.types import DType, Fold, Op
+from graphweave.execute.build import Training
+from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
+from graphweave.execute.triton_launch import launches_of
 from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
 from graphweave.lower.divide import divided
+from graphweave.lower.options import Options, options_for
 from graphweave.runtime import triton_kernel
 from graphweave.runtime.triton_aot import Resources, compile_text
 from graphweave.runtime.triton_kernel import Launch, interpreted, module, triton_version
-from graphweave.schedule.options import Options, options_for
 from tests.loop_support import TORCH, attention, case_for, online_attention, sddmm, spmm, totals, two_ends
 from tests.support import random_graph
 from tests.test_cpp_kernels import all_operators

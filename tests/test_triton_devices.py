@@ -11,14 +11,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from graphweave.compiler import wrapper
-from graphweave.compiler.build import build_inference
+from graphweave.execute import wrapper
+from graphweave.execute.build import build_inference
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.importer import import_graph
 from graphweave.frontends.dynamo.targets import options_of
+from graphweave.lower.options import Options
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import Launch, TritonKernel
-from graphweave.schedule.options import Options
 from tests.triton_support import needs_triton
 
 

@@ -10,17 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.analysis.row_products import row_products
+from graphweave.analysis.facts import Facts
 from graphweave.codegen.triton import print_kernel, programs_of_a_row
-from graphweave.compiler import triton_launch
-from graphweave.compiler.triton_launch import Job, Launches, launches_of
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
+from graphweave.execute import triton_launch
+from graphweave.execute.triton_launch import Job, Launches, launches_of
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
+from graphweave.lower.options import options_for
 from graphweave.runtime.triton_kernel import Launch, load
-from graphweave.schedule.options import options_for
-from graphweave.testing.programs import random_program
 from tests.loop_support import (
     DEGREES,
     Case,
@@ -38,6 +37,7 @@ from tests.loop_support import (
     two_ends,
 )
 from tests.program_support import assert_computes, compiled
+from tests.programs.random_programs import random_program
 from tests.test_cpp_kernels import TORCH, all_operators, assert_same, extreme
 from tests.test_divide import by_pieces
 from tests.triton_support import by_triton, needs_interpreter
@@ -192,7 +192,7 @@ def test_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> No
 
 # ---------------------------------------------------------------- products of rows, if the schedule asks for them
 
-PRODUCTS = tuple(n for n in range(60) if row_products(random_program(n, DType.f64)))
+PRODUCTS = tuple(n for n in range(60) if Facts(random_program(n, DType.f64)).row_products)
 """Random programs with products of rows."""
 
 

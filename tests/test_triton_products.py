@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from graphweave.codegen.triton import programs_of_a_row
-from graphweave.compiler import region_step
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.executable import Executable
-from graphweave.compiler.triton_launch import PIECES_BYTES, launches_of
 from graphweave.core.types import DType
+from graphweave.execute import region_step
+from graphweave.execute.build import build_inference
+from graphweave.execute.executable import Executable
+from graphweave.execute.triton_launch import PIECES_BYTES, launches_of
 from graphweave.ir.loop import interp as loops
 from graphweave.ir.loop.nodes import Alloc, Kernel, Role, Rows, TileArray, TileGram, TileMatMul
 from graphweave.ir.loop.parse import parse as parse_kernel
@@ -21,10 +22,9 @@ from graphweave.ir.loop.show import show
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
+from graphweave.lower.options import options_for
+from graphweave.lower.schedule import Region
 from graphweave.runtime.triton_kernel import interpreted
-from graphweave.schedule.options import options_for
-from graphweave.schedule.regions import Region
-from graphweave.testing.typed_programs import GRAM, PRODUCT, computed_rows, typed_program
 from tests.program_support import in_order
 from tests.test_triton_typed import TYPES
 from tests.test_typed_kernels import DTYPES, close, draw, want_gram, want_product

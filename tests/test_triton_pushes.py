@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from graphweave.compiler import triton_folds, triton_push
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.executable import Executable
-from graphweave.compiler.triton_aot import Variant, constants, resources_of, signature
-from graphweave.compiler.triton_launch import Job, launches_of
-from graphweave.compiler.triton_push import TritonPushStep
+from bench.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import DType
+from graphweave.execute import triton_folds, triton_push
+from graphweave.execute.build import build_inference
+from graphweave.execute.executable import Executable
+from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
+from graphweave.execute.triton_launch import Job, launches_of
+from graphweave.execute.triton_push import TritonPushStep
 from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.message.nodes import Input, Program
+from graphweave.lower.options import options_for
 from graphweave.runtime import formats, index
 from graphweave.runtime.triton_kernel import module
-from graphweave.schedule.options import options_for
-from graphweave.testing.typed_programs import pushed_program
 from tests.support import by_default
 from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 from tests.test_triton_typed import NODES, TYPES, ends

@@ -8,18 +8,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.compiler import region_step, typed
-from graphweave.compiler.executable import Executable
-from graphweave.compiler.typed import TypedGram, TypedProduct
+from bench.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.core.counters import counters
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.types import DType
+from graphweave.execute import region_step, typed_products
+from graphweave.execute.executable import Executable
+from graphweave.execute.typed_products import TypedGram, TypedProduct
 from graphweave.ir.loop.nodes import TileGram, TileMatMul
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import MatMul
+from graphweave.lower.schedule import Region
 from graphweave.runtime.index import Index
-from graphweave.schedule.regions import Region
-from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
 from tests.program_support import compiled, in_order
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
@@ -197,7 +197,7 @@ def test_the_library_takes_what_has_no_kernel(name: str, dtype: torch.dtype) -> 
 
 def test_integers_on_a_gpu_are_multiplied_number_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where PyTorch has no products of matrices of integers."""
-    monkeypatch.setattr(typed, "_has_no_library", lambda x: True)
+    monkeypatch.setattr(typed_products, "_has_no_library", lambda x: True)
     types, num = TYPES["empty_types"]
     rows, dtype = types.numel(), torch.int64
     x, w, y = ((draw(*shape) * 9).to(dtype) for shape in ((50, 2, 3), (num, 2, 3, 4), (rows, 2, 4)))

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from bench.typed_programs import GRAM, PRODUCT, typed_program
 from graphweave.codegen.cpp import print_kernel
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.executable import Executable
-from graphweave.compiler.triton_launch import Launches, launches_of
 from graphweave.core.types import DType
+from graphweave.execute.build import build_inference
+from graphweave.execute.executable import Executable
+from graphweave.execute.triton_launch import Launches, launches_of
 from graphweave.ir.loop import interp as loops
 from graphweave.ir.loop.nodes import Buffer, Edges, Kernel, Role, Rows, TileArray, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.parse import parse as parse_kernel
@@ -21,13 +22,12 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.divide import divided
+from graphweave.lower.options import options_for
+from graphweave.lower.schedule import Region
 from graphweave.runtime import long_rows
 from graphweave.runtime.triton_kernel import interpreted
-from graphweave.schedule.options import options_for
-from graphweave.schedule.regions import Region
-from graphweave.testing.compare import assert_all_close
-from graphweave.testing.typed_programs import GRAM, PRODUCT, typed_program
 from tests.program_support import in_order
+from tests.programs.compare import assert_all_close
 from tests.support import threads
 from tests.triton_support import needs_interpreter
 

@@ -22,8 +22,8 @@ from graphweave.passes.relational import Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
-from graphweave.testing.graphs import Edges, zoo
-from graphweave.testing.programs import draw_inputs
+from tests.programs.graphs import Edges, zoo
+from tests.programs.random_programs import draw_inputs
 from tests.rewrite_support import RULES, assert_equal, assert_same, every_site, rewritten, with_scale
 from tests.test_rewrites import body_of
 from tests.typed_rule_cases import APPLIES, HEAD, NO_MATTER

@@ -9,10 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.compiler.build import build_inference
-from graphweave.compiler.cpp_push import CppPushStep
-from graphweave.compiler.executable import Executable
+from bench.typed_programs import pushed_program
 from graphweave.core.errors import IndexRangeError, IRError
+from graphweave.execute.build import build_inference
+from graphweave.execute.cpp_push import CppPushStep
+from graphweave.execute.executable import Executable
 from graphweave.ir.loop import interp as loops
 from graphweave.ir.loop.nodes import TileMatMul
 from graphweave.ir.loop.parse import parse as parse_kernel
@@ -21,13 +22,12 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Input, Program
 from graphweave.lower.fused_push import CSRS
+from graphweave.lower.options import options_for
 from graphweave.lower.parameters import Column, Perm, Table, Value
 from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index
 from graphweave.runtime.push_tables import column
 from graphweave.runtime.typed_pieces import typed_pieces
-from graphweave.schedule.options import options_for
-from graphweave.testing.typed_programs import pushed_program
 from tests.sanitizer_support import run_sanitized
 from tests.support import by_default, threads
 from tests.test_typed_kernels import DTYPES, TYPES, close, draw, want_product

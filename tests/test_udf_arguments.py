@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.testing.graphs import zoo
 from graphweave.udf.run import update_all
+from tests.programs.graphs import zoo
 from tests.udf_support import Case, assert_same, case_of, in_buckets, on_sum, sends
 
 ZOO = {e.name: e for e in zoo()}

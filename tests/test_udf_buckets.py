@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.settings import override
-from graphweave.frontends.dynamo import backend
-from graphweave.testing.graphs import zoo
 from graphweave.udf.run import reduce_messages, update_all
+from tests.programs.graphs import zoo
 from tests.support import by_default
 from tests.udf_support import Case, assert_same, case_of, frames_of, in_buckets, sends
 
@@ -151,7 +150,7 @@ def test_explain_names_the_line(fresh_compiler: None) -> None:
 
 
 def test_said_once(fresh_compiler: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_warned", set())
+    monkeypatch.setattr("graphweave.core.log._warned", set())
     case = case_of(ZOO["hub_dst"], (3,))
 
     def reduce(nodes: Any) -> dict[str, Tensor]:

@@ -12,10 +12,10 @@ import graphweave
 import graphweave.function as fn
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
-from graphweave.testing.compare import assert_close
-from graphweave.testing.graphs import Edges, zoo
 from graphweave.udf.builtin import BINARY, REDUCE
 from graphweave.udf.run import update_all
+from tests.programs.compare import assert_close
+from tests.programs.graphs import Edges, zoo
 from tests.udf_support import Case, assert_same, ends_of, frames_of, in_buckets
 
 ZOO = zoo()

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.settings import override
-from graphweave.testing.graphs import zoo
 from graphweave.udf.run import apply_edges, apply_nodes, update_all
+from tests.programs.graphs import zoo
 from tests.udf_patterns import HEADS, MAILBOX, NODES, Pattern, closures, on
 from tests.udf_support import Case, assert_same, case_of, frames_of, in_buckets, sends
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 import graphweave
 from graphweave.core.settings import override
-from graphweave.testing.compare import assert_close
-from graphweave.testing.graphs import zoo
 from graphweave.udf.run import update_all
+from tests.programs.compare import assert_close
+from tests.programs.graphs import zoo
 from tests.udf_support import Case, assert_same, case_of, in_buckets, sends
 
 ZOO = {e.name: e for e in zoo()}

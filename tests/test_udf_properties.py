@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import graphweave
 from graphweave.core.settings import override
-from graphweave.testing.graphs import zoo
+from tests.programs.graphs import zoo
 from tests.udf_support import assert_same, at_once, case_of, in_buckets
 
 Step = Callable[[Any, Any], Any]

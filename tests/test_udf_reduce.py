@@ -9,7 +9,7 @@ import torch
 
 import graphweave
 from graphweave.core.settings import override
-from graphweave.testing.graphs import Edges, zoo
+from tests.programs.graphs import Edges, zoo
 from tests.udf_patterns import HEADS, MAILBOX, NODES, Pattern, closures, on
 from tests.udf_support import assert_same, at_once, case_of, in_buckets
 

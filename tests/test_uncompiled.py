@@ -13,14 +13,13 @@ from support import features, random_graph
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.frontends.dynamo import backend
 
 EDGES = random_graph(6, 6, 20)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backend, "_warned", set())
+    monkeypatch.setattr("graphweave.core.log._warned", set())
 
 
 def counts() -> tuple[int, int, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from layout_support import DOORS, compare
 
-from graphweave.testing.views import example, function_of, random_views
+from tests.programs.views import example, function_of, random_views
 
 SIZES = (9, 6, 12)
 DEFAULT, ALL = (0, 1, 2, 3, 4, 5, 78), 120

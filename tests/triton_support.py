@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from graphweave.compiler.triton_launch import Launches, run
-from graphweave.compiler.triton_step import Loaded
 from graphweave.core.errors import ToolchainError
 from graphweave.core.types import DType
+from graphweave.execute.triton_launch import Launches, run
+from graphweave.execute.triton_step import Loaded
 from graphweave.ir.loop.nodes import Role
 from graphweave.runtime import device_formats
 from graphweave.runtime.index import Index

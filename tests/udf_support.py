@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.testing.compare import assert_close
-from graphweave.testing.graphs import Edges
 from graphweave.udf.batch import EdgeBatch, Ends, Frames
 from graphweave.udf.bucket import reduce_in_buckets
 from graphweave.udf.passing import edge_results, reduced
+from tests.programs.compare import assert_close
+from tests.programs.graphs import Edges
 
 Function = Callable[[Any], Mapping[str, Any]]
 RELATION = ("_N", "_E", "_N")

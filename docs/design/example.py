@@ -13,13 +13,13 @@ from torch import Tensor, fx
 
 import graphweave as gw
 from graphweave.codegen import triton
-from graphweave.compiler import build
 from graphweave.compiler.plan import Plan, make_plan
+from graphweave.execute import build
 from graphweave.frontends.dynamo import backend
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.show import show as show_program
-from graphweave.schedule.options import options_for
-from graphweave.schedule.regions import Region
+from graphweave.lower.options import options_for
+from graphweave.lower.schedule import Region
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -81,7 +81,7 @@ def texts() -> dict[str, str]:
     weights = [t.detach().clone() for t in (weight, attention, weight, attention)]
     merged = gw.explain(two_relations, x, (src, dst), (dst.clone(), src.clone()), *weights)
     found |= {"merged": merged.rewrites[0].after, "relations": inspect.getsource(two_relations)}
-    again = make_plan("forward", plans[0].program, options_for("triton"), {})
+    again = make_plan("forward", plans[0].facts, options_for("triton"), {})
     found["forward.triton"] = next(triton.print_kernel(k.lowered.kernel) for k in again.kernels.values())
     return {name: _tidy(name, text) for name, text in found.items()}
 

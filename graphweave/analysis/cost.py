@@ -13,9 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from graphweave.analysis.flow import depending, edge_spaces, is_structure
-from graphweave.analysis.hoist import graph_only
-from graphweave.analysis.row_products import row_products
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import is_structure
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import (
     PushedProduct,
@@ -28,7 +27,6 @@ from graphweave.analysis.typed import (
     sources,
 )
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     Cast,
@@ -42,7 +40,6 @@ from graphweave.ir.message.nodes import (
     Opaque,
     Pad,
     Pointwise,
-    Program,
     Pull,
     Push,
     Reduce,
@@ -100,24 +97,26 @@ class Cost:
         return {s: b / BANDWIDTH + f / VECTOR + p / PRODUCT for s, (b, f, p) in self.rows.items()}
 
 
-def cost(program: Program, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *, joins: bool = True) -> Cost:
-    """Cost of what `program`'s outputs and the calls in `keep` need; what depends on `tangents` is the backward.
+def cost(facts: Facts, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *, joins: bool = True) -> Cost:
+    """Cost of what a program's outputs and the calls in `keep` need; what depends on `tangents` is the backward.
 
     `joins`: whether kernels multiply rows (`Options.row_products`).
     """
-    return _Counter(program, frozenset(tangents), tuple(keep), joins).count()
+    return _Counter(facts, frozenset(tangents), tuple(keep), joins).count()
 
 
 class _Counter:
-    def __init__(self, program: Program, tangents: frozenset[Ref], keep: tuple[Ref, ...], joins: bool) -> None:
-        self.program, self.nodes, self.types = program, program.nodes, program.types
-        self.joined = row_products(program) if joins else frozenset()
+    def __init__(self, facts: Facts, tangents: frozenset[Ref], keep: tuple[Ref, ...], joins: bool) -> None:
+        self.program = program = facts.program
+        self.nodes, self.types, self.operands = program.nodes, program.types, facts.flow.operands
+        self.joined = facts.row_products if joins else frozenset()
         self.outputs = {r for r in program.outputs if r is not None} | set(keep)
         self.live = sorted(computed_for(program, self.outputs))
-        self.late = depending(program, tangents)
+        self.typed = frozenset(r for r in range(len(self.nodes)) if is_typed(program, r))
+        self.late = facts.flow.depending(tangents)
         cods = {t.cod for t in self.types if isinstance(t, MapType)}
-        self.edges = edge_spaces(program) - cods
-        self.given = frozenset(r for r in graph_only(program) if not self._made_by_walks(r))
+        self.edges = facts.flow.edge_spaces - cods
+        self.given = frozenset(r for r in facts.flow.graph_only if not self._made_by_walks(r))
         self.cost = Cost()
         self.walks: dict[Ref, set[Walk]] = {}
 
@@ -132,7 +131,7 @@ class _Counter:
         columns: set[tuple[Walk, Ref]] = set()
         for ref in self.live:
             t = self.types[ref]
-            if is_typed(self.program, ref):
+            if ref in self.typed:
                 self._typed(ref)
             if isinstance(t, Type) and t.space in self.edges:
                 self._edge_level(ref, t, columns)
@@ -155,7 +154,7 @@ class _Counter:
         for ref in reversed(self.live):
             node, t = self.nodes[ref], self.types[ref]
             late = ref in self.late
-            if isinstance(node, Push) and not is_typed(self.program, ref):
+            if isinstance(node, Push) and ref not in self.typed:
                 along = self.types[node.map]
                 assert isinstance(along, MapType)
                 if along.cod == UNIT:
@@ -164,19 +163,19 @@ class _Counter:
                     self._mark(node.x, {(late, node.map, None)})
             elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
-            elif isinstance(node, Opaque) or is_typed(self.program, ref):
+            elif isinstance(node, Opaque) or ref in self.typed:
                 for r in call_operands(self.program, ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
                 self._mark(ref, {(late, None, ref)})
             if ref in self.walks and isinstance(t, Type) and ref not in self.given and not self._is_leaf(ref):
-                for r in operands(node):
+                for r in self.operands[ref]:
                     self._mark(r, self.walks[ref])
         return totals
 
     def _is_leaf(self, ref: Ref) -> bool:
         """A value of edges that walks read: pulled, or the stored rows of a typed product."""
-        return isinstance(self.nodes[ref], Pull) or is_typed(self.program, ref)
+        return isinstance(self.nodes[ref], Pull) or ref in self.typed
 
     def _mark(self, ref: Ref, walks: set[Walk]) -> None:
         if self._on_edges(ref):
@@ -188,7 +187,7 @@ class _Counter:
 
     def _walk_of_total(self, ref: Ref) -> None:
         """A total over edges joins the walk in which it gathers least."""
-        roots = [r for r in operands(self.nodes[ref]) if self._on_edges(r)]
+        roots = [r for r in self.operands[ref] if self._on_edges(r)]
         if not roots:
             return
         cone = self._cone(roots)
@@ -213,7 +212,7 @@ class _Counter:
                 continue
             seen.add(ref)
             if ref not in self.given and not self._is_leaf(ref):
-                todo.extend(operands(self.nodes[ref]))
+                todo.extend(self.operands[ref])
         return sorted(seen)
 
     def _new_bytes(self, cone: Iterable[Ref], walk: Walk) -> float:
@@ -225,11 +224,7 @@ class _Counter:
         size = numel(t.shape) * t.dtype.itemsize
         if isinstance(node, Pull) and ref not in self.given:
             return 0 if node.map == walk[1] or not isinstance(self.nodes[node.map], MapOf) else size
-        leaf = (
-            isinstance(node, Input | Opaque)
-            or is_typed(self.program, ref)
-            or (ref in self.given and not is_structure(node))
-        )
+        leaf = isinstance(node, Input | Opaque) or ref in self.typed or (ref in self.given and not is_structure(node))
         return size if leaf else 0
 
     # -------------------------------------------------------- costs
@@ -237,7 +232,7 @@ class _Counter:
     def _edge_level(self, ref: Ref, t: Type, columns: set[tuple[Walk, Ref]]) -> None:
         node = self.nodes[ref]
         for walk in self.walks.get(ref, ()):
-            if ref in self.given or isinstance(node, Pull | Input | Opaque) or is_typed(self.program, ref):
+            if ref in self.given or isinstance(node, Pull | Input | Opaque) or ref in self.typed:
                 self.cost.add(t.space, bytes=self._read_bytes(ref, walk))
                 if isinstance(node, Pull) and ref not in self.given and node.map != walk[1]:
                     columns.add((walk, node.map))
@@ -283,7 +278,7 @@ class _Counter:
         return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) else 0
 
     def _node_level(self, ref: Ref, t: Type) -> None:
-        if ref in self.given or is_typed(self.program, ref):
+        if ref in self.given or ref in self.typed:
             return
         node = self.nodes[ref]
         if isinstance(node, Push):
@@ -340,7 +335,7 @@ class _Counter:
         for ref in self.live:
             node, late = self.nodes[ref], ref in self.late
             for r in call_operands(self.program, ref):
-                if is_typed(self.program, ref):
+                if ref in self.typed:
                     streamed = r in sources(self.program, ref) and not isinstance(self.nodes[r], MapOf)
                     readers.setdefault(r, set()).add(("call" if streamed else "gather", ref))
                 elif self._is_call(ref):
@@ -367,7 +362,7 @@ class _Counter:
     def _is_call(self, ref: Ref) -> bool:
         """Whether the node is run by itself, on tensors."""
         product = isinstance(self.nodes[ref], MatMul | Gram) and ref not in self.joined
-        return product or isinstance(self.nodes[ref], Opaque) or is_typed(self.program, ref)
+        return product or isinstance(self.nodes[ref], Opaque) or ref in self.typed
 
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""

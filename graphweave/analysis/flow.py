@@ -1,12 +1,14 @@
-"""Who uses what: users, ancestors, and the part of a program that some outputs need."""
+"""Who uses what: users, ancestors, what depends on the graph alone, and the part of a program that outputs need."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 
+from graphweave.analysis.remembered import remembered
 from graphweave.core.types import Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
@@ -32,13 +34,76 @@ from graphweave.ir.message.nodes import (
 )
 
 
-def users(program: Program) -> list[list[Ref]]:
-    """For every node, the nodes that use it, in order, each once."""
-    out: list[list[Ref]] = [[] for _ in program.nodes]
-    for ref, node in enumerate(program.nodes):
-        for operand in dict.fromkeys(operands(node)):
-            out[operand].append(ref)
-    return out
+class Flow:
+    """Which nodes of one program use which, and what follows from that."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+
+    @cached_property
+    def operands(self) -> tuple[tuple[Ref, ...], ...]:
+        """For every node, the nodes that it uses, in order, repeats included."""
+        return tuple(map(operands, self._program.nodes))
+
+    @cached_property
+    def users(self) -> tuple[tuple[Ref, ...], ...]:
+        """For every node, the nodes that use it, in order, each once."""
+        out: list[list[Ref]] = [[] for _ in self._program.nodes]
+        for ref, refs in enumerate(self.operands):
+            for operand in dict.fromkeys(refs):
+                out[operand].append(ref)
+        return tuple(map(tuple, out))
+
+    @remembered
+    def depending(self, roots: frozenset[Ref]) -> frozenset[Ref]:
+        """`roots` and every node that needs one of them."""
+        found = set(roots)
+        for ref, refs in enumerate(self.operands):
+            if not found.isdisjoint(refs):
+                found.add(ref)
+        return frozenset(found)
+
+    @cached_property
+    def maps_from(self) -> dict[Space, tuple[Ref, ...]]:
+        """The maps of the program by their domain, in order."""
+        out: dict[Space, tuple[Ref, ...]] = {}
+        for ref, (node, t) in enumerate(zip(self._program.nodes, self._program.types, strict=True)):
+            if isinstance(node, MapOf) and isinstance(t, MapType):
+                out[t.dom] = (*out.get(t.dom, ()), ref)
+        return out
+
+    @cached_property
+    def edge_spaces(self) -> frozenset[Space]:
+        """The domains of the program's maps: the spaces that can be much larger than the nodes'."""
+        return frozenset(self.maps_from)
+
+    @cached_property
+    def seeds(self) -> frozenset[Ref]:
+        """What random numbers are drawn from."""
+        return frozenset(n.seed for n in self._program.nodes if isinstance(n, Random))
+
+    def is_work(self, ref: Ref) -> bool:
+        """A call that PyTorch computes something with: no view, number, seed or item of several results, and no copy
+        that is made for its strides or to be kept."""
+        node = self._program.nodes[ref]
+        if isinstance(node, UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | AssertIndex):
+            return True
+        if not isinstance(node, Aten) or is_view(node) or is_scalar(self._program, ref):
+            return False
+        return ref not in self.seeds and node.target not in _NO_WORK
+
+    @cached_property
+    def graph_only(self) -> frozenset[Ref]:
+        """Nodes computed from index tensors, sizes and constants alone: no parameter, feature or random number."""
+        found: set[Ref] = set()
+        for ref, node in enumerate(self._program.nodes):
+            if isinstance(node, Input):
+                good = is_integral(self._program, ref) or is_scalar(self._program, ref)
+            else:
+                good = not (isinstance(node, Aten) and node.serial) and found.issuperset(self.operands[ref])
+            if good:
+                found.add(ref)
+        return frozenset(found)
 
 
 def reached(
@@ -62,24 +127,6 @@ def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = fro
     return reached(roots, lambda ref: operands(program.nodes[ref]), stop)
 
 
-def depending(program: Program, roots: Iterable[Ref]) -> frozenset[Ref]:
-    """`roots` and every node that needs one of them."""
-    found = set(roots)
-    for ref, node in enumerate(program.nodes):
-        if not found.isdisjoint(operands(node)):
-            found.add(ref)
-    return frozenset(found)
-
-
-def edge_spaces(program: Program) -> frozenset[Space]:
-    """The domains of the program's maps: the spaces that can be much larger than the nodes'."""
-    return frozenset(
-        t.dom
-        for t, n in zip(program.types, program.nodes, strict=True)
-        if isinstance(n, MapOf) and isinstance(t, MapType)
-    )
-
-
 def is_view(node: Node) -> bool:
     """An ATen call whose result shares its operand's memory: free to repeat."""
     if not isinstance(node, Aten) or node.target.startswith("builtin."):
@@ -99,19 +146,6 @@ def is_scalar(program: Program, ref: Ref) -> bool:
 
 
 _NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
-
-
-def is_work(program: Program, ref: Ref) -> bool:
-    """A call that PyTorch computes something with: no view, number, seed or item of several results, and no copy that
-    is made for its strides or to be kept."""
-    node = program.nodes[ref]
-    if isinstance(node, UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | AssertIndex):
-        return True
-    if not isinstance(node, Aten) or is_view(node) or is_scalar(program, ref):
-        return False
-    if any(isinstance(n, Random) and n.seed == ref for n in program.nodes):
-        return False
-    return node.target not in _NO_WORK
 
 
 def is_integral(program: Program, ref: Ref) -> bool:

@@ -6,7 +6,7 @@ they are in cache: so are its results for what comes next.
 
 from __future__ import annotations
 
-from graphweave.analysis.tiles import MAX_GRAM, is_tiled
+from graphweave.analysis.tiles import MAX_GRAM
 from graphweave.core.types import UNIT, DType
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Const, Gram, MatMul, Program, Ref, Type
@@ -20,14 +20,14 @@ FEW = 1024
 _DTYPES = (DType.f32, DType.f64, DType.bf16, DType.f16)
 
 
-def row_products(program: Program) -> frozenset[Ref]:
-    """The products of `program` that may be members of a region over the rows that they multiply."""
-    return frozenset(ref for ref in range(len(program.nodes)) if _is_row_product(program, ref))
+def row_products(program: Program, tiled: frozenset[Ref]) -> frozenset[Ref]:
+    """The products of `program`, but for those `tiled`, that a region over the rows that they multiply may compute."""
+    return frozenset(r for r in range(len(program.nodes)) if r not in tiled and _is_row_product(program, r))
 
 
 def _is_row_product(program: Program, ref: Ref) -> bool:
     node = program.nodes[ref]
-    if not isinstance(node, MatMul | AddMatMul | Gram) or node.map is not None or is_tiled(program, ref):
+    if not isinstance(node, MatMul | AddMatMul | Gram) or node.map is not None:
         return False
     x, other = (program.types[r] for r in ((node.x, node.y) if isinstance(node, Gram) else (node.x, node.w)))
     if not (isinstance(x, Type) and isinstance(other, Type)) or x.space == UNIT or len(x.shape) != 1:

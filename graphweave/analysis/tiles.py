@@ -6,11 +6,8 @@ of operand rows, multiplies, and uses the result before the next tile overwrites
 
 from __future__ import annotations
 
-from collections import Counter
-from functools import lru_cache
-
+from graphweave.analysis.flow import Flow
 from graphweave.core.types import UNIT, DType, Space
-from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
     Broadcast,
@@ -19,7 +16,6 @@ from graphweave.ir.message.nodes import (
     Const,
     Gram,
     Input,
-    MapOf,
     MapType,
     MatMul,
     Node,
@@ -41,36 +37,17 @@ _DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16})
 _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
 
 
-def is_tiled(program: Program, ref: Ref) -> bool:
-    """Whether `ref` is a MatMul or Gram over edges that kernels compute in tiles."""
-    return isinstance(program.nodes[ref], MatMul | Gram) and ref in _tiled(_Identity(program))
-
-
-class _Identity:
-    """A program as a key of caches: by identity, since to compare programs by value costs more than what is cached."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Identity) and other.program is self.program
-
-    def __hash__(self) -> int:
-        return id(self.program)
-
-
-@lru_cache(maxsize=8)
-def _tiled(key: _Identity) -> frozenset[Ref]:
-    program = key.program
+def tiled_products(program: Program, flow: Flow) -> frozenset[Ref]:
+    """The MatMuls and Grams over edges that kernels compute in tiles."""
     if not any(isinstance(node, MatMul | Gram) for node in program.nodes):
         return frozenset()
-    edges = tile_spaces(program)
+    edges = tile_spaces(program, flow)
     behind: dict[Ref, frozenset[Ref]] = {}  # tiled products among what a value's own row is computed from
     for ref, node in enumerate(program.nodes):
         t = program.types[ref]
         if not isinstance(node, (*_ROW_WISE, MatMul, Gram)) or not isinstance(t, Type):
             continue
-        inside = frozenset().union(*(behind.get(r, frozenset()) for r in operands(node)))
+        inside = frozenset().union(*(behind.get(r, frozenset()) for r in flow.operands[ref]))
         if isinstance(node, MatMul | Gram):
             if not _fits(program, node, edges) or len(inside) >= MAX_PRODUCTS:
                 continue
@@ -79,12 +56,11 @@ def _tiled(key: _Identity) -> frozenset[Ref]:
     return frozenset(r for r in behind if isinstance(program.nodes[r], MatMul | Gram))
 
 
-def tile_spaces(program: Program) -> frozenset[Space]:
+def tile_spaces(program: Program, flow: Flow) -> frozenset[Space]:
     """Spaces of messages: two maps or more start there (a batch of nodes has one), and none ends there."""
-    maps = [t for t, n in zip(program.types, program.nodes, strict=True) if isinstance(n, MapOf)]
-    starts = Counter(t.dom for t in maps if isinstance(t, MapType))
-    ends = {t.cod for t in maps if isinstance(t, MapType)}
-    return frozenset(s for s, count in starts.items() if count > 1 and s not in ends and s != UNIT)
+    ends = {t.cod for maps in flow.maps_from.values() for m in maps if isinstance(t := program.types[m], MapType)}
+    starts = (s for s, maps in flow.maps_from.items() if len(maps) > 1)
+    return frozenset(s for s in starts if s not in ends and s != UNIT)
 
 
 def _fits(program: Program, node: MatMul | Gram, edges: frozenset[Space]) -> bool:

@@ -1,1 +1,1 @@
-"""The only room that knows all stages: from a message program to one callable."""
+"""From a message program to a plan: the rewrites in order, kernels as text, and a report in the words of the user."""

@@ -26,7 +26,7 @@ _log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PassInputs:
     """What passes know beside the program: about how many rows its spaces have, and which inputs are tangents.
 
     `relational` says what the user has decided about typed products, `measure` counts rows of the graph at hand,
@@ -42,26 +42,26 @@ class Facts:
 
 Pass: TypeAlias = Accumulate | Merge | Rewrite | Simplify | SinkReshape | ToEdges
 
-PIPELINE: tuple[Callable[[Facts, tuple[Ref, ...]], Pass], ...] = (
-    lambda facts, keep: Simplify(keep),
-    lambda facts, keep: Merge(keep, facts.tangents, facts.statistics),
-    lambda facts, keep: Simplify(keep),
-    lambda facts, keep: ToEdges(facts.statistics, keep),
-    lambda facts, keep: SinkReshape(),
-    lambda facts, keep: Rewrite(facts.statistics, facts.tangents, keep, facts.relational, facts.measure, facts.joins),
-    lambda facts, keep: Simplify(keep),
-    lambda facts, keep: SinkReshape(),
-    lambda facts, keep: Accumulate(),
+PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
+    lambda given, keep: Simplify(keep),
+    lambda given, keep: Merge(keep, given.tangents, given.statistics),
+    lambda given, keep: Simplify(keep),
+    lambda given, keep: ToEdges(given.statistics, keep),
+    lambda given, keep: SinkReshape(),
+    lambda given, keep: Rewrite(given.statistics, given.tangents, keep, given.relational, given.measure, given.joins),
+    lambda given, keep: Simplify(keep),
+    lambda given, keep: SinkReshape(),
+    lambda given, keep: Accumulate(),
 )
-"""Each makes its pass for the facts and the calls that must stay."""
+"""Each makes its pass for these inputs and the calls that must stay."""
 
 
-def optimise(program: Program, facts: Facts | None = None, keep: Iterable[Ref] = ()) -> Rewritten:
+def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[Ref] = ()) -> Rewritten:
     """`program` after every pass, where each of its nodes went, and the choices made by cost.
 
     `keep` are calls that must stay though no output needs them.
     """
-    facts = facts or Facts()
+    given = given or PassInputs()
     keep = tuple(keep)
     verify(program)
     _ir_log.info("a program of %d nodes on %d spaces is well-formed", len(program.nodes), len(program.spaces))
@@ -70,7 +70,7 @@ def optimise(program: Program, facts: Facts | None = None, keep: Iterable[Ref] =
     steps: tuple[Step, ...] = ()
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
     for make in PIPELINE:
-        pass_ = make(facts, keep)
+        pass_ = make(given, keep)
         done = pass_(program)
         verify(done.program)
         _tell(pass_, program, done)
@@ -78,7 +78,7 @@ def optimise(program: Program, facts: Facts | None = None, keep: Iterable[Ref] =
         keep = tuple(done.where[r] for r in keep)
         steps += done.steps
         unions += done.unions
-        facts = replace(facts, statistics=with_unions(facts.statistics, done.unions))
+        given = replace(given, statistics=with_unions(given.statistics, done.unions))
         program = done.program
     return Rewritten(program, where, steps, unions)
 

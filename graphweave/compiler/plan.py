@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors, extract, is_scalar
-from graphweave.analysis.hoist import hoisted, hoisted_checks
 from graphweave.analysis.statistics import Statistics
 from graphweave.codegen import cpp, triton
 from graphweave.core.errors import IRError
@@ -19,13 +19,12 @@ from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
+from graphweave.lower.options import Options, Target
 from graphweave.lower.region import Lowered, lower
+from graphweave.lower.schedule import Region, Schedule, schedule
 from graphweave.passes.split_pairs import SplitPairs
-from graphweave.schedule.options import Options, Target
-from graphweave.schedule.regions import Region, Schedule, schedule
 
-_schedule_log, _lower_log = logger("graphweave.schedule"), logger("graphweave.lower")
-_codegen_log = logger("graphweave.codegen")
+_lower_log, _codegen_log = logger("graphweave.lower"), logger("graphweave.codegen")
 
 _PRINTERS: dict[Target, Callable[[Kernel], str]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
@@ -48,7 +47,7 @@ class Plan:
     """
 
     name: str
-    program: Program
+    facts: Facts
     hoisted: tuple[Ref, ...]
     prelude_inputs: tuple[Ref, ...]
     prelude: Plan | None
@@ -58,41 +57,45 @@ class Plan:
     options: Options
     constants: Mapping[str, Any]
 
+    @property
+    def program(self) -> Program:
+        return self.facts.program
+
 
 def make_plan(
-    name: str, program: Program, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None
+    name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None
 ) -> Plan:
-    """Schedule and lower `program`; `constants` are the inputs that come with it, `statistics` the row counts at hand.
+    """Schedule and lower a program; `constants` are the inputs that come with it, `statistics` the row counts at hand.
 
     What cannot be lowered stays with PyTorch and is listed in `refused`.
     """
-    verify_program(program)
-    kept, checks = hoisted(program), hoisted_checks(program)
-    inputs, once = _prelude(program, (*kept, *checks))
-    prelude = None if once is None else _planned(f"{name}_prelude", once, options, {}, statistics)
-    return _planned(name, program, options, constants, statistics, kept, checks, inputs, prelude)
+    verify_program(facts.program)
+    kept, checks = facts.hoist.values, facts.hoist.checks
+    inputs, once = _prelude(facts.program, (*kept, *checks))
+    prelude = None if once is None else _planned(f"{name}_prelude", Facts(once), options, {}, statistics)
+    return _planned(name, facts, options, constants, statistics, kept, checks, inputs, prelude)
 
 
 def _planned(
-    name: str, program: Program, options: Options, constants: Mapping[str, Any], statistics: Statistics | None,
+    name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None,
     kept: tuple[Ref, ...] = (), checks: tuple[Ref, ...] = (), inputs: tuple[Ref, ...] = (),
     prelude: Plan | None = None,
 ) -> Plan:  # fmt: skip
-    """The plan of `program`, in which `kept` and `checks` are there already."""
-    order = schedule(program, (*kept, *checks), options, statistics)
+    """The plan of a program, in which `kept` and `checks` are there already."""
+    order = schedule(facts, (*kept, *checks), options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
-    _schedule_log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
+    _lower_log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
     kernels: dict[int, KernelPlan] = {}
     refused: dict[int, str] = {}
     for i, step in enumerate(order.steps):
         if isinstance(step, Region):
             try:
-                kernels[i] = lower_region(program, step, order, f"{kernel_prefix(name)}_{i}", options, DType.i32)
+                kernels[i] = lower_region(facts, step, order, f"{kernel_prefix(name)}_{i}", options, DType.i32)
             except IRError as error:
                 refused[i] = str(error)
                 _lower_log.info("%s: region %d has no kernel: %s", name, i, error)
-    return Plan(name, program, kept, inputs, prelude, order, kernels, refused, options, constants)
+    return Plan(name, facts, kept, inputs, prelude, order, kernels, refused, options, constants)
 
 
 def kernel_prefix(name: str) -> str:
@@ -101,10 +104,10 @@ def kernel_prefix(name: str) -> str:
 
 
 def lower_region(
-    program: Program, region: Region, order: Schedule, name: str, options: Options, index: DType
+    facts: Facts, region: Region, order: Schedule, name: str, options: Options, index: DType
 ) -> KernelPlan:
     """The kernel of one region, verified and printed; IRError says why there is none."""
-    lowered = lower(program, region, order.stored, name, options, index)
+    lowered = lower(facts, region, order.stored, name, options, index)
     verify_kernel(lowered.kernel)
     _lower_log.info("%s: %d nodes of rows of %s, %d buffers", name, len(region.members), region.rows.name,
                     len(lowered.kernel.buffers))  # fmt: skip

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from graphweave.analysis.flow import is_work
 from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
@@ -26,8 +25,8 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.show import operation, show, show_type
 from graphweave.lower.parameters import value_name
+from graphweave.lower.schedule import Region
 from graphweave.passes.rewritten import Rewritten, Step
-from graphweave.schedule.regions import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +182,7 @@ def describe(
             continue
         node = program.nodes[step.ref]
         products += isinstance(node, MatMul | AddMatMul | Gram) or is_typed(program, step.ref)
-        if is_work(program, step.ref):
+        if plan.facts.flow.is_work(step.ref):
             why = refused.get(step.ref, "no kernel computes it")
             fallbacks.append(FallbackNote(operation(node), glossary.in_words(program, why), program.locs[step.ref]))
     names = tuple(f"%{r}: {show_type(program.types[r])}" for r in saved)

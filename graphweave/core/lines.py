@@ -11,22 +11,35 @@ import re
 import sysconfig
 import tempfile
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from traceback import FrameSummary
+from types import CodeType
+from typing import NamedTuple, TypeVar
+
+import torch
 
 CALLED_FROM = " <- "
 """Between the line of a library and the user's own line that called it."""
 
 _PARENT = str(Path(__file__).parents[2]) + os.sep
 _PACKAGE = os.path.join(_PARENT, "graphweave") + os.sep
+_LAYERS = os.path.join(_PACKAGE, "nn") + os.sep
+_FRONTENDS = os.path.join(_PACKAGE, "frontends") + os.sep
+_TORCH = os.path.dirname(torch.__file__) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _INSTALLED = re.compile(r"^.*[/\\](?:site|dist)-packages[/\\]")
 _LINE = re.compile(r"(.*?):(\d+)(?: |$)")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?.*(?:\n[ \t]*(?!\s|File ")(?:code: )?(.*))?')
+
+
+_MADE = ("<frozen ", "<eval_with_key>")
+"""What Python and torch.fx call files that are none."""
 
 
 def is_library(path: str) -> bool:
     """Whether a file belongs to an installed package, to Python or to this package, and so not to the user."""
-    return path.startswith((_PACKAGE, _STDLIB)) or _INSTALLED.match(path) is not None
+    return path.startswith((_PACKAGE, _STDLIB, *_MADE)) or _INSTALLED.match(path) is not None
 
 
 def is_generated(path: str) -> bool:
@@ -48,6 +61,72 @@ def shown_path(path: str) -> str:
         return os.path.relpath(path)
     except ValueError:  # another drive, or a current directory that is gone
         return os.path.basename(path)
+
+
+class Frame(NamedTuple):
+    """A line of a traceback: in which function it stands ("" where that is not told), and its code."""
+
+    filename: str
+    lineno: int
+    name: str
+    code: str
+
+
+FrameT = TypeVar("FrameT", Frame, FrameSummary)
+
+
+def frames(trace: str) -> list[Frame]:
+    """The lines of a traceback as Python or PyTorch prints it, outermost first."""
+    return [Frame(path, int(line), name, code.strip()) for path, line, name, code in _FRAME.findall(trace)]
+
+
+def shown_frame(frame: Frame | FrameSummary) -> str:
+    """ "train.py:8"."""
+    return f"{shown_path(frame.filename)}:{frame.lineno}"
+
+
+def shown_code(code: CodeType) -> str:
+    """Where a function begins: "train.py:8"."""
+    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
+
+
+def own_frame(stack: Sequence[FrameT]) -> FrameT | None:
+    """The innermost line that is the user's own."""
+    return next((f for f in reversed(stack) if not is_library(f.filename)), None)
+
+
+def calling_function(trace: str) -> str:
+    """The user's function that a traceback begins in, with its line: "forward (train.py:8)"; a library's, where no line
+    is the user's, and "" where all are PyTorch's and of the frontends."""
+    known = [f for f in frames(trace) if f.name and not f.filename.startswith((_TORCH, _FRONTENDS))]
+    if not known:
+        return ""
+    first = next((f for f in known if not is_library(f.filename)), known[0])
+    return f"{first.name} ({shown_frame(first)})"
+
+
+def location(trace: str) -> str:
+    """The location that a traceback tells of, "" where nothing is known.
+
+    The innermost line is the one outside torch and, if there is such a line, outside this package, whose layers count
+    as libraries.
+    """
+    found, ours = "", ""
+    for path, line, _, code in reversed(frames(trace)):
+        if path.startswith(_TORCH) or is_generated(path):
+            continue
+        if found:
+            if not is_library(path):
+                return f"{found}{CALLED_FROM}{path}:{line}"
+            continue
+        here = f"{path}:{line} {code}".rstrip()
+        if path.startswith(_PACKAGE) and not path.startswith(_LAYERS):
+            ours = ours or ("" if path.startswith(_FRONTENDS) else here)
+        elif is_library(path):
+            found = here
+        else:
+            return here
+    return found or ours
 
 
 class RaisedAt(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from contextlib import suppress
 
 from graphweave.core import locks
@@ -41,10 +42,17 @@ def logger(name: str) -> logging.Logger:
     return logging.getLogger(name)
 
 
-def warn_once(log: logging.Logger, message: str) -> None:
-    """Logs a warning the first time this text is seen in the process, and never again."""
+def warn_once(message: str, log: logging.Logger | None = None) -> None:
+    """Warns the first time this text is seen in the process, and never again.
+
+    Where the user's own code is what to look at, it is a UserWarning, which they may filter or turn into an error; of
+    the machine that it runs on a line of `log` tells.
+    """
     with _lock:
         if message in _warned:
             return
         _warned.add(message)
-    log.warning("%s", message)
+    if log is None:
+        warnings.warn(message, stacklevel=2)
+    else:
+        log.warning("%s", message)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from graphweave.graph.frame import Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
-
-if TYPE_CHECKING:
-    from graphweave.graph.graph import Graph
+from graphweave.graph.structure import G, Structure
 
 Counts = tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]]
 
@@ -20,13 +17,13 @@ HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE = "_N", "_E"
 
 
 def assemble(
-    kind: type[Graph],
+    kind: type[G],
     num_nodes: Mapping[str, int],
     relations: Mapping[CanonicalEtype, Relation],
     ndata: Mapping[str, Mapping[str, Tensor]] | None = None,
     edata: Mapping[CanonicalEtype, Mapping[str, Tensor]] | None = None,
     batch: Counts | None = None,
-) -> Graph:
+) -> G:
     """A graph of type `kind` with these nodes by type, relations and fields, all on the device of the relations.
 
     Trusts its arguments: indices are in range, fields have the right rows.
@@ -55,6 +52,6 @@ def edge_frame(relation: Relation, num_relations: int) -> Frame:
     return Frame(where, relation.src, "edges" if num_relations == 1 else f"edges of relation {relation.key}")
 
 
-def counts(graph: Graph) -> dict[str, int]:
+def counts(graph: Structure) -> dict[str, int]:
     """Node type -> number of nodes."""
     return {ntype: graph._node_frames[ntype].num_rows for ntype in graph._ntypes}

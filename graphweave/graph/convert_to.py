@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from graphweave.core.errors import DataError
-
-if TYPE_CHECKING:
-    from graphweave.graph.graph import Graph
+from graphweave.graph.structure import Structure
 
 
-def to_pyg(g: Graph) -> Any:
+def to_pyg(g: Structure) -> Any:
     """Data for a homogeneous graph, else HeteroData. Fields keep their names, `num_nodes` is set; indices are int64,
     as PyG wants them. A batch becomes a graph with `batch`, int64 [num_nodes], the graph of each node.
     """
@@ -39,7 +37,7 @@ def to_pyg(g: Graph) -> Any:
     return data
 
 
-def to_scipy(g: Graph, etype: Any = None, weight: str | None = None) -> Any:
+def to_scipy(g: Structure, etype: Any = None, weight: str | None = None) -> Any:
     """scipy.sparse.coo_matrix [num_src, num_dst], entry e at (src[e], dst[e]); parallel edges stay apart.
 
     Entries are 1, or the field `weight` of edges, which must have shape [num_edges].
@@ -60,7 +58,7 @@ def to_scipy(g: Graph, etype: Any = None, weight: str | None = None) -> Any:
     return scipy.sparse.coo_matrix((values, ends), shape=(g._src_rows(relation), g._dst_rows(relation)))
 
 
-def to_networkx(g: Graph, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None) -> Any:
+def to_networkx(g: Structure, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None) -> Any:
     """networkx.MultiDiGraph of a homogeneous graph: nodes 0..num_nodes; edges have the attribute `id`, their number.
 
     Fields named in `node_attrs` and `edge_attrs` become attributes, one row each.
@@ -75,13 +73,13 @@ def to_networkx(g: Graph, node_attrs: list[str] | None = None, edge_attrs: list[
         for v, row in enumerate(g.ndata[name]):
             out.nodes[v][name] = row
     fields = {name: g.edata[name] for name in edge_attrs or ()}
-    src, dst = (ends.tolist() for ends in g.edges())
+    src, dst = (ends.tolist() for ends in g.all_edges())
     for e, (u, v) in enumerate(zip(src, dst, strict=True)):
         out.add_edge(u, v, id=e, **{name: field[e] for name, field in fields.items()})
     return out
 
 
-def to_dgl(g: Graph) -> Any:
+def to_dgl(g: Structure) -> Any:
     """dgl.DGLGraph with the same types, order of edges, fields and batch."""
     import dgl  # optional, no longer maintained
 

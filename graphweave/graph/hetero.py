@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,13 +13,11 @@ from graphweave.core.errors import DataError
 from graphweave.graph.assemble import HOMOGENEOUS_ETYPE, HOMOGENEOUS_NTYPE, assemble, counts
 from graphweave.graph.frame import EID, ETYPE, NID, NTYPE, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
-
-if TYPE_CHECKING:
-    from graphweave.graph.graph import Graph
+from graphweave.graph.structure import G, Structure
 
 
 def to_homogeneous(
-    g: Graph,
+    g: Structure,
     ndata: Sequence[str] | None = None,
     edata: Sequence[str] | None = None,
     store_type: bool = True,
@@ -52,8 +50,8 @@ def to_homogeneous(
 
 
 def to_heterogeneous(
-    g: Graph, ntypes: Sequence[str], etypes: Sequence[str], metagraph: Sequence[CanonicalEtype] | None = None
-) -> Graph:
+    g: G, ntypes: Sequence[str], etypes: Sequence[str], metagraph: Sequence[CanonicalEtype] | None = None
+) -> G:
     """A homogeneous graph whose ndata['_TYPE'] and edata['_TYPE'] are positions in `ntypes` and `etypes`, by types.
 
     Relations are the (source type, name, destination type) that occur among the edges, or those of `metagraph`, which
@@ -103,7 +101,7 @@ def _by_metagraph(
     return {key: edges.get(key, none) for key in metagraph}
 
 
-def _types(g: Graph, frame: Frame, name: str, num_types: int, where: str) -> Tensor:
+def _types(g: Structure, frame: Frame, name: str, num_types: int, where: str) -> Tensor:
     if name not in frame:
         raise DataError(
             f"to_heterogeneous: {where}[{name!r}] must hold types (there is no such field; {g!r}). Set the field first."
@@ -121,7 +119,7 @@ def _without(frame: Frame, rows: Tensor, name: str) -> dict[str, Tensor]:
     return {field: value for field, value in frame.take(rows).items() if field != name}
 
 
-def _places(g: Graph, sizes: Sequence[int], number: str, kind: str, store_type: bool) -> dict[str, Tensor]:
+def _places(g: Structure, sizes: Sequence[int], number: str, kind: str, store_type: bool) -> dict[str, Tensor]:
     like = g._any_index()
     fields = {number: torch.cat([torch.arange(n, dtype=like.dtype, device=like.device) for n in sizes])}
     if store_type:

@@ -9,20 +9,18 @@ with the model; outside, each pair is compiled at its first call (GRAPHWEAVE_EAG
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.graph import query
+from graphweave.graph.structure import Structure
 from graphweave.udf import run
 from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
 from graphweave.udf.builtin import ReduceMessages
 from graphweave.udf.mailbox import grown
-
-if TYPE_CHECKING:
-    from graphweave.graph.graph import Graph
 
 EdgeFunction = Callable[[EdgeBatch], Mapping[str, Any]]
 NodeFunction = Callable[[NodeBatch], Mapping[str, Any]]
@@ -73,8 +71,8 @@ def _extreme(values: Sequence[Tensor], largest: bool, arrived: Sequence[Tensor |
 
 
 def update_all(
-    graph: Graph, message_func: EdgeFunction, reduce_func: NodeFunction, apply_node_func: NodeFunction | None = None,
-    etype: Any = None,
+    graph: Structure, message_func: EdgeFunction, reduce_func: NodeFunction,
+    apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
     """Messages along all edges of a relation, reduced at their destinations, then `apply_node_func`.
 
@@ -92,7 +90,7 @@ def update_all(
 
 
 def multi_update_all(
-    graph: Graph, etype_dict: Mapping[Any, Sequence[Any]], cross_reducer: CrossReducer,
+    graph: Structure, etype_dict: Mapping[Any, Sequence[Any]], cross_reducer: CrossReducer,
     apply_node_func: NodeFunction | None = None,
 ) -> None:  # fmt: skip
     """`update_all` of several relations; what a node type gets in the same field is combined by `cross_reducer`.
@@ -124,7 +122,7 @@ def _is_extreme(reduce_func: NodeFunction) -> bool:
 
 
 def send_and_recv(
-    graph: Graph, edges: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    graph: Structure, edges: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
     """`update_all` along the given edges only: numbers [k], or a pair (sources, destinations).
@@ -138,7 +136,7 @@ def send_and_recv(
 
 
 def pull(
-    graph: Graph, v: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    graph: Structure, v: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
     """`update_all` along all edges into the nodes `v` [k]; other nodes keep their values."""
@@ -149,7 +147,7 @@ def pull(
 
 
 def push(
-    graph: Graph, u: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
+    graph: Structure, u: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
     """`send_and_recv` along all edges out of the nodes `u` [k]."""
@@ -159,7 +157,7 @@ def push(
     send_and_recv(graph, eids, message_func, reduce_func, apply_node_func, etype)
 
 
-def apply_edges(graph: Graph, func: EdgeFunction, edges: Any = None, etype: Any = None) -> None:
+def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: Any = None) -> None:
     """Fields of edges from those of their ends and their own: out[e] = func(e), [edges, ...] in `edata`.
 
     `edges` restricts it to some: numbers [k], or a pair (sources, destinations); other rows keep their values,
@@ -176,7 +174,7 @@ def apply_edges(graph: Graph, func: EdgeFunction, edges: Any = None, etype: Any 
         frame[name] = _with_rows(frame.get(name), eids, x, ends.src.shape[0])
 
 
-def apply_nodes(graph: Graph, func: NodeFunction, v: Any = None, ntype: str | None = None) -> None:
+def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str | None = None) -> None:
     """Fields of nodes from their own: out[v] = func(v), [nodes, ...] in the data of `ntype`; of nodes `v` [k] only."""
     frames, frame = _around_nodes(graph, ntype), graph._node_frame(ntype)
     rows = frame.rows
@@ -189,31 +187,31 @@ def apply_nodes(graph: Graph, func: NodeFunction, v: Any = None, ntype: str | No
         frame[name] = _with_rows(frame.get(name), nodes, x, rows.shape[0])
 
 
-def ends_of(graph: Graph, etype: Any) -> Ends:
+def ends_of(graph: Structure, etype: Any) -> Ends:
     """The edges of a relation, as functions of `graphweave.udf` take them."""
     r = graph._relation(etype)
     return Ends(r.src, r.dst, graph._node_frame(r.srctype).rows, graph._node_frame(r.dsttype).rows, None)
 
 
-def _around(graph: Graph, etype: Any) -> Frames:
+def _around(graph: Structure, etype: Any) -> Frames:
     """The data that messages along a relation may read."""
     r = graph._relation(etype)
     src, dst, edge = graph._node_frame(r.srctype), graph._node_frame(r.dsttype), graph._edge_frame(r.key)
     return Frames(src, dst, edge, graph.ntype_data, graph.etype_data, r.key)
 
 
-def _around_nodes(graph: Graph, ntype: str | None) -> Frames:
+def _around_nodes(graph: Structure, ntype: str | None) -> Frames:
     t = graph._ntype(ntype)
     frame = graph._node_frame(t)
     return Frames(frame, frame, {}, graph.ntype_data, graph.etype_data, (t, "", t))
 
 
-def _node_numbers(graph: Graph, nodes: Any, ntype: str) -> Tensor:
+def _node_numbers(graph: Structure, nodes: Any, ntype: str) -> Tensor:
     rows = graph._node_frame(ntype).rows
     return query.as_selection(nodes, rows.shape[0], graph._any_index(), "node")
 
 
-def _edge_numbers(graph: Graph, edges: Any, etype: Any) -> Tensor:
+def _edge_numbers(graph: Structure, edges: Any, etype: Any) -> Tensor:
     """Numbers of edges [k] out of numbers, a bool mask, or a pair (sources, destinations)."""
     r = graph._relation(etype)
     if isinstance(edges, tuple) and len(edges) == 2:
@@ -222,7 +220,7 @@ def _edge_numbers(graph: Graph, edges: Any, etype: Any) -> Tensor:
 
 
 def _update_rows(
-    graph: Graph, ends: Ends, rows: Tensor, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None,
+    graph: Structure, ends: Ends, rows: Tensor, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None,
     etype: Any,
 ) -> None:  # fmt: skip
     """Write new fields of the destinations where `rows` [destinations] (bool) says so."""

@@ -7,7 +7,7 @@ but `local_var`, `moved`, `with_idtype` and `remove_self_loop` is no batch, even
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,21 +17,19 @@ from graphweave.graph import query
 from graphweave.graph.assemble import assemble, counts
 from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
-
-if TYPE_CHECKING:
-    from graphweave.graph.graph import Graph
+from graphweave.graph.structure import G, Structure
 
 _FILLS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
 
 
-def local_var(g: Graph) -> Graph:
+def local_var(g: G) -> G:
     """The same structure, fields of its own."""
     nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
     edges = {key: frame.copy() for key, frame in g._edge_frames.items()}
     return _typed_like(g, type(g)(g._ntypes, g._relations, nodes, edges, g._batch), lambda t: t)
 
 
-def moved(g: Graph, device: torch.device) -> Graph:
+def moved(g: G, device: torch.device) -> G:
     """Structure and fields on `device`."""
 
     def move(t: Tensor) -> Tensor:
@@ -46,7 +44,7 @@ def moved(g: Graph, device: torch.device) -> Graph:
     return _typed_like(g, type(g)(g._ntypes, relations, nodes, edges, batch), move)
 
 
-def with_idtype(g: Graph, dtype: torch.dtype) -> Graph:
+def with_idtype(g: G, dtype: torch.dtype) -> G:
     """Index tensors of another dtype; the graph itself if they have it. DataError if a number does not fit."""
     if g.idtype == dtype:
         return g
@@ -61,7 +59,7 @@ def with_idtype(g: Graph, dtype: torch.dtype) -> Graph:
     return _typed_like(g, type(g)(g._ntypes, relations, nodes, edges, g._batch), lambda t: t)
 
 
-def relation_slice(g: Graph, etype: str | tuple[Any, Any, Any]) -> Graph:
+def relation_slice(g: G, etype: str | tuple[Any, Any, Any]) -> G:
     """One relation as a graph: by name, or (source type, name, destination type) where ":" is any. Fields are shared:
     setting one here sets it in `g`.
     """
@@ -86,7 +84,7 @@ def relation_slice(g: Graph, etype: str | tuple[Any, Any, Any]) -> Graph:
     return type(g)(ntypes, {key: g._relations[key]}, frames, {key: g._edge_frames[key]}, batch)
 
 
-def subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
+def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
     """The nodes given and all edges between them: edges by source in the order of `nodes`, then by number.
 
     `nodes`: distinct ids or a mask [num_nodes]; with several types a dict of them (a type left out has no nodes kept).
@@ -109,7 +107,7 @@ def subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = True, store_ids: boo
     return _part(g, edges, (kept, slots) if relabel_nodes else None, store_ids)
 
 
-def edge_subgraph(g: Graph, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
+def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
     """The edges given, in this order, and the nodes at their ends.
 
     `edges`: ids or a mask [num_edges]; with several relations a dict of them (one left out has no edges kept). Nodes of
@@ -124,7 +122,7 @@ def edge_subgraph(g: Graph, edges: Any, *, relabel_nodes: bool = True, store_ids
     return _part(g, kept, _met(g, kept) if relabel_nodes else None, store_ids)
 
 
-def in_subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
+def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
     """The edges that end in the nodes given (as in `subgraph`): node after node, then by number.
 
     All nodes stay, or with `relabel_nodes` those at the ends of an edge.
@@ -137,7 +135,7 @@ def in_subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = False, store_ids:
     return _part(g, edges, _met(g, edges) if relabel_nodes else None, store_ids)
 
 
-def out_subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
+def out_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
     """As `in_subgraph`, the edges that start in the nodes given."""
     kept = _nodes_by_type(g, nodes)
     edges = {
@@ -147,7 +145,7 @@ def out_subgraph(g: Graph, nodes: Any, *, relabel_nodes: bool = False, store_ids
     return _part(g, edges, _met(g, edges) if relabel_nodes else None, store_ids)
 
 
-def reverse(g: Graph, copy_ndata: bool = True, copy_edata: bool = False) -> Graph:
+def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
     """Edge e goes dst[e] -> src[e]; a relation (a, r, b) becomes (b, r, a). DataError if two become one."""
     turned = {(r.dsttype, r.etype, r.srctype): Relation(r.dsttype, r.etype, r.srctype, r.dst, r.src) for r in _all(g)}
     if len(turned) != len(g._relations):
@@ -159,9 +157,7 @@ def reverse(g: Graph, copy_ndata: bool = True, copy_edata: bool = False) -> Grap
     return assemble(type(g), counts(g), turned, _ndata(g) if copy_ndata else None, edata)
 
 
-def add_self_loop(
-    g: Graph, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None
-) -> Graph:
+def add_self_loop(g: G, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None) -> G:
     """An edge v -> v for each node behind the edges of the relation `etype`; loops that are there stay.
 
     Fields of the new edges (those of `edge_feat_names`, by default all; others are dropped): the number `fill_data`, or
@@ -195,7 +191,7 @@ def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> 
     return field.new_zeros(shape).scatter_reduce(0, index, field, _FILLS[fill], include_self=False)
 
 
-def remove_self_loop(g: Graph, etype: Any = None) -> Graph:
+def remove_self_loop(g: G, etype: Any = None) -> G:
     """Without the edges v -> v of the relation `etype`; the others keep their order. A batch stays one."""
     relation = g._relation(etype)
     if relation.srctype != relation.dsttype:
@@ -215,7 +211,7 @@ def remove_self_loop(g: Graph, etype: Any = None) -> Graph:
     return out
 
 
-def to_bidirected(g: Graph, copy_ndata: bool = False) -> Graph:
+def to_bidirected(g: G, copy_ndata: bool = False) -> G:
     """Edges u -> v and v -> u once for every edge, sorted by source, then destination; edges have no fields."""
     relations: dict[CanonicalEtype, Relation] = {}
     for r in _all(g):
@@ -229,11 +225,11 @@ def to_bidirected(g: Graph, copy_ndata: bool = False) -> Graph:
     return assemble(type(g), counts(g), relations, _ndata(g) if copy_ndata else None)
 
 
-def _all(g: Graph) -> list[Relation]:
+def _all(g: Structure) -> list[Relation]:
     return list(g._relations.values())
 
 
-def _ndata(g: Graph) -> dict[str, dict[str, Tensor]]:
+def _ndata(g: Structure) -> dict[str, dict[str, Tensor]]:
     return {ntype: frame.take(None) for ntype, frame in g._node_frames.items()}
 
 
@@ -242,13 +238,13 @@ def _like(frame: Frame) -> Tensor:
     return frame._like
 
 
-def _typed_like(g: Graph, out: Graph, fn: Callable[[Tensor], Tensor]) -> Graph:
+def _typed_like(g: G, out: G, fn: Callable[[Tensor], Tensor]) -> G:
     """`out` with the per-type fields of g."""
     out._ntype_data, out._etype_data = g._ntype_data.map(fn, None), g._etype_data.map(fn, None)
     return out
 
 
-def _with_relation(g: Graph, relation: Relation, fields: Mapping[str, Tensor]) -> Graph:
+def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
     """g with another relation of the same name in its place."""
     relations = {**g._relations, relation.key: relation}
     edata = {key: frame.take(None) for key, frame in g._edge_frames.items() if key != relation.key}
@@ -267,14 +263,14 @@ def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
     return dict.fromkeys(types, value)
 
 
-def _nodes_by_type(g: Graph, nodes: Any) -> dict[str, Tensor]:
+def _nodes_by_type(g: Structure, nodes: Any) -> dict[str, Tensor]:
     """Ids of every type; empty where `nodes` says nothing of it."""
     given = {g._ntype(t): value for t, value in _dict_of(nodes, g._node_frames, "node types").items()}
     like = g._any_index()
     return {t: query.as_selection(given.get(t, []), num, like, "node") for t, num in counts(g).items()}
 
 
-def _met(g: Graph, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _met(g: Structure, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """By type: nodes at the ends of `edges` in the order of meeting them, and the number each node gets there."""
     ends: dict[str, list[Tensor]] = {ntype: [] for ntype in g._ntypes}
     for key, relation in g._relations.items():
@@ -293,11 +289,11 @@ def _met(g: Graph, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Te
 
 
 def _part(
-    g: Graph,
+    g: G,
     edges: Mapping[CanonicalEtype, Tensor],
     nodes: tuple[dict[str, Tensor], dict[str, Tensor]] | None,
     store_ids: bool,
-) -> Graph:
+) -> G:
     """The edges given; `nodes` are the nodes kept and the number each node gets, None: all stay."""
     relations: dict[CanonicalEtype, Relation] = {}
     edata: dict[CanonicalEtype, dict[str, Tensor]] = {}

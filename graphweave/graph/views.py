@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from graphweave.graph.frame import Frame
-
-if TYPE_CHECKING:
-    from graphweave.graph.graph import Graph
+from graphweave.graph.structure import Structure
 
 
 class Rows(NamedTuple):
@@ -21,7 +19,7 @@ class Rows(NamedTuple):
 class NodeView:
     """`g.nodes(ntype)`: ids [num_nodes], increasing. `g.nodes[ntype].data`: the fields of the type."""
 
-    def __init__(self, graph: Graph, types: tuple[str, ...]) -> None:
+    def __init__(self, graph: Structure, types: tuple[str, ...]) -> None:
         self._graph = graph
         self._types = types
 
@@ -35,7 +33,7 @@ class NodeView:
 class EdgeView:
     """`g.edges(...)` is `g.all_edges(...)`. `g.edges[etype].data`: the fields of the relation."""
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Structure) -> None:
         self._graph = graph
 
     def __call__(self, form: Any = "uv", order: str | None = "eid", etype: Any = None) -> Any:

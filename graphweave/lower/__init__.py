@@ -1,1 +1,1 @@
-"""Message IR + schedule -> loop IR."""
+"""Message IR -> which nodes run in which kernel -> loop IR."""

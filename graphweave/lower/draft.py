@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from graphweave.analysis.cones import Needs, is_push, map_type, needs, on_edges, space_of, type_of, walks_along
+from graphweave.analysis.cones import Needs, map_type, space_of, type_of
+from graphweave.analysis.facts import Facts
 from graphweave.core.types import UNIT, DType, Fold
 from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash, Stmt, Store, Var
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Broadcast, Const, Program, Push, Ref, Reshape
+from graphweave.ir.message.nodes import Broadcast, Const, Push, Ref, Reshape
 from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Parameters, value_name
+from graphweave.lower.schedule import Region
 from graphweave.lower.values import Scope, find, shape_of
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
 
 CSR = "csr"
 """What kernels call the rows of their region's map."""
@@ -28,10 +29,12 @@ class Draft:
     """
 
     def __init__(
-        self, program: Program, region: Region, stored: frozenset[Ref], options: Options, index: DType,
+        self, facts: Facts, region: Region, stored: frozenset[Ref], options: Options, index: DType,
         forced: frozenset[Ref], own: tuple[str, ...] = (),
     ) -> None:  # fmt: skip
-        self.program, self.region, self.stored, self.options, self.forced = program, region, stored, options, forced
+        self.program = program = facts.program
+        self.cones = facts.cones
+        self.region, self.stored, self.options, self.forced = region, stored, options, forced
         self.parameters = Parameters(program, region.rows, index, own)
         self.names = Namer()
         self.row = Scope(program)
@@ -41,16 +44,21 @@ class Draft:
         self.given = stored - self.members
         self.on_edges = frozenset(r for r in region.members if self._walks_edges(r))
         self.needs: dict[Ref, Needs] = {
-            r: needs(program, r, stored, through=on_edges(program, r)) for r in region.members
+            r: self.cones.needs(r, stored, through=self.cones.on_edges(r)) for r in region.members
         }
 
     # -------------------------------------------------------- structure of the region
 
+    @property
+    def kept(self) -> frozenset[Ref]:
+        """The values that a pass finds: in tensors, or kept by an earlier pass."""
+        return self.stored.union(self.stashes)
+
     def _walks_edges(self, ref: Ref) -> bool:
         node = self.program.nodes[ref]
         if not isinstance(node, Push):
-            along = self.region.map is not None and walks_along(self.program, ref) == self.region.map
-            return along or is_push(self.program, ref)
+            along = self.region.map is not None and self.cones.walks_along(ref) == self.region.map
+            return along or self.cones.is_push(ref)
         m = map_type(self.program, node.map)
         if m.cod != UNIT:
             return self.constant_push(node) is None

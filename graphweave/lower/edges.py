@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
-from graphweave.analysis.cones import leaves, needs, pushed_along, space_of, type_of
+from graphweave.analysis.cones import space_of, type_of
 from graphweave.analysis.typed import below, blocks_of, gathered, is_typed, matrices
 from graphweave.core.types import UNIT, DType, Fold, Op
 from graphweave.ir.loop.nodes import (
@@ -50,8 +50,8 @@ class EdgePass:
         """`online`: maxima among `members`, and the sums that are relative to them while this pass runs."""
         self._draft, self._program, self._members = draft, draft.program, members
         self._online = [Relative.to(draft, m, sums) for m, sums in online.items() if sums]
-        self._accumulated = [r for r in members if pushed_along(self._program, r) is not None]
-        self._operands = self._gathered(draft.stored | draft.stashes.keys())
+        self._accumulated = [r for r in members if draft.cones.pushed_along(r) is not None]
+        self._operands = self._gathered(draft.kept)
         self._arrays: dict[Ref, str] = {}  # what has a row for each edge of the tile, or of the row (a stash)
         self._stashed: frozenset[Ref] = frozenset()
 
@@ -66,8 +66,7 @@ class EdgePass:
             out += [*draft.comment(r), draft.row_array(r, start)]
         for relative in self._online:
             out += relative.start()
-        kept = draft.stored | draft.stashes.keys()
-        inner = {x for r in self._members for x in needs(self._program, r, kept, through=True).inner}
+        inner = {x for r in self._members for x in draft.cones.needs(r, draft.kept, through=True).inner}
         out += self._shared(inner)
         products = has_products(self._program, self._members, inner)
         if products or self._online:
@@ -96,7 +95,7 @@ class EdgePass:
             if not isinstance(node, Pointwise) or space_of(self._program, r) != UNIT or find(draft.row, r) is not None:
                 continue
             if numel(shape_of(self._program, r)) <= draft.options.stash_width:
-                for s in needs(self._program, r, draft.stored, through=True).shared:
+                for s in draft.cones.needs(r, draft.stored, through=True).shared:
                     draft.read_at_row(s)
                 out += draft.block(draft.row, r, f"{value_name(self._program, r)}_v")
         return out
@@ -189,7 +188,7 @@ class EdgePass:
         rows = gathered(self._program, ref)
         if rows.map is None:
             stored = below(self._program, ref)
-            lies = leaves(self._program, (stored,), kept).same == (stored,)
+            lies = self._draft.cones.leaves((stored,), kept).same == (stored,)
             return Rows(parameters.tensor(stored), parameters.perm(walked)) if lies else None
         if rows.map == walked:
             return None
@@ -210,8 +209,8 @@ class EdgePass:
         for r in sorted(products, reverse=True):
             narrow = numel(shape_of(self._program, r)) <= draft.options.stash_product
             if narrow and isinstance(self._program.nodes[r], MatMul):
-                kept = draft.stored | draft.stashes.keys() | keep
-                if any(r in needs(self._program, m, kept, through=True).inner for m in ahead):
+                kept = draft.kept | keep
+                if any(r in draft.cones.needs(m, kept, through=True).inner for m in ahead):
                     keep |= {r}
         return keep
 
@@ -258,10 +257,10 @@ class EdgeLoop:
     def _reads(self) -> list[Ref]:
         """Bind the leaves of what is computed; the nodes to recompute, what has an array of edges being leaves."""
         draft, stashes = self._draft, self._draft.stashes
-        kept = draft.stored | stashes.keys() | self._edge.at.keys()
+        kept = draft.kept.union(self._edge.at)
         inner: set[Ref] = set()
-        found = [needs(self._program, r, kept, through=True) for r in self._results if r not in self._edge.at]
-        for n in [*found, leaves(self._program, self._operands, kept)]:
+        found = [draft.cones.needs(r, kept, through=True) for r in self._results if r not in self._edge.at]
+        for n in [*found, draft.cones.leaves(self._operands, kept)]:
             inner.update(n.inner)
             for y, m in n.pulls:
                 if m == self._map:

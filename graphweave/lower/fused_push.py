@@ -27,6 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from graphweave.analysis.cones import type_of
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.typed import PushedProduct, blocks_of, gathered, pushed_product
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import (
@@ -52,10 +53,10 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Pointwise, Program, Push, Ref
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.edges import EdgeLoop
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Table
+from graphweave.lower.schedule import Region
 from graphweave.passes.products import shaped
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
 
 NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS = "num_blocks", "num_groups", "num_pairs"
 
@@ -81,11 +82,11 @@ def is_fused_push(program: Program, region: Region) -> bool:
 
 
 def fused_push(
-    program: Program, region: Region, stored: frozenset[Ref], name: str, options: Options, index: DType,
+    facts: Facts, region: Region, stored: frozenset[Ref], name: str, options: Options, index: DType,
     forced: frozenset[Ref],
 ) -> FusedPush:  # fmt: skip
     """`forced` as in `Draft`; NeedsLocal."""
-    (ref,) = region.outputs
+    program, (ref,) = facts.program, region.outputs
     pushed = pushed_product(program, ref)
     assert pushed is not None and pushed.product.map is not None and region.map is not None
     summed, sum_ = _with_sum(program, pushed, region.map)
@@ -94,7 +95,7 @@ def fused_push(
     inner = replace(region, members=(sum_,), outputs=())
     own = (NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS)
     ahead = replace(options, prefetch_distance=_SIZE)  # sources come in no order, so that each is a miss
-    draft = Draft(summed, inner, stored - on_the_fly, ahead, index, forced, own)
+    draft = Draft(Facts(summed), inner, stored - on_the_fly, ahead, index, forced, own)
     body = (*_zeros(draft, ref), _groups(draft, ref, sum_, pushed))
     parameters = draft.parameters
     csrs = tuple(Csr(csr) for csr in CSRS)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TypeAlias
 
-from graphweave.analysis.cones import needs, type_of
+from graphweave.analysis.cones import type_of
 from graphweave.analysis.flow import reached
 from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.loop.nodes import Alloc, Comment, IndexSum, Raise, Rescaled, Stmt
@@ -280,7 +280,7 @@ def _gathers_again(draft: Draft, maximum: Ref, sums: Iterable[Ref]) -> bool:
     dear = (r for r in draft.needs[maximum].inner if is_expensive(program, r) or isinstance(program.nodes[r], MatMul))
     kept = draft.stored | {r for r in dear if numel(shape_of(program, r)) <= options.stash_width}
     gathered = draft.wide_gathers(maximum)
-    return any(y in gathered for s in sums for y, _ in needs(program, s, kept, through=True).pulls)
+    return any(y in gathered for s in sums for y, _ in draft.cones.needs(s, kept, through=True).pulls)
 
 
 def _may_follow(draft: Draft, sum_: Ref, maximum: Ref) -> bool:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from graphweave.analysis.facts import Facts
 from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import Csr, Kernel, Stmt
-from graphweave.ir.message.nodes import Program, Ref
+from graphweave.ir.message.nodes import Ref
 from graphweave.lower.draft import CSR, Draft
 from graphweave.lower.fused_push import fused_push, is_fused_push
 from graphweave.lower.online import passes_of
+from graphweave.lower.options import Options
 from graphweave.lower.parameters import Binding
 from graphweave.lower.row_tiles import RowTiles
 from graphweave.lower.rows import Rows
+from graphweave.lower.schedule import Region
 from graphweave.lower.values import NeedsLocal
 from graphweave.lower.widen import widened
-from graphweave.schedule.options import Options
-from graphweave.schedule.regions import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +35,18 @@ class Lowered:
 
 
 def lower(
-    program: Program, region: Region, stored: frozenset[Ref], name: str, options: Options, index: DType = DType.i32
+    facts: Facts, region: Region, stored: frozenset[Ref], name: str, options: Options, index: DType = DType.i32
 ) -> Lowered:
     """The kernel of `region`; `stored` are the nodes that exist as tensors."""
     forced: frozenset[Ref] = frozenset()
     while True:
         try:
-            if is_fused_push(program, region):
-                push = fused_push(program, region, stored, name, options, index, forced)
+            if is_fused_push(facts.program, region):
+                push = fused_push(facts, region, stored, name, options, index, forced)
                 parameters = push.draft.parameters
                 bound = parameters.bindings, parameters.spaces
                 return Lowered(widened(push.kernel), region.map, *bound, push.types)
-            draft = Draft(program, region, stored, options, index, forced)
+            draft = Draft(facts, region, stored, options, index, forced)
             if region.products:
                 tiles = RowTiles(draft)
                 return _lowered(draft, name, tiles.statements(), tiles.tile())

@@ -8,7 +8,7 @@
       rows of t { y[v, c] = relu(add(h[v, c], b[c])) }
       gram g = x, h of t
 
-Edges come before all products of a row (`schedule/grouping.py`). What follows are stages: the members that need equally
+Edges come before all products of a row (`lower/grouping.py`). What follows are stages: the members that need equally
 many products, one after the other, are computed in one loop. A value that a product or a later stage reads is copied
 to an array of the tile; what lies in memory with a row for each of the kernel's is multiplied where it lies.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 
-from graphweave.analysis.cones import leaves, type_of
+from graphweave.analysis.cones import type_of
 from graphweave.analysis.typed import below
 from graphweave.core.types import Fold
 from graphweave.ir.loop.nodes import Role, Stmt, TileArray, TileGram, TileMatMul, TileRows, Var
@@ -60,7 +60,7 @@ class RowTiles:
         draft, found = self._draft, []
         for x in sorted({x for p in self._products for x in self._operands(p)}):
             if x not in draft.members and all(x not in draft.needs[p].same for p in self._products):
-                draft.needs[x] = leaves(self._program, [x], draft.stored)
+                draft.needs[x] = draft.cones.leaves([x], draft.stored)
                 self._level[x] = max((self._level[d] for d in draft.local(x)), default=0)
                 found.append(x)
         return found

@@ -9,7 +9,6 @@ rounded, is the rounded maximum.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
 
 from graphweave.core.types import HALF, DType, Op, computed
 from graphweave.ir.loop.nodes import (
@@ -17,31 +16,23 @@ from graphweave.ir.loop.nodes import (
     Alloc,
     Call,
     CastTo,
-    Degree,
-    Edges,
     Expr,
     FoldLanes,
     IndexSum,
     Kernel,
-    Lanes,
     Let,
     Lit,
     Load,
     Raise,
-    Rescaled,
     Role,
     Stmt,
     Store,
     TileArray,
-    TileRows,
-    Tiles,
     Uniform,
     Var,
 )
 from graphweave.ir.loop.types import dtype_of, parameter_types
-from graphweave.ir.loop.walk import expressions, statements, subexpressions
-
-S = TypeVar("S", bound=Stmt)
+from graphweave.ir.loop.walk import expressions, mapped, statements, subexpressions
 
 
 def widened(kernel: Kernel) -> Kernel:
@@ -85,57 +76,33 @@ class _Widen:
         return tuple(self._statement(stmt) for stmt in body)
 
     def _statement(self, stmt: Stmt) -> Stmt:
-        match stmt:
-            case Let(name, dtype, value):
-                self._types[name] = dtype
-                return Let(name, computed(dtype), self._value(value))
-            case Alloc(name, dtype) | TileArray(name, dtype=dtype):
-                self._types[name] = dtype
-                return stmt if name in self._stored else replace(stmt, dtype=computed(dtype))
-            case Store(buffer, index, value):
-                new = self._value(value)
-                if buffer in self._stored:
-                    new = CastTo(new, self._stored[buffer])
-                return Store(buffer, self._index(index), new)
-            case Accum(buffer, index, fold, value):
-                return Accum(buffer, self._index(index), fold, self._value(value))
-            case FoldLanes(name, dtype, body=body, value=value):
-                new_body = tuple(self._let(let) for let in body)
-                new_value = self._value(value)
-                self._types[name] = dtype
-                return replace(stmt, dtype=computed(dtype), body=new_body, value=new_value)
-            case Raise(value=value, sums=sums):
-                moved = tuple(Rescaled(s.lanes, s.buffer, self._index(s.index), s.of) for s in sums)
-                return replace(stmt, value=self._value(value), sums=moved)
-            case Lanes(body=body) | Edges(body=body) | Tiles(body=body) | TileRows(body=body):
-                return replace(stmt, body=self.block(body))
-            case _:
-                return stmt
-
-    def _let(self, let: Let) -> Let:
-        self._types[let.name] = let.dtype
-        return Let(let.name, computed(let.dtype), self._value(let.value))
-
-    def _index(self, index: tuple[Expr, ...]) -> tuple[Expr, ...]:
-        return tuple(self._value(part) for part in index)
+        if isinstance(stmt, Let | Alloc | TileArray | FoldLanes):
+            self._types[stmt.name] = stmt.dtype
+        new = mapped(stmt, self._value, self._statement)
+        match new:
+            case Let(name, dtype) | Alloc(name, dtype) | TileArray(name, dtype=dtype) | FoldLanes(name, dtype):
+                return new if name in self._stored else replace(new, dtype=computed(dtype))
+            case Store(buffer, index, value) if buffer in self._stored:
+                return Store(buffer, index, CastTo(value, self._stored[buffer]))
+            case Raise(sums=sums):
+                return replace(new, sums=tuple(mapped(s, self._value) for s in sums))
+        return new
 
     def _value(self, expr: Expr) -> Expr:
         match expr:
-            case Lit(value, dtype):
-                return Lit(value, computed(dtype))
-            case Load(buffer, index):
-                load = Load(buffer, self._index(index))
-                return CastTo(load, DType.f32) if buffer in self._stored else load
             case Call(op, args):
                 return Call(op, tuple(self._operand(op, arg) for arg in args))
-            case CastTo(x, dtype):
-                return _rounded(self._value(x), dtype) if dtype in HALF else CastTo(self._value(x), dtype)
-            case Degree(csr, row):
-                return Degree(csr, self._value(row))
+            case CastTo(x, dtype) if dtype in HALF:
+                return _rounded(self._value(x), dtype)
+        new = mapped(expr, self._value)
+        match new:
+            case Lit(value, dtype):
+                return Lit(value, computed(dtype))
+            case Load(buffer) if buffer in self._stored:
+                return CastTo(new, DType.f32)
             case Uniform(dtype=dtype):
-                return replace(expr, dtype=computed(dtype))
-            case Var() | IndexSum():
-                return expr
+                return replace(new, dtype=computed(dtype))
+        return new
 
     def _operand(self, op: Op, arg: Expr) -> Expr:
         dtype = dtype_of(arg, self._types) if not isinstance(arg, Var | IndexSum) else self._types.get(_name(arg))

@@ -13,7 +13,7 @@ from graphweave.graph.graph import Graph
 from graphweave.nn.ends import Feat, both_ends
 from graphweave.nn.relations import checked_types
 from graphweave.nn.typed_linear import TypedLinear
-from graphweave.ops.typed_mm import gather_mm
+from graphweave.ops import gather_mm
 
 
 class HGTConv(nn.Module):

@@ -15,7 +15,7 @@ from graphweave.graph.softmax import edge_softmax, softmax
 from graphweave.nn.ends import Feat, both_ends, one_of
 from graphweave.nn.relations import checked_types, into_pairs
 from graphweave.nn.typed_linear import Regularizer, TypedLinear
-from graphweave.ops.typed_mm import gather_mm
+from graphweave.ops import gather_mm
 from graphweave.udf import run
 
 Attention = Literal["across-relation", "within-relation"]

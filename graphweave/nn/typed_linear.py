@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
 from graphweave.nn.ends import one_of
-from graphweave.ops.typed_mm import gather_mm
+from graphweave.ops import gather_mm
 
 Regularizer = Literal["basis", "bdd"] | None
 """How the weights of types are tied: sums of bases, blocks on the diagonal, or not at all."""

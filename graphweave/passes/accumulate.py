@@ -6,10 +6,11 @@ is there instead of writing one of its own, which then has to be read again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from graphweave.analysis.cones import KERNEL_DTYPES
-from graphweave.analysis.flow import edge_spaces, users
+from graphweave.analysis.facts import Facts
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AddMatMul, MatMul, Pointwise, Program, Ref, Type
@@ -38,9 +39,10 @@ class Accumulate:
 
 def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
     """Sums on nodes with two products among their signed terms, the first of them with a plus."""
-    used = users(program)
+    flow = Facts(program).flow
+    used = flow.users
     kept = {r for r in program.outputs if r is not None}
-    edges = edge_spaces(program)
+    edges = flow.edge_spaces
     found: dict[Ref, list[tuple[int, Ref]]] = {}
     inside: set[Ref] = set()
     for ref in reversed(range(len(program.nodes))):
@@ -66,7 +68,7 @@ def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
     return found
 
 
-def _own_product(program: Program, ref: Ref, used: list[list[Ref]], kept: set[Ref]) -> bool:
+def _own_product(program: Program, ref: Ref, used: Sequence[Sequence[Ref]], kept: set[Ref]) -> bool:
     return _shared(program, ref) and len(used[ref]) == 1 and ref not in kept
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from graphweave.analysis.flow import Extract, depending, is_structure, users
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import Extract, is_structure
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for
 from graphweave.ir.message.builder import Builder
@@ -18,17 +19,15 @@ from graphweave.ir.message.nodes import Kept, Program, Ref, Type
 
 
 def made_instead(
-    joint: Program, saved: Iterable[Ref], exposed: frozenset[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...],
+    facts: Facts, saved: Iterable[Ref], exposed: frozenset[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...],
     statistics: Statistics,
 ) -> tuple[Ref, ...]:  # fmt: skip
     """`saved` with each exposed value replaced by what the backward makes of it first, where that is smaller."""
-    kept = set(saved)
-    roots = tuple(roots)
-    late = depending(joint, tangents)
-    used_by = users(joint)
+    kept, roots, joint = set(saved), tuple(roots), facts.program
+    late = facts.flow.depending(frozenset(tangents))
     for ref in sorted(kept & exposed):
         needed = computed_for(joint, roots, frozenset((*kept, *tangents)))
-        made = _made_first(joint, ref, used_by, needed, late, exposed)
+        made = _made_first(facts, ref, needed, late, exposed)
         if made is not None and _bytes(joint, made, statistics) < _bytes(joint, {ref}, statistics):
             kept = (kept - {ref}) | made
     return tuple(sorted(kept))
@@ -46,14 +45,14 @@ def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: froze
 
 
 def _made_first(
-    joint: Program, ref: Ref, used_by: list[list[Ref]], needed: set[Ref], late: frozenset[Ref], exposed: frozenset[Ref]
+    facts: Facts, ref: Ref, needed: set[Ref], late: frozenset[Ref], exposed: frozenset[Ref]
 ) -> set[Ref] | None:
     """The first values of other memory that the backward makes of `ref`; None where it reads `ref` for a gradient."""
-    found: set[Ref] = set()
+    found, used_by = set[Ref](), facts.flow.users
     todo = [u for u in used_by[ref] if u in needed]
     while todo:
         user = todo.pop()
-        if user in late or is_structure(joint.nodes[user]):
+        if user in late or is_structure(facts.program.nodes[user]):
             return None
         if user in exposed:
             todo += [u for u in used_by[user] if u in needed]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.analysis.flow import users
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.typed import below, gathered, is_typed_product
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -58,7 +58,7 @@ class Move:
     sites: tuple[Ref, ...]
 
 
-Moves: TypeAlias = Callable[[Program, frozenset[Ref]], Iterator[Move]]
+Moves: TypeAlias = Callable[[Facts, frozenset[Ref]], Iterator[Move]]
 """Moves of a program, of which some nodes depend on tangents, in the order in which they are tried."""
 
 OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
@@ -70,25 +70,25 @@ ALONE = (
 )  # fmt: skip
 
 
-def linear(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+def linear(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """Everything linear on edges at once: the forward's product on edges goes only if the backward's goes too."""
-    sites = tuple(r for r, n in enumerate(program.nodes) if isinstance(n, Slice | Push) or _shared(n))
+    sites = tuple(r for r, n in enumerate(facts.program.nodes) if isinstance(n, Slice | Push) or _shared(n))
     if sites:
         yield Move(TO_NODES, sites)
 
 
-def reorderings(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+def reorderings(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """Weights before rows wherever that is possible, then for each typed product alone."""
+    program = facts.program
     products = [r for r, n in enumerate(program.nodes) if is_typed_product(n)]
     if products:
         yield Move(typed_reorder.RULES, tuple(range(len(program.nodes))))
     if len(products) > 1:
-        used_by = users(program)
         for ref in products:
-            yield Move(typed_reorder.RULES, tuple(_around(program, used_by, ref)))
+            yield Move(typed_reorder.RULES, tuple(_around(facts, ref)))
 
 
-def _around(program: Program, used_by: list[list[Ref]], ref: Ref) -> Iterator[Ref]:
+def _around(facts: Facts, ref: Ref) -> Iterator[Ref]:
     """Who reads the rows of a typed product, through reshapes and factors."""
     todo, seen = [ref], set[Ref]()
     while todo:
@@ -96,15 +96,16 @@ def _around(program: Program, used_by: list[list[Ref]], ref: Ref) -> Iterator[Re
         if at in seen:
             continue
         seen.add(at)
-        node = program.nodes[at]
+        node = facts.program.nodes[at]
         if isinstance(node, Push | Gram | MatMul | Reduce):
             yield at
         if at == ref or isinstance(node, Reshape | Pointwise):
-            todo.extend(used_by[at])
+            todo.extend(facts.flow.users[at])
 
 
-def compactions(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+def compactions(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """All that edges compute from two maps, for each pair of maps that meet in a typed product; forward ones first."""
+    program = facts.program
     found: dict[tuple[Ref, Ref], bool] = {}
     for ref, node in enumerate(program.nodes):
         for pair in _pairs_of(program, node):
@@ -170,15 +171,16 @@ def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
     return types.dom not in made | {n.cod for n in program.nodes if isinstance(n, MapOf)}
 
 
-def bases(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+def bases(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """All products with matrices made of few bases, and what lets their products be those of nodes."""
-    sites = tuple(r for r, n in enumerate(program.nodes) if is_typed_product(n))
+    sites = tuple(r for r, n in enumerate(facts.program.nodes) if is_typed_product(n))
     if sites:
         yield Move((factored_bases.RULE, postpone.RULE), sites)
 
 
-def typed_pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+def typed_pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """All typed products that are pushed, at once: the rows of one go only when all of them do; then each alone."""
+    program = facts.program
     open_ = ((r, n) for r, n in enumerate(program.nodes) if isinstance(n, Push) and not n.fused)
     sites = tuple(r for r, n in open_ if any(_types_behind(program, n.x)))
     if sites:
@@ -188,8 +190,9 @@ def typed_pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
             yield Move((typed_push.RULE,), (ref,))
 
 
-def products_of_push(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+def products_of_push(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """All products that read one pushed value, which then is not needed any more."""
+    program = facts.program
     readers: dict[Ref, list[Ref]] = {}
     for ref, node in enumerate(program.nodes):
         if _shared(node):
@@ -200,8 +203,9 @@ def products_of_push(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
         yield Move(NARROWER, tuple(sites))
 
 
-def pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
+def pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     """All pushes along one map in one half of the program, then each alone."""
+    program = facts.program
     found: dict[tuple[Ref, bool], list[Ref]] = {}
     for ref, node in enumerate(program.nodes):
         if isinstance(node, Push) and isinstance(program.nodes[node.map], MapOf):
@@ -214,8 +218,10 @@ def pushes(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
                 yield Move(OUT_OF_PUSH, (ref,))
 
 
-def singles(program: Program, late: frozenset[Ref]) -> Iterator[Move]:
-    sites = [r for r, n in enumerate(program.nodes) if not isinstance(n, Input | Const | MapOf | ToUnit | Join | Part)]
+def singles(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+    sites = [
+        r for r, n in enumerate(facts.program.nodes) if not isinstance(n, Input | Const | MapOf | ToUnit | Join | Part)
+    ]
     for rule in ALONE:
         for ref in sites:
             yield Move((rule,), (ref,))

@@ -10,19 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from graphweave.analysis.cones import is_push
-from graphweave.analysis.flow import (
-    Extract,
-    ancestors,
-    depending,
-    edge_spaces,
-    extract,
-)
-from graphweave.analysis.hoist import hoisted
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import Extract, ancestors, extract
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.sizes import leaves
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands, spaces_in
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AnyType, Aten, Input, MapOf, PairIndex, Program, Push, Random, Ref, Type
@@ -47,26 +40,26 @@ class Split:
 
 
 def split(
-    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = (),
+    facts: Facts, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref] = (),
     constants: frozenset[Ref] = frozenset(), recompute: Recompute = "auto", exposed: frozenset[Ref] = frozenset(),
     statistics: Statistics | None = None,
 ) -> Split:  # fmt: skip
-    """Cut `joint`, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
+    """Cut a joint program, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
 
     `constants` are inputs whose value is part of the program: both halves have them without handing them over. Of
     `exposed`, values whose memory others may write to before the backward, nothing is saved but copies. Seeds are saved
     in any case: whoever computes the forward again draws the same numbers.
     """
-    tangents = tuple(tangents)
+    joint, tangents = facts.program, tuple(tangents)
     forward_outputs = joint.outputs[:num_forward]
     backward_outputs = joint.outputs[num_forward:]
     forward = _with_items(joint, computed_for(joint, [r for r in forward_outputs if r is not None]))
     if recompute != "always":
-        forward = computed_for(joint, forward | _riders(joint, forward, backward_outputs, tangents))
+        forward = computed_for(joint, forward | _riders(facts, forward, backward_outputs, tangents))
     roots = [r for r in backward_outputs if r is not None]
-    found = saved_values(joint, forward, roots, tangents, recompute)
+    found = saved_values(facts, forward, roots, tangents, recompute)
     if not exposed.isdisjoint(found):
-        found = made_instead(joint, found, exposed, roots, tangents, statistics or Statistics())
+        found = made_instead(facts, found, exposed, roots, tangents, statistics or Statistics())
     saved = tuple(r for r in found if r not in constants)
     saved += tuple(sorted({n.seed for r in forward if isinstance(n := joint.nodes[r], Random)}.difference(saved)))
     saved += _sizes_to_save(joint, saved, roots, tangents)
@@ -84,12 +77,11 @@ def split(
 
 
 def saved_values(
-    joint: Program, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...], recompute: Recompute
+    facts: Facts, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...], recompute: Recompute
 ) -> tuple[Ref, ...]:
     """What the backward needs of the forward: the first values met that recomputing is not allowed to cross."""
-    after_tangent = depending(joint, tangents)
-    kept_anyway = frozenset(hoisted(joint))
-    edges = edge_spaces(joint)
+    joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
+    after_tangent = facts.flow.depending(frozenset(tangents))
     saved: set[Ref] = set()
     seen: set[Ref] = set()
     todo = list(roots)
@@ -101,26 +93,27 @@ def saved_values(
         node = joint.nodes[ref]
         if isinstance(node, Input) or (ref in kept_anyway and ref in forward):
             saved.add(ref)
-        elif ref in after_tangent or ref not in forward or recomputed(recompute, joint, ref, edges):
+        elif ref in after_tangent or ref not in forward or recomputed(recompute, facts, ref):
             todo.extend(sources(joint, ref))
         else:
             saved.add(ref)
     if recompute == "auto":
-        saved = _made_of_others(joint, saved, kept_anyway, edges)
+        saved = _made_of_others(facts, saved, kept_anyway)
     return tuple(sorted(saved))
 
 
-def _made_of_others(joint: Program, saved: set[Ref], free: frozenset[Ref], edges: frozenset[Space]) -> set[Ref]:
+def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref]) -> set[Ref]:
     """`saved` without rows on nodes that cost little to compute again from others of `saved`.
 
     So of what lies before and behind an activation one is kept, and of a softmax over classes its input, which a
     gradient needs, and two numbers a row. Narrower values may join `saved` for that. Computing again reads at most
     twice the bytes that it saves.
     """
+    joint = facts.program
     for ref in sorted(saved, reverse=True):
-        if not repeatable(joint, ref):
+        if not repeatable(facts, ref):
             continue
-        made_of = _origins(joint, ref, saved | free, edges)
+        made_of = _origins(facts, ref, saved | free)
         added = {r for r in made_of - saved - free if not isinstance(joint.nodes[r], Input)}
         size = _row_bytes(joint, ref)
         known = all(isinstance(joint.types[r], Type) for r in made_of)
@@ -129,14 +122,14 @@ def _made_of_others(joint: Program, saved: set[Ref], free: frozenset[Ref], edges
     return saved
 
 
-def _origins(joint: Program, ref: Ref, there: set[Ref] | frozenset[Ref], edges: frozenset[Space]) -> set[Ref]:
+def _origins(facts: Facts, ref: Ref, there: set[Ref] | frozenset[Ref]) -> set[Ref]:
     """What `ref` can be computed again from: the first values that are `there`, inputs, or dear to repeat."""
-    found: set[Ref] = set()
+    found, joint = set[Ref](), facts.program
     todo = list(operands(joint.nodes[ref]))
     while todo:
         r = todo.pop()
         there_anyway = r in there or isinstance(joint.nodes[r], Input)
-        if not there_anyway and (repeatable(joint, r) or recomputed("auto", joint, r, edges)):
+        if not there_anyway and (repeatable(facts, r) or recomputed("auto", facts, r)):
             todo.extend(operands(joint.nodes[r]))
         else:
             found.add(r)
@@ -168,18 +161,19 @@ def _sizes_to_save(
 
 
 def _riders(
-    joint: Program, forward: set[Ref], backward_outputs: Iterable[Ref | None], tangents: tuple[Ref, ...]
+    facts: Facts, forward: set[Ref], backward_outputs: Iterable[Ref | None], tangents: tuple[Ref, ...]
 ) -> set[Ref]:
     """Pushes that only the backward needs, of forward values, along maps that the forward walks anyway.
 
     Beside the forward's pushes they cost an accumulator; in the backward, a walk of their own with all its gathers.
     """
-    late = depending(joint, tangents)
-    walked = {n.map for r in forward if is_push(joint, r) and isinstance(n := joint.nodes[r], Push)}
+    joint, is_push = facts.program, facts.cones.is_push
+    late = facts.flow.depending(frozenset(tangents))
+    walked = {n.map for r in forward if is_push(r) and isinstance(n := joint.nodes[r], Push)}
     read = computed_for(joint, [r for r in backward_outputs if r is not None], frozenset(tangents))
     return {
         r for r in read - forward - late
-        if is_push(joint, r) and isinstance(n := joint.nodes[r], Push)
+        if is_push(r) and isinstance(n := joint.nodes[r], Push)
         and n.map in walked and isinstance(joint.nodes[n.map], MapOf)
     }  # fmt: skip
 

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 from typing import Literal, TypeAlias, get_args
 
-from graphweave.analysis.cones import is_light, is_push, widens
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import is_structure, is_view
-from graphweave.analysis.tiles import is_tiled
-from graphweave.core.types import UNIT, Space
+from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -55,33 +54,35 @@ POLICIES: tuple[str, ...] = get_args(Recompute)
 _SMALL_UNIT = 4096  # elements of shared data cheaper to recompute than to keep
 
 
-def recomputed(policy: Recompute, program: Program, ref: Ref, edges: frozenset[Space]) -> bool:
-    """Whether the backward computes `ref`, a value of the forward, again; `edges` are the domains of maps."""
+def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
+    """Whether the backward computes `ref`, a value of the forward, again."""
+    program = facts.program
     node, t = program.nodes[ref], program.types[ref]
     if is_structure(node) or is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
         return True
     if policy == "never" or not isinstance(t, Type):
         return False
     if isinstance(node, Push):
-        return policy == "always" and is_push(program, ref)
+        return policy == "always" and facts.cones.is_push(ref)
     if isinstance(node, Random) or _drawn(program, ref):
         return True
     if isinstance(node, MatMul):
-        return is_tiled(program, ref)  # more than O(1) work, but its rows are the edges' and exist in tiles only
+        return ref in facts.tiled  # more than O(1) work, but its rows are the edges' and exist in tiles only
     if not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
         return False
     if t.space == UNIT:
         return numel(t.shape) <= _SMALL_UNIT
-    return policy == "always" or t.space in edges or isinstance(node, Pull) or widens(program, ref)
+    on_edges = t.space in facts.flow.edge_spaces
+    return policy == "always" or on_edges or isinstance(node, Pull) or facts.cones.widens(ref)
 
 
-def repeatable(program: Program, ref: Ref) -> bool:
+def repeatable(facts: Facts, ref: Ref) -> bool:
     """Whether a kernel computes rows of `ref`, a value on nodes, again from its operands at about the cost of a read.
 
     Elementary functions and reductions are dearer than reading their results.
     """
-    node = program.nodes[ref]
-    if not isinstance(node, Pointwise | Cast | Pad | Concat) or not is_light(program, ref):
+    node = facts.program.nodes[ref]
+    if not isinstance(node, Pointwise | Cast | Pad | Concat) or not facts.cones.is_light(ref):
         return False
     return not isinstance(node, Pointwise) or not node.op.facts.dear
 

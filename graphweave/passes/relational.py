@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import TypeAlias
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import MapOf, Program, Ref
@@ -18,7 +19,7 @@ from graphweave.ir.message.pairs import pair_space
 from graphweave.passes.moves import Moves, bases, compactions, pairs_in, reorderings, typed_pushes
 from graphweave.passes.pair_space import pair_maps
 
-Measure: TypeAlias = Callable[[Program, Ref], "int | None"]
+Measure: TypeAlias = Callable[[Facts, Ref], "int | None"]
 """How many rows a value that depends on the graph alone has for the graph at hand; None where that is not known."""
 
 
@@ -70,7 +71,7 @@ def with_pairs(program: Program, statistics: Statistics, measure: Measure | None
         first = build.nodes[pair_maps(build, m, t).first]
         assert isinstance(first, MapOf)
         spaces = [*program.spaces, (space, None)]
-        rows = measure(build.program((first.index,), spaces), first.index)
+        rows = measure(Facts(build.program((first.index,), spaces)), first.index)
         if rows is not None:
             counted[space] = rows
     return replace(statistics, counted=tuple(counted.items()))

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from graphweave.analysis.cost import Cost, cost
-from graphweave.analysis.flow import depending
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import is_typed_product
 from graphweave.core.types import Space
@@ -45,18 +45,19 @@ class Rewrite:
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` with every rewrite that gains; the same object where none does."""
+        facts = Facts(program)
         if not any(is_typed_product(n) for n in program.nodes):
-            return self._run(program, Start(False, False), ORDER).rewritten()
+            return self._run(facts, Start(False, False), ORDER).rewritten()
         statistics = with_pairs(program, self.statistics, self.measure)
         settings = replace(self, statistics=statistics)
         moves = (*self.relational.moves(), *ORDER)
-        found = [settings._run(program, start, moves) for start in self.relational.starts()]
+        found = [settings._run(facts, start, moves) for start in self.relational.starts()]
         best = min(found, key=lambda state: state.cost.seconds(statistics))
         best.steps += [_refused(best, state) for state in found if state is not best]
         return best.rewritten()
 
-    def _run(self, program: Program, start: Start, moves: tuple[Moves, ...]) -> _State:
-        state = _State(self, program, start)
+    def _run(self, facts: Facts, start: Start, moves: tuple[Moves, ...]) -> _State:
+        state = _State(self, facts, start)
         state.begin()
         for _ in range(_ROUNDS):
             if not state.round(moves):
@@ -65,52 +66,52 @@ class Rewrite:
 
 
 class _State:
-    def __init__(self, settings: Rewrite, program: Program, start: Start) -> None:
+    def __init__(self, settings: Rewrite, facts: Facts, start: Start) -> None:
         self.settings, self.start = settings, start
-        self.where = unchanged(program).where
+        self.where = unchanged(facts.program).where
         self.steps: list[Step] = []
-        self._become(program, settings.keep, self._cost(program, settings.keep))
+        self._become(facts, settings.keep, self._cost(facts, settings.keep))
 
-    def _become(self, program: Program, keep: tuple[Ref, ...], spent: Cost) -> None:
-        self.program, self.keep, self.cost = program, keep, spent
-        self.build = Builder.of(program)
-        self.late = depending(program, _tangents(program, self.settings.tangents))
+    def _become(self, facts: Facts, keep: tuple[Ref, ...], spent: Cost) -> None:
+        self.facts, self.keep, self.cost = facts, keep, spent
+        self.build = Builder.of(facts.program)
+        self.late = facts.flow.depending(_tangents(facts.program, self.settings.tangents))
 
-    def _cost(self, program: Program, keep: tuple[Ref, ...]) -> Cost:
-        return cost(program, _tangents(program, self.settings.tangents), keep, joins=self.settings.joins)
+    def _cost(self, facts: Facts, keep: tuple[Ref, ...]) -> Cost:
+        return cost(facts, _tangents(facts.program, self.settings.tangents), keep, joins=self.settings.joins)
 
     def begin(self) -> None:
         """Do what this way to start does, whether or not it gains by itself."""
         if self.start.reorder:
-            for move in reorderings(self.program, self.late):
+            for move in reorderings(self.facts, self.late):
                 self._try(move, forced=True)
                 break
         if self.start.compact:
             for _ in range(_ROUNDS * 4):
-                pairs = forward_pairs(self.program, self.late)
-                everything = tuple(range(len(self.program.nodes)))
+                pairs = forward_pairs(self.facts.program, self.late)
+                everything = tuple(range(len(self.facts.program.nodes)))
                 moves = [Move((compact(m, t),), everything) for m, t in pairs]
                 if not any(self._try(move, forced=True) for move in moves):
                     break
 
     def rewritten(self) -> Rewritten:
-        return Rewritten(self.program, self.where, tuple(self.steps))
+        return Rewritten(self.facts.program, self.where, tuple(self.steps))
 
     def round(self, makers: tuple[Moves, ...]) -> bool:
         """Try every move once; whether any was taken."""
         taken = False
         for make in makers:
-            moves, position = list(make(self.program, self.late)), 0
+            moves, position = list(make(self.facts, self.late)), 0
             while position < len(moves):
                 if self._try(moves[position]):
                     taken = True
-                    moves = list(make(self.program, self.late))
+                    moves = list(make(self.facts, self.late))
                 else:
                     position += 1
         return taken
 
     def _try(self, move: Move, forced: bool = False) -> bool:
-        program, statistics = self.program, self.settings.statistics
+        program, statistics = self.facts.program, self.settings.statistics
         count = len(program.nodes)
         replaced, fired = apply(self.build, move)
         if replaced:
@@ -118,8 +119,8 @@ class _State:
         self.build.rollback(count)
         if not replaced or done.program.nodes == program.nodes:
             return False
-        keep = tuple(done.where[r] for r in self.keep)
-        after = self._cost(done.program, keep)
+        facts, keep = Facts(done.program), tuple(done.where[r] for r in self.keep)
+        after = self._cost(facts, keep)
         old, new = self.cost.seconds(statistics), after.seconds(statistics)
         gains = forced or old - new > _GAIN * old
         loc = program.locs[next(iter(replaced))]
@@ -130,7 +131,7 @@ class _State:
             self.steps.append(step)
         if gains:
             self.where = {r: done.where[at] for r, at in self.where.items() if at in done.where}
-            self._become(done.program, keep, after)
+            self._become(facts, keep, after)
         return gains
 
 
@@ -175,5 +176,5 @@ def _refused(best: _State, other: _State) -> Step:
     return Step((other.start.name,), "", *totals, seconds, tuple(gained), False)
 
 
-def _tangents(program: Program, names: frozenset[str]) -> list[Ref]:
-    return [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in names]
+def _tangents(program: Program, names: frozenset[str]) -> frozenset[Ref]:
+    return frozenset(r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in names)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from graphweave.analysis.flow import users
+from graphweave.analysis.facts import Facts
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import AnyType, Arg, Aten, Node, Operand, Program, Ref, Type
 from graphweave.passes.rewritten import Rewritten, unchanged
@@ -69,7 +69,7 @@ class _Splitter:
 
 def _splittable(program: Program) -> frozenset[Ref]:
     """Pairs made by calls that can be taken apart, of which only rows and the length are used, or such pairs made."""
-    used_by = users(program)
+    used_by = Facts(program).flow.users
     found: set[Ref] = set()
     for ref in reversed(range(len(program.nodes))):
         parts = _pairs_in(program.nodes[ref])

@@ -11,8 +11,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 
-from graphweave.analysis.cones import is_light
-from graphweave.analysis.flow import Extract, depending, edge_spaces, is_structure
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import Extract, is_structure
 from graphweave.analysis.typed import computed_for, sources
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.builder import Builder, operands, with_operands
@@ -25,12 +25,13 @@ _WIDE_BYTES = 64  # a row's, from which it is computed again rather than kept fr
 
 def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
     """`part` is a backward; `tangents` are positions in its program."""
-    program = part.program
-    late = depending(program, tangents)
+    program, facts = part.program, Facts(part.program)
+    late = facts.flow.depending(frozenset(tangents))
     computed = computed_for(program, [r for r in program.outputs if r is not None])
-    calls = [r for r in sorted(late & computed) if not isinstance(program.nodes[r], Input) and not is_light(program, r)]
-    starts = _starts(program, calls, late)
-    stages = _stages(program, late, starts)
+    made_late = (r for r in sorted(late & computed) if not isinstance(program.nodes[r], Input))
+    calls = [r for r in made_late if not facts.cones.is_light(r)]
+    starts = _starts(facts, calls, late)
+    stages = _stages(facts, late, starts)
     wrapped = {(r, s) for ref, ss in stages.items() for s in ss for r in operands(program.nodes[ref])}
     copies = [(r, s) for r in range(len(program.nodes)) for s in stages.get(r, (_stage_of(starts, r, late),))]
     build = Builder()
@@ -60,9 +61,9 @@ def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
     return Extract(build.program(outputs, program.spaces), {old: first[new] for old, new in part.where.items()})
 
 
-def _starts(program: Program, calls: list[Ref], late: frozenset[Ref]) -> list[Ref]:
+def _starts(facts: Facts, calls: list[Ref], late: frozenset[Ref]) -> list[Ref]:
     """Gradients of nodes that exist as tensors anyway, what products and calls read and make: each begins a stage."""
-    edges = edge_spaces(program)
+    program, edges = facts.program, facts.flow.edge_spaces
     around = {r for c in calls for r in (c, *sources(program, c)) if r in late}
     return sorted(r for r in around if isinstance(t := program.types[r], Type) and t.space not in edges | {UNIT})
 
@@ -79,9 +80,9 @@ def _stage_of(starts: list[Ref], ref: Ref, late: frozenset[Ref]) -> Ref:
     return starts[at - 1] if at and ref in late else _START
 
 
-def _stages(program: Program, late: frozenset[Ref], starts: list[Ref]) -> dict[Ref, tuple[Ref, ...]]:
+def _stages(facts: Facts, late: frozenset[Ref], starts: list[Ref]) -> dict[Ref, tuple[Ref, ...]]:
     """For what is computed again the stages that read it: all where it is wide or lies on edges, else the first."""
-    edges = edge_spaces(program)
+    program, edges = facts.program, facts.flow.edge_spaces
     found: dict[Ref, set[Ref]] = {}
     for ref in reversed(range(len(program.nodes))):
         if ref in late:

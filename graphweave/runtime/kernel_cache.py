@@ -119,9 +119,9 @@ def shared_object(text: str, tools: Toolchain) -> Path:
         return _find_or_build(text, tools, folder)
     except OSError as error:
         warn_once(
-            log,
             f"cannot keep kernels in {folder} ({error.strerror or error}): using a temporary directory, so they are "
             "compiled again next time. Set GRAPHWEAVE_CACHE_DIR to a writable directory.",
+            log,
         )
     try:
         return _find_or_build(text, tools, _private_directory())

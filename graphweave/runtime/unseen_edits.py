@@ -186,7 +186,7 @@ def _native(tools: object) -> ctypes.CDLL | None:
     try:
         library = kernel_cache.library(sources.source("checksum.cpp"))
     except ToolchainError as error:
-        warn_once(_log, f"edits that PyTorch does not see are not noticed: {error}")
+        warn_once(f"edits that PyTorch does not see are not noticed: {error}", _log)
         return None
     library.gw_sum.argtypes = (ctypes.c_void_p, ctypes.c_int32)
     library.gw_sum.restype = None

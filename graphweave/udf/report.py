@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.lines import raised_at, shown_path
-from graphweave.frontends.dynamo.backend import warn_once
+from graphweave.core.log import warn_once
 from graphweave.tensorlike.answers import NotExpressible
 from graphweave.udf.batch import Ends, Frames, NodeBatch
 from graphweave.udf.bucket import one_row

@@ -7,17 +7,14 @@ computes, for each product.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.names import ctype
 from graphweave.codegen.cpp.operands import adds, array_of, extents, length, matrix, rows_of
+from graphweave.codegen.cpp.printer import Printer
 from graphweave.core.types import HALF, DType
 from graphweave.ir.loop.nodes import Alloc, Kernel, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
-
-if TYPE_CHECKING:
-    from graphweave.codegen.cpp.stmt import Printer
 
 _PER = {DType.bf16: 2, DType.f16: 1}  # numbers that an element of a packed operand holds
 _ELEMENT = {DType.bf16: DType.i32, DType.f16: DType.f32}

@@ -21,7 +21,7 @@ from graphweave.codegen.cpp.lane_expr import functor
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
 from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
-from graphweave.codegen.cpp.stmt import Printer
+from graphweave.codegen.cpp.stmt import Statements
 from graphweave.codegen.cpp.stream import declare, streamed
 from graphweave.codegen.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
@@ -123,7 +123,7 @@ class _Unit:
         of_rows = {csr for csr, around in self.walked.items() if around is None}
         walked = tuple(csr.name for csr in kernel.csrs if csr.name in of_rows)
         stashes = {s.name: s for s in kernel.stashes}
-        printer = Printer(
+        printer = Statements(
             w,
             self.scope,
             stashes,

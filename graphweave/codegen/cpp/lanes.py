@@ -11,22 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 from graphweave.codegen.cpp.expr import expression, folded
 from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.printer import SHORT, Printer
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
 from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.loop.nodes import Accum, Call, CastTo, Comment, Expr, FoldLanes, Lanes, Let, Stmt, Store
 from graphweave.ir.loop.types import POSITION, identity
 from graphweave.ir.loop.walk import expressions, statements, subexpressions
-
-if TYPE_CHECKING:
-    from graphweave.codegen.cpp.stmt import Printer
-
-SHORT = 4
-"""Lanes of a fold that are written out, and of a loop from which on it is made of vectors."""
 
 Loop = tuple[str, int]
 """A lane and its extent."""

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.names import ctype
+from graphweave.codegen.cpp.printer import Printer
 from graphweave.ir.loop.nodes import Place, Rows, TileGram, TileMatMul
-
-if TYPE_CHECKING:
-    from graphweave.codegen.cpp.stmt import Printer
 
 
 def array_of(place: Place) -> str:

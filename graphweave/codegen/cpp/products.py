@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.half_products import half_of, print_half
 from graphweave.codegen.cpp.names import ctype
 from graphweave.codegen.cpp.operands import adds, array_of, extents, length, matrix, pointer, rows_of
+from graphweave.codegen.cpp.printer import Printer
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Alloc, Buffer, Kernel, Place, Rows, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
-
-if TYPE_CHECKING:
-    from graphweave.codegen.cpp.stmt import Printer
 
 _VECTOR = 16  # bytes of the smallest vector: of narrower rows the matrix is read by columns (row_products.h)
 

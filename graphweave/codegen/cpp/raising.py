@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import element, expression
 from graphweave.codegen.cpp.lane_expr import Vector
-from graphweave.codegen.cpp.lanes import SHORT, Loop, innermost_last, nest, opened, vector_loop, vector_of
+from graphweave.codegen.cpp.lanes import Loop, innermost_last, nest, opened, vector_loop, vector_of
 from graphweave.codegen.cpp.names import ctype
+from graphweave.codegen.cpp.printer import SHORT, Printer
 from graphweave.codegen.cpp.walk import lanes_used
 from graphweave.ir.loop.nodes import Expr, Load, Raise, Rescaled, Stmt, Store, Var
-
-if TYPE_CHECKING:
-    from graphweave.codegen.cpp.stmt import Printer
 
 
 def print_raise(p: Printer, stmt: Raise) -> None:

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from graphweave.codegen.cpp.expr import Scope, accumulated, element, expression, row_offset
+from graphweave.codegen.cpp.expr import accumulated, element, expression, row_offset
 from graphweave.codegen.cpp.first_edge import FirstEdge, first_edge
 from graphweave.codegen.cpp.half_products import pack_for_row
-from graphweave.codegen.cpp.lanes import SHORT, print_fold, print_lanes
+from graphweave.codegen.cpp.lanes import print_fold, print_lanes
 from graphweave.codegen.cpp.names import ctype, literal
+from graphweave.codegen.cpp.printer import SHORT, Printer
 from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
 from graphweave.codegen.cpp.raising import print_raise
 from graphweave.codegen.cpp.stream import begin_row, end_row
-from graphweave.codegen.sums import Sum
 from graphweave.codegen.walk import accesses
-from graphweave.codegen.writer import Writer
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import (
     Accum,
     Alloc,
-    Buffer,
     Comment,
     Edges,
     FoldLanes,
@@ -30,7 +28,6 @@ from graphweave.ir.loop.nodes import (
     Let,
     Prefetch,
     Raise,
-    Stash,
     Stmt,
     Store,
     TileArray,
@@ -48,26 +45,8 @@ _MAX_LINES = 12  # more would crowd out the loads of the current edge
 
 
 @dataclass(frozen=True, slots=True)
-class Printer:
-    """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
-    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for, and
-    whose rows of the outputs `streamed` may go past the cache; `sums` are arrays that the first tile of a row sets."""
-
-    w: Writer
-    scope: Scope
-    stashes: dict[str, Stash]
-    heap: frozenset[str]
-    tiles: dict[str, int]
-    row: str
-    walked: tuple[str, ...]
-    streamed: list[Buffer]
-    sums: Mapping[str, Sum] = field(default_factory=dict)
-    tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
-    csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
-    packed: set[str] = field(default_factory=set)  # matrices that need not be packed again
-    totals: frozenset[str] = frozenset()
-    local: set[str] = field(default_factory=set)  # arrays of a row or an edge
-    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by walks, and what adds in them
+class Statements(Printer):
+    """Prints statements of every kind; those of lanes, products and raises have files of their own."""
 
     def body(self, body: tuple[Stmt, ...]) -> None:
         for i, stmt in enumerate(body):
@@ -76,20 +55,6 @@ class Printer:
                 self.statement(stmt, body[i + 1 :])
             else:
                 self.begun[begun.walk] = self.begun[begun.adds] = begun
-
-    def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
-        """A pointer to row `variable` of each array that `rest` reads or writes there, kept out of the lane loops."""
-        for array, index in dict.fromkeys(accesses(rest)):
-            info = self.scope.arrays[array]
-            key = (array, variable)
-            if not info.has_rows or index[0] != Var(variable) or info.numel == 1 or key in self.scope.row_pointers:
-                continue
-            if array in self.stashes or array in self.tile_of:
-                continue
-            base, pointer = self.scope.names.of(array), self.scope.names.derived(array, variable)
-            offset = row_offset(Var(variable), info.numel, self.scope)
-            self.w.line(f"auto* const {pointer} = {base} + {offset};")
-            self.scope.row_pointers[key] = pointer
 
     def statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
         match stmt:
@@ -130,21 +95,6 @@ class Printer:
         self.w.line(f"const {ctype(stmt.dtype)} {self.bind(stmt.name, stmt.dtype)} = {value};")
         if stmt.dtype in (DType.i32, DType.i64):
             self.row_pointers(stmt.name, rest)
-
-    def is_padded(self, array: str) -> bool:
-        """Whether an array without rows ends with a line of the cache, so that whole vectors may be stored to it."""
-        sum_ = self.sums.get(array)
-        in_place = sum_ is not None and sum_.copy is not None
-        long = self.scope.arrays[array].numel >= SHORT
-        return array in self.totals or (long and array in self.local and not in_place)
-
-    def bind(self, name: str, dtype: DType) -> str:
-        """Forget what an earlier block knew of `name`, whose scope has ended."""
-        self.scope.types[name] = dtype
-        for key in [key for key in self.scope.row_pointers if name in key]:
-            del self.scope.row_pointers[key]
-        self.scope.fused.discard(name)
-        return self.scope.names.of(name)
 
     def _alloc(self, stmt: Alloc) -> None:
         name = self.bind(stmt.name, stmt.dtype)
@@ -210,11 +160,6 @@ class Printer:
         numel = self.scope.arrays[array].numel
         self.w.line(f"auto* const {pointer} = {self.scope.names.of(array)} + {edge} * {numel};")
         self.scope.row_pointers[array, k] = pointer
-
-    def first(self, array: str) -> str:
-        """The position of the first row of a stash or tile array."""
-        walked = self.tile_of[array] if array in self.tile_of else self.stashes[array].csr
-        return self.scope.names.derived(walked, "begin")
 
     def edges_of_row(self) -> None:
         """Where the edges of the row begin and end, in each CSR that is walked."""

@@ -14,17 +14,18 @@ from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 
 from graphweave.analysis.cost import cost
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import statistics_of, with_unions
-from graphweave.compiler.build import build_inference, build_training
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.pipeline import Facts, optimise
+from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
 from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
-from graphweave.core.lines import shown_path
-from graphweave.core.log import logger
+from graphweave.core.lines import shown_code
+from graphweave.core.log import logger, warn_once
 from graphweave.core.types import Space
+from graphweave.execute.build import build_inference, build_training
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
 from graphweave.frontends.dynamo.capture_settings import DuringCompilation
@@ -44,13 +45,12 @@ from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import begin_early, options_of
 from graphweave.ir.message.nodes import Aten, Input, MapType
+from graphweave.lower.options import Options
 from graphweave.passes.recompute import POLICIES, Recompute
 from graphweave.passes.relational import Relational
 from graphweave.passes.rewritten import Rewritten
-from graphweave.schedule.options import Options
 
 _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
-_warned: set[str] = set()
 
 MODES = (None, "default", "reduce-overhead")
 """Of torch.compile's modes those that mean something here."""
@@ -59,12 +59,12 @@ MODES = (None, "default", "reduce-overhead")
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
-    where they differ (`reference.py`, `compiler/check.py`).
+    where they differ (`reference.py`, `execute/check.py`).
 
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
     (None). `reorder`: the same for weights multiplied by weights before rows. `cuda_graphs`: calls on a CUDA device are
-    replayed as CUDA graphs (`compiler/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
+    replayed as CUDA graphs (`execute/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
     each call looks for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
     """
 
@@ -156,10 +156,8 @@ def tell_not_traced(name: str, begins: str, error: BaseException) -> None:
 
 _compilations = DuringCompilation(
     graphweave,
-    after=lambda: tell_of_sparse_tensors(warn_once),
-    left=lambda code, error: leave_to_python(
-        function_name(code.co_name), f"{shown_path(code.co_filename)}:{code.co_firstlineno}", error
-    ),
+    after=tell_of_sparse_tensors,
+    left=lambda code, error: leave_to_python(function_name(code.co_name), shown_code(code), error),
 )
 
 
@@ -284,13 +282,13 @@ class _Side:
         statistics = statistics_of(rows)
         known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
-        facts = Facts(statistics, tangents, relational, at_hand, options.row_products)
-        done = optimise(imported.program, facts, imported.effects)
+        given = PassInputs(statistics, tangents, relational, at_hand, options.row_products)
+        done = optimise(imported.program, given, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
         glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
         if collecting():
-            record_capture(_capture_note(module, imported, done, rows, glossary, facts))
+            record_capture(_capture_note(module, imported, done, rows, glossary, given))
         return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -303,19 +301,19 @@ class _Side:
 
 def _capture_note(
     module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
-    facts: Facts,
+    given: PassInputs,
 ) -> CaptureNote:  # fmt: skip
     """The graph and its work for the call at hand, beside what eager mode would do for it."""
     program, eager = done.program, eager_work(module, imported.space_rows, rows)
-    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in facts.tangents]
+    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents]
     keep = [done.where[r] for r in imported.effects]
-    moved, _, _ = cost(program, late, keep, joins=facts.joins).total(glossary.statistics)
+    moved, _, _ = cost(Facts(program), late, keep, joins=given.joins).total(glossary.statistics)
     ends = {s for t in program.types if isinstance(t, MapType) for s in (t.dom, t.cod)}
     spaces: dict[str, int] = {}
     for space, words in glossary.spaces.items():
         if space in ends:
             spaces[words] = max(spaces.get(words, 0), glossary.statistics.rows(space))
-    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(facts.tangents))
+    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(given.tangents))
 
 
 def _rewritten(imported: Imported, done: Rewritten) -> Imported:
@@ -356,12 +354,6 @@ def _options(module: fx.GraphModule) -> Options | None:
     record_eager(f"{graph_place(module)}: {options}")
     warn_once(f"graphweave: {graph_place(module)} runs eagerly: {options}")
     return None
-
-
-def warn_once(why: str) -> None:
-    if why not in _warned:
-        _warned.add(why)
-        warnings.warn(why, stacklevel=2)
 
 
 def _fall_back(error: Exception, module: fx.GraphModule) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch._dynamo.utils import graph_break_reasons, guard_failures
 
-from graphweave.core.lines import is_library, shown_path
+from graphweave.core.lines import own_frame, shown_code, shown_frame
 from graphweave.frontends.dynamo.argument_names import in_user_names, parameters_of
 from graphweave.frontends.dynamo.reasons import function_name, line_of, one_line
 
@@ -64,7 +64,7 @@ def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) ->
         for reason in reasons:  # one for each compiled version that did not fit
             version, _, why = str(reason).partition(": ")
             first.setdefault(version, why.partition("\n")[0])
-        where = line_of(target) if mine else f"{shown_path(code.co_filename)}:{code.co_firstlineno}"
+        where = line_of(target) if mine else shown_code(code)
         what = function_name(code.co_name)
         out.update((Recompilation(what, in_user_names(why, parameters), where), None) for why in first.values())
     return tuple(out)
@@ -74,7 +74,5 @@ def _where(stack: Sequence[Any]) -> str:
     """The innermost line, and the user's own that led there, if that is another."""
     if not stack:
         return ""
-    own = next((f for f in reversed(stack) if not is_library(f.filename)), None)
-    inner = stack[-1]
-    lines = [f"{shown_path(f.filename)}:{f.lineno}" for f in (own, inner) if f is not None]
+    lines = [shown_frame(f) for f in (own_frame(stack), stack[-1]) if f is not None]
     return lines[0] if lines[0] == lines[-1] else f"{lines[0]} ({lines[-1]})"

@@ -20,10 +20,10 @@ from torch.utils._pytree import tree_leaves
 
 from graphweave.core.counters import bump
 from graphweave.core.interrupts import interrupt_in
-from graphweave.core.log import logger
+from graphweave.core.log import logger, warn_once
 from graphweave.frontends.dynamo.argument_names import parameters_of
 from graphweave.frontends.dynamo.arguments import as_traced, guard_sizes_of
-from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, tell_not_traced, warn_once
+from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, tell_not_traced
 from graphweave.frontends.dynamo.call_state import State
 from graphweave.frontends.dynamo.capture_settings import (
     CAPTURE,

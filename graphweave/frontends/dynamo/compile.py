@@ -36,7 +36,7 @@ def compile(
     but matrix products and calls left to PyTorch, on nodes and along edges too (least memory, most time).
     `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
     call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
-    (`compiler/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
+    (`execute/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
     `unseen_edits=False` leaves out what each call does to notice edits of an index tensor that PyTorch does not see, as
     those through NumPy are (`runtime/unseen_edits.py`).
     Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for what is not

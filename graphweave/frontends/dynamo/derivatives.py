@@ -10,8 +10,6 @@ from __future__ import annotations
 import functools
 import math
 import operator
-import re
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -22,13 +20,13 @@ from torch.utils._pytree import tree_leaves
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
 from graphweave.core.errors import DerivativeError
+from graphweave.core.log import warn_once
 from graphweave.frontends.dynamo.captured_graph import ancestors, is_random
-from graphweave.frontends.dynamo.importer import PACKAGE, TORCH
+from graphweave.frontends.dynamo.reasons import graph_place
 from graphweave.ir.philox import uniform
 
 aten = torch.ops.aten
 
-_FRAME = re.compile(r'File "(.+?)", line (\d+), in (\S+)')
 
 WAY_OUT = (
     "Take gradients of gradients through the function as it was before graphweave compiled it, or call it under "
@@ -45,7 +43,7 @@ class JointGraph:
     def __init__(self, joint: fx.GraphModule, num_forward: int) -> None:
         results = tree_leaves(joint.graph.output_node().args[0])
         forward = ancestors(n for n in results[:num_forward] if isinstance(n, fx.Node))
-        self.about = _described(joint)
+        self.about = graph_place(joint)
         self.reached = _reached(joint.graph, results[num_forward:])
         graph = fx.Graph()
         env: dict[fx.Node, fx.Node] = {}
@@ -146,28 +144,14 @@ class Refused(torch.autograd.Function):
         raise DerivativeError(f"gradients of gradients of {ctx.about} cannot be computed: {ctx.why}. {WAY_OUT}")
 
 
-_told: set[str] = set()
-
-
 def _tell(why: str) -> None:
     bump("eager_fallbacks")
     record_eager(why)
-    if why not in _told:
-        _told.add(why)
-        warnings.warn(why, stacklevel=2)
+    warn_once(why)
 
 
 def _leaf(t: Tensor) -> Tensor:
     return t.detach().requires_grad_(t.requires_grad)
-
-
-def _described(joint: fx.GraphModule) -> str:
-    """The user's function and the line it was called from, or its own first line."""
-    for node in joint.graph.nodes:
-        for path, line, name in _FRAME.findall(node.meta.get("stack_trace") or ""):
-            if not path.startswith((TORCH, PACKAGE)):
-                return f"{name} ({path}:{line})"
-    return "a compiled function"
 
 
 def _reached(graph: fx.Graph, results: Sequence[Any]) -> tuple[frozenset[int], ...]:

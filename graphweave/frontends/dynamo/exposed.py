@@ -16,7 +16,8 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput, TangentAOTInput
 from torch.utils._pytree import tree_leaves
 
-from graphweave.analysis.flow import edge_spaces, is_view
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import is_view
 from graphweave.frontends.dynamo.captured_graph import ancestors
 from graphweave.frontends.dynamo.importer import Imported
 from graphweave.ir.message.builder import operands, spaces_in
@@ -65,7 +66,7 @@ def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
     Features of edges are left out unless the graph writes to them: copies of them are what compiled programs are there
     to avoid. PyTorch refuses the backward where a user has overwritten them.
     """
-    program, edges = imported.program, edge_spaces(imported.program)
+    program, edges = imported.program, Facts(imported.program).flow.edge_spaces
     given = {r for i in found.inputs if edges.isdisjoint(spaces_in(program.types[r := imported.inputs[i]]))}
     given |= {imported.inputs[i] for i in found.written}
     results = (end for i in found.outputs if (end := program.outputs[i]) is not None)

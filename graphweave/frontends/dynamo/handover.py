@@ -17,10 +17,10 @@ from torch import fx
 from torch._functorch.partitioners import _extract_fwd_bwd_modules
 from torch.utils._pytree import tree_flatten
 
-from graphweave.compiler.build import Training
-from graphweave.compiler.executable import Executable
 from graphweave.core.sizes import SizeOp, evaluated
 from graphweave.core.types import UNIT, Space
+from graphweave.execute.build import Training
+from graphweave.execute.executable import Executable
 from graphweave.frontends.dynamo.importer import Imported
 from graphweave.frontends.dynamo.reference import Reference, checked_backward, checked_forward
 from graphweave.frontends.dynamo.sizes import expression

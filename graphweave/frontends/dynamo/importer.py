@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,8 +12,8 @@ from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.analysis.flow import reached
+from graphweave.core import lines
 from graphweave.core.errors import IRError
-from graphweave.core.lines import CALLED_FROM, is_generated, is_library
 from graphweave.core.types import UNIT, Space
 from graphweave.frontends.dynamo.blocks import blocks_apart
 from graphweave.frontends.dynamo.context import Context, Table
@@ -70,11 +68,6 @@ _RESHAPES: dict[Any, Any] = dict.fromkeys(
     aten.reshape.default,
 )
 """Views need strides, and a program does not keep them: copies that only changed strides are gone from it."""
-
-TORCH = os.path.dirname(torch.__file__) + os.sep
-PACKAGE = str(Path(__file__).parents[2]) + os.sep
-_FRONTENDS = os.path.join(PACKAGE, "frontends") + os.sep
-_LAYERS = os.path.join(PACKAGE, "nn") + os.sep
 
 
 @dataclass(frozen=True)
@@ -369,32 +362,8 @@ class _Importer:
 
 
 def location(node: fx.Node) -> str:
-    """ "file:line code" of the innermost line that made `node` outside torch and, if there is such a line, outside this
-    package, whose layers count as libraries; " <- file:line" behind it is the user's own line, if that is another. ""
-    where nothing is known."""
-    trace = (node.meta.get("stack_trace") or "").splitlines()
-    found, ours = "", ""
-    for i in range(len(trace) - 1, -1, -1):
-        head = trace[i].strip()
-        if not head.startswith('File "'):
-            continue
-        path, _, rest = head.removeprefix('File "').partition('", line ')
-        if path.startswith(TORCH) or is_generated(path):
-            continue
-        line = rest.split(",")[0].strip()
-        if found:
-            if not is_library(path):
-                return f"{found}{CALLED_FROM}{path}:{line}"
-            continue
-        code = trace[i + 1].strip() if i + 1 < len(trace) and not trace[i + 1].strip().startswith('File "') else ""
-        here = f"{path}:{line} {code.removeprefix('code: ')}".rstrip()
-        if path.startswith(PACKAGE) and not path.startswith(_LAYERS):
-            ours = ours or ("" if path.startswith(_FRONTENDS) else here)
-        elif is_library(path):
-            found = here
-        else:
-            return here
-    return found or ours
+    """Where the user wrote `node`, as `core/lines.py` has locations."""
+    return lines.location(node.meta.get("stack_trace") or "")
 
 
 def attribute(gm: fx.GraphModule, name: str) -> Any:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors, extract
-from graphweave.analysis.hoist import graph_only
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.types import Space
@@ -25,7 +25,7 @@ _log = logger(__name__)
 
 
 class GraphAtHand:
-    """`measure(program, ref)` on the inputs `values`, by the names that the program gives them.
+    """`measure(facts, ref)` on the inputs `values`, by the names that the program gives them.
 
     `rows` are the row counts of spaces that are known already.
     """
@@ -33,13 +33,11 @@ class GraphAtHand:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
         self.rows: dict[Space, int] = {}
-        self._known: tuple[Program, frozenset[Ref]] | None = None  # what depends on the graph alone
 
-    def __call__(self, program: Program, ref: Ref) -> int | None:
+    def __call__(self, facts: Facts, ref: Ref) -> int | None:
         """Rows of `ref`; None where it depends on more than the graph, or an input is not known."""
-        if self._known is None or self._known[0] is not program:
-            self._known = program, graph_only(program)
-        if ref not in self._known[1]:
+        program = facts.program
+        if ref not in facts.flow.graph_only:
             return None
         needed = ancestors(program, (ref,))
         inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and r in needed]
@@ -73,10 +71,10 @@ def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequenc
 def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHand) -> dict[Space, int]:
     """Row counts for the call at hand: what its shapes say, and measured where data decides."""
     rows = {space: known for space, size in sizes.items() if (known := hint(size)) is not None}
-    measure.rows = rows
+    measure.rows, facts = rows, Facts(program)
     for space in sizes:
         on = (r for r, t in enumerate(program.types) if isinstance(t, Type) and t.space == space)
-        known = next((n for r in on if (n := measure(program, r)) is not None), None) if space not in rows else None
+        known = next((n for r in on if (n := measure(facts, r)) is not None), None) if space not in rows else None
         if known is not None:
             rows[space] = known
     return rows

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import fx
 
-from graphweave.core.lines import is_library, shown_path
+from graphweave.core.lines import calling_function, frames, own_frame, shown_code, shown_frame, shown_path
 
 _USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTALL)
-_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_NOT_THEIRS = (os.path.dirname(torch.__file__) + os.sep, str(Path(__file__).parent) + os.sep)
-_NAMED_FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
 _UNCONVERTED = re.compile(r"WON'T CONVERT (\S+) (\S+) line (\d+)")
 _WRAPPED = re.compile(r"\Abackend=.*? raised:\n", re.DOTALL)
@@ -50,7 +45,7 @@ def line_of(target: Callable[..., Any]) -> str:
     """Where a function, or the forward of a module, begins: "file:line", "" of what has no source."""
     called = getattr(target, "forward", target) if isinstance(target, torch.nn.Module) else target
     code = getattr(inspect.unwrap(called), "__code__", None)
-    return f"{shown_path(code.co_filename)}:{code.co_firstlineno}" if code is not None else ""
+    return shown_code(code) if code is not None else ""
 
 
 def at(where: str) -> str:
@@ -84,18 +79,12 @@ def function_name(name: str) -> str:
 
 def graph_place(module: fx.GraphModule) -> str:
     """The user's function that a graph was captured from, with the first of its lines: "forward (train.py:8)"."""
-    for node in module.graph.nodes:
-        frames = [
-            f for f in _NAMED_FRAME.findall(node.meta.get("stack_trace") or "") if not f[0].startswith(_NOT_THEIRS)
-        ]
-        if frames:
-            path, line, name = next((f for f in frames if not is_library(f[0])), frames[0])
-            return f"{name} ({shown_path(path)}:{line})"
-    return "a function"
+    return next(
+        filter(None, (calling_function(n.meta.get("stack_trace") or "") for n in module.graph.nodes)), "a function"
+    )
 
 
 def _own_line(text: str) -> str:
     found = _USER_CODE.search(text)
-    frames = _FRAME.findall(found[1]) if found else []
-    own = [f"{shown_path(path)}:{line}" for path, line in frames if not is_library(path)]
-    return own[-1] if own else ""
+    own = own_frame(frames(found[1])) if found else None
+    return shown_frame(own) if own else ""

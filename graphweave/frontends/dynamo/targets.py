@@ -9,9 +9,9 @@ import torch
 from torch import fx
 
 from graphweave.core.settings import settings
+from graphweave.lower.options import Options, options_for
 from graphweave.runtime import early, toolchain
 from graphweave.runtime.triton_kernel import interpreted, triton_version
-from graphweave.schedule.options import Options, options_for
 
 
 def options_of(module: fx.GraphModule) -> Options | str:

@@ -14,8 +14,7 @@ from torch._dynamo import convert_frame, guards, output_graph, symbolic_convert
 from torch._dynamo.variables import tensor
 
 from graphweave.compiler.report import record_eager
-from graphweave.core.log import logger
-from graphweave.frontends.dynamo.backend import warn_once
+from graphweave.core.log import logger, warn_once
 
 _log = logger(__name__)
 _called: ContextVar[bool] = ContextVar("_called", default=False)

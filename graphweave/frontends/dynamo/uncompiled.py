@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 from graphweave.compiler.report import record_eager
 from graphweave.core.counters import bump
-from graphweave.frontends.dynamo.backend import warn_once
+from graphweave.core.log import warn_once
 
 
 def inside_a_transform() -> bool:

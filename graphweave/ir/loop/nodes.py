@@ -19,10 +19,26 @@ from typing import TypeAlias
 
 from graphweave.core.exact import Exact
 from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.syntax import Language
+
+LOOP = Language()
+"""The text of kernels: `values.py` says how values of each annotation are written."""
+
+expression, statement, part = LOOP.union("Expr"), LOOP.union("Stmt"), LOOP.union("part of another node")
+
+Lane: TypeAlias = tuple[str, int]
+"""A variable, and how many values it takes: 0, 1, ..."""
+
+Term: TypeAlias = tuple[str, int]
+"""A lane and its coefficient."""
+
+Text: TypeAlias = str
+"""Any text, where a `str` is a name."""
 
 # ---------------------------------------------------------------- expressions (scalars)
 
 
+@expression("{name}")
 @dataclass(frozen=True, slots=True)
 class Var:
     """A row, position, lane index, or a scalar bound by `Let` or `FoldLanes`."""
@@ -30,12 +46,14 @@ class Var:
     name: str
 
 
+@expression("{value}:{dtype}")
 @dataclass(frozen=True, slots=True, eq=False)
 class Lit(Exact):
     value: float | int | bool
     dtype: DType
 
 
+@expression("{buffer}[{index}]")
 @dataclass(frozen=True, slots=True)
 class Load:
     """buffer[index]. For a parameter with rows the first index is the row (or position), the rest feature indices."""
@@ -44,6 +62,7 @@ class Load:
     index: tuple[Expr, ...]
 
 
+@expression("{op}({args})")
 @dataclass(frozen=True, slots=True)
 class Call:
     """A row-wise scalar operator; operands have equal dtypes (the condition of `where` is bool).
@@ -55,22 +74,25 @@ class Call:
     args: tuple[Expr, ...]
 
 
+@expression("cast({x}, {dtype})")
 @dataclass(frozen=True, slots=True)
 class CastTo:
     x: Expr
     dtype: DType
 
 
+@expression("{{terms+offset: + }| // {div}|| % {mod}|}")
 @dataclass(frozen=True, slots=True)
 class IndexSum:
     """Feature index offset + sum_i coefficient_i * lane_i; maybe (that // div) % mod. Never negative."""
 
-    terms: tuple[tuple[str, int], ...]
+    terms: tuple[Term, ...]
     offset: int = 0
     div: int = 1
     mod: int | None = None
 
 
+@expression("degree({csr}, {row})")
 @dataclass(frozen=True, slots=True)
 class Degree:
     """Number of edges that CSR `csr` lists for `row`, as i64."""
@@ -79,6 +101,7 @@ class Degree:
     row: Expr
 
 
+@expression("uniform({seed}, {row}, {size}, {index}, {dtype})")
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """A random number in [0, 1) of `dtype` (f32 or f64): a function of `seed` (i64) and of the position
@@ -96,6 +119,7 @@ Expr: TypeAlias = Var | Lit | Load | Call | CastTo | IndexSum | Degree | Uniform
 # ---------------------------------------------------------------- statements
 
 
+@statement("let {name}: {dtype} = {value}")
 @dataclass(frozen=True, slots=True)
 class Let:
     """name: dtype = value, for the rest of the enclosing block."""
@@ -105,6 +129,7 @@ class Let:
     value: Expr
 
 
+@statement("alloc {name}: {dtype}[{shape}]| = {fill}|")
 @dataclass(frozen=True, slots=True, eq=False)
 class Alloc(Exact):
     """A dense array private to the enclosing row or edge, filled with `fill` (left unset when None)."""
@@ -115,6 +140,7 @@ class Alloc(Exact):
     fill: float | int | bool | None
 
 
+@statement("{buffer}[{index}] = {value}")
 @dataclass(frozen=True, slots=True)
 class Store:
     """buffer[index] = value. Each element of an output buffer is stored exactly once per kernel."""
@@ -124,6 +150,7 @@ class Store:
     value: Expr
 
 
+@statement("{buffer}[{index}] {fold}= {value}")
 @dataclass(frozen=True, slots=True)
 class Accum:
     """buffer[index] = fold(buffer[index], value), on an Alloc of the row, at a position of a TileArray, or on a `total`
@@ -135,16 +162,18 @@ class Accum:
     value: Expr
 
 
+@part("rescale {lanes} { {buffer}[{index}] by {of} }")
 @dataclass(frozen=True, slots=True)
 class Rescaled:
     """A sum whose element buffer[index] belongs to element `of` of a reference, for every combination of lanes."""
 
-    lanes: tuple[tuple[str, int], ...]
+    lanes: tuple[Lane, ...]
     buffer: str
     index: tuple[Expr, ...]
     of: IndexSum
 
 
+@statement("raise {reference}[{lane}] to {value} of {tile} {\n  {sums}\n}")
 @dataclass(frozen=True, slots=True)
 class Raise:
     """Keeps sums of exp(x - reference[i]) * y in range while the edges come tile by tile: an online softmax.
@@ -157,11 +186,12 @@ class Raise:
 
     tile: str
     reference: str
-    lane: tuple[str, int]
+    lane: Lane
     value: Expr
     sums: tuple[Rescaled, ...]
 
 
+@statement("fold {name}: {dtype} = {fold} {lanes} {\n  {body}\n  yield {value}\n}")
 @dataclass(frozen=True, slots=True)
 class FoldLanes:
     """name: dtype = fold of value over all lanes; `body` (Lets only) runs per lane before value. No lanes: identity."""
@@ -169,19 +199,21 @@ class FoldLanes:
     name: str
     dtype: DType
     fold: Fold
-    lanes: tuple[tuple[str, int], ...]
+    lanes: tuple[Lane, ...]
     body: tuple[Let, ...]
     value: Expr
 
 
+@statement("lanes {lanes} {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Lanes:
     """body for every combination of lane indices, in any order or in parallel; bodies of two lanes never conflict."""
 
-    lanes: tuple[tuple[str, int], ...]
+    lanes: tuple[Lane, ...]
     body: tuple[Stmt, ...]
 
 
+@part("prefetch {buffer}[{column}[{^k} + {shift+distance: + }]]")
 @dataclass(frozen=True, slots=True)
 class Prefetch:
     """Row `buffer[column[k + distance]]` will be needed `distance` positions later; a hint that a target may ignore.
@@ -195,6 +227,7 @@ class Prefetch:
     shift: str | None = None
 
 
+@statement("edges {k} in {csr}[{row}]| of {tile}| {prefetch: } {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Edges:
     """body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order.
@@ -210,6 +243,7 @@ class Edges:
     tile: str | None = None
 
 
+@statement("tiles {tile} < {size} in {csr}[{row}] {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Tiles:
     """body for runs of at most `size` positions that together are those of `row`, in increasing order.
@@ -224,6 +258,7 @@ class Tiles:
     body: tuple[Stmt, ...]
 
 
+@statement("rows of {tile} {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class TileRows:
     """body for every row of the kernel's tile of rows (`Kernel.tile`), in increasing order."""
@@ -232,6 +267,7 @@ class TileRows:
     body: tuple[Stmt, ...]
 
 
+@statement("array {name}: {dtype}[{tile}; {shape}]")
 @dataclass(frozen=True, slots=True)
 class TileArray:
     """An array over the positions of the tile in progress, [positions, *shape], unset; indexed by a position first.
@@ -245,6 +281,7 @@ class TileArray:
     shape: tuple[int, ...]
 
 
+@part("{buffer}[{column+shift: + }]")
 @dataclass(frozen=True, slots=True)
 class Rows:
     """For each position k of a tile the row column[k] of a parameter with rows; column[k + shift], with that variable.
@@ -263,6 +300,7 @@ Place: TypeAlias = str | Rows
 rows it may be a parameter with a row for each of the kernel's."""
 
 
+@statement("matmul |{blocks} |{out} = {add+x: + }, {transposed} {w}|[{row}]| of {tile}")
 @dataclass(frozen=True, slots=True)
 class TileMatMul:
     """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile; an element has the same bits in every tile.
@@ -288,6 +326,7 @@ class TileMatMul:
     blocks: int = 1
 
 
+@statement("gram |{blocks} |{out} = {x}, {y} of {tile}")
 @dataclass(frozen=True, slots=True)
 class TileGram:
     """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: a total, or an alloc of the row, of
@@ -302,11 +341,12 @@ class TileGram:
     blocks: int = 1
 
 
+@statement("# {text}")
 @dataclass(frozen=True, slots=True)
 class Comment:
     """A line for the reader of the generated text (the user's source line)."""
 
-    text: str
+    text: Text
 
 
 Stmt: TypeAlias = (
@@ -325,6 +365,7 @@ class Role(Enum):
     index = "index"  # i32/i64 array over the kernel's rows: where a flat pull reads
 
 
+@part("{role} {name}: {dtype}[{rows}; {shape}] {fold}")
 @dataclass(frozen=True, slots=True)
 class Buffer:
     """A tensor parameter, contiguous: `[rows, *shape]`; `rows` names a size of the kernel, None for unit-space data.
@@ -341,6 +382,7 @@ class Buffer:
     fold: Fold | None = None
 
 
+@part("csr {name}")
 @dataclass(frozen=True, slots=True)
 class Csr:
     """Positions grouped by row: `indptr` [rows + 1] of the kernel's index dtype."""
@@ -348,6 +390,7 @@ class Csr:
     name: str
 
 
+@part("stash {name}: {dtype}[{csr}; {shape}]")
 @dataclass(frozen=True, slots=True)
 class Stash:
     """Scratch for one row: an array `[degree(row), *shape]` over the edges of `csr`, kept from one phase to the next.
@@ -361,6 +404,15 @@ class Stash:
     shape: tuple[int, ...]
 
 
+@part("""\
+kernel {name}({row} < {sizes}; {index}) {
+  header {header}
+  {csrs}
+  {buffers}
+  {stashes}
+  do| tile {tile}|
+    {body}
+}""")
 @dataclass(frozen=True, slots=True)
 class Kernel:
     """for every `row` in 0..rows (a size), in parallel: body.
@@ -381,5 +433,5 @@ class Kernel:
     buffers: tuple[Buffer, ...]
     stashes: tuple[Stash, ...]
     body: tuple[Stmt, ...]
-    header: tuple[str, ...] = ()
-    tile: tuple[str, int] | None = None
+    header: tuple[Text, ...] = ()
+    tile: Lane | None = None

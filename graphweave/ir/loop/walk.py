@@ -1,38 +1,24 @@
-"""Walks over the statements and expressions of a kernel."""
+"""Walks over the statements and expressions of a kernel, by the fields that hold them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
-from graphweave.ir.loop.nodes import (
-    Accum,
-    Call,
-    CastTo,
-    Degree,
-    Edges,
-    Expr,
-    FoldLanes,
-    Kernel,
-    Lanes,
-    Let,
-    Load,
-    Raise,
-    Stmt,
-    Store,
-    TileRows,
-    Tiles,
-    Uniform,
-)
+from graphweave.ir.held import held, with_held
+from graphweave.ir.loop.nodes import Accum, Edges, Expr, Kernel, Load, Stmt, Store, Tiles
+
+_EXPRESSIONS, _STATEMENTS = frozenset({"Expr", "IndexSum"}), frozenset({"Stmt", "Let"})
+"""What stands in annotations of fields that hold expressions, and statements."""
+
+_N = TypeVar("_N")
 
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
     """Every statement of `body`, outer before inner."""
     for stmt in body:
         yield stmt
-        if isinstance(stmt, FoldLanes | Lanes | Edges | Tiles | TileRows):
-            yield from statements(stmt.body)
+        yield from statements(held(stmt, _STATEMENTS))
 
 
 def csrs_around(kernel: Kernel) -> dict[str, str | None]:
@@ -42,28 +28,22 @@ def csrs_around(kernel: Kernel) -> dict[str, str | None]:
     return {s.csr: csr_of.get(s.row) for s in walks}
 
 
-def expressions(stmt: Stmt) -> tuple[Expr, ...]:
-    """The expressions a statement itself evaluates (not those of its body)."""
-    match stmt:
-        case Let(_, _, value) | FoldLanes(value=value) | Raise(value=value):
-            return (value,)
-        case Store(_, index, value) | Accum(_, index, _, value):
-            return (*index, value)
-    return ()
+def expressions(node: Stmt | Expr) -> tuple[Expr, ...]:
+    """The expressions that a statement itself evaluates (not those of its body), or that an expression is made of."""
+    return tuple(held(node, _EXPRESSIONS))
 
 
 def subexpressions(expr: Expr) -> Iterator[Expr]:
     """`expr` and all that it is made of."""
     yield expr
-    match expr:
-        case Load(_, parts) | Call(_, parts):
-            for part in parts:
-                yield from subexpressions(part)
-        case CastTo(x, _) | Degree(_, x):
-            yield from subexpressions(x)
-        case Uniform(seed, row, _, index):
-            for part in (seed, row, index):
-                yield from subexpressions(part)
+    for part in expressions(expr):
+        yield from subexpressions(part)
+
+
+def mapped(node: _N, value: Callable[[Expr], Expr], statement: Callable[[Stmt], Stmt] | None = None) -> _N:
+    """A statement or expression with `statement` of the statements that it holds, then `value` of the expressions."""
+    node = node if statement is None else with_held(node, _STATEMENTS, statement)
+    return with_held(node, _EXPRESSIONS, value)
 
 
 Index: TypeAlias = tuple[Expr, ...]
@@ -73,26 +53,16 @@ def relocated(stmt: Stmt, place: Callable[[str, Index], tuple[str, Index]]) -> S
     """`stmt` of a row or an edge, and what stands inside, with every access array[index] where `place` says."""
 
     def value(expr: Expr) -> Expr:
-        match expr:
-            case Load(buffer, index):
-                return Load(*place(buffer, tuple(map(value, index))))
-            case Call(op, args):
-                return Call(op, tuple(map(value, args)))
-            case CastTo(x, dtype):
-                return CastTo(value(x), dtype)
-            case Uniform(seed=seed, row=row):
-                return replace(expr, seed=value(seed), row=value(row))
-        return expr
+        expr = mapped(expr, value)
+        return Load(*place(expr.buffer, expr.index)) if isinstance(expr, Load) else expr
 
-    match stmt:
-        case Let(value=x):
-            return replace(stmt, value=value(x))
-        case Store(buffer, index, x):
-            return Store(*place(buffer, tuple(map(value, index))), value(x))
-        case Accum(buffer, index, fold, x):
-            return Accum(*place(buffer, tuple(map(value, index))), fold, value(x))
-        case FoldLanes(body=lets, value=x):
-            return replace(stmt, body=tuple(replace(let, value=value(let.value)) for let in lets), value=value(x))
-        case Lanes(body=body):
-            return replace(stmt, body=tuple(relocated(s, place) for s in body))
-    return stmt
+    def statement(stmt: Stmt) -> Stmt:
+        match mapped(stmt, value, statement):
+            case Store(buffer, index, x):
+                return Store(*place(buffer, index), x)
+            case Accum(buffer, index, fold, x):
+                return Accum(*place(buffer, index), fold, x)
+            case other:
+                return other
+
+    return statement(stmt)

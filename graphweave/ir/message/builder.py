@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
-from typing import Any, get_args
+from typing import Any
 
 from graphweave.core.exact import exact
 from graphweave.core.sizes import Size
 from graphweave.core.types import Space
+from graphweave.ir.held import held, with_held
 from graphweave.ir.message.infer import infer
 from graphweave.ir.message.nodes import Arg, Aten, Node, Operand, Program, Ref, ValueType
+
+_REF, _SPACE = frozenset({"Ref"}), frozenset({"Space"})
 
 
 class Builder:
@@ -57,7 +60,7 @@ def operands(node: Node) -> tuple[Ref, ...]:
     """The nodes that `node` uses, in order, repeats included."""
     if isinstance(node, Aten):
         return (*_arg_refs(node.args), *(r for _, a in node.kwargs for r in _arg_refs(a)))
-    return tuple(r for r in _held(node, _HOLD_REFS) if r is not None)
+    return tuple(held(node, _REF))
 
 
 def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
@@ -65,34 +68,12 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
     if isinstance(node, Aten):
         new_args = tuple(_rename_arg(a, rename) for a in node.args)
         return replace(node, args=new_args, kwargs=tuple((k, _rename_arg(a, rename)) for k, a in node.kwargs))
-    changes: dict[str, Any] = {name: _renamed(getattr(node, name), rename) for name in _HOLD_REFS.get(type(node), ())}
-    return replace(node, **changes) if changes else node
+    return with_held(node, _REF, rename)
 
 
 def spaces_in(said: Node | ValueType) -> tuple[Space, ...]:
     """The spaces that a node's own fields, or a type, speak of."""
-    return tuple(_held(said, _HOLD_SPACES))
-
-
-def _holding(word: str, kinds: Iterable[type]) -> dict[type, tuple[str, ...]]:
-    """For each kind of node or type the fields in whose annotation `word` stands."""
-    return {kind: tuple(f.name for f in fields(kind) if word in str(f.type)) for kind in kinds}
-
-
-_HOLD_REFS = _holding("Ref", get_args(Node))
-_HOLD_SPACES = _holding("Space", (*get_args(Node), *get_args(ValueType)))
-
-
-def _held(said: Node | ValueType, fields_of: Mapping[type, tuple[str, ...]]) -> Iterator[Any]:
-    for name in fields_of.get(type(said), ()):
-        value = getattr(said, name)
-        yield from value if isinstance(value, tuple) else (value,)
-
-
-def _renamed(refs: Ref | tuple[Ref, ...] | None, rename: Callable[[Ref], Ref]) -> Ref | tuple[Ref, ...] | None:
-    if isinstance(refs, tuple):
-        return tuple(map(rename, refs))
-    return None if refs is None else rename(refs)
+    return tuple(held(said, _SPACE))
 
 
 def _arg_refs(arg: Arg) -> tuple[Ref, ...]:

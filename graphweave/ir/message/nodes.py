@@ -10,70 +10,25 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from graphweave.core.exact import Exact
-from graphweave.core.sizes import Size, show
+from graphweave.core.sizes import Size
 from graphweave.core.types import DType, Fold, Op, Space
+from graphweave.ir.message.types import MESSAGE as MESSAGE
+from graphweave.ir.message.types import AnyType as AnyType
+from graphweave.ir.message.types import MapType as MapType
+from graphweave.ir.message.types import PairsType as PairsType
+from graphweave.ir.message.types import Type as Type
+from graphweave.ir.message.types import ValueType as ValueType
+
+node = MESSAGE.union("Node")
 
 Ref: TypeAlias = int
 """Position of a node in its program; operands always come earlier."""
 
 
-# ---------------------------------------------------------------- types
-
-
-@dataclass(frozen=True, slots=True)
-class Type:
-    """A value with one row per element of `space`, each a dense block: tensor `[rows, *shape]`, `[*shape]` on unit."""
-
-    space: Space
-    shape: tuple[int, ...]
-    dtype: DType
-
-
-@dataclass(frozen=True, slots=True)
-class MapType:
-    """A function from the rows of `dom` to the rows of `cod`."""
-
-    dom: Space
-    cod: Space
-
-
-@dataclass(frozen=True, slots=True)
-class AnyType:
-    """Outside the algebra: a tensor of `dims` (edge_index: 2, s43), a number that is `size`, or several `items`.
-
-    `other` describes everything else, and a tensor whose layout or element type programs do not know: then `dtype` is
-    None.
-    """
-
-    dtype: DType | None = None
-    dims: tuple[Size, ...] | None = None
-    size: Size | None = None
-    items: tuple[AnyType, ...] | None = None
-    other: str = ""
-
-    def __str__(self) -> str:
-        """As programs show it: "i64[2, s43]", "Sym(u0)"."""
-        if self.dims is not None:
-            return f"{self.dtype.value if self.dtype else self.other}[{', '.join(map(show, self.dims))}]"
-        if self.size is not None:
-            return f"Sym({show(self.size)})"
-        return self.other if self.items is None else f"({', '.join(map(str, self.items))})"
-
-
-@dataclass(frozen=True, slots=True)
-class PairsType:
-    """The unique pairs that rows of `dom` have, one row of `pairs` each; no tensor, but what `PairIndex` reads."""
-
-    dom: Space
-    pairs: Space
-
-
-ValueType: TypeAlias = Type | MapType | AnyType | PairsType
-
-
 # ---------------------------------------------------------------- leaves
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Input:
     """A value that arrives from outside."""
@@ -82,6 +37,7 @@ class Input:
     type: Type | AnyType
 
 
+@node()
 @dataclass(frozen=True, slots=True, eq=False)
 class Const(Exact):
     """out[r, ...] = value, for every row and feature."""
@@ -90,6 +46,7 @@ class Const(Exact):
     type: Type
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Random:
     """out[r, i] = a number in [0, 1), uniform, a function of the seed and the position r * numel(shape) + i alone.
@@ -105,6 +62,7 @@ class Random:
 # ---------------------------------------------------------------- maps
 
 
+@node("map {index} to {cod} {wrap}")
 @dataclass(frozen=True, slots=True)
 class MapOf:
     """The map r -> index[r]. `index: [dom] int`; every value lies in 0..rows(cod)-1 (checked when the format is built).
@@ -117,6 +75,7 @@ class MapOf:
     wrap: bool = False
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class ToUnit:
     """The only map from `dom` to the unit space; pushing along it reduces over all rows."""
@@ -127,6 +86,7 @@ class ToUnit:
 # ---------------------------------------------------------------- moving between spaces
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Pull:
     """out[e] = x[m(e)]. `x: cod x F -> dom x F`. (Graphiler: Broadcast; Zhang et al.: Scatter.)"""
@@ -135,6 +95,7 @@ class Pull:
     map: Ref
 
 
+@node("push.{fold} {x}, {map}| empty={empty}| {fused}")
 @dataclass(frozen=True, slots=True)
 class Push:
     """out[v] = fold over e with m(e) = v of x[e]; `empty` where no such e. `x: dom x F -> cod x F`.
@@ -154,6 +115,7 @@ class Push:
 # ---------------------------------------------------------------- dense, row by row
 
 
+@node("{op} {args}")
 @dataclass(frozen=True, slots=True)
 class Pointwise:
     """out[r, i] = op(args[0][r, i], ...), features broadcast right-aligned, unit operands to the others' space.
@@ -165,6 +127,7 @@ class Pointwise:
     args: tuple[Ref, ...]
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Cast:
     """out = x converted to dtype as torch converts."""
@@ -173,6 +136,7 @@ class Cast:
     dtype: DType
 
 
+@node("reduce.{fold} {x} [{dims}] {keepdim}")
 @dataclass(frozen=True, slots=True)
 class Reduce:
     """Fold over feature dims `dims` (0 = first feature dim), kept as size 1 where `keepdim`. An empty sum is 0."""
@@ -183,6 +147,7 @@ class Reduce:
     keepdim: bool
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Reshape:
     """Row-major reshape of each row's block: F -> shape, same number of elements."""
@@ -191,6 +156,7 @@ class Reshape:
     shape: tuple[int, ...]
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Broadcast:
     """Each row's block broadcast (right-aligned) to `shape`."""
@@ -199,6 +165,7 @@ class Broadcast:
     shape: tuple[int, ...]
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Permute:
     """Each row's block with its feature dims permuted: out dim i is x dim perm[i]."""
@@ -207,6 +174,7 @@ class Permute:
     perm: tuple[int, ...]
 
 
+@node("slice {x} dim={dim} {start}:{stop}:{step}")
 @dataclass(frozen=True, slots=True)
 class Slice:
     """out[r, ..., j, ...] = x[r, ..., start + j*step, ...] for start + j*step < stop, along feature dim `dim`."""
@@ -218,6 +186,7 @@ class Slice:
     step: int = 1
 
 
+@node("pad {x} dim={dim} {before}, {after}")
 @dataclass(frozen=True, slots=True)
 class Pad:
     """x with `before`/`after` zeros along feature dim `dim` (the gradient of Slice)."""
@@ -228,6 +197,7 @@ class Pad:
     after: int
 
 
+@node("concat dim={dim} {xs}")
 @dataclass(frozen=True, slots=True)
 class Concat:
     """Blocks laid side by side along feature dim `dim`; all on one space (unit operands broadcast)."""
@@ -239,6 +209,7 @@ class Concat:
 # ---------------------------------------------------------------- dense, heavy
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class MatMul:
     """out[r, b, j] = sum_k x[r, b, k] w[m(r), b, k, j]: each row times the matrix that its map names.
@@ -247,7 +218,7 @@ class MatMul:
     from all three. Without `map`, m is the map to unit, of which there is one only: all rows share
     `w: unit x [B, K, J]`. No row has a copy of its matrix. With a map to types it is Hector's typed linear (2.3).
     `called` changes no value: the schedule chooses that the vendor's library multiplies, between kernels
-    (`schedule/products.py`).
+    (`lower/kernel_products.py`).
     """
 
     x: Ref
@@ -256,6 +227,7 @@ class MatMul:
     called: bool = False
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class AddMatMul:
     """out = a + MatMul(x, w, map), `a` being of the product's type."""
@@ -266,6 +238,7 @@ class AddMatMul:
     map: Ref | None = None
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Gram:
     """out[t, b, i, j] = sum over rows r with m(r) = t of x[r, b, i] y[r, b, j], the weights' gradient of MatMul.
@@ -283,6 +256,7 @@ class Gram:
 # ---------------------------------------------------------------- disjoint unions of spaces
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Join:
     """The rows of xs[0], then those of xs[1], ...: a value on `space`, the disjoint union of their spaces.
@@ -294,6 +268,7 @@ class Join:
     space: Space
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Part:
     """The rows of `x` that belong to `of[at]`, where the space of `x` is the disjoint union of `of`, in order.
@@ -309,6 +284,7 @@ class Part:
 # ---------------------------------------------------------------- indices that are made once a graph
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class UniquePairs:
     """The different pairs (a[r], b[r]) of the rows r, ordered by b, then a: one row of `space` for each.
@@ -325,6 +301,7 @@ class UniquePairs:
 PairPart: TypeAlias = Literal["rows", "a", "b"]
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class PairIndex:
     """out[r] = the pair of row r, `E x [] i64` (part "rows"), or out[p] = a or b of pair p, `P x [] i64` ("a", "b").
@@ -336,6 +313,7 @@ class PairIndex:
     part: PairPart
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class JoinIndices:
     """out[r] = the row, in the disjoint union of `of`, of row indices[k][r] of the segment of[at[k]]; k after k.
@@ -352,6 +330,7 @@ class JoinIndices:
     space: Space
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class RowsOfSegments:
     """out = the rows, in the disjoint union of `of`, of the segment of[at[0]], then those of of[at[1]], ...: i64.
@@ -364,6 +343,7 @@ class RowsOfSegments:
     space: Space
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class NumbersOfSegments:
     """out[r] = numbers[k] for every row r of of[k]: i64, on `space`, the disjoint union of `of`."""
@@ -376,6 +356,7 @@ class NumbersOfSegments:
 # ---------------------------------------------------------------- order of execution
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class After:
     """out = x, but whoever reads it runs after the nodes `others` have been computed."""
@@ -384,6 +365,7 @@ class After:
     others: tuple[Ref, ...]
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class AssertIndex:
     """IndexRangeError unless 0 <= index[i] < size for every element; it has no value. `index` is an integer tensor."""
@@ -395,6 +377,7 @@ class AssertIndex:
 # ---------------------------------------------------------------- memory
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class LaidOut:
     """out = x, its dims in memory in `order`, outermost first, without gaps; `whole`: from where its memory starts."""
@@ -404,6 +387,7 @@ class LaidOut:
     whole: bool = False
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Own:
     """out = x, laid out whole in `order` in memory that no argument of the program lies in."""
@@ -412,6 +396,7 @@ class Own:
     order: tuple[int, ...]
 
 
+@node()
 @dataclass(frozen=True, slots=True)
 class Kept:
     """out = a copy of x for the backward, as a user may overwrite x before it."""
@@ -439,6 +424,7 @@ class Operand:
 Arg: TypeAlias = "Operand | Atom | int | float | bool | str | tuple[Arg, ...] | None"
 
 
+@node("call {target}({args+kwargs})| serial={serial}|")
 @dataclass(frozen=True, slots=True)
 class Aten:
     """An operator the algebra does not know, executed by PyTorch as it stands: slower, never wrong, and counted.

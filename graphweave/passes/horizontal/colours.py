@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any
 
-from graphweave.analysis.hoist import graph_only
 from graphweave.core.types import UNIT
 from graphweave.ir.message.builder import with_operands
 from graphweave.ir.message.nodes import (
@@ -40,7 +39,7 @@ class Colours:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._only = graph_only(graph.program)
+        self._only = graph.facts.flow.graph_only
         self._level = self._levels()
         self._names: dict[Hashable, int] = {}
         self._colour = self._coloured()

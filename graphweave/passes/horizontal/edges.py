@@ -8,9 +8,10 @@ counts of the graph at hand; rows without edges must be known to stay 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from graphweave.analysis.flow import users
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics
 from graphweave.core.types import Fold
 from graphweave.ir.message.builder import Builder
@@ -67,7 +68,7 @@ class _Mover:
     def __init__(self, program: Program, statistics: Statistics) -> None:
         self.program, self.statistics = program, statistics
         self.build = Builder.of(program)
-        self.users = users(program)
+        self.users = Facts(program).flow.users
 
     def replaced(self) -> dict[Ref, Ref]:
         out: dict[Ref, Ref] = {}
@@ -95,7 +96,7 @@ class _Mover:
                 return moved_into(self.build, ref, side, found)
         return None
 
-    def _fold(self, users_of: list[Ref], new: Ref, out: dict[Ref, Ref]) -> None:
+    def _fold(self, users_of: Sequence[Ref], new: Ref, out: dict[Ref, Ref]) -> None:
         """push(push(x, m), fold) -> push(x, fold . m)"""
         push = self.build.nodes[new]
         for ref in users_of:

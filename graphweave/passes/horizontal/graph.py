@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from graphweave.analysis.flow import depending
+from graphweave.analysis.facts import Facts
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import (
@@ -45,15 +45,15 @@ class Graph:
     """
 
     def __init__(self, program: Program, keep: Sequence[Ref], tangents: Collection[str] = ()) -> None:
-        self.program = program
+        self.program, self.facts = program, Facts(program)
         self.nodes: list[Part] = list(program.nodes)
-        self.ops: list[tuple[Ref, ...]] = [operands(n) for n in program.nodes]
+        self.ops: list[tuple[Ref, ...]] = list(self.facts.flow.operands)
         self.types: list[ValueType] = list(program.types)
         self.outputs = list(program.outputs)
         self.keep = tuple(keep)
         self.inner: dict[Ref, tuple[Ref, ...]] = {}
-        given = [i for i, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents]
-        self.late = set(depending(program, given))
+        given = (i for i, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in tangents)
+        self.late = set(self.facts.flow.depending(frozenset(given)))
         self._find_trees()
         self.users: list[list[Ref]] = [[] for _ in self.nodes]
         absorbed = {r for inner in self.inner.values() for r in inner}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from graphweave.analysis.cost import BANDWIDTH
-from graphweave.analysis.hoist import graph_only
+from graphweave.analysis.facts import Facts
 from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.types import UNIT
 from graphweave.ir.message.infer import numel
@@ -26,7 +26,7 @@ def pays(graph: Graph, packs: Packs, done: Rewritten, statistics: Statistics) ->
         return True
     heavy = (Push, MatMul, Gram)
     calls = sum(len(lanes) - 1 for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], heavy))
-    rows, only, copied = with_unions(statistics, done.unions), graph_only(done.program), 0
+    rows, only, copied = with_unions(statistics, done.unions), Facts(done.program).flow.graph_only, 0
     for ref, (node, t) in enumerate(zip(done.program.nodes, done.program.types, strict=True)):
         if isinstance(node, Join) and isinstance(t, Type) and ref not in only:
             shared = isinstance(first := done.program.types[node.xs[0]], Type) and first.space == UNIT

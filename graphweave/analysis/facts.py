@@ -1,0 +1,48 @@
+"""What is known of one program as a whole. Each fact is computed when it is first asked for, and kept.
+
+    facts.flow          users, seeds, spaces of edges, what depends on tangents or on the graph alone (`flow.py`)
+    facts.tiled         products on edges that kernels compute in tiles (`tiles.py`)
+    facts.row_products  products that regions may compute for tiles of rows (`row_products.py`)
+    facts.cones         what nodes need as kernels see it, and along which map they are computed (`cones.py`)
+    facts.hoist         graph-only values to keep from call to call, and checks to make once a graph (`hoist.py`)
+
+What follows from a node and its operands alone (`typed.py`, `type_of`, `is_view`) is a function of the program.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from graphweave.analysis.cones import Cones
+from graphweave.analysis.flow import Flow
+from graphweave.analysis.hoist import Hoist
+from graphweave.analysis.row_products import row_products
+from graphweave.analysis.tiles import tiled_products
+from graphweave.ir.message.nodes import Program, Ref
+
+
+class Facts:
+    """The facts of `program`. They are made where a program is made, and passed on to every reader of it."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self.program)
+
+    @cached_property
+    def tiled(self) -> frozenset[Ref]:
+        return tiled_products(self.program, self.flow)
+
+    @cached_property
+    def row_products(self) -> frozenset[Ref]:
+        return row_products(self.program, self.tiled)
+
+    @cached_property
+    def cones(self) -> Cones:
+        return Cones(self.program, self.flow, self.tiled)
+
+    @cached_property
+    def hoist(self) -> Hoist:
+        return Hoist(self.program, self.flow, self.cones)

@@ -1,0 +1,82 @@
+"""What printers of C++ statements share: the state of one kernel's text, and the names and pointers that it knows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graphweave.codegen.cpp.expr import Scope, row_offset
+from graphweave.codegen.cpp.first_edge import FirstEdge
+from graphweave.codegen.sums import Sum
+from graphweave.codegen.walk import accesses
+from graphweave.codegen.writer import Writer
+from graphweave.core.types import DType
+from graphweave.ir.loop.nodes import Buffer, Stash, Stmt, Var
+
+SHORT = 4
+"""Lanes of a fold that are written out, and of a loop from which on it is made of vectors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Printer:
+    """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
+    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for, and
+    whose rows of the outputs `streamed` may go past the cache; `sums` are arrays that the first tile of a row sets."""
+
+    w: Writer
+    scope: Scope
+    stashes: dict[str, Stash]
+    heap: frozenset[str]
+    tiles: dict[str, int]
+    row: str
+    walked: tuple[str, ...]
+    streamed: list[Buffer]
+    sums: Mapping[str, Sum] = field(default_factory=dict)
+    tile_of: dict[str, str] = field(default_factory=dict)  # the tile of each tile array
+    csr_of: dict[str, str] = field(default_factory=dict)  # the CSR of each tile
+    packed: set[str] = field(default_factory=set)  # matrices that need not be packed again
+    totals: frozenset[str] = frozenset()
+    local: set[str] = field(default_factory=set)  # arrays of a row or an edge
+    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by walks, and what adds in them
+
+    def body(self, body: tuple[Stmt, ...]) -> None:
+        """Prints statements one after the other: those of every kind, as `stmt.Statements` does."""
+        raise NotImplementedError
+
+    def statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
+        """Prints one statement, which `rest` follows in its block."""
+        raise NotImplementedError
+
+    def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
+        """A pointer to row `variable` of each array that `rest` reads or writes there, kept out of the lane loops."""
+        for array, index in dict.fromkeys(accesses(rest)):
+            info = self.scope.arrays[array]
+            key = (array, variable)
+            if not info.has_rows or index[0] != Var(variable) or info.numel == 1 or key in self.scope.row_pointers:
+                continue
+            if array in self.stashes or array in self.tile_of:
+                continue
+            base, pointer = self.scope.names.of(array), self.scope.names.derived(array, variable)
+            offset = row_offset(Var(variable), info.numel, self.scope)
+            self.w.line(f"auto* const {pointer} = {base} + {offset};")
+            self.scope.row_pointers[key] = pointer
+
+    def is_padded(self, array: str) -> bool:
+        """Whether an array without rows ends with a line of the cache, so that whole vectors may be stored to it."""
+        sum_ = self.sums.get(array)
+        in_place = sum_ is not None and sum_.copy is not None
+        long = self.scope.arrays[array].numel >= SHORT
+        return array in self.totals or (long and array in self.local and not in_place)
+
+    def bind(self, name: str, dtype: DType) -> str:
+        """Forget what an earlier block knew of `name`, whose scope has ended."""
+        self.scope.types[name] = dtype
+        for key in [key for key in self.scope.row_pointers if name in key]:
+            del self.scope.row_pointers[key]
+        self.scope.fused.discard(name)
+        return self.scope.names.of(name)
+
+    def first(self, array: str) -> str:
+        """The position of the first row of a stash or tile array."""
+        walked = self.tile_of[array] if array in self.tile_of else self.stashes[array].csr
+        return self.scope.names.derived(walked, "begin")

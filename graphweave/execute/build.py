@@ -1,0 +1,154 @@
+"""Message programs -> executables, for inference and for training; kernels compile in parallel."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import extract
+from graphweave.compiler.glossary import Glossary
+from graphweave.compiler.plan import make_plan
+from graphweave.compiler.report import record
+from graphweave.core.log import logger
+from graphweave.execute.dump import dump_plan, dump_program
+from graphweave.execute.executable import Executable
+from graphweave.ir.message.layouts import Promise
+from graphweave.ir.message.nodes import Input, MapOf, Program, Ref
+from graphweave.lower.kernel_products import with_calls
+from graphweave.lower.options import Options
+from graphweave.passes.partition import Split, split
+from graphweave.passes.recompute import Recompute
+
+_log = logger(__name__)
+_serial = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """`forward` gives the forward outputs, then the values of `cut.saved`; `backward` takes those, then tangents."""
+
+    forward: Executable
+    backward: Executable
+    cut: Split
+
+
+def build_inference(
+    program: Program, effects: Iterable[Ref], refused: Mapping[Ref, str], options: Options,
+    constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
+) -> Executable:  # fmt: skip
+    """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them.
+
+    `promises` says of each output how it lies in memory. `glossary` has the user's words, for what is told and for
+    errors.
+    """
+    glossary, program = glossary or Glossary(), with_calls(program, options)
+    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
+    part = extract(program, inputs, [*program.outputs, *effects])
+    name = f"graph{next(_serial)}"
+    with _compiling() as begin:
+        made = _executable(
+            f"{name}_inference", Facts(part.program), len(program.outputs), options, _named(program, constants), verify,
+            cuda_graphs, watches=_refs(part.program.outputs) if watches else None, promises=promises, glossary=glossary,
+        )  # fmt: skip
+        begin(made)
+        record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
+    return made
+
+
+def build_training(
+    joint: Program, num_forward: int, tangents: Iterable[Ref], effects: Iterable[Ref], refused: Mapping[Ref, str],
+    options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
+    cuda_graphs: bool = False, watches: bool = True, exposed: frozenset[Ref] = frozenset(),
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
+) -> Training:  # fmt: skip
+    """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
+
+    The backward belongs to the graph as the forward has seen it, and does not look for edits. `exposed` are values
+    whose memory the user may write to between the two (`passes/apart.py`), and `promises` says of each output how it
+    lies in memory. `glossary` has the user's words, for what is told and for errors, and the row counts at hand.
+    """
+    glossary, joint = glossary or Glossary(), with_calls(joint, options)
+    name = f"graph{next(_serial)}"
+    dump_program(f"{name}_joint", joint)
+    cut = split(
+        Facts(joint), num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics
+    )
+    named = _named(joint, constants)
+    count = num_forward + len(cut.saved)
+    ahead, back = Facts(cut.forward.program), Facts(cut.backward.program)
+    private = _private(cut, back, num_forward)
+    with _compiling() as begin:
+        forward = _executable(
+            f"{name}_forward", ahead, count, options, named, verify, cuda_graphs, private,
+            _refs(cut.forward.program.outputs[:num_forward]) if watches else None,
+            promises[:num_forward], glossary,
+        )  # fmt: skip
+        begin(forward)
+        backward = _executable(
+            f"{name}_backward", back, None, options, named, verify, cuda_graphs,
+            promises=promises[num_forward:], glossary=glossary,
+        )  # fmt: skip
+        begin(backward)
+        for made, part in ((forward, cut.forward), (backward, cut.backward)):
+            saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
+            why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
+            record(made.plan, made.text, why_not, glossary, saved, recompute)
+    return Training(forward, backward, cut)
+
+
+def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
+    """Values of the forward program that leave it only to be maps of the backward."""
+    forward, backward = cut.forward.program, back.program
+    taken = {ref: cut.backward.where[ref] for ref in cut.saved if ref in cut.backward.where}
+    maps = {
+        cut.forward.where[ref]
+        for ref, there in taken.items()
+        if ref not in cut.copied
+        and there not in backward.outputs
+        and all(isinstance(backward.nodes[u], MapOf) for u in back.flow.users[there])
+    }
+    return frozenset(maps - _refs(forward.outputs[:num_forward]))
+
+
+def _refs(outputs: Iterable[Ref | None]) -> frozenset[Ref]:
+    return frozenset(r for r in outputs if r is not None)
+
+
+def _named(program: Program, constants: Mapping[Ref, Any]) -> dict[str, Any]:
+    return {n.name: value for r, value in constants.items() if isinstance(n := program.nodes[r], Input)}
+
+
+def _executable(
+    name: str, facts: Facts, num_outputs: int | None, options: Options, constants: Mapping[str, Any], verify: bool,
+    cuda_graphs: bool, private: frozenset[Ref] = frozenset(), watches: frozenset[Ref] | None = None,
+    promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
+) -> Executable:  # fmt: skip
+    plan = make_plan(name, facts, options, constants, glossary.statistics if glossary else None)
+    made = Executable(
+        plan, num_outputs, verify=verify, private=private, promises=promises, cuda_graphs=cuda_graphs, watches=watches,
+        names=glossary.names if glossary else {},
+    )  # fmt: skip
+    dump_plan(made.plan, made.text)
+    return made
+
+
+@contextmanager
+def _compiling() -> Iterator[Callable[[Executable], None]]:
+    """Kernels of the executables that the block hands over compile while it goes on; at its end all are ready."""
+    start = time.perf_counter()
+    begun: list[tuple[Executable, list[Any]]] = []
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        yield lambda made: begun.append((made, made.build(pool)))
+        for _, kernels in begun:
+            for kernel in kernels:
+                kernel.result()
+    names, count = ", ".join(made.plan.name for made, _ in begun), sum(len(kernels) for _, kernels in begun)
+    _log.info("%s: %d kernels ready in %.2f s", names, count, time.perf_counter() - start)

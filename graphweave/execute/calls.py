@@ -1,0 +1,141 @@
+"""One node of a compiled program as one call: of a product, or of the ATen calls that it means, as Python text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import fx
+from torch.fx.proxy import GraphAppendingTracer
+
+from graphweave.analysis.cones import map_type
+from graphweave.analysis.typed import call_operands, is_typed, sources
+from graphweave.core.types import UNIT, Fold, Space
+from graphweave.execute.product_calls import product_step
+from graphweave.execute.range_errors import with_named_indices
+from graphweave.ir.message.interp import apply
+from graphweave.ir.message.nodes import MapOf, Node, Program, Pull, Push, Ref, ToUnit
+from graphweave.lower.options import Options
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCall:
+    """`run(*rows, *values)`: the value of one node. `rows` count `spaces`; `values` are those of its operands, as
+    `call_operands` lists them, each once."""
+
+    spaces: tuple[Space, ...]
+    run: Callable[..., Any]
+
+
+def call_step(program: Program, ref: Ref, options: Options | None = None) -> NodeCall:
+    """The call of one node: of a product of ours, or of PyTorch."""
+    options = options or Options()
+    names = tuple(dict.fromkeys(call_operands(program, ref)))
+    product = product_step(program, ref, options)
+    if product is None:
+        spaces, run = _traced(program, ref, names, options.device)
+    else:
+        spaces = _ends_of_maps(program, ref)
+        run = _with_counts(spaces, product)
+    return NodeCall(spaces, with_named_indices(program, ref, spaces, names, run))
+
+
+def _with_counts(spaces: Sequence[Space], product: Callable[..., Any]) -> Callable[..., Any]:
+    count = len(spaces)
+    return lambda *args: product({UNIT: 1, **dict(zip(spaces, args, strict=False))}, *args[count:])
+
+
+def _ends_of_maps(program: Program, ref: Ref) -> tuple[Space, ...]:
+    """The spaces that the indices of a node count in: what is out of range is told by their rows."""
+    node = program.nodes[ref]
+    if not isinstance(node, Pull | Push) and not is_typed(program, ref):
+        return ()
+    maps = (r for r in sources(program, ref) if isinstance(program.nodes[r], MapOf))
+    return tuple(dict.fromkeys(s for m in maps if (s := map_type(program, m).cod) != UNIT))
+
+
+def _traced(
+    program: Program, ref: Ref, names: Sequence[Ref], device: str
+) -> tuple[tuple[Space, ...], Callable[..., Any]]:
+    """The ATen calls that the node means, recorded on proxies: to ask for its meaning at each call would cost more than
+    most of these calls. With the spaces whose rows it takes."""
+    node, graph = program.nodes[ref], fx.Graph()
+    tracer = GraphAppendingTracer(graph)
+    asked = dict.fromkeys(_ends_of_maps(program, ref))
+
+    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Proxy:
+        return tracer.create_proxy("call_function", function, args, kwargs)
+
+    def rows_of(space: Space) -> Any:
+        if space == UNIT:
+            return 1
+        asked.setdefault(space)
+        return rows[space]
+
+    candidates = dict.fromkeys(s for s, _ in program.spaces)
+    rows = {s: fx.Proxy(graph.placeholder(f"n_{i}"), tracer) for i, s in enumerate(candidates)}
+    given: dict[Ref, Any] = {r: fx.Proxy(graph.placeholder(f"v{r}"), tracer) for r in names}
+    given.update((r, None) for r in names if isinstance(program.nodes[r], ToUnit))
+    widened = _index_in_64_bits(node)
+    if widened is not None and given[widened] is not None:
+        given[widened] = given[widened].long()
+    value = apply(node, given, program.types, rows_of, device=device, call=call)
+    for space, proxy in rows.items():
+        if space not in asked:
+            graph.erase_node(proxy.node)
+    graph.output(value.node)
+    spaces = tuple(s for s in rows if s in asked)
+    return spaces, _function(graph)
+
+
+def _function(graph: fx.Graph) -> Callable[..., Any]:
+    """The graph as a Python function of its placeholders, with operators and constants at hand, not to be looked up.
+
+    A value is let go of after its last use.
+    """
+    scope: dict[str, Any] = {}
+
+    def text(arg: Any) -> str:
+        match arg:
+            case fx.Node():
+                return arg.name
+            case list() | tuple():
+                return f"[{', '.join(map(text, arg))}]"
+            case None | bool() | int() | str():
+                return repr(arg)
+            case _:
+                scope[name := f"k{len(scope)}"] = arg
+                return name
+
+    lines: list[str] = []
+    for node in graph.nodes:
+        if node.op in ("call_function", "call_method"):
+            given = [*map(text, node.args), *(f"{k}={text(v)}" for k, v in node.kwargs.items())]
+            if node.op == "call_method":
+                callee = f"{given.pop(0)}.{node.target}"
+            else:
+                scope[callee := f"f{len(scope)}"] = node.target
+            lines.append(f"    {node.name} = {callee}({', '.join(given)})")
+            dead = [n.name for n in node.all_input_nodes if max(n.users) is node]
+            if dead:
+                lines.append(f"    del {', '.join(dead)}")
+    parameters = ", ".join(n.name for n in graph.find_nodes(op="placeholder"))
+    lines.append(f"    return {text(graph.output_node().args[0])}")
+    exec(f"def run({parameters}):\n" + "\n".join(lines), scope)
+    run: Callable[..., Any] = scope["run"]
+    return run
+
+
+def _index_in_64_bits(node: Node) -> Ref | None:
+    """The operand that PyTorch takes as int64 only, or that would not hold its sum with a row count.
+
+    An index that only maps read may be held in 32 bits (`formats.narrowed`).
+    """
+    match node:
+        case MapOf(index, wrap=True):
+            return index
+        case Push(map=m, fold=fold, empty=empty) if fold is not Fold.sum or empty != 0:
+            return m
+        case _:
+            return None

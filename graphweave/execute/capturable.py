@@ -1,0 +1,121 @@
+"""Whether a compiled program can be a CUDA graph: by the program, and by the calls that one run of it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from graphweave.analysis.flow import ancestors, is_integral
+from graphweave.compiler.plan import Plan
+from graphweave.core.types import DType
+from graphweave.ir.message.aten import resolve
+from graphweave.ir.message.nodes import (
+    AnyType,
+    AssertIndex,
+    Aten,
+    Input,
+    JoinIndices,
+    MapOf,
+    Node,
+    NumbersOfSegments,
+    Operand,
+    Program,
+    Ref,
+    Type,
+    UniquePairs,
+)
+from graphweave.ir.message.show import operation
+
+_ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+_BY_MASK = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
+"""Calls whose sizes depend on data only where an index is a mask."""
+
+
+def structure(plan: Plan) -> frozenset[int]:
+    """Positions, among the arguments of the program, of the tensors that formats and the prelude are made from."""
+    program = plan.program
+    maps = [n.index for n in program.nodes if isinstance(n, MapOf)]
+    needed = ancestors(program, [*maps, *plan.hoisted, *plan.facts.hoist.checks])
+    inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name not in plan.constants]
+    return frozenset(i for i, r in enumerate(inputs) if r in needed and is_integral(program, r))
+
+
+def why_not(plan: Plan, *, verify: bool = False) -> str | None:
+    """What the program does at each call that no CUDA graph can hold: ask the device for numbers, sizes or indices."""
+    if verify:
+        return "verify=True compares every region at every call"
+    program, only = plan.program, plan.facts.flow.graph_only
+    for ref in _at_each_call(plan):
+        node = program.nodes[ref]
+        if isinstance(node, MapOf) and node.index not in only:
+            return "an index is computed at each call"
+        why = _why_not(program, node)
+        if why is not None:
+            return f"{why} ({program.locs[ref]})" if program.locs[ref] else why
+    return None
+
+
+def _at_each_call(plan: Plan) -> list[Ref]:
+    """Nodes that run outside the prelude."""
+    program = plan.program
+    once = {*plan.hoisted, *plan.facts.hoist.checks}
+    roots = [r for r in program.outputs if r is not None and r not in once]
+    return sorted(ancestors(program, roots, frozenset(once)) - once)
+
+
+def _why_not(program: Program, node: Node) -> str | None:
+    if isinstance(node, UniquePairs | JoinIndices | NumbersOfSegments | AssertIndex):
+        return f"{operation(node)} asks the device for numbers"
+    if not isinstance(node, Aten):
+        return None
+    namespace = node.target.partition(".")[0]
+    if namespace not in ("aten", "prims", "builtin"):
+        return f"{node.target} is no operator of PyTorch's own, so what it does on the host is not known"
+    op = resolve(node.target)
+    if not isinstance(op, torch._ops.OpOverload) or not _ASKS & set(op.tags):
+        return None
+    if op in _BY_MASK and not any(_is_mask(program, r) for r in _operands_of_index(node)):
+        return None
+    return f"{node.target} has a result that the host must wait for"
+
+
+def _operands_of_index(node: Aten) -> list[Ref]:
+    return [a.ref for a in tree_leaves(node.args[1]) if isinstance(a, Operand)]
+
+
+def _is_mask(program: Program, ref: Ref) -> bool:
+    t = program.types[ref]
+    return isinstance(t, Type | AnyType) and t.dtype in (DType.bool, DType.u8)
+
+
+class Watch(TorchDispatchMode):
+    """Sees the calls of PyTorch that a run makes; `why` is the first one that a CUDA graph cannot hold."""
+
+    def __init__(self, kind: str) -> None:
+        """`kind`: the type of the device where every tensor must lie."""
+        super().__init__()
+        self.why: str | None = None
+        self._kind = kind
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        if self.why is None:
+            self.why = _why_not_call(func, tree_leaves((args, kwargs)), tree_leaves(out), self._kind)
+        return out
+
+
+def _why_not_call(func: Any, given: Iterable[Any], made: Iterable[Any], kind: str) -> str | None:
+    tensors = [t for t in given if isinstance(t, Tensor)]
+    by_mask = any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
+    if _ASKS & set(func.tags) and (func not in _BY_MASK or by_mask):
+        return f"{func} has a result that the host must wait for"
+    for t in (*tensors, *made):
+        if isinstance(t, Tensor) and t.device.type != kind:
+            return f"{func} has a tensor on {t.device}"
+    return None

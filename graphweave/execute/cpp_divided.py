@@ -1,0 +1,64 @@
+"""The divided rows of a region on the CPU: their kernels, called one after the other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from torch import Tensor
+
+from graphweave.codegen.cpp import print_kernel
+from graphweave.core.counters import bump
+from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
+from graphweave.ir.loop.interp import FOLDS
+from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop.walk import statements
+from graphweave.ir.message.infer import numel
+from graphweave.runtime import arena, kernel_cache, launch
+from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
+from graphweave.runtime.long_rows import PRODUCTS, SUMS, LongRows, Weight
+from graphweave.runtime.threads import num_threads
+
+
+def weight_of(kernel: Kernel) -> Weight:
+    """What its rows weigh: a piece of one leaves what the row adds up."""
+    inner = list(statements(kernel.body))
+    products = any(isinstance(s, TileMatMul | TileGram) for t in inner if isinstance(t, Tiles) for s in t.body)
+    leaves = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
+    return Weight(PRODUCTS, leaves) if products else SUMS
+
+
+class DividedRows:
+    """The kernels that the rows of `kernel` are divided into; compiled when they are first asked for."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._given = [*(csr.name for csr in kernel.csrs), *(b.name for b in kernel.buffers)]
+        self._kernels = divided_kernels(kernel)
+        self._functions: Sequence[launch.Kernel] = ()
+
+    def build(self) -> None:
+        """Compile (or find) the kernels, side by side."""
+        if not self._functions:
+            texts = [(print_kernel(k), k.name) for k in self._kernels]
+            with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
+                self._functions = list(pool.map(lambda text: kernel_cache.load(*text), texts))
+
+    def __call__(self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor]) -> None:
+        """`ptrs` are the arguments of the kernel, which has been called; `totals`, its totals by name, are added to."""
+        known = dict(zip(self._given, ptrs, strict=True))
+        own = own_tensors(self._kernels, known, long.pieces, arena.empty)
+        known.update((name, t.data_ptr()) for name, t in own.items())
+        for kernel, function in zip(self._kernels, self._functions, strict=True):
+            mine = {b.name: torch.empty_like(totals[b.name]) for b in kernel.buffers if b.role is Role.total}
+            known.update((name, t.data_ptr()) for name, t in mine.items())
+            rows = num_rows(kernel, long.pieces)
+            given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]
+            # These kernels read the first of the sizes, and no largest degrees, which are for stashes.
+            sizes = [rows] + [0] * (len(kernel.sizes) - 1 + len(kernel.csrs))
+            function(given, sizes, uniform_chunks(rows, Work(CHUNK_WORK)), num_threads())
+            for b in kernel.buffers:
+                if b.fold is not None:
+                    totals[b.name].copy_(FOLDS[b.fold](totals[b.name], mine[b.name]))
+        bump("divided_launches")

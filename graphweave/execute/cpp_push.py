@@ -1,0 +1,54 @@
+"""A fused push as a C++ kernel: its formats, and the rows and pieces that it adds products to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.execute.cpp_step import CppStep
+from graphweave.execute.push_step import PushStep
+from graphweave.ir.message.infer import numel
+from graphweave.lower.fused_push import CSRS
+from graphweave.runtime import arena
+from graphweave.runtime.index import INT32_MAX
+from graphweave.runtime.threads import num_threads
+from graphweave.runtime.typed_blocks import TypedBlocks, num_blocks, typed_blocks
+
+
+class CppPushStep(PushStep, CppStep):
+    """See `PushStep` and `CppStep`."""
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
+        kernel, heads, found, chunks, sizes, pieces, _ = self._formats_for(rows, indices)
+        ((shape, dtype, _),) = self._made
+        out = arena.empty((pieces.num_all, *shape), dtype)
+        kernel(self._addresses(heads, found, held, [out]), sizes, chunks, num_threads())
+        return [pieces.folded(out)]
+
+    def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+        ((shape, dtype, _),) = self._made
+        with self._walked(rows, indices) as walked:
+            along, types = walked.along, walked.types
+            most = num_blocks(along.values.numel(), along.rows, numel(shape) * dtype.itemsize)
+            wide = self._is_wide(rows, indices) or most * types.rows > INT32_MAX
+            found = typed_blocks(types, along, most, wide)
+            csrs, arrays = self._tables(walked, found, most, wide)
+        heads = tuple(t.data_ptr() for t in csrs)
+        sizes = (*_own_sizes(found), *rows, *(0 for _ in csrs))
+        chunks = torch.arange(found.block.numel())
+        return self._kernel(wide), heads, [a.data_ptr() for a in arrays], chunks, sizes, found.pieces, (found, arrays)
+
+    def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+        found, _ = self._formats_for(rows, indices)[-1]
+        own = _own_sizes(found)
+        positions = found.pieces.num_all, own[1], own[2], found.order.numel()
+        sizes = dict(zip(self.plan.lowered.kernel.sizes, (*own, *rows), strict=True))
+        return sizes, dict(zip(CSRS, positions, strict=True))
+
+
+def _own_sizes(found: TypedBlocks) -> tuple[int, int, int]:
+    return found.block.numel() - 1, found.group_type.numel(), found.pair_target.numel()

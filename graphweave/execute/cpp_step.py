@@ -1,0 +1,142 @@
+"""A compiled region as a C++ kernel: its formats, buffers and the call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from graphweave.compiler.plan import KernelPlan
+from graphweave.execute.cpp_divided import DividedRows, weight_of
+from graphweave.execute.region_step import RegionStep
+from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop.walk import statements
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Program
+from graphweave.runtime import arena, formats, launch
+from graphweave.runtime.kernel_cache import load
+from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
+from graphweave.runtime.long_rows import is_long, long_rows
+from graphweave.runtime.threads import num_threads
+from graphweave.runtime.tracked import Mark
+
+_PRODUCTS_A_NUMBER = 16
+"""Multiply-adds of a product of matrices in the time that a number takes to be touched."""
+
+_TOTALS = 32
+"""Numbers that a chunk touches for each number of a total: its part is cleared, added up in cache, and folded."""
+
+
+class CppStep(RegionStep):
+    """See `RegionStep`; tensors lie on the CPU, outputs in memory of the arena."""
+
+    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+        super().__init__(program, plan, wide)
+        self._kernels: dict[bool, launch.Kernel] = {}
+        self._divided: dict[bool, DividedRows] = {}
+        self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
+        self._weight = weight_of(plan.lowered.kernel)
+        self._work = work_of(plan.lowered.kernel)
+        made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
+        self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
+        self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
+
+    def build(self) -> None:
+        self._kernel(wide=False)
+
+    def _kernel(self, wide: bool) -> launch.Kernel:
+        if wide not in self._kernels:
+            plan = self._wide_plan() if wide else self.plan
+            self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)
+        return self._kernels[wide]
+
+    def _divided_rows(self, wide: bool) -> DividedRows:
+        if wide not in self._divided:
+            plan = self._wide_plan() if wide else self.plan
+            self._divided[wide] = DividedRows(plan.lowered.kernel)
+        self._divided[wide].build()
+        return self._divided[wide]
+
+    def forget(self) -> None:
+        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
+        self._last = None
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs = [arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
+        held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
+        kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices)
+        ptrs = self._addresses(heads, found, held, outputs)
+        if long is None or not long.is_all or self._totals:
+            kernel(ptrs, sizes, chunks, num_threads())
+        if long is not None:
+            totals = {b.name: outputs[i] for b, i in self._totals}
+            divided(long, ptrs, totals)
+        self._finish(rows, indices, outputs)
+        return outputs
+
+    def _addresses(
+        self, heads: Sequence[int], found: Sequence[int], held: Sequence[Tensor], outputs: Sequence[Tensor]
+    ) -> list[int]:
+        ptrs = list(heads)
+        for kind, i in self._slots:
+            ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
+        return ptrs
+
+    def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+        """What `_bound` gives, remembered for the last graph."""
+        last = self._last
+        if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
+            return last[2]
+        bound = self._bound(rows, indices)
+        tracked = not any(t.is_inference() for t in indices)  # edits of inference tensors cannot be noticed
+        self._last = (rows, tuple(map(Mark, indices)), bound) if tracked else None
+        return bound
+
+    def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
+        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
+        which rows these are (None where there are none), and what keeps all alive."""
+        wide = self._is_wide(rows, indices)
+        kernel = self._kernel(wide)
+        keep: list[Tensor] = []
+        heads: tuple[int, ...] = ()
+        sizes = list(rows)
+        long, divided = None, None
+        with self._indices(rows, indices) as index:
+            if self.plan.lowered.map is not None:
+                walked = index[self.plan.lowered.map]
+                csr = formats.csr(walked, wide)
+                keep.append(csr.indptr)
+                heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
+                if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
+                    long = long_rows(walked, wide, self._weight)
+                if long is not None:
+                    chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
+                sizes.append(most)
+            else:
+                chunks = uniform_chunks(rows[0], self._work)
+            arrays = [self._format(f, index, wide) for f in self._formats]
+        return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
+
+
+def work_of(kernel: Kernel) -> Work:
+    """What the rows of a kernel without edges cost."""
+    sizes = {b.name: numel(b.shape) for b in kernel.buffers}
+    products = 0
+    for s in statements(kernel.body):
+        match s:
+            case Alloc(name=name, shape=shape):
+                sizes[name] = numel(shape)
+            case TileMatMul(w=matrix):
+                products += sizes[matrix]
+            case TileGram(out=matrix):
+                products += sizes[matrix]
+            case _:
+                pass
+    touched = sum(numel(b.shape) for b in kernel.buffers if b.rows is not None)
+    totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total)
+    return Work(
+        row=max(1, touched + products // _PRODUCTS_A_NUMBER),
+        chunk=max(CHUNK_WORK, _TOTALS * totals),
+        tile=1 if kernel.tile is None else kernel.tile[1],
+    )

@@ -1,0 +1,292 @@
+"""Calls of a compiled program replayed as CUDA graphs (`options={"cuda_graphs": True}`).
+
+A graph holds for arguments of one kind: the shape, strides and dtype of each tensor, the value of each number, and of
+the index tensors that formats are made from the memory and the version, since formats are made outside the graph. The
+first calls of a kind run as they are, which builds formats and compiles kernels. The next one runs aside, on tensors of
+the graph's own, which is what the documentation of CUDA graphs asks for, and is then captured; from then on a call
+copies its arguments to those tensors, replays, and copies the results.
+
+The copies are the cost: each call reads and writes its arguments (parameters too) and its results once more, and each
+graph holds memory for both beside what it needs itself. Results are copied so that no later replay overwrites what the
+user or autograd holds. Results that lie in memory of an index, or of a value made once for a graph, are given as they
+are: they do not change, and the backward knows its graph by them.
+
+Random numbers follow PyTorch's generator of the device: its seeds are drawn within the graph by `aten.randint`, and a
+replay moves the generator on as a call does. The launches of a replay are not counted as `kernel_launches`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphweave.compiler.plan import Plan
+from graphweave.core import locks
+from graphweave.core.counters import bump
+from graphweave.core.log import logger
+from graphweave.execute.capturable import Watch, structure, why_not
+from graphweave.lower.options import Options
+from graphweave.runtime.capturing import capturing
+from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
+from graphweave.runtime.memo import lent
+from graphweave.runtime.tracked import Versions, ordinary, place, versions_of
+from graphweave.runtime.triton_kernel import precision
+
+_log = logger(__name__)
+_lock = locks.reentrant_lock()
+"""Held while a graph's own tensors are in use: by one call at a time, of all threads."""
+
+PLAIN_CALLS = 2
+"""Of one kind, before its graph is captured: a mini-batch that is seen once or twice is not worth it."""
+
+GRAPHS = 8
+"""Kinds of arguments that a program remembers, least recently used first to go."""
+
+Run: TypeAlias = Callable[[list[Any]], list[Any]]
+Key: TypeAlias = tuple[Hashable, ...]
+
+
+def graph_device(options: Options) -> GraphDevice | None:
+    """What captures programs for the device of `options`; None for the CPU, which has no graphs."""
+    return CudaDevice(options.device) if torch.device(options.device).type == "cuda" else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """A captured call: `own[i]` stands for argument i, and `results` are what the program gave."""
+
+    replay: Callable[[], None]
+    own: tuple[Any, ...]
+    results: tuple[Any, ...]
+    made: frozenset[int]  # ids of results that a replay writes
+    read: tuple[Tensor, ...]  # of caches: they stay alive, and as they were
+    versions: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Arguments of one kind: `tensors` are aliases of the index tensors, so that their memory stays theirs."""
+
+    tensors: tuple[Tensor, ...]
+    versions: Versions
+    calls: int = 0
+    graph: _Graph | None = None
+
+
+class CudaGraphs:
+    """`graphs(args)` is `run(args)`, replayed where it can be.
+
+    What cannot be captured runs as it is: it is counted, and the reason logged once. A capture that fails warns once.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        name: str,
+        device: GraphDevice,
+        structure: frozenset[int] = frozenset(),
+        why_not: str | None = None,
+    ) -> None:
+        """`structure`: positions of index tensors. `why_not`: a reason not to capture at all."""
+        self._run, self._name, self._device = run, name, device
+        self._structure = structure
+        self._why_not: str | None = None
+        self._said: set[str] = set()
+        self._kinds: OrderedDict[Key, _Kind] = OrderedDict()
+        if why_not is not None:
+            self._never(why_not)
+
+    @classmethod
+    def of(cls, run: Run, plan: Plan, device: GraphDevice, *, verify: bool = False) -> CudaGraphs:
+        return cls(run, plan.name, device, structure(plan), why_not(plan, verify=verify))
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        """Empties `args`, as `run` does."""
+        if self._why_not is not None:
+            return self._as_it_is(args)
+        key = self._key(args)
+        if isinstance(key, str):
+            self._say(key)
+            return self._as_it_is(args)
+        tensors = tuple(args[i] for i in sorted(self._structure))
+        versions = versions_of(tensors)
+        if versions is None:
+            self._say("an index tensor was made in inference mode, so that edits cannot be noticed")
+            return self._as_it_is(args)
+        with _lock:
+            kind = self._kind(key, tensors, versions)
+            if kind.graph is not None:
+                bump("cuda_graph_replays")
+                return self._replayed(kind.graph, args)
+            if kind.calls >= PLAIN_CALLS:
+                return self._captured(kind, args)
+            kind.calls += 1
+        return self._run(args)
+
+    # -------------------------------------------------------- kinds of arguments
+
+    def _key(self, args: list[Any]) -> Key | str:
+        """Equal for calls of one kind; or why there can be no graph for this call."""
+        stream = self._device.stream()
+        if stream is None:
+            return "the stream is being captured already"
+        key: list[Hashable] = [stream, precision(), torch.are_deterministic_algorithms_enabled()]
+        for i, arg in enumerate(args):
+            if not isinstance(arg, Tensor):
+                key.append((type(arg), arg))
+            elif arg.device.type != self._device.kind:
+                return f"an argument lies on {arg.device}"
+            elif i in self._structure:
+                key.append(place(arg))
+            else:
+                key.append((arg.shape, arg.stride(), arg.dtype, arg.device))
+        return tuple(key)
+
+    def _kind(self, key: Key, tensors: tuple[Tensor, ...], versions: Versions) -> _Kind:
+        """That of a call; a new one where an index, or a value that its graph reads, has been edited."""
+        kind = self._kinds.get(key)
+        if kind is not None and kind.versions == versions and _as_they_were(kind.graph):
+            self._kinds.move_to_end(key)
+            return kind
+        self._kinds.pop(key, None)
+        kind = self._kinds[key] = _Kind(tuple(t.detach() for t in tensors), versions)
+        while len(self._kinds) > GRAPHS:
+            self._kinds.popitem(last=False)
+        return kind
+
+    # -------------------------------------------------------- capture and replay
+
+    def _captured(self, kind: _Kind, args: list[Any]) -> list[Any]:
+        """A call on tensors of its own, after which the program is captured with them."""
+        with ordinary(), torch.no_grad():
+            own = tuple(self._own(i, a) if isinstance(a, Tensor) else a for i, a in enumerate(args))
+        watch = Watch(self._device.kind)
+        with ordinary(), torch.no_grad(), capturing(refuses=False) as read, watch:
+            done = self._device.aside(lambda: self._run(list(own)))
+        results = _given(done, own, args, frozenset(map(id, self._made(done, own, read))))
+        del done  # which goes back to the stream aside
+        args.clear()
+        if watch.why is not None:
+            self._never(watch.why)
+            bump("cuda_graph_skips")
+            return results
+        try:
+            kind.graph = self._capture(own)
+            bump("cuda_graph_captures")
+        except Exception as error:
+            self._failed(error)
+        return results
+
+    def _own(self, i: int, a: Tensor) -> Tensor:
+        return a.detach() if i in self._structure else torch.empty_like(a).copy_(a)
+
+    def _made(self, results: list[Any], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
+        """Those of the results that are new at each call: neither an argument nor memory of the index or of caches."""
+        known = {_storage(t) for t in (*(own[i] for i in self._structure), *read)}
+        passed = {id(a) for a in own}
+        tensors = {id(t): t for t in results if isinstance(t, Tensor)}
+        return [t for t in tensors.values() if id(t) not in passed and _storage(t) not in known]
+
+    def _capture(self, own: tuple[Any, ...]) -> _Graph:
+        given: list[Any] = []
+
+        def work() -> list[Tensor]:
+            given[:] = self._run(list(own))
+            return self._made(given, own, read)
+
+        with ordinary(), torch.no_grad(), capturing() as read:
+            replay, made = self._device.capture(work)
+        held = tuple(read)
+        ids = frozenset(map(id, made))
+        return _Graph(replay, own, tuple(given), ids, held, tuple(t._version for t in held))
+
+    def _replayed(self, graph: _Graph, args: list[Any]) -> list[Any]:
+        pairs = [
+            (mine, arg)
+            for i, (mine, arg) in enumerate(zip(graph.own, args, strict=True))
+            if isinstance(arg, Tensor) and i not in self._structure
+        ]
+        with torch.no_grad():
+            if pairs:
+                torch._foreach_copy_([mine for mine, _ in pairs], [arg for _, arg in pairs])
+            graph.replay()
+        results = _given(graph.results, graph.own, args, graph.made)
+        args.clear()
+        return results
+
+    # -------------------------------------------------------- what cannot be captured
+
+    def _as_it_is(self, args: list[Any]) -> list[Any]:
+        bump("cuda_graph_skips")
+        return self._run(args)
+
+    def _say(self, why: str) -> None:
+        if why not in self._said:
+            self._said.add(why)
+            _log.warning("%s runs without a CUDA graph: %s. Its results are the same.", self._name, why)
+
+    def _never(self, why: str) -> None:
+        self._why_not = why
+        self._kinds.clear()
+        self._say(why)
+
+    def _failed(self, error: Exception) -> None:
+        bump("cuda_graph_failures")
+        cause = error.__context__ or error  # the end of a broken capture raises an error of its own
+        why = f"its capture failed: {type(cause).__name__}: {cause}"
+        _log.debug("%s: %s", self._name, why, exc_info=error)
+        warnings.warn(
+            f"graphweave: {self._name} runs without a CUDA graph: {why}. Leave out mode='reduce-overhead' or the "
+            "option cuda_graphs, or report it, with GRAPHWEAVE_LOGS=+execute for the traceback.",
+            stacklevel=2,
+        )
+        self._said.add(why)
+        self._never(why)
+
+
+def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[int]) -> list[Any]:
+    """What a call gives: for its own tensors the caller's, copies of what was `made`; what never changes is lent."""
+    mine = {id(a): args[i] for i, a in enumerate(own) if isinstance(a, Tensor)}
+    copies: dict[int, Tensor] = {}
+    new = {id(t): t for t in results if isinstance(t, Tensor) and id(t) in made}
+    together = Counter(map(_place, new.values()))
+    whole: dict[Hashable, Tensor] = {}  # copies of memory in which several results lie
+    out: list[Any] = []
+    with torch.no_grad():
+        for t in results:
+            if not isinstance(t, Tensor):
+                out.append(t)
+            elif id(t) in mine:
+                out.append(mine[id(t)])
+            elif id(t) in made:
+                if id(t) not in copies:
+                    copies[id(t)] = _in_copy(t, whole) if together[_place(t)] > 1 else t.clone()
+                out.append(copies[id(t)])
+            else:
+                out.append(lent(t))
+    return out
+
+
+def _in_copy(t: Tensor, whole: dict[Hashable, Tensor]) -> Tensor:
+    """`t` where it lies in a copy of its memory: results that are views of one another stay so."""
+    if _place(t) not in whole:
+        whole[_place(t)] = t.new_empty(0).set_(t.untyped_storage()).clone()
+    return whole[_place(t)].as_strided(t.shape, t.stride(), t.storage_offset())
+
+
+def _place(t: Tensor) -> tuple[int, torch.dtype]:
+    return _storage(t), t.dtype
+
+
+def _as_they_were(graph: _Graph | None) -> bool:
+    return graph is None or all(t._version == v for t, v in zip(graph.read, graph.versions, strict=True))
+
+
+def _storage(t: Tensor) -> int:
+    return t.untyped_storage()._cdata

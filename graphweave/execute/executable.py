@@ -1,0 +1,70 @@
+"""Plan -> one Python callable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from graphweave.compiler.plan import KernelPlan, Plan, kernel_prefix, lower_region
+from graphweave.core.types import DType
+from graphweave.execute.cuda_graph import CudaGraphs, graph_device
+from graphweave.execute.range_errors import MapError, in_words
+from graphweave.execute.region_step import RegionStep
+from graphweave.execute.targets import step_of
+from graphweave.execute.wrapper import Wrapper
+from graphweave.ir.message.layouts import Promise
+from graphweave.ir.message.nodes import Ref
+
+
+class Executable:
+    """`executable(args)` with the values of the program's inputs in order; gives its outputs, None where None.
+
+    `text` is the Python source of the call; with `verify` every region is compared with the interpreter at each call.
+    The first outputs lie in memory as `promises` says of each. Outputs in `private` are read by our own maps alone,
+    which take an index in 32 bits as well as in 64. With `cuda_graphs` calls on a CUDA device are replayed as CUDA
+    graphs where they can be (see `cuda_graph.py`). Each call looks for edits that PyTorch does not see
+    (`unseen_edits.py`), of its index tensors and of `watches`, those values that its user gets; not if that is None.
+    """
+
+    def __init__(
+        self, plan: Plan, num_outputs: int | None = None, *, verify: bool = False,
+        private: frozenset[Ref] = frozenset(), promises: Sequence[Promise | None] = (), cuda_graphs: bool = False,
+        watches: frozenset[Ref] | None = None, names: Mapping[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        self.plan = plan
+        self._names = names or {}
+        self.kernels = _steps(plan)
+        self._prelude = {} if plan.prelude is None else _steps(plan.prelude)
+        wrapper = Wrapper(
+            plan, self.kernels, num_outputs, prelude=self._prelude, verify=verify, private=private, promises=promises,
+            watches=watches,
+        )  # fmt: skip
+        self.text = wrapper.text
+        self._run = wrapper.load(f"<graphweave {plan.name}>")
+        device = graph_device(plan.options) if cuda_graphs else None
+        if device is not None:
+            self._run = CudaGraphs.of(self._run, plan, device, verify=verify)
+
+    def build(self, pool: ThreadPoolExecutor) -> list[Any]:
+        """Start compiling every kernel; futures."""
+        return [pool.submit(k.build) for k in (*self._prelude.values(), *self.kernels.values())]
+
+    def __call__(self, args: list[Any]) -> list[Any]:
+        """Takes the arguments out of `args`, so that each is freed after its last use."""
+        try:
+            return self._run(args)
+        except MapError as error:
+            raise in_words(error, self._names) from None
+
+
+def _steps(plan: Plan) -> dict[int, RegionStep]:
+    return {i: step_of(k, plan.options.target)(plan.program, k, _wide(plan, i)) for i, k in plan.kernels.items()}
+
+
+def _wide(plan: Plan, i: int) -> Callable[[], KernelPlan]:
+    """The same region for 64-bit indices, lowered when a graph first needs it."""
+    region = plan.kernels[i].region
+    return lambda: lower_region(
+        plan.facts, region, plan.schedule, f"{kernel_prefix(plan.name)}_{i}_wide", plan.options, DType.i64
+    )

@@ -1,0 +1,120 @@
+"""Products of a program as calls: which tensors they take, and the runner behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from torch import Tensor
+
+from graphweave.analysis.cones import map_type, type_of
+from graphweave.analysis.typed import call_operands, gathered, matrices
+from graphweave.core.types import UNIT, DType, Space
+from graphweave.execute import shared_products
+from graphweave.execute.typed_products import TypedGram, TypedProduct
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import AddMatMul, Gram, MapOf, MatMul, Program, Ref
+from graphweave.lower.options import Options
+from graphweave.runtime import arena
+from graphweave.runtime.index import Index
+
+Step: TypeAlias = Callable[..., Any]
+"""`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""
+
+_Run: TypeAlias = Callable[[Mapping[Ref, Tensor], Mapping[Space, int]], Tensor]
+
+
+def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
+    """The runner of a product, by its map and the target; None where PyTorch runs the node as it stands."""
+    node = program.nodes[ref]
+    if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
+        return _shared(program, ref, node, options)
+    if isinstance(node, MatMul) and node.map is not None:
+        run = _typed(program, ref, node, node.map)
+    elif isinstance(node, Gram) and node.map is not None:
+        run = _typed_gram(program, ref, node, node.map)
+    else:
+        return None
+    names = call_operands(program, ref)
+    return lambda counts, *values: run(dict(zip(names, values, strict=True)), counts)
+
+
+def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options) -> Step | None:
+    """Products of f32 or f64 rows on the CPU."""
+    rows, t = type_of(program, node.x), type_of(program, ref)
+    if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
+        return None
+    if isinstance(node, Gram):
+        return lambda rows, *xy: shared_products.gram(xy[0], xy[-1])  # x alone where y is x
+    if isinstance(node, MatMul):
+        return lambda rows, x, w: shared_products.multiplied(x, w)
+    # A product that nobody else reads may be added to where it lies; what is saved or given may not.
+    into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
+    return lambda rows, a, x, w: shared_products.added(a if into else _copy(a), x, w)
+
+
+def _typed(program: Program, ref: Ref, node: MatMul, m: Ref) -> _Run:
+    rows, types, matrix = _Rows.of(program, node.x), _Map.of(program, m), matrices(program, node.w)
+    *blocks, k, j = type_of(program, node.w).shape
+    product = TypedProduct(numel(blocks), k, j, type_of(program, ref).dtype, matrix.transposed)
+
+    def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
+        value, gather = rows.read(given)
+        return product(value, given[matrix.w], types.index(given, counts), gather)
+
+    return run
+
+
+def _typed_gram(program: Program, ref: Ref, node: Gram, m: Ref) -> _Run:
+    first, second, types = _Rows.of(program, node.x), _Rows.of(program, node.y), _Map.of(program, m)
+    *blocks, k, j = type_of(program, ref).shape
+    gram = TypedGram(numel(blocks), k, j, type_of(program, ref).dtype)
+
+    def run(given: Mapping[Ref, Tensor], counts: Mapping[Space, int]) -> Tensor:
+        (a, gather_a), (b, gather_b) = first.read(given), second.read(given)
+        return gram(a, b, types.index(given, counts), gather_a, gather_b)
+
+    return run
+
+
+def _copy(a: Tensor) -> Tensor:
+    return arena.empty(a.shape, a.dtype).copy_(a)
+
+
+@dataclass(frozen=True, slots=True)
+class _Map:
+    """The index tensor of a map; `rows` None where it counts the rows of the value that it gathers from."""
+
+    values: Ref
+    wrap: bool
+    rows: Space | None
+
+    @classmethod
+    def of(cls, program: Program, m: Ref, *, gathers: bool = False) -> _Map:
+        node = program.nodes[m]
+        assert isinstance(node, MapOf)
+        return cls(node.index, node.wrap, None if gathers else map_type(program, m).cod)
+
+    def index(self, given: Mapping[Ref, Tensor], counts: Mapping[Space, int], rows: int = 0) -> Index:
+        return Index(given[self.values], rows if self.rows is None else counts[self.rows], self.wrap)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """An operand's rows, of features `shape`: those of `x`, or those that `gather` names."""
+
+    x: Ref
+    shape: tuple[int, ...]
+    gather: _Map | None
+
+    @classmethod
+    def of(cls, program: Program, ref: Ref) -> _Rows:
+        rows = gathered(program, ref)
+        gather = None if rows.map is None else _Map.of(program, rows.map, gathers=True)
+        return cls(rows.x, type_of(program, ref).shape, gather)
+
+    def read(self, given: Mapping[Ref, Tensor]) -> tuple[Tensor, Index | None]:
+        x = given[self.x]
+        index = None if self.gather is None else self.gather.index(given, {}, x.shape[0])
+        return x.reshape(x.shape[0], *self.shape), index

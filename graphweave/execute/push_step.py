@@ -1,0 +1,56 @@
+"""What the steps of a fused push share, for every target: the indices that it walks, and tables made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from graphweave.execute.region_step import Format, RegionStep
+from graphweave.ir.message.nodes import Ref
+from graphweave.lower.fused_push import CSRS
+from graphweave.lower.parameters import Column, Perm, Table
+from graphweave.runtime.index import Index
+from graphweave.runtime.push_tables import PushTables, column
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """The indices of a call: of every map, of that `along` which is pushed, and of that which gives the `types`."""
+
+    every: Mapping[Ref, Index]
+    along: Index
+    types: Index
+
+
+class PushStep(RegionStep):
+    """See `RegionStep`. The kernel's rows are blocks of the result's, and it counts its own rows, groups and pairs."""
+
+    @contextmanager
+    def _walked(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[Walked]:
+        """Inside, an index that is out of range is told by its name."""
+        lowered = self.plan.lowered
+        assert lowered.map is not None and lowered.types is not None
+        with self._indices(rows, indices) as every:
+            yield Walked(every, every[lowered.map], every[lowered.types])
+
+    def _tables(
+        self, walked: Walked, found: PushTables, how: Hashable, wide: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """The indptr of the CSRs, and the other formats. `how` tells of what blocks `found` is."""
+
+        def table(binding: Format) -> Tensor:
+            match binding:
+                case Table(name):
+                    tensor: Tensor = getattr(found, name)
+                    return tensor
+                case Perm():
+                    return found.order
+                case Column(_, other):
+                    return column(found, walked.types, walked.along, walked.every[other], how, wide)
+            raise AssertionError(f"a fused push walks no {binding}")
+
+        csrs = [getattr(found, csr) for csr in CSRS[:-1]]
+        return [*csrs, found.edges], [table(binding) for binding in self._formats]

@@ -1,0 +1,142 @@
+"""What every step of a compiled region knows: the values, maps and formats that its kernel's parameters stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from graphweave.analysis.cones import map_type, type_of
+from graphweave.compiler.plan import KernelPlan
+from graphweave.core.errors import IndexRangeError
+from graphweave.core.types import UNIT, Space
+from graphweave.execute.range_errors import of_map
+from graphweave.ir.loop.nodes import Buffer, Role
+from graphweave.ir.loop.types import identity
+from graphweave.ir.message.aten import TORCH_DTYPE
+from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
+from graphweave.lower.parameters import Binding, Column, Flat, Perm, Table, Value
+from graphweave.runtime import formats
+from graphweave.runtime.index import INT32_MAX, Index
+
+Format: TypeAlias = Perm | Column | Flat | Table
+
+
+class RegionStep:
+    """`step(rows, indices, inputs) -> outputs`.
+
+    `rows` counts the spaces in `spaces`, `indices` are the index tensors of `maps`, `inputs` the tensors of `reads`;
+    the outputs are fresh tensors of `writes`.
+    """
+
+    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+        """`plan` is that for 32-bit indices, which nearly every graph uses; `wide` makes the one for 64."""
+        lowered = plan.lowered
+        self.name = lowered.kernel.name
+        self.plan = plan
+        self.spaces: tuple[Space, ...] = lowered.spaces
+        self.maps = _maps_of(plan)
+        self.reads: tuple[Ref, ...] = ()
+        self.writes: tuple[Ref, ...] = ()
+        self._program = program
+        self._wide_plan = wide
+        self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []  # shape, dtype, rows' position
+        self._slots: list[tuple[str, int]] = []  # ("in" | "out" | "format", number)
+        self._empty: list[tuple[int, bool, float]] = []  # totals: output, over the kernel's rows (or edges), of no rows
+        self._converted: dict[int, torch.dtype] = {}  # totals: outputs that are summed in a wider type than theirs
+        self._formats: list[Format] = []
+        for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
+            self._slot(buffer, binding)
+
+    def _slot(self, buffer: Buffer, binding: Binding) -> None:
+        if not isinstance(binding, Value):
+            self._slots.append(("format", len(self._formats)))
+            self._formats.append(binding)
+        elif buffer.role is Role.input:
+            self._slots.append(("in", len(self.reads)))
+            self.reads += (binding.ref,)
+        else:
+            t = type_of(self._program, binding.ref)
+            rows = None if t.space == UNIT else self.spaces.index(t.space)
+            self._slots.append(("out", len(self.writes)))
+            node = self._program.nodes[binding.ref]
+            if isinstance(node, Push) and t.space == UNIT and node.empty != identity(node.fold, t.dtype).value:
+                over_rows = map_type(self._program, node.map).dom == self.spaces[0]
+                self._empty.append((len(self.writes), over_rows, node.empty))
+            self.writes += (binding.ref,)
+            if buffer.dtype is not t.dtype:
+                self._converted[len(self._made)] = TORCH_DTYPE[t.dtype]
+            self._made.append((t.shape, TORCH_DTYPE[buffer.dtype], rows))
+
+    def build(self) -> None:
+        """Compile (or find) the kernel."""
+        raise NotImplementedError
+
+    def forget(self) -> None:
+        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        raise NotImplementedError
+
+    def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
+        """The kernel's sizes, and the positions of each CSR, in a call."""
+        kernel = self.plan.lowered.kernel
+        return dict(zip(kernel.sizes, rows, strict=True)), {csr.name: indices[0].numel() for csr in kernel.csrs}
+
+    # -------------------------------------------------------- formats
+
+    def _is_wide(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> bool:
+        """Whether 32 bits do not count the rows and edges."""
+        return max([*rows, *(t.numel() for t in indices)]) > INT32_MAX
+
+    def _finish(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: list[Tensor]) -> None:
+        """Totals in their own type; of no rows they are what their push gives where there are none."""
+        for i, over_rows, empty in self._empty:
+            if not (rows[0] if over_rows else indices[0].numel()):
+                outputs[i].fill_(empty)
+        for i, dtype in self._converted.items():
+            outputs[i] = outputs[i].to(dtype)
+
+    @contextmanager
+    def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:
+        """The indices of the call by their maps. Inside, one that is out of range is told by its name."""
+        counts, values = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
+        try:
+            yield {m: Index(t, counts[map_type(self._program, m).cod], self._wraps(m)) for m, t in values.items()}
+        except IndexRangeError as error:
+            raise of_map(error, self._program, values) from None
+
+    def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
+        match binding:
+            case Table(name):
+                raise AssertionError(f"rows of a map have no table '{name}'")
+            case Flat(m):
+                return formats.flat(index[m], wide)
+            case Perm(m):
+                perm = formats.perm(index[m], wide)
+                return formats.in_order(index[m].num_edges, wide) if perm is None else perm
+            case Column(m, other):
+                return formats.column(index[m], index[other], wide)
+
+    def _wraps(self, m: Ref) -> bool:
+        node = self._program.nodes[m]
+        return isinstance(node, MapOf) and node.wrap
+
+
+def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:
+    maps: dict[Ref, None] = {}
+    for walked in (plan.lowered.map, plan.lowered.types):
+        if walked is not None:
+            maps[walked] = None
+    for binding in plan.lowered.bindings:
+        match binding:
+            case Perm(m) | Flat(m):
+                maps[m] = None
+            case Column(m, other):
+                maps[m] = maps[other] = None
+            case _:
+                pass
+    return tuple(maps)

@@ -1,0 +1,64 @@
+"""What the Triton kernel of a region takes of a GPU, without one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from graphweave.codegen.triton import print_kernel
+from graphweave.core.types import DType, computed
+from graphweave.execute.triton_launch import launches_of
+from graphweave.ir.loop.nodes import Buffer, Kernel, Role
+from graphweave.runtime.triton_aot import Resources, compile_text
+from graphweave.runtime.triton_kernel import Launch
+
+_TYPES = {
+    DType.f64: "fp64", DType.f32: "fp32", DType.f16: "fp16", DType.bf16: "bf16",
+    DType.i64: "i64", DType.i32: "i32", DType.i16: "i16", DType.i8: "i8", DType.u8: "u8", DType.bool: "i1",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What a launch decides and Triton compiles for: whether rows come in an order, whether each program takes a single
+    group of them (as always but in kernels with totals, on large graphs), and what products of f32 are computed in."""
+
+    ordered: bool = True
+    one_group: bool = True
+    precision: str = "ieee"
+
+
+def signature(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
+    """Triton's type of each parameter of the kernel's text, in order (`codegen/triton/kernel.py`)."""
+    index = f"*{_TYPES[kernel.index]}"
+    pointers = [*(index for _ in kernel.csrs), *(_pointer(kernel, buffer) for buffer in kernel.buffers)]
+    order = index if variant.ordered else pointers[0]  # in whose place the first tensor is passed
+    groups = "constexpr" if variant.one_group else "i32"
+    return (*pointers, order, groups, "i32", "i32", *("constexpr" for _ in ("R", "K", "ORDERED", "PRECISION")))
+
+
+def constants(variant: Variant, how: Launch) -> dict[str, Any]:
+    """The values of the parameters that are `constexpr`; Triton makes one of every number that is 1."""
+    groups = {"groups": 1} if variant.one_group else {}
+    return {**groups, "R": how.rows, "K": how.edges, "ORDERED": variant.ordered, "PRECISION": variant.precision}
+
+
+def resources_of(
+    kernel: Kernel, capability: int, variant: Variant | None = None, how: Launch | None = None
+) -> Resources:
+    """Prints and compiles `kernel` for `capability` (80: sm_80), launched by `how`, by default as a step would.
+
+    Raises:
+        IRError: for what Triton cannot say.
+        ToolchainError, CompileError: see `runtime/triton_aot.py`.
+    """
+    variant, how = variant or Variant(), how or launches_of(kernel).short
+    types, values = signature(kernel, variant), constants(variant, how)
+    return compile_text(print_kernel(kernel), kernel.name, types, values, capability, warps=how.warps)
+
+
+def _pointer(kernel: Kernel, buffer: Buffer) -> str:
+    """Of a tensor as it lies in memory; a program's part of a total has the type that it is computed in."""
+    if buffer.role in (Role.column, Role.index):
+        return f"*{_TYPES[kernel.index]}"
+    return f"*{_TYPES[computed(buffer.dtype) if buffer.role is Role.total else buffer.dtype]}"

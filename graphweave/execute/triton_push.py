@@ -1,0 +1,69 @@
+"""A fused push as a Triton kernel: its tables, and the rows and pieces that it adds products to.
+
+How many pairs and groups there are the host does not ask the device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from graphweave.analysis.cones import type_of
+from graphweave.codegen.triton.axes import power_of_two
+from graphweave.execute.push_step import PushStep, Walked
+from graphweave.execute.triton_folds import folded
+from graphweave.execute.triton_launch import Job, run
+from graphweave.execute.triton_step import TritonStep
+from graphweave.lower.fused_push import CSRS
+from graphweave.runtime.typed_pairs import Cut, typed_pairs
+
+BLOCK = 256
+"""Edges of a block, at least: of fewer hardly two share a type, of more a small graph has few blocks."""
+
+BLOCKS = 1024
+"""A push has at most so many blocks."""
+
+PIECE = 256
+"""Edges from which a row may be cut into pieces."""
+
+PIECES = 4096
+"""Pieces there may be, however few the rows; else one for eight rows."""
+
+
+class TritonPushStep(PushStep, TritonStep):
+    """See `PushStep` and `TritonStep`."""
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        device = next((t.device for t in (*indices, *inputs) if t.device.type != "cpu"), torch.device("cpu"))
+        with self._walked(rows, indices) as walked:
+            if indices[0].numel() == 0:
+                ((shape, dtype, _),) = self._made
+                return [torch.zeros((walked.along.rows, *shape), dtype=dtype, device=device)]
+            return [self._added(walked, rows, indices, [t.to(device, non_blocking=True) for t in inputs])]
+
+    def _added(
+        self, walked: Walked, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]
+    ) -> Tensor:
+        ((shape, dtype, _),) = self._made
+        types, along, wide = walked.types, walked.along, self._is_wide(rows, indices)
+        cut = cut_of(along.values.numel(), along.rows)
+        found = typed_pairs(types, along, cut, wide)
+        csrs, arrays = self._tables(walked, found, cut, wide)
+        # Products are added to zeros: the kernel itself clears no rows, since a row's pieces are of several blocks.
+        sums = torch.zeros((along.rows + found.folds.slots, *shape), dtype=dtype, device=found.order.device)
+        given = {"format": arrays, "in": [t.contiguous() for t in inputs], "out": [sums]}
+        loaded = self._kernel(wide)
+        slots = zip(loaded.kernel.buffers, self._slots, strict=True)
+        tensors = {**dict(zip(CSRS, csrs, strict=True)), **{b.name: given[kind][i] for b, (kind, i) in slots}}
+        run([Job(loaded.kernel, loaded.function, tensors, None, 0, found.groups.numel() - 1, self._how.short)], ())
+        (written,) = self.writes
+        return folded(sums, found.folds, along.rows, type_of(self._program, written).dtype)
+
+
+def cut_of(edges: int, rows: int) -> Cut:
+    """Powers of two, so that graphs of about one size share what Triton compiles."""
+    block = power_of_two(-(-edges // BLOCKS))
+    piece = power_of_two(-(-2 * edges // max(rows // 8, PIECES)))
+    return Cut(max(block, BLOCK), max(piece, PIECE))

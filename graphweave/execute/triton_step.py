@@ -1,0 +1,112 @@
+"""A compiled region as Triton kernels: its formats, buffers and launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from graphweave.codegen.triton import print_kernel, programs_of_a_row
+from graphweave.compiler.plan import KernelPlan
+from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
+from graphweave.execute.region_step import RegionStep
+from graphweave.execute.triton_launch import Job, Launches, launches_of, run
+from graphweave.ir.loop.nodes import Kernel, Role
+from graphweave.ir.message.nodes import Program
+from graphweave.lower.piece_walk import PIECES
+from graphweave.runtime import formats
+from graphweave.runtime.row_pieces import RowPieces, row_pieces
+from graphweave.runtime.triton_kernel import TritonKernel, load
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """A kernel, and those of its divided rows in the order in which they run, if it can be divided."""
+
+    kernel: Kernel
+    function: TritonKernel
+    pieces: tuple[tuple[Kernel, TritonKernel], ...]
+
+    @classmethod
+    def of(cls, kernel: Kernel, text: str | None = None) -> Loaded:
+        made = divided_kernels(kernel) if launches_of(kernel).pieces is not None else ()
+        return cls(kernel, _loaded(kernel, text), tuple((k, _loaded(k)) for k in made))
+
+    def jobs(
+        self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, how: Launches,
+        cut_into: Callable[[int], RowPieces],
+    ) -> list[Job]:  # fmt: skip
+        """Launches for all rows. `cut_into` gives the pieces of so many of the longest."""
+        cut = how.cut(num_rows) if self.pieces and order is not None else 0
+        whole = Job(self.kernel, self.function, tensors, order, cut, num_rows, how.short)
+        return [*self._of_pieces(tensors, cut_into(cut), how), whole] if cut else [whole]
+
+    def _of_pieces(self, tensors: Mapping[str, Tensor], table: RowPieces, how: Launches) -> list[Job]:
+        assert how.pieces is not None
+        device = table.pieces.device
+
+        def empty(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            return torch.empty(shape, dtype=dtype, device=device)
+
+        known = {**tensors, **own_tensors((k for k, _ in self.pieces), tensors, table, empty)}
+        jobs = []
+        for kernel, function in self.pieces:
+            by = how.pieces if any(csr.name == PIECES for csr in kernel.csrs) else launches_of(kernel).short
+            jobs.append(Job(kernel, function, known, None, 0, num_rows(kernel, table), by))
+        return jobs
+
+
+def _loaded(kernel: Kernel, text: str | None = None) -> TritonKernel:
+    return load(text or print_kernel(kernel), kernel.name, programs_of_a_row(kernel))
+
+
+class TritonStep(RegionStep):
+    """See `RegionStep`; tensors lie on one device. Numbers that lie on the CPU are sent there."""
+
+    def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
+        super().__init__(program, plan, wide)
+        self._loaded: dict[bool, Loaded] = {}
+        self._how = launches_of(plan.lowered.kernel)
+
+    def build(self) -> None:
+        self._kernel(wide=False)
+
+    def _kernel(self, wide: bool) -> Loaded:
+        if wide not in self._loaded:
+            plan = self._wide_plan() if wide else self.plan
+            self._loaded[wide] = Loaded.of(plan.lowered.kernel, plan.text)
+        return self._loaded[wide]
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+        device = next((t.device for t in (*indices, *inputs) if t.device.type != "cpu"), torch.device("cpu"))
+        outputs = [
+            torch.empty(shape if at is None else (rows[at], *shape), dtype=dtype, device=device)
+            for shape, dtype, at in self._made
+        ]
+        wide = self._is_wide(rows, indices)
+        loaded = self._kernel(wide)
+        buffers = loaded.kernel.buffers
+        m, order = self.plan.lowered.map, None
+        csrs: dict[str, Tensor] = {}
+        with self._indices(rows, indices) as index:
+            found = [self._format(f, index, wide) for f in self._formats]
+            if m is not None:
+                csrs[loaded.kernel.csrs[0].name] = formats.csr(index[m], wide).indptr
+                order = formats.by_degree(index[m], wide)
+        given: dict[str, Sequence[Tensor]] = {
+            "format": found,
+            "in": [t.to(device, non_blocking=True).contiguous() for t in inputs],
+            "out": outputs,
+        }
+        tensors = {b.name: given[kind][i] for b, (kind, i) in zip(buffers, self._slots, strict=True)} | csrs
+
+        def cut_into(cut: int) -> RowPieces:
+            assert m is not None
+            return row_pieces(index[m], wide, cut, self._how.piece_size(index[m].num_edges))
+
+        jobs = loaded.jobs(tensors, order, rows[0], self._how, cut_into)
+        run(jobs, [(b, tensors[b.name]) for b in buffers if b.role is Role.total])
+        self._finish(rows, indices, outputs)
+        return outputs

@@ -1,0 +1,361 @@
+"""Plan -> the text of a Python function: it counts rows, runs the steps in order and frees values as it goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+from graphweave.analysis.flow import is_integral, is_view
+from graphweave.analysis.typed import call_operands
+from graphweave.compiler.plan import Plan
+from graphweave.core.counters import bump
+from graphweave.core.errors import IRError
+from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
+from graphweave.core.types import UNIT, Space
+from graphweave.execute.calls import call_step
+from graphweave.execute.check import check_step
+from graphweave.execute.region_step import RegionStep
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.layouts import Promise, memory_of, settled
+from graphweave.ir.message.nodes import (
+    AnyType,
+    Aten,
+    Broadcast,
+    Cast,
+    Input,
+    MapOf,
+    Node,
+    Opaque,
+    Own,
+    PairsType,
+    Part,
+    Permute,
+    Program,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+)  # fmt: skip
+from graphweave.lower.schedule import Region
+from graphweave.runtime.formats import narrowed
+from graphweave.runtime.memo import GivenOut, lent, memo
+from graphweave.runtime.unseen_edits import Watch
+
+
+class Wrapper:
+    """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
+
+    `prelude` are the kernels of the plan's prelude.
+    With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
+    The first results lie in memory as `promises` says of each. Indices in `narrow` are held in 32 bits if they fit, as
+    are those of the prelude that only maps read; outputs may be among these if they are `private` (see Executable).
+    Edits that PyTorch does not see are looked for in the graph and in `watches`, what the user gets; None looks for
+    none.
+    """
+
+    def __init__(
+        self, plan: Plan, kernels: Mapping[int, RegionStep], num_outputs: int | None = None, *,
+        prelude: Mapping[int, RegionStep] | None = None, verify: bool = False, asks: bool = False,
+        narrow: frozenset[Ref] = frozenset(), private: frozenset[Ref] = frozenset(),
+        promises: Sequence[Promise | None] = (), watches: frozenset[Ref] | None = None,
+    ) -> None:  # fmt: skip
+        self._plan, self._program, self._verify = plan, plan.program, verify
+        self._promises = promises
+        self._written: set[Ref] = set()  # by kernels
+        self._asks, self._narrow, self._private = asks, narrow, private
+        self.asked: list[Space] = []
+        self._kernels = kernels
+        self._outputs = plan.program.outputs[:num_outputs]
+        self._scope: dict[str, Any] = {"lent": lent, "bump": bump, "narrowed": narrowed}
+        self._scope |= {"settled": settled, "memory_of": memory_of}
+        self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
+        self._ready: dict[Ref, str] = {}
+        self._rows: dict[Space, str] = {UNIT: "1"}
+        self._fallbacks = 0
+        self._sizes_of = [[u for u in us if _is_size(plan.program.nodes[u])] for us in plan.facts.flow.users]
+        inputs = self._bind_inputs()
+        self._given_out = _with_viewed(plan.program, watches or ())
+        if watches is not None:
+            maps = {n.index for n in plan.program.nodes if isinstance(n, MapOf)}
+            self._watch(r for r in inputs if r in maps or r in plan.prelude_inputs)
+        self._prelude(prelude or {})
+        self._steps()
+        results = self._settle()
+        self.text = self._text(inputs, results)
+
+    def load(self, filename: str) -> Callable[[list[Any]], list[Any]]:
+        """The function `run`; `filename` is what tracebacks call its file."""
+        exec(compile(self.text, filename, "exec"), self._scope)
+        run: Callable[[list[Any]], list[Any]] = self._scope["run"]
+        return run
+
+    # -------------------------------------------------------- steps
+
+    def _bind_inputs(self) -> list[Ref]:
+        """Give every input a name; the ones that are arguments."""
+        inputs = []
+        for r, n in enumerate(self._program.nodes):
+            if isinstance(n, Input) and n.name in self._plan.constants:
+                value, device = self._plan.constants[n.name], self._plan.options.device
+                self._scope[f"constant{r}"] = value.to(device) if isinstance(value, Tensor) else value
+                self._ready[r] = f"constant{r}"
+            elif isinstance(n, Input):
+                inputs.append(r)
+                self._ready[r] = f"v{r}"
+        return inputs
+
+    def _watch(self, values: Iterable[Ref]) -> None:
+        """Look for unseen edits of those of the values that are tensors, before what was made from them is used."""
+        for ref in values:
+            if self._is_tensor(ref):
+                self._scope[f"watch{ref}"] = Watch()
+                self._line(f"watch{ref}({self._ready[ref]})", (ref,))
+
+    def _is_tensor(self, ref: Ref) -> bool:
+        t = self._program.types[ref]
+        return isinstance(t, Type) or (isinstance(t, AnyType) and t.dims is not None)
+
+    def _steps(self) -> None:
+        for i, step in enumerate(self._plan.schedule.steps):
+            if not isinstance(step, Region):
+                self._ensure(step.ref)
+            elif i in self._kernels:
+                self._kernel(i, step)
+            else:
+                for ref in step.members:  # a region that has no kernel
+                    self._ensure(ref)
+                    self._fallbacks += not isinstance(self._program.nodes[ref], Aten)
+        for result in self._outputs:
+            if result is not None:
+                self._ensure(result)
+
+    def _prelude(self, kernels: Mapping[int, RegionStep]) -> None:
+        plan, hoisted = self._plan.prelude, self._plan.hoisted
+        if plan is None:
+            return
+        nested = Wrapper(plan, kernels, verify=self._verify, asks=True, narrow=self._narrowed(plan))
+        run = nested.load(f"<graphweave {self._plan.name} prelude>")
+        self._scope["prelude"] = lambda *args: tuple(run(list(args))[: len(hoisted)])
+        args = ", ".join([*(self._ready[r] for r in self._plan.prelude_inputs), *map(self._rows_of, nested.asked)])
+        given = [i for i, r in enumerate(hoisted) if r in self._given_out and self._is_tensor(r)]
+        self._scope["memo"] = GivenOut(given) if given else memo.kept
+        names = "".join(f"v{r}, " for r in hoisted)
+        call = f"memo(prelude, {args})"
+        self._line(f"{names}= {call}" if names else call, self._plan.prelude_inputs)
+        self._ready.update((r, f"v{r}") for r in hoisted)
+        self._ready.update((r, "None") for r in self._plan.facts.hoist.checks)
+
+    def _narrowed(self, prelude: Plan) -> frozenset[Ref]:
+        """Indices that the prelude makes and nobody but maps reads, there and here, as positions in the prelude."""
+        here = set(self._plan.facts.hoist.only_maps(self._plan.hoisted))
+        here.difference_update(r for r in self._outputs if r is not None and r not in self._private)
+        pairs = zip(self._plan.hoisted, prelude.program.outputs, strict=False)  # then come the checks
+        there = [new for old, new in pairs if old in here and new is not None]
+        return frozenset(prelude.facts.hoist.only_maps(there))
+
+    def _kernel(self, i: int, region: Region) -> None:
+        kernel = self._kernels[i]
+        indices = [self._index_of(m) for m in kernel.maps]
+        reads = [self._ensure(r) for r in kernel.reads]
+        rows = "".join(f"{self._rows_of(s)}, " for s in kernel.spaces)
+        self._scope[f"k{i}"] = kernel
+        writes = "".join(f"v{r}, " for r in kernel.writes)
+        call = f"k{i}(({rows}), ({''.join(f'{x}, ' for x in indices)}), ({''.join(f'{x}, ' for x in reads)}))"
+        index_refs = [n.index for m in kernel.maps if isinstance(n := self._program.nodes[m], MapOf)]
+        self._line(f"{writes}= {call}", (*kernel.reads, *index_refs))
+        self._ready.update((r, f"v{r}") for r in kernel.writes)
+        for ref in self._narrow.intersection(kernel.writes):
+            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
+        self._written.update(kernel.writes)
+        if self._verify:
+            self._check(i, kernel, region)
+
+    def _check(self, i: int, kernel: RegionStep, region: Region) -> None:
+        """Compare the kernel's outputs with the interpreter's on the same inputs."""
+        given = list(
+            dict.fromkeys([*kernel.reads, *(r for m in kernel.maps for r in operands(self._program.nodes[m]))])
+        )
+        self._scope[f"check{i}"] = check_step(self._program, kernel, region, given)
+        spaces = ", ".join(f"{s.name!r}: {self._rows_of(s)}" for s in kernel.spaces)
+        values = "".join(f"{self._ready[r]}, " for r in given)
+        outs = "".join(f"v{r}, " for r in kernel.writes)
+        self._line(f"check{i}({{{spaces}}}, ({values}), ({outs}))", (*given, *kernel.writes))
+
+    def _ensure(self, ref: Ref) -> str:
+        """The variable that holds `ref`, computed by PyTorch if nothing has yet."""
+        if ref in self._ready:
+            return self._ready[ref]
+        node = self._program.nodes[ref]
+        if isinstance(node, ToUnit):
+            return "None"
+        if isinstance(node, Own):
+            return self._own(ref, node)
+        refs = tuple(dict.fromkeys(call_operands(self._program, ref)))
+        values = [self._ensure(r) for r in refs]
+        call = call_step(self._program, ref, self._plan.options)
+        self._scope[f"c{ref}"] = call.run
+        self._line(f"v{ref} = c{ref}({', '.join([*map(self._rows_of, call.spaces), *values])})", refs)
+        self._fallbacks += self._plan.facts.flow.is_work(ref)
+        self._ready[ref] = f"v{ref}"
+        if ref in self._narrow:
+            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
+        if self._asks:
+            for size in self._sizes_of[ref]:  # read at once, so that the tensor may go
+                self._ensure(size)
+        return self._ready[ref]
+
+    def _own(self, ref: Ref, node: Own) -> str:
+        """A tensor of which results are views: in memory that no argument shares."""
+        name = self._ensure(node.x)
+        self._scope[f"p{ref}"] = Promise(node.order)
+        self._line(f"v{ref} = settled({name}, p{ref}, taken)", (node.x,))
+        self._ready[ref] = f"v{ref}"
+        return self._ready[ref]
+
+    def _settle(self) -> list[str]:
+        """The names of the results, each as promised."""
+        names = ["None" if r is None else self._ready[r] for r in self._outputs]
+        promised = [
+            i for i, (r, p) in enumerate(zip(self._outputs, self._promises, strict=False))
+            if r is not None and p is not None and not (r in self._written and p.usual)
+        ]  # fmt: skip
+        held = {
+            r for r in self._plan.hoisted if not is_integral(self._program, r)
+        }  # results of the memo, for others too
+        if held & {self._outputs[i] for i in promised}:
+            self._line(f"taken |= memory_of(({''.join(f'{self._ready[r]}, ' for r in sorted(held))}))", held)
+        results = self._outputs[: len(self._promises)]
+        as_they_are = [r for i, r in enumerate(results) if r in self._written and i not in promised]
+        if promised and as_they_are:  # the others may be views of these
+            self._line(f"taken |= memory_of(({''.join(f'{self._ready[r]}, ' for r in as_they_are)}))", as_they_are)
+        kept = ""
+        if any(p.fresh for i in promised if (p := self._promises[i]) is not None):
+            kept = ", kept"
+            saved = [r for r in self._outputs[len(self._promises) :] if r is not None]
+            self._line(f"kept = memory_of(({''.join(f'{self._ready[r]}, ' for r in saved)}))", saved)
+        for i in promised:
+            self._scope[f"promise{i}"] = self._promises[i]
+            own = isinstance(p := self._promises[i], Promise) and p.own
+            self._line(f"r{i} = settled({names[i]}, promise{i}, {f'taken{kept}' if own else 'set()'})", ())
+            names[i] = f"r{i}"
+        # The memo keeps its results, so a caller gets other tensor objects, unless only we will see them.
+        kept_by_memo = set(self._plan.hoisted) - self._private
+        return [f"lent({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
+
+    def _index_of(self, m: Ref) -> str:
+        node = self._program.nodes[m]
+        assert isinstance(node, MapOf)
+        return self._ensure(node.index)
+
+    # -------------------------------------------------------- row counts
+
+    def _rows_of(self, space: Space) -> str:
+        if space not in self._rows:
+            source, reads = self._count(space)
+            self._line(f"n_{space.name} = {source}", reads)
+            self._rows[space] = f"n_{space.name}"
+        return self._rows[space]
+
+    def _count(self, space: Space) -> tuple[str, tuple[Ref, ...]]:
+        """How to count the rows of `space`: a number, a tensor on it that exists, or an expression in known sizes."""
+        size = dict(self._program.spaces).get(space)
+        if isinstance(size, int):
+            return str(size), ()
+        for ref, name in self._ready.items():
+            t = self._program.types[ref]
+            if isinstance(t, Type) and t.space == space:
+                return f"{name}.shape[0]", (ref,)
+        known = self._sizes()
+        parts = list(dict.fromkeys(leaves(size, known)))
+        if size is not None and all(p in known for p in parts):
+            reads = tuple(r for p in parts for r in known[p][1])
+            return f"int({as_python(size, {p: known[p][0] for p in parts})})", reads
+        return self._count_by_computing(space, size)
+
+    def _count_by_computing(self, space: Space, size: Size | None) -> tuple[str, tuple[Ref, ...]]:
+        """Bring a value that lies on the space, or a symbol of its size, into being."""
+        symbols = set(leaves(size))
+        for ref, node in enumerate(self._program.nodes):
+            t = self._program.types[ref]
+            on_space = isinstance(t, Type) and t.space == space and isinstance(node, Opaque)
+            is_size = isinstance(t, AnyType) and t.size in symbols
+            if (on_space or is_size) and ref not in self._ready:
+                self._ensure(ref)
+                return self._count(space)
+            if isinstance(t, PairsType) and t.pairs == space:
+                return f"{self._ensure(ref)}.a.shape[0]", (ref,)
+        if self._asks:
+            self.asked.append(space)
+            return f"rows{len(self.asked)}", ()
+        raise IRError(f"no value tells how many rows {space} has ({'no expression' if size is None else show(size)})")
+
+    def _sizes(self) -> dict[Size, tuple[str, tuple[Ref, ...]]]:
+        """Symbols and computed numbers that are known now: where each can be read.
+
+        Of tensors only symbols are read: to be measured for a sum of these, a tensor would have to live longer.
+        """
+        out: dict[Size, tuple[str, tuple[Ref, ...]]] = {}
+        rows = dict(self._program.spaces)
+        for ref, name in self._ready.items():
+            t = self._program.types[ref]
+            dims: tuple[Size | None, ...] = ()
+            if isinstance(t, Type):
+                dims = (rows.get(t.space),)
+            elif isinstance(t, AnyType):
+                dims = t.dims or ()
+                if t.size is not None:
+                    out.setdefault(t.size, (name, (ref,)))
+            for d, size in enumerate(dims):
+                if isinstance(size, Symbol):
+                    out.setdefault(size, (f"{name}.shape[{d}]", (ref,)))
+        return out
+
+    # -------------------------------------------------------- text
+
+    def _line(self, text: str, reads: Iterable[Ref]) -> None:
+        self._lines.append((text, tuple(reads)))
+
+    def _text(self, inputs: list[Ref], results: list[str]) -> str:
+        """Lines with `del` after the last use of everything but the outputs, so that buffers return to the arena."""
+        last: dict[Ref, int] = {}
+        for i, (_, reads) in enumerate(self._lines):
+            last.update((r, i) for r in reads)
+        kept = {r for r in self._outputs if r is not None}
+        text = [f"# {self._plan.name}: {len(self._kernels)} kernels, {self._fallbacks} other calls", "def run(args):"]
+        names = [*(f"v{r}" for r in inputs), *(f"rows{i}" for i, _ in enumerate(self.asked, start=1))]
+        if any("taken" in line for line, _ in self._lines):
+            constants = "".join(f"{name}, " for name in self._scope if name.startswith("constant"))
+            text.append(f"    taken = memory_of((*args, {constants}))")
+        if names:
+            text.append(f"    {''.join(f'{name}, ' for name in names)}= args")
+            text.append("    args.clear()")
+        for i, (line, reads) in enumerate(self._lines):
+            text.append(f"    {line}")
+            ended = (r for r in dict.fromkeys(reads) if last[r] == i and r not in kept)
+            dead = [f"v{r}" for r in ended if self._ready.get(r) == f"v{r}"]
+            if dead:
+                text.append(f"    del {', '.join(dead)}")
+        if self._fallbacks:
+            text.append(f"    bump('fallback_calls', {self._fallbacks})")
+        text.append(f"    return [{', '.join(results)}]")
+        return "\n".join(text) + "\n"
+
+
+def _with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
+    """Values, and those in whose memory they may lie."""
+    found, todo = set[Ref](), list(refs)
+    while todo:
+        ref = todo.pop()
+        node = program.nodes[ref]
+        views = is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice | Part | Cast)
+        if views and ref not in found:
+            todo += operands(node)
+        found.add(ref)
+    return found
+
+
+def _is_size(node: Node) -> bool:
+    return isinstance(node, Aten) and node.target == "aten.sym_size.int"

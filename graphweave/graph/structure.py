@@ -1,0 +1,370 @@
+"""Structure and data of a graph: its types, sizes, fields, and what is asked about nodes and edges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.graph import query
+from graphweave.graph.frame import Frame, TypedFrames, described_fields
+from graphweave.graph.relation import CanonicalEtype, Relation
+
+Form = Literal["uv", "eid", "all"]
+
+
+class Structure:
+    """What a `Graph` is without its verbs. Functions that a graph's methods call take and give one."""
+
+    def __init__(
+        self,
+        ntypes: tuple[str, ...],
+        relations: Mapping[CanonicalEtype, Relation],
+        node_frames: Mapping[str, Frame],
+        edge_frames: Mapping[CanonicalEtype, Frame],
+        batch: tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]] | None = None,
+    ) -> None:
+        """For the functions that make graphs: trusts its arguments. `batch` holds int64 [batch_size] counts by type."""
+        self._ntypes = ntypes
+        self._relations = dict(relations)
+        self._node_frames = dict(node_frames)
+        self._edge_frames = dict(edge_frames)
+        self._batch = batch
+        self._ntype_data = Frame("ntype_data", None, "types")
+        self._etype_data = Frame("etype_data", None, "types")
+
+    # Types
+
+    @property
+    def ntypes(self) -> list[str]:
+        """Names of the node types, sorted."""
+        return list(self._ntypes)
+
+    @property
+    def etypes(self) -> list[str]:
+        """Names of the relations, in the order of `canonical_etypes`; they may repeat."""
+        return [etype for _, etype, _ in self._relations]
+
+    @property
+    def canonical_etypes(self) -> list[CanonicalEtype]:
+        """(source type, name, destination type) of every relation, sorted where the graph was made."""
+        return list(self._relations)
+
+    @property
+    def srctypes(self) -> list[str]:
+        """In a bipartite graph the node types at which no edge ends; else all node types."""
+        return list(self._sides()[0])
+
+    @property
+    def dsttypes(self) -> list[str]:
+        """In a bipartite graph the node types at which edges end; else all node types."""
+        return list(self._sides()[1])
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether there is one node type and one relation."""
+        return len(self._ntypes) == 1 and len(self._relations) == 1
+
+    @property
+    def is_unibipartite(self) -> bool:
+        """Whether no node type has both edges that start there and edges that end there."""
+        ends = {dsttype for _, _, dsttype in self._relations}
+        return all(srctype not in ends for srctype, _, _ in self._relations)
+
+    def to_canonical_etype(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
+        """The relation in full. DataError if there is none, or several of that name."""
+        if isinstance(etype, tuple) and etype in self._relations:
+            return etype
+        found = [key for key in self._relations if etype is None or key[1] == etype]
+        if len(found) == 1:
+            return found[0]
+        known = ", ".join(map(str, self._relations))
+        if etype is None:
+            raise DataError(f"the graph has {len(found)} relations. Name one of {known}.")
+        if found:
+            raise DataError(f"relation {etype!r} is ambiguous. Name one of {', '.join(map(str, found))}.")
+        raise DataError(f"the graph has no relation {etype!r}; it has {known}. Name one of these.")
+
+    def _ntype(self, ntype: str | None, among: tuple[str, ...] | None = None) -> str:
+        types = self._ntypes if among is None else among
+        if ntype is None and len(types) == 1:
+            return types[0]
+        if ntype is None:
+            raise DataError(f"the graph has {len(types)} node types. Name one of {', '.join(types)}.")
+        if not isinstance(ntype, str) or ntype not in types:
+            raise DataError(f"the graph has no node type {ntype!r}; it has {', '.join(types)}. Name one of these.")
+        return ntype
+
+    def _sides(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        if not self.is_unibipartite:
+            return self._ntypes, self._ntypes
+        ends = {dsttype for _, _, dsttype in self._relations}
+        return tuple(t for t in self._ntypes if t not in ends), tuple(t for t in self._ntypes if t in ends)
+
+    def _relation(self, etype: str | CanonicalEtype | None = None) -> Relation:
+        return self._relations[self.to_canonical_etype(etype)]
+
+    # Data
+
+    def _node_frame(self, ntype: str | None = None) -> Frame:
+        return self._node_frames[self._ntype(ntype)]
+
+    def _edge_frame(self, etype: str | CanonicalEtype | None = None) -> Frame:
+        return self._edge_frames[self.to_canonical_etype(etype)]
+
+    def _node_data(self, where: str, types: tuple[str, ...]) -> Frame | TypedFrames:
+        if len(types) == 1:
+            return self._node_frames[types[0]]
+        return TypedFrames(where, {ntype: self._node_frames[ntype] for ntype in types})
+
+    @property
+    def ndata(self) -> Any:
+        """Fields of nodes: name -> [num_nodes, ...]. With several node types name -> {type: tensor}."""
+        return self._node_data("ndata", self._ntypes)
+
+    @property
+    def srcdata(self) -> Any:
+        """As `ndata`, of the node types at which edges start."""
+        return self._node_data("srcdata", self._sides()[0])
+
+    @property
+    def dstdata(self) -> Any:
+        """As `ndata`, of the node types at which edges end."""
+        return self._node_data("dstdata", self._sides()[1])
+
+    @property
+    def edata(self) -> Any:
+        """Fields of edges: name -> [num_edges, ...]. With several relations name -> {relation: tensor}."""
+        if len(self._edge_frames) == 1:
+            return self._edge_frame()
+        return TypedFrames("edata", self._edge_frames)
+
+    @property
+    def ntype_data(self) -> Frame:
+        """Fields of node types: name -> [types, ...]; row i is of the nodes whose `ndata['_TYPE']` is i."""
+        return self._ntype_data
+
+    @property
+    def etype_data(self) -> Frame:
+        """Fields of edge types: name -> [types, ...]; row i is of the edges whose `edata['_TYPE']` is i."""
+        return self._etype_data
+
+    def local_scope(self) -> LocalScope:
+        """`with g.local_scope():` fields set, replaced or deleted inside are as before afterwards.
+
+        Tensors edited in place stay edited.
+        """
+        return LocalScope(self._frames())
+
+    def _frames(self) -> list[Frame]:
+        return [*self._node_frames.values(), *self._edge_frames.values(), self._ntype_data, self._etype_data]
+
+    # Sizes
+
+    def num_nodes(self, ntype: str | None = None) -> int:
+        """Nodes of a type; None: of all types."""
+        if ntype is not None:
+            return self._node_frame(ntype).num_rows
+        return sum([frame.num_rows for frame in self._node_frames.values()])
+
+    def num_src_nodes(self, ntype: str | None = None) -> int:
+        """As `num_nodes`, among the types at which edges start."""
+        types = self._sides()[0] if ntype is None else (self._ntype(ntype, self._sides()[0]),)
+        return sum([self._node_frames[t].num_rows for t in types])
+
+    def num_dst_nodes(self, ntype: str | None = None) -> int:
+        """As `num_nodes`, among the types at which edges end."""
+        types = self._sides()[1] if ntype is None else (self._ntype(ntype, self._sides()[1]),)
+        return sum([self._node_frames[t].num_rows for t in types])
+
+    def num_edges(self, etype: str | CanonicalEtype | None = None) -> int:
+        """Edges of a relation; None: of all relations."""
+        if etype is not None:
+            return self._relation(etype).num_edges
+        return sum([relation.num_edges for relation in self._relations.values()])
+
+    @property
+    def idtype(self) -> torch.dtype:
+        """torch.int64 or torch.int32, of all ids."""
+        return self._any_index().dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where structure and data lie."""
+        return self._any_index().device
+
+    def _any_index(self) -> Tensor:
+        return next(iter(self._relations.values())).src
+
+    def _ids_of(self, ntype: str) -> Tensor:
+        return torch.arange(self._node_frames[ntype].num_rows, dtype=self.idtype, device=self.device)
+
+    # Queries
+
+    def has_nodes(self, vid: Any, ntype: str | None = None) -> Any:
+        """Whether each id names a node: bool [k]; of one integer a bool. Negative ids are an IndexRangeError."""
+        num = self._node_frame(ntype).num_rows
+        ids, single = query.as_ids(vid, torch.iinfo(self.idtype).max, self._any_index(), "node")
+        found = ids < num
+        return bool(found) if single else found
+
+    def has_edges_between(self, u: Any, v: Any, etype: str | CanonicalEtype | None = None) -> Any:
+        """Whether there is an edge u[i] -> v[i]: bool [k]; of two integers a bool. One node is paired with many."""
+        relation, u, v, single = self._pairs(u, v, etype)
+        found = query.has_edges(relation, u, v, self._dst_rows(relation))
+        return bool(found) if single else found
+
+    def edge_ids(self, u: Any, v: Any, return_uv: bool = False, etype: str | CanonicalEtype | None = None) -> Any:
+        """The number of an edge u[i] -> v[i], the first of parallel ones: [k]; of two integers an int.
+
+        return_uv: (u, v, number) [m] of all parallel edges, pair after pair. DataError where there is no edge.
+        """
+        relation, u, v, single = self._pairs(u, v, etype)
+        if return_uv:
+            return query.all_edges_between(relation, u, v, self._dst_rows(relation))
+        found = query.first_edges(relation, u, v, self._dst_rows(relation))
+        return int(found) if single else found
+
+    def find_edges(self, eid: Any, etype: str | CanonicalEtype | None = None) -> tuple[Tensor, Tensor]:
+        """(sources, destinations) [k] of edges by number."""
+        relation = self._relation(etype)
+        ids, _ = query.as_ids(eid, relation.num_edges, relation.src, "edge")
+        return relation.src[ids], relation.dst[ids]
+
+    def all_edges(self, form: Form = "uv", order: str | None = "eid", etype: str | CanonicalEtype | None = None) -> Any:
+        """(src, dst), the edge numbers, or (src, dst, numbers), each [num_edges]; order "eid" or "srcdst"."""
+        relation = self._relation(etype)
+        if order not in (None, "eid", "srcdst"):
+            raise DataError(f"expected order 'eid' or 'srcdst' (got {order!r}). Pass one of these.")
+        if order == "srcdst":
+            return _formed(relation, query.source_order(relation, self._dst_rows(relation)), form)
+        if form == "uv":
+            return relation.src, relation.dst
+        eids = torch.arange(relation.num_edges, dtype=self.idtype, device=self.device)
+        return eids if form == "eid" else (relation.src, relation.dst, eids) if form == "all" else _no_form(form)
+
+    def in_edges(self, v: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
+        """Edges that end in nodes v, node after node, by number within a node; in the forms of `all_edges`."""
+        relation = self._relation(etype)
+        ids, _ = query.as_ids(v, self._dst_rows(relation), relation.dst, "node")
+        return _formed(relation, query.edges_of_rows(relation.dst, self._dst_rows(relation), ids)[0], form)
+
+    def out_edges(self, u: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
+        """Edges that start in nodes u, node after node, by number within a node; in the forms of `all_edges`."""
+        relation = self._relation(etype)
+        ids, _ = query.as_ids(u, self._src_rows(relation), relation.src, "node")
+        return _formed(relation, query.edges_of_rows(relation.src, self._src_rows(relation), ids)[0], form)
+
+    def predecessors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
+        """Sources of the edges that end in node v, by edge number; of parallel edges once each."""
+        return self.in_edges(v, "uv", etype)[0]
+
+    def successors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
+        """Destinations of the edges that start in node v, by edge number; of parallel edges once each."""
+        return self.out_edges(v, "uv", etype)[1]
+
+    def in_degrees(self, v: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
+        """How many edges end in each node: [num_nodes]; of nodes v [k]; of one integer an int."""
+        relation = self._relation(etype)
+        return _degrees(relation.dst, self._dst_rows(relation), v)
+
+    def out_degrees(self, u: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
+        """How many edges start in each node: [num_nodes]; of nodes u [k]; of one integer an int."""
+        relation = self._relation(etype)
+        return _degrees(relation.src, self._src_rows(relation), u)
+
+    def _src_rows(self, relation: Relation) -> int:
+        return self._node_frames[relation.srctype].num_rows
+
+    def _dst_rows(self, relation: Relation) -> int:
+        return self._node_frames[relation.dsttype].num_rows
+
+    def _pairs(self, u: Any, v: Any, etype: str | CanonicalEtype | None) -> tuple[Relation, Tensor, Tensor, bool]:
+        relation = self._relation(etype)
+        u, one_u = query.as_ids(u, self._src_rows(relation), relation.src, "node")
+        v, one_v = query.as_ids(v, self._dst_rows(relation), relation.dst, "node")
+        u, v = query.pairs(u, v, (one_u, one_v))
+        return relation, u, v, one_u and one_v
+
+    def edge_index(self, etype: str | CanonicalEtype | None = None) -> Tensor:
+        """[2, num_edges] of the graph's idtype, a copy: sources, then destinations, as PyG has them."""
+        relation = self._relation(etype)
+        return torch.stack([relation.src, relation.dst])
+
+    # Batches
+
+    @property
+    def batch_size(self) -> int:
+        """How many graphs were batched; 1 for a graph that is no batch."""
+        return 1 if self._batch is None else next(iter(self._batch[0].values())).shape[0]
+
+    def batch_num_nodes(self, ntype: str | None = None) -> Tensor:
+        """Nodes of each batched graph: int64 [batch_size]."""
+        frame = self._node_frame(ntype)
+        if self._batch is None:
+            return torch.full((1,), frame.num_rows, dtype=torch.int64, device=self.device)
+        return self._batch[0][self._ntype(ntype)]
+
+    def batch_num_edges(self, etype: str | CanonicalEtype | None = None) -> Tensor:
+        """Edges of each batched graph: int64 [batch_size]."""
+        relation = self._relation(etype)
+        if self._batch is None:
+            return torch.full((1,), relation.num_edges, dtype=torch.int64, device=self.device)
+        return self._batch[1][relation.key]
+
+    def __repr__(self) -> str:
+        if self.is_homogeneous:
+            return (
+                f"Graph(num_nodes={self.num_nodes()}, num_edges={self.num_edges()}, "
+                f"ndata={described_fields(self._node_frame())}, edata={described_fields(self._edge_frame())})"
+            )
+        nodes = {ntype: frame.num_rows for ntype, frame in self._node_frames.items()}
+        edges = {key: relation.num_edges for key, relation in self._relations.items()}
+        return f"Graph(num_nodes={nodes}, num_edges={edges})"
+
+
+G = TypeVar("G", bound=Structure)
+
+
+class LocalScope:
+    """Fields of frames, put back at the end of a `with` block."""
+
+    def __init__(self, frames: list[Frame]) -> None:
+        self._frames = frames
+        self._saved: list[dict[str, Tensor]] = []
+
+    def __enter__(self) -> None:
+        self._saved = [frame._fields for frame in self._frames]
+        for frame in self._frames:
+            frame._fields = dict(frame._fields)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for frame, saved in zip(self._frames, self._saved, strict=True):
+            frame._fields = saved
+
+
+def _degrees(index: Tensor, num_rows: int, rows: Any) -> Any:
+    if rows is None:
+        return query.degrees(index, num_rows)
+    ids, single = query.as_ids(rows, num_rows, index, "node")
+    found = query.degrees(index, num_rows)[ids]
+    return int(found) if single else found
+
+
+def _formed(relation: Relation, eids: Tensor, form: str) -> Any:
+    if form == "eid":
+        return eids
+    if form not in ("uv", "all"):
+        _no_form(form)
+    ends = relation.src[eids], relation.dst[eids]
+    return ends if form == "uv" else (*ends, eids)
+
+
+def _no_form(form: str) -> Any:
+    raise DataError(f"expected form 'uv', 'eid' or 'all' (got {form!r}). Pass one of these.")

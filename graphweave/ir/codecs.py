@@ -1,0 +1,63 @@
+"""Values that are written alike in every IR."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any
+
+from graphweave.core.types import DType, Fold, Op
+from graphweave.ir.reader import Reader
+from graphweave.ir.syntax import Codec, word
+
+NAME = r"[A-Za-z_]\w*"
+STRING = r'"(?:[^"\\]|\\.)*"'
+_CONSTANTS: dict[str, float] = {
+    "true": True, "false": False, "inf": math.inf, "-inf": -math.inf, "nan": math.nan,
+}  # fmt: skip
+_END = r"(?![\w.])"
+
+
+def member(kind: type[Enum]) -> Codec:
+    """Members of `kind`, each written as its value."""
+    return word(NAME, f"one of {', '.join(str(k.value) for k in kind)}", kind, lambda value: str(value.value))
+
+
+def _number(text: str) -> float | int | bool:
+    if text in _CONSTANTS:
+        return _CONSTANTS[text]
+    return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+
+
+def _show_number(value: float | int | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
+def read_string(reader: Reader, around: Mapping[str, Any]) -> str:
+    """A JSON string. The position stays in front of one that is none."""
+    start = reader.skip()
+    quoted = reader.take(_STRING, "a quoted string")
+    try:
+        return str(json.loads(quoted))
+    except json.JSONDecodeError:
+        reader.at = start
+        reader.miss("a string with JSON's escapes")
+
+
+_STRING = re.compile(STRING)
+
+INTEGER = word(rf"-?\d+{_END}", "an integer", int)
+NUMBER = word(
+    rf"(?:(?:true|false|nan|-?inf)|-?\d+(?:\.\d*)?(?:e[+-]?\d+)?){_END}",
+    "a number, true or false", _number, _show_number,
+)  # fmt: skip
+QUOTED = Codec(lambda text, around: json.dumps(text), read_string, STRING)
+
+COMMON = {
+    "int": INTEGER, "bool": NUMBER, "float | int | bool": NUMBER, "float": NUMBER,
+    "DType": member(DType), "Fold": member(Fold), "Op": member(Op),
+}  # fmt: skip
+"""By annotation. A `bool` here is an item of a tuple; a field of its own is a flag."""

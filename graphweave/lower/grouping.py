@@ -1,0 +1,433 @@
+"""Greedy grouping of nodes into kernels, in program order.
+
+A node joins a group whenever no value would have to travel between the rows of that group while it runs, and of all
+such groups the one with which it shares most bytes. Row-wise nodes that read only finished values wait (*float*) until
+something needs them, so that they end up beside their use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from graphweave.analysis.cones import Needs, map_type, space_of, type_of
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.flow import is_structure
+from graphweave.analysis.typed import call_operands, matrices
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, MatMul, Push, Ref, Reshape, Type
+from graphweave.lower.kernel_products import apart
+from graphweave.lower.options import Options
+
+_GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
+_WIDE_BYTES = 64  # a row's, from which it deserves a kernel of its own
+
+
+@dataclass(slots=True)
+class Group:
+    """One kernel in the making: `rows` is None for a single node that PyTorch runs."""
+
+    rows: Space | None
+    map: Ref | None
+    members: list[Ref] = field(default_factory=list)
+    before: set[int] = field(default_factory=set)
+    """Groups that must be complete before this one starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Groups in an order that respects dependencies; `crossing` are the members that another group reads."""
+
+    order: tuple[Group, ...]
+    crossing: frozenset[Ref]
+    needs: dict[Ref, Needs]
+
+
+def group(
+    facts: Facts, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref] = frozenset(),
+    options: Options | None = None,
+) -> Groups:  # fmt: skip
+    """Groups of the `demanded` nodes; `given` values exist already, `products` are those that kernels compute."""
+    grouping = _Grouping(facts, demanded, given, products, options or Options())
+    last = _after_edges(facts, demanded, products)
+    for ref in (*sorted(demanded - last), *sorted(last)):
+        grouping.visit(ref)
+    for ref in sorted(grouping.floating):
+        grouping.settle_if_floating(ref)
+    grouping.move_to_readers()
+    return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
+
+
+def _after_edges(facts: Facts, demanded: frozenset[Ref], products: frozenset[Ref]) -> frozenset[Ref]:
+    """Totals over edges, grams of rows, and shared values that only they lead to: placed last, beside whatever walks
+    their edges or holds their rows then.
+
+    In program order a total often comes before the pushes whose gathers it could share.
+    """
+    program, edges = facts.program, facts.flow.edge_spaces
+    late: set[Ref] = set()
+    needed: set[Ref] = set()
+    for ref, node in enumerate(program.nodes):
+        shared = space_of(program, ref) == UNIT
+        total = shared and facts.cones.is_push(ref) and space_of(program, operands(node)[0]) in edges
+        total |= ref in products and isinstance(node, Gram)
+        if total or (shared and not late.isdisjoint(operands(node))):
+            late.add(ref)
+        else:
+            needed.update(operands(node))
+    for ref in sorted(late, reverse=True):
+        if ref in needed:
+            late.discard(ref)
+            needed.update(operands(program.nodes[ref]))
+    return demanded & late
+
+
+class _Grouping:
+    def __init__(
+        self, facts: Facts, demanded: frozenset[Ref], given: frozenset[Ref], products: frozenset[Ref],
+        options: Options,
+    ) -> None:  # fmt: skip
+        self.program, self.cones, self.products = facts.program, facts.cones, products
+        self.reads_matrices, self.apart = options.typed_operand is not None, apart(self.program, options)
+        self.stored = demanded | given
+        self.groups: list[Group] = []
+        self.group_of: dict[Ref, int] = {}
+        self.needs: dict[Ref, Needs] = {}
+        self.floating: set[Ref] = set()
+        self.impure: int | None = None  # the last call that draws or writes: those keep their order
+        self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map under whose rows they are computed
+        self.multiplied: set[Ref] = set()  # products of rows, and what needs one at its own row before it is complete
+
+    # -------------------------------------------------------- placing nodes
+
+    def visit(self, ref: Ref) -> None:
+        """Take the next node of the program: place it, or let it float."""
+        cones, node = self.cones, self.program.nodes[ref]
+        unit_value = space_of(self.program, ref) == UNIT and not cones.is_push(ref)
+        if ref not in self.products and (not cones.is_light(ref) or isinstance(node, Reshape) or unit_value):
+            self._call(ref)
+            return
+        self.along[ref] = cones.walks_along(ref)
+        cone = cones.is_push(ref) or self.along[ref] is not None
+        self.needs[ref] = cones.needs(ref, self.stored, through=cone)
+        if not cone and (ref in self.products or self.multiplied & self.floating & set(self.needs[ref].same)):
+            self.multiplied.add(ref)
+        if not cone and not self._is_total(ref) and all(self._exists(r) for r in self.needs[ref].same):
+            self.floating.add(ref)
+            return
+        self.settle(ref)
+
+    def _exists(self, ref: Ref) -> bool:
+        """Whether `ref` is no member of a kernel: an input, a call's result, or floating itself."""
+        return ref in self.floating or ref not in self.group_of or self.groups[self.group_of[ref]].rows is None
+
+    def _call(self, ref: Ref) -> None:
+        for r in self._through_structure(call_operands(self.program, ref)):
+            self.settle_if_floating(r)
+        self.groups.append(Group(None, None, [ref]))
+        self.group_of[ref] = len(self.groups) - 1
+        self.groups[-1].before |= self._producers(call_operands(self.program, ref))
+        node = self.program.nodes[ref]
+        if isinstance(node, Aten) and node.serial:
+            self.groups[-1].before |= {self.impure} if self.impure is not None else set()
+            self.impure = len(self.groups) - 1
+
+    def settle_if_floating(self, ref: Ref, reader: Ref | None = None) -> None:
+        if ref in self.floating:
+            self.settle(ref, reader=reader)
+
+    def settle(self, ref: Ref, beside: int | None = None, reader: Ref | None = None) -> None:
+        """Put `ref` into the best group; `beside` is the group that is about to read it.
+
+        `reader` needs it complete, and so could not join its group any more.
+        """
+        self.floating.discard(ref)
+        for r in self._complete_before(ref):
+            self.settle_if_floating(r, ref)
+        best = self._best(ref, beside, reader)
+        floating = [r for r in self._deps(ref, best)[0] if r in self.floating]
+        for r in floating:
+            if r in self.floating:
+                self.settle(r, best)
+        if floating and not self._legal(ref, best):  # what was to float beside it had to go elsewhere
+            best = self._best(ref, beside)
+        self._join(ref, best)
+
+    def _best(self, ref: Ref, beside: int | None, reader: Ref | None = None) -> int:
+        """The legal group that saves most, a new one where there is none; not one in which `reader` saves more."""
+        candidates = [g for g in self._candidates(ref) if self._legal(ref, g)]
+        if reader is not None:
+            lost = {g for g in self._candidates(reader) if self._legal(reader, g)}
+            candidates = [g for g in candidates if g not in lost or not self._saves_more(reader, ref, g)]
+        if not candidates or not self._belongs(ref, candidates, beside):
+            self.groups.append(Group(*self._home(ref)))
+            candidates = [len(self.groups) - 1]
+        return max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
+
+    def _belongs(self, ref: Ref, candidates: Iterable[int], beside: int | None) -> bool:
+        """False for wide rows that share nothing with any group: a kernel of their own makes them when needed.
+
+        Beside what happens to run earlier they would only lie in memory for longer.
+        """
+        if self.cones.is_push(ref) or self.along.get(ref) is not None or self._bytes(ref) < _WIDE_BYTES:
+            return True
+        return any(self._shared_bytes(ref, g, beside) for g in candidates)
+
+    def _saves_more(self, reader: Ref, ref: Ref, g: int) -> bool:
+        """Whether `reader` shares more with `g` than `ref` does, what both compute for every edge included."""
+        theirs = {r for m in self.groups[g].members if m in self.needs for r in self.needs[m].inner}
+        shared = sum(self._bytes(r) for r in self.needs[reader].inner if r in theirs)
+        return self._shared_bytes(reader, g, None) + _GATHER * shared > self._shared_bytes(ref, g, None)
+
+    def _complete_before(self, ref: Ref) -> list[Ref]:
+        """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads).
+
+        And products of its own row, if it walks edges: a kernel multiplies when it is done with them.
+        """
+        n = self.needs[ref]
+        _, along = self._home(ref)
+        if self._is_total(ref):
+            return [*(y for y, _ in n.pulls), *n.same, *n.shared]
+        if along is not None:
+            inside = self.multiplied | self._matrix(ref)
+            return [*(y for y, m in n.pulls if m != along or y in inside), *n.same, *n.shared]
+        return [*(y for y, _ in n.pulls), *n.shared]
+
+    def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
+        """Rows and map of a group opened for `ref`."""
+        node, along = self.program.nodes[ref], self.along.get(ref)
+        if ref in self.products and isinstance(node, Gram):
+            return type_of(self.program, node.x).space, None
+        if self._is_total(ref):
+            if self.cones.in_tiles(ref):
+                along = self.cones.tile_map(ref)
+            elif isinstance(node, Push):
+                return map_type(self.program, node.map).dom, None
+        elif self.cones.is_push(ref):
+            along = self.cones.pushed_along(ref)
+        if along is not None:
+            return map_type(self.program, along).cod, along
+        space = space_of(self.program, ref)
+        assert space is not None
+        return space, None
+
+    def _is_total(self, ref: Ref) -> bool:
+        pushed = self.cones.is_push(ref) or ref in self.products
+        return pushed and space_of(self.program, ref) == UNIT
+
+    def _candidates(self, ref: Ref) -> list[int]:
+        """Groups of the rows and map at which `ref` is at home; for totals over edges any that walks these edges."""
+        rows, along = self._home(ref)
+        found = []
+        for i, g in enumerate(self.groups):
+            if self._is_total(ref):
+                node = self.program.nodes[ref]
+                assert isinstance(node, Push | Gram)
+                walks = g.map is not None and map_type(self.program, g.map).dom == space_of(self.program, node.x)
+                fits = (walks and ref not in self.products) or (along is None and g.rows == rows)
+            else:
+                fits = g.rows == rows and (along is None or g.map in (None, along))
+            if fits:
+                found.append(i)
+        return found
+
+    def _legal(self, ref: Ref, g: int) -> bool:
+        """No value of another row of `g` is needed, nothing needed waits for `g` to finish, no edge for a product."""
+        local, remote = self._deps(ref, g)
+        members = self.groups[g].members
+        if any(self.group_of.get(r) == g for r in remote) or (ref in self.apart and members):
+            return False
+        if not self.apart.isdisjoint(members):
+            return False
+        if self._walks(ref, g) and any(self.group_of.get(r) == g and r in self.multiplied for r in local):
+            return False
+        outside = self._producers([*local, *remote]) - {g}
+        return not any(self._waits_for(p, g) for p in outside)
+
+    def _walks(self, ref: Ref, g: int) -> bool:
+        """Whether `ref`, as a member of `g`, is computed on the edges of its rows."""
+        node = self.program.nodes[ref]
+        if isinstance(node, Push):
+            return map_type(self.program, node.map).dom != self.groups[g].rows
+        return self.along[ref] is not None or self.cones.is_push(ref)
+
+    def _join(self, ref: Ref, g: int) -> None:
+        local, remote = self._deps(ref, g)
+        group = self.groups[g]
+        _, along = self._home(ref)
+        if along is not None and group.map is None:
+            group.map = along
+        group.members.append(ref)
+        group.before |= self._producers([*local, *remote]) - {g}
+        self.group_of[ref] = g
+        behind = any(self.group_of.get(r) == g and r in self.multiplied for r in local)
+        if ref not in self.products and not behind:
+            self.multiplied.discard(ref)
+        elif not self._walks(ref, g):
+            self.multiplied.add(ref)
+
+    # -------------------------------------------------------- what a node reads, and what that costs
+
+    def _deps(self, ref: Ref, g: int) -> tuple[list[Ref], list[Ref]]:
+        """Values `ref` needs at the same row of group `g`, and values it needs complete."""
+        group, n, node = self.groups[g], self.needs[ref], self.program.nodes[ref]
+        along = self.cones.pushed_along(ref) if self.cones.is_push(ref) else self.along[ref]
+        row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
+        edge_level = along is not None or (self.cones.is_push(ref) and not row_total)
+        walked = along if along is not None else (group.map if edge_level else None)
+        own = [y for y, m in n.pulls if m == walked and y not in self._matrix(ref)]
+        local = own if edge_level else list(n.same)
+        remote = [y for y, m in n.pulls if not edge_level or m != walked or y not in own]
+        remote += [*n.shared, *(n.same if edge_level else ())]
+        maps = {m for _, m in n.pulls} | ({along} if along is not None else set())
+        remote += [i.index for m in sorted(maps) if isinstance(i := self.program.nodes[m], MapOf)]
+        return local, remote
+
+    def _shared_bytes(self, ref: Ref, g: int, beside: int | None) -> int:
+        """Bytes a row that need not be moved if `ref` joins `g`: results kept local, reads done once."""
+        group = self.groups[g]
+        local, remote = self._deps(ref, g)
+        local = self._with_floating(local)
+        members = set(group.members)
+        gain = sum(self._bytes(r) for r in local if r in members)
+        if beside == g:
+            gain += 2 * self._bytes(ref)
+        read_locally: set[Ref] = set()
+        gathered: set[Ref] = set()
+        for m in group.members:
+            theirs, far = self._deps(m, g)
+            read_locally.update(theirs)
+            gathered.update(far)
+        gain += sum(self._bytes(r) for r in local if r in read_locally and r not in members)
+        return gain + _GATHER * sum(self._bytes(r) for r in remote if r in gathered)
+
+    def _matrix(self, ref: Ref) -> frozenset[Ref]:
+        """The matrices by which `ref` multiplies, where kernels read these from memory alone."""
+        node = self.program.nodes[ref]
+        if not self.reads_matrices or not isinstance(node, MatMul) or node.map is None:
+            return frozenset()
+        return frozenset([matrices(self.program, node.w).w])
+
+    def _with_floating(self, refs: Iterable[Ref]) -> list[Ref]:
+        """`refs`, and what those of them that float behind a product of rows, which they belong to, bring along."""
+        found: dict[Ref, None] = {}
+        todo = list(refs)
+        while todo:
+            r = todo.pop()
+            if r not in found:
+                found[r] = None
+                todo.extend(self.needs[r].same if r in self.floating & self.multiplied else ())
+        return list(found)
+
+    def _bytes(self, ref: Ref) -> int:
+        t = self.program.types[ref]
+        return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) and t.space != UNIT else 0
+
+    # -------------------------------------------------------- second thoughts
+
+    def move_to_readers(self) -> None:
+        """Computes row-wise values where they are read, if that is one kernel and what they are made of is stored.
+
+        They were placed beside what they are made of, since nobody had asked for them yet.
+        """
+        outputs, read_by = set(self.program.outputs), self._read_by()
+        for ref in sorted(self.along, reverse=True):
+            g, readers = self.group_of[ref], read_by.get(ref, {})
+            groups = {self.group_of[m] for m in readers}
+            here = self.groups[g]
+            moves = ref not in outputs and ref not in self.products and self._is_row_wise(ref) and here.rows is not None
+            if not moves or g in groups or len(groups) != 1 or not all(readers.values()):
+                continue
+            (h,) = groups
+            own = self.needs[ref].same
+            stored = (r for r in own if self.group_of.get(r) == g and r not in outputs)
+            if self.groups[h].rows != here.rows or any(
+                all(self.group_of[m] == g for m in read_by[r] if m != ref) for r in stored
+            ):
+                continue
+            there = {r for m in self.groups[h].members for r in self._deps(m, h)[0]}
+            if sum(self._bytes(r) for r in own if r not in there) <= 2 * self._bytes(ref):
+                here.members.remove(ref)
+                self._join(ref, h)
+
+    def _is_row_wise(self, ref: Ref) -> bool:
+        return self.along[ref] is None and not self.cones.is_push(ref)
+
+    def _read_by(self) -> dict[Ref, dict[Ref, bool]]:
+        """The members and calls that read each value, and whether each does so at its own row alone."""
+        found: dict[Ref, dict[Ref, bool]] = {}
+        for g, group in enumerate(self.groups):
+            for m in group.members:
+                local, remote = self._deps(m, g) if group.rows is not None else ([], list(self._called(m)))
+                for r in local:
+                    found.setdefault(r, {})[m] = True
+                for r in remote:
+                    found.setdefault(r, {})[m] = False
+        return found
+
+    def _called(self, ref: Ref) -> set[Ref]:
+        return self._through_structure(call_operands(self.program, ref))
+
+    # -------------------------------------------------------- order between groups
+
+    def _producers(self, refs: Iterable[Ref]) -> set[int]:
+        """Groups whose completion the values `refs` need; structure and what is inlined or floats is looked through."""
+        out: set[int] = set()
+        todo = list(refs)
+        while todo:
+            r = todo.pop()
+            if r in self.group_of:
+                out.add(self.group_of[r])
+            elif r in self.floating or (r not in self.stored and not isinstance(self.program.nodes[r], Input)):
+                todo.extend(operands(self.program.nodes[r]))
+        return out
+
+    def _waits_for(self, start: int, target: int) -> bool:
+        seen: set[int] = set()
+        todo = [start]
+        while todo:
+            g = todo.pop()
+            if g == target:
+                return True
+            if g not in seen:
+                seen.add(g)
+                todo.extend(self.groups[g].before)
+        return False
+
+    def ordered(self) -> tuple[Group, ...]:
+        """Groups in dependency order, earliest first member first."""
+        order: list[Group] = []
+        done: set[int] = set()
+
+        def take(g: int) -> None:
+            if g in done:
+                return
+            done.add(g)
+            for p in sorted(self.groups[g].before):
+                take(p)
+            order.append(self.groups[g])
+
+        joined = [g for g, group in enumerate(self.groups) if group.members]
+        for g in sorted(joined, key=lambda g: min(self.groups[g].members)):
+            take(g)
+        return tuple(order)
+
+    def crossing(self) -> set[Ref]:
+        out: set[Ref] = set()
+        for g, group in enumerate(self.groups):
+            for ref in group.members:
+                if group.rows is None:
+                    out |= self._called(ref)
+                    continue
+                local, remote = self._deps(ref, g)
+                out.update(r for r in (*local, *remote) if self.group_of.get(r) != g)
+        return out
+
+    def _through_structure(self, refs: Iterable[Ref]) -> set[Ref]:
+        out: set[Ref] = set()
+        for r in refs:
+            node = self.program.nodes[r]
+            out.update(operands(node) if is_structure(node) else (r,))
+        return out

@@ -1,0 +1,167 @@
+"""Which nodes run in which kernel.
+
+A region is one kernel: rows of one space, plus any number of edge phases along at most one map, plus products of its
+rows with matrices that all rows share. Nodes join the region of what they depend on whenever no value would have to
+travel between rows inside it; the rest stays with PyTorch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from graphweave.analysis.cones import Needs, map_type, space_of
+from graphweave.analysis.facts import Facts
+from graphweave.analysis.statistics import Statistics
+from graphweave.analysis.typed import call_operands, pushed_product
+from graphweave.core.types import UNIT, Space
+from graphweave.ir.message.builder import operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import (
+    Const,
+    Gram,
+    Input,
+    MapOf,
+    Program,
+    Pull,
+    Push,
+    Random,
+    Ref,
+    Reshape,
+    ToUnit,
+    Type,
+)
+from graphweave.lower.grouping import Group, group
+from graphweave.lower.kernel_products import stored_operands
+from graphweave.lower.options import Options
+
+TALL = 16_384
+"""Rows from which a product on its own is worth a kernel."""
+
+_WIDE = 16  # elements of a row
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows.
+    Products of matrices over edges belong to the cones of members, or are members themselves. `products` are the
+    members that multiply rows (`analysis/row_products.py`).
+
+    A member that lies on the edges of `map` (an SDDMM) is computed under the row that `map` gives each of them.
+    `outputs` are the members that somebody outside needs.
+    """
+
+    rows: Space
+    map: Ref | None
+    members: tuple[Ref, ...]
+    outputs: tuple[Ref, ...]
+    products: frozenset[Ref] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One node run by PyTorch."""
+
+    ref: Ref
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors."""
+
+    steps: tuple[Region | Call, ...]
+    stored: frozenset[Ref]
+
+
+def schedule(
+    facts: Facts, given: Iterable[Ref] = (), options: Options | None = None, statistics: Statistics | None = None
+) -> Schedule:
+    """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
+
+    By `statistics`, the row counts at hand, a product that meets nothing else is a kernel or a call; without them a
+    kernel.
+    """
+    program, given, options = facts.program, frozenset(given), options or Options()
+    products = facts.row_products if options.row_products else frozenset()
+    demanded = demand(facts, given, products, options)
+    groups = group(facts, demanded, given, products, options)
+    wanted = {r for r in program.outputs if r is not None} | groups.crossing
+    steps: list[Region | Call] = []
+    for g in groups.order:
+        fused = _fused_push(program, g.members[0]) if g.rows is None else None
+        if fused is not None:
+            steps.append(fused)
+        elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
+            steps.extend(Call(r) for r in sorted(g.members))
+        else:
+            members = tuple(sorted(g.members))
+            outputs = tuple(r for r in members if r in wanted)
+            steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
+    return Schedule(tuple(steps), demanded | given)
+
+
+def _fused_push(program: Program, ref: Ref) -> Region | None:
+    """The kernel of a push that multiplies what it folds: a region of its own."""
+    node, pushed = program.nodes[ref], pushed_product(program, ref)
+    if pushed is None or not isinstance(node, Push):
+        return None
+    return Region(map_type(program, node.map).cod, node.map, (pushed.ref, ref), (ref,))
+
+
+def demand(
+    facts: Facts, given: frozenset[Ref], products: frozenset[Ref] = frozenset(), options: Options | None = None
+) -> frozenset[Ref]:
+    """The nodes that must be evaluated at their own row (all others are recomputed inside what uses them).
+
+    `products` are those that regions compute.
+    """
+    program, cones, options = facts.program, facts.cones, options or Options()
+    found: set[Ref] = set()
+    todo = [r for r in program.outputs if r is not None]
+    while todo:
+        ref = todo.pop()
+        node = program.nodes[ref]
+        if ref in found or ref in given or isinstance(node, Input | Const | MapOf | ToUnit):
+            if isinstance(node, MapOf):
+                todo.append(node.index)
+            continue
+        found.add(ref)
+        if ref not in products and not cones.is_light(ref):
+            todo.extend(call_operands(program, ref))
+            continue
+        shared = space_of(program, ref) == UNIT and not cones.is_push(ref)
+        if isinstance(node, Reshape) or (shared and ref not in products):
+            todo.extend(operands(node))
+            continue
+        n = cones.needs(ref, given, through=cones.on_edges(ref))
+        todo.extend(r for r, _ in n.pulls)
+        todo.extend(m for _, m in n.pulls)
+        todo.extend((*n.same, *n.shared, *stored_operands(program, ref, options)))
+        if isinstance(node, Push | Gram) and node.map is not None:
+            todo.append(node.map)
+    return frozenset(found)
+
+
+def _not_worth_a_kernel(
+    program: Program,
+    group: Group,
+    leaves: Mapping[Ref, Needs],
+    products: frozenset[Ref],
+    statistics: Statistics | None,
+) -> bool:
+    """A single row-wise node gains nothing from a kernel of its own over PyTorch's, but where it writes wide rows.
+
+    Those belong into memory of the arena: to the fresh pages that PyTorch takes, the work itself is little. Products of
+    fewer rows than `TALL` are the vendor's library's, if nothing else is done with their rows.
+    """
+    recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], Reshape)}
+    if products.issuperset(group.members):
+        assert group.rows is not None
+        return not recomputed and statistics is not None and statistics.rows(group.rows) < TALL
+    if group.map is not None or len(group.members) > 1:
+        return False
+    ref = group.members[0]
+    t = program.types[ref]
+    if isinstance(program.nodes[ref], Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE):
+        return False
+    return not recomputed and (isinstance(program.nodes[ref], Pull) or not leaves[ref].pulls)

@@ -1,1 +1,0 @@
-"""Which nodes run in which kernel, as data."""
