@@ -15,7 +15,9 @@ import graphweave as gw
 from graphweave.codegen import triton
 from graphweave.compiler.plan import Plan, make_plan
 from graphweave.execute import build
+from graphweave.execute.dump import dump_plan
 from graphweave.frontends.dynamo import backend
+from graphweave.frontends.dynamo.importer import import_graph
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.show import show as show_program
 from graphweave.lower.options import options_for
@@ -52,15 +54,14 @@ def texts() -> dict[str, str]:
     src, dst = torch.zeros(edges, dtype=torch.int64), torch.arange(edges) % nodes
     captured: list[str] = []
     plans: list[Plan] = []
-    imports, dumps = backend.import_graph, build.dump_plan
 
     def importing(module: fx.GraphModule, *args: object) -> object:
         captured.append(module.code)
-        return imports(module, *args)  # type: ignore[arg-type]
+        return import_graph(module, *args)  # type: ignore[arg-type]
 
     def dumping(plan: Plan, wrapper: str = "") -> None:
         plans.append(plan)
-        dumps(plan, wrapper)
+        dump_plan(plan, wrapper)
 
     with mock.patch.object(backend, "import_graph", importing), mock.patch.object(build, "dump_plan", dumping):
         told = gw.explain(gat, x, src, dst, weight.requires_grad_(), attention.requires_grad_())
