@@ -7,17 +7,17 @@ from torch import Tensor
 
 import graphweave
 from graphweave.graph.graph import Graph
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 
 ZOO = zoo()
 SQUARE = [edges for edges in ZOO if edges.square]
 
 
 def name_of(value: object) -> str | None:
-    return value.name if isinstance(value, Edges) else None
+    return value.name if isinstance(value, EdgeList) else None
 
 
-def homogeneous(edges: Edges, dtype: torch.dtype = torch.int64) -> Graph:
+def homogeneous(edges: EdgeList, dtype: torch.dtype = torch.int64) -> Graph:
     """With fields of every row: `x` float32 [N, 3], `mark` int64 [N], and on edges `w` float32 [E]."""
     g = graphweave.graph((edges.src.to(dtype), edges.dst.to(dtype)), num_nodes=edges.num_src)
     g.ndata["x"], g.ndata["mark"] = signed(edges.num_src, 3), torch.arange(edges.num_src)
@@ -25,7 +25,7 @@ def homogeneous(edges: Edges, dtype: torch.dtype = torch.int64) -> Graph:
     return g
 
 
-def bipartite(edges: Edges, dtype: torch.dtype = torch.int64) -> Graph:
+def bipartite(edges: EdgeList, dtype: torch.dtype = torch.int64) -> Graph:
     """user -buys-> item, with the fields of `homogeneous`."""
     relation = {("user", "buys", "item"): (edges.src.to(dtype), edges.dst.to(dtype))}
     g = graphweave.heterograph(relation, {"user": edges.num_src, "item": edges.num_dst})

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from graphweave import nn as gnn
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 
 W, OUT, HEADS = 5, 4, 2
 
@@ -38,14 +38,14 @@ class Case:
     positive: bool = False
 
 
-def symmetric(edges: Edges) -> Edges:
+def symmetric(edges: EdgeList) -> EdgeList:
     """Both directions of each edge, no self-loops: where PyG's Laplacian and norms mean what ours do."""
     kept = edges.src != edges.dst
     src, dst = edges.src[kept], edges.dst[kept]
-    return Edges(edges.name, torch.cat([src, dst]), torch.cat([dst, src]), edges.num_src, edges.num_dst)
+    return EdgeList(edges.name, torch.cat([src, dst]), torch.cat([dst, src]), edges.num_src, edges.num_dst)
 
 
-def graphs_of(case: Case) -> list[Edges]:
+def graphs_of(case: Case) -> list[EdgeList]:
     match case.graphs:
         case "all":
             return zoo()
@@ -58,7 +58,7 @@ def call(module: nn.Module, parameters: dict[str, Any], *args: Any, **kwargs: An
     return functional_call(module.double(), parameters, args, kwargs)
 
 
-def index(edges: Edges) -> Tensor:
+def index(edges: EdgeList) -> Tensor:
     return torch.stack([edges.src, edges.dst])
 
 
@@ -66,7 +66,7 @@ def inverse_power(at: Tensor, count: int, power: float) -> Tensor:
     return torch.bincount(at, minlength=count).clamp(min=1).double() ** -power
 
 
-def symmetric_weights(edges: Edges, of_sources: str = "in") -> Tensor:
+def symmetric_weights(edges: EdgeList, of_sources: str = "in") -> Tensor:
     """1 / sqrt(degree(src) in_degree(dst)) of every edge, [E]; `of_sources`: which degree of sources."""
     counted = edges.dst if of_sources == "in" else edges.src
     at_src, at_dst = inverse_power(counted, edges.num_src, 0.5), inverse_power(edges.dst, edges.num_dst, 0.5)
@@ -76,7 +76,7 @@ def symmetric_weights(edges: Edges, of_sources: str = "in") -> Tensor:
 # ---------------------------------------------------------------- references
 
 
-def gcn(layer: Any, feat: Any, edges: Edges, edge_weight: Tensor | None = None) -> Tensor:
+def gcn(layer: Any, feat: Any, edges: EdgeList, edge_weight: Tensor | None = None) -> Tensor:
     match layer.norm:
         case "both":
             weight = symmetric_weights(edges, "out")
@@ -91,12 +91,12 @@ def gcn(layer: Any, feat: Any, edges: Edges, edge_weight: Tensor | None = None) 
     return call(theirs, {"lin.weight": layer.weight.t(), "bias": layer.bias}, feat, index(edges), weight)
 
 
-def gcn_normalized(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def gcn_normalized(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     theirs = pyg.GCNConv(layer.in_feats, layer.out_feats, add_self_loops=False)
     return call(theirs, {"lin.weight": layer.weight.t(), "bias": layer.bias}, feat, index(edges))
 
 
-def sage(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def sage(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     widths = (layer.in_src, layer.in_dst)
     theirs = pyg.SAGEConv(
         widths if isinstance(feat, tuple) else W, OUT, aggr="mean" if layer.aggregator_type == "mean" else "max",
@@ -109,13 +109,13 @@ def sage(layer: Any, feat: Any, edges: Edges) -> Tensor:
     return call(theirs, parameters, feat, index(edges), size=(edges.num_src, edges.num_dst))
 
 
-def sage_gcn(layer: Any, feat: Tensor, edges: Edges, edge_weight: Tensor) -> Tensor:
+def sage_gcn(layer: Any, feat: Tensor, edges: EdgeList, edge_weight: Tensor) -> Tensor:
     sums = feat.index_add(0, edges.dst, feat[edges.src] * edge_weight[:, None])
     degrees = torch.bincount(edges.dst, minlength=edges.num_dst) + 1
     return (sums / degrees[:, None]) @ layer.fc_neigh.weight.t() + layer.bias
 
 
-def sage_lstm(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def sage_lstm(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     """Node by node: the last state of the LSTM over what it received, in the order of edges."""
     src, dst = feat if isinstance(feat, tuple) else (feat, feat)
     rows = []
@@ -126,7 +126,7 @@ def sage_lstm(layer: Any, feat: Any, edges: Edges) -> Tensor:
     return layer.fc_neigh(states) + layer.fc_self(dst)
 
 
-def gat(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def gat(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     widths = (layer.in_src, layer.in_dst) if isinstance(feat, tuple) else layer.in_src
     theirs = pyg.GATConv(widths, OUT, heads=HEADS, add_self_loops=False)
     parameters = {"att_src": layer.attn_l, "att_dst": layer.attn_r, "bias": layer.bias}
@@ -138,7 +138,7 @@ def gat(layer: Any, feat: Any, edges: Edges) -> Tensor:
     return out.view(-1, HEADS, OUT)
 
 
-def gat_parts(layer: Any, feat: Tensor, edges: Edges, edge_weight: Tensor) -> tuple[Tensor, Tensor]:
+def gat_parts(layer: Any, feat: Tensor, edges: EdgeList, edge_weight: Tensor) -> tuple[Tensor, Tensor]:
     """Residual, edge weights and attention, which PyG's layer has not (or not so): PyTorch by hand."""
     z = layer.fc(feat).view(-1, HEADS, OUT)
     left, right = (z * layer.attn_l).sum(-1), (z * layer.attn_r).sum(-1)
@@ -149,7 +149,7 @@ def gat_parts(layer: Any, feat: Tensor, edges: Edges, edge_weight: Tensor) -> tu
     return out + layer.res_fc(feat).view(-1, HEADS, OUT), a.unsqueeze(-1)
 
 
-def gatv2(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def gatv2(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     widths = (layer.in_src, layer.in_dst) if isinstance(feat, tuple) else layer.in_src
     share = layer.fc_src is layer.fc_dst
     theirs = pyg.GATv2Conv(widths, OUT, heads=HEADS, add_self_loops=False, share_weights=share)
@@ -160,17 +160,17 @@ def gatv2(layer: Any, feat: Any, edges: Edges) -> Tensor:
     return call(theirs, parameters, feat, index(edges)).view(-1, HEADS, OUT)
 
 
-def gin(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def gin(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     theirs = pyg.GINConv(layer.apply_func, train_eps=True, aggr=layer.aggregator_type)
     return call(theirs, {"eps": layer.eps}, feat, index(edges), size=(edges.num_src, edges.num_dst))
 
 
-def sg(layer: Any, feat: Tensor, edges: Edges) -> Tensor:
+def sg(layer: Any, feat: Tensor, edges: EdgeList) -> Tensor:
     theirs = pyg.SGConv(W, OUT, K=layer.k, add_self_loops=False)
     return call(theirs, {"lin.weight": layer.fc.weight, "lin.bias": layer.fc.bias}, feat, index(edges))
 
 
-def edge_linear(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def edge_linear(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     """theta (x_j - x_i) + phi x_i is one linear map of [x_i, x_j - x_i]."""
     parameters = {
         "nn.weight": torch.cat([layer.phi.weight, layer.theta.weight], 1), "nn.bias": layer.phi.bias + layer.theta.bias,
@@ -178,12 +178,12 @@ def edge_linear(layer: Any, feat: Any, edges: Edges) -> Tensor:
     return call(pyg.EdgeConv(nn.Linear(2 * W, OUT)), parameters, feat, index(edges))
 
 
-def edge_mlp(layer: Any, feat: Any, edges: Edges) -> Tensor:
+def edge_mlp(layer: Any, feat: Any, edges: EdgeList) -> Tensor:
     out: Tensor = pyg.EdgeConv(layer.mlp, aggr=layer.aggregator_type)(feat, index(edges))
     return out
 
 
-def gmm(layer: Any, feat: Tensor, edges: Edges, pseudo: Tensor) -> Tensor:
+def gmm(layer: Any, feat: Tensor, edges: EdgeList, pseudo: Tensor) -> Tensor:
     aggr = "add" if layer.aggregator_type == "sum" else "mean"
     theirs = pyg.GMMConv(W, OUT, dim=layer.dim, kernel_size=layer.n_kernels, aggr=aggr, root_weight=False)
     parameters = {
@@ -192,7 +192,7 @@ def gmm(layer: Any, feat: Tensor, edges: Edges, pseudo: Tensor) -> Tensor:
     return call(theirs, parameters, (feat, None), index(edges), pseudo, size=(edges.num_src, edges.num_dst))
 
 
-def gmm_max(layer: Any, feat: Any, edges: Edges, pseudo: Tensor) -> Tensor:
+def gmm_max(layer: Any, feat: Any, edges: EdgeList, pseudo: Tensor) -> Tensor:
     """The maximum over edges for each kernel, then the sum of kernels, and the residual."""
     src, dst = feat
     gap = (pseudo[:, None] - layer.mu) * layer.inv_sigma
@@ -202,14 +202,14 @@ def gmm_max(layer: Any, feat: Any, edges: Edges, pseudo: Tensor) -> Tensor:
     return top.sum(1) + layer.res_fc(dst) + layer.bias
 
 
-def tag(layer: Any, feat: Tensor, edges: Edges) -> Tensor:
+def tag(layer: Any, feat: Tensor, edges: EdgeList) -> Tensor:
     theirs = pyg.TAGConv(W, OUT, K=layer.k, normalize=False)
     parts = layer.lin.weight.chunk(layer.k + 1, 1)
     parameters = {f"lins.{i}.weight": part for i, part in enumerate(parts)} | {"bias": layer.lin.bias}
     return call(theirs, parameters, feat, index(edges), symmetric_weights(edges))
 
 
-def tag_weighted(layer: Any, feat: Tensor, edges: Edges, edge_weight: Tensor) -> Tensor:
+def tag_weighted(layer: Any, feat: Tensor, edges: EdgeList, edge_weight: Tensor) -> Tensor:
     def inverse_root(at: Tensor) -> Tensor:
         sums = edge_weight.new_zeros(edges.num_src).index_add(0, at, edge_weight)
         return torch.where(sums > 0, sums, 1.0).rsqrt()[at]
@@ -221,7 +221,7 @@ def tag_weighted(layer: Any, feat: Tensor, edges: Edges, edge_weight: Tensor) ->
     return call(theirs, parameters, feat, index(edges), weight)
 
 
-def cheb(layer: Any, feat: Tensor, edges: Edges, lambda_max: float = 2.0) -> Tensor:
+def cheb(layer: Any, feat: Tensor, edges: EdgeList, lambda_max: float = 2.0) -> Tensor:
     """(Told 2, since PyG takes a maximum over edges to find out about it, which no edges have.)"""
     theirs = pyg.ChebConv(W, OUT, K=layer.k)
     parts = layer.linear.weight.chunk(layer.k, 1)
@@ -230,11 +230,11 @@ def cheb(layer: Any, feat: Tensor, edges: Edges, lambda_max: float = 2.0) -> Ten
     return call(theirs, parameters, feat, index(edges), lambda_max=largest)
 
 
-def agnn(layer: Any, feat: Tensor, edges: Edges) -> Tensor:
+def agnn(layer: Any, feat: Tensor, edges: EdgeList) -> Tensor:
     return call(pyg.AGNNConv(add_self_loops=False), {"beta": layer.beta}, feat, index(edges))
 
 
-def appnp(layer: Any, feat: Tensor, edges: Edges) -> Tensor:
+def appnp(layer: Any, feat: Tensor, edges: EdgeList) -> Tensor:
     theirs = pyg.APPNP(layer.k, layer.alpha, normalize=False)
     return call(theirs, {}, feat, index(edges), symmetric_weights(edges, "out"))
 
@@ -317,6 +317,6 @@ def inner(layer: nn.Module) -> Any:
     return layer.layer if isinstance(layer, (Attending, Rescaled)) else layer
 
 
-def reference(case: Case, layer: nn.Module, feat: Any, edges: Edges, **kwargs: Any) -> Any:
+def reference(case: Case, layer: nn.Module, feat: Any, edges: EdgeList, **kwargs: Any) -> Any:
     more = {"lambda_max": 1.4} if isinstance(layer, Rescaled) else {}
     return case.reference(inner(layer), feat, edges, **kwargs, **more)

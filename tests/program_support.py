@@ -16,22 +16,22 @@ from graphweave.execute.executable import Executable
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Gram, Input, MatMul, Program
 from graphweave.lower.options import Options, Target, options_for
-from graphweave.lower.schedule import TALL, Call
+from graphweave.lower.schedule import TALL, TorchCall
 from tests.programs.compare import assert_all_close
-from tests.programs.graphs import MAX_ROWS, Edges, zoo
+from tests.programs.graphs import MAX_ROWS, EdgeList, zoo
 from tests.programs.random_programs import inputs
 
-InputsOf: TypeAlias = Callable[[Program, Edges, int], dict[str, Tensor]]
+InputsOf: TypeAlias = Callable[[Program, EdgeList, int], dict[str, Tensor]]
 
 ZOO = tuple(zoo(5))
 
 
-def large(num_nodes: int = 3000, num_edges: int = 9000) -> Edges:
+def large(num_nodes: int = 3000, num_edges: int = 9000) -> EdgeList:
     """Enough rows and edges for many chunks; a hub, whose edges are most of one, and nodes without edges."""
     generator = torch.Generator().manual_seed(11)
     src, dst = (torch.randint(num_nodes - 100, (num_edges,), generator=generator) for _ in range(2))
     dst[::7] = 17
-    return Edges("large", src, dst, num_nodes, num_nodes)
+    return EdgeList("large", src, dst, num_nodes, num_nodes)
 
 
 def compiled(program: Program, options: Options | None = None) -> Executable:
@@ -49,13 +49,13 @@ def in_order(program: Program, given: dict[str, Tensor]) -> list[Any]:
 
 
 def assert_computes(
-    made: Executable, program: Program, graphs: Iterable[Edges] = ZOO, inputs_of: InputsOf = inputs
+    made: Executable, program: Program, graphs: Iterable[EdgeList] = ZOO, inputs_of: InputsOf = inputs
 ) -> None:
     """On every graph `made` gives what the interpreter makes of `program`, the same bits on 1 and 2 threads.
 
     Matrix products on nodes are PyTorch's, which may sum in another order on another number of threads.
     """
-    called = [made.plan.program.nodes[s.ref] for s in made.plan.schedule.steps if isinstance(s, Call)]
+    called = [made.plan.program.nodes[s.ref] for s in made.plan.schedule.steps if isinstance(s, TorchCall)]
     ours = not any(isinstance(n, MatMul | Gram) for n in called)
     threads = torch.get_num_threads()
     try:

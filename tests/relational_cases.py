@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 import graphweave as gw
 from graphweave import nn as gnn
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 
 R, W, OUT = 4, 6, 4
 
@@ -22,7 +22,7 @@ R, W, OUT = 4, 6, 4
 class Typed(NamedTuple):
     """Edges of the awkward zoo with a relation each, one of R, and a type for each node, one of 3."""
 
-    edges: Edges
+    edges: EdgeList
     etypes: Tensor
     ntypes: Tensor
 

@@ -17,7 +17,7 @@ from graphweave.cli.memory import peak_extra_bytes
 from graphweave.cli.models import MODELS, build
 from graphweave.cli.runner import Runner
 from graphweave.cli.tasks import load
-from graphweave.cli.training import Job
+from graphweave.cli.training import TrainingJob
 from graphweave.data import karate
 
 
@@ -30,12 +30,12 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def job(**changes: object) -> Job:
+def job(**changes: object) -> TrainingJob:
     fields = {
         "model": "gcn", "hidden": 16, "heads": 2, "dropout": 0.0, "lr": 0.01, "weight_decay": 0.0, "epochs": 3,
         "seed": 0, "threads": 1,
     }  # fmt: skip
-    return Job(**(fields | changes))  # type: ignore[arg-type]
+    return TrainingJob(**(fields | changes))  # type: ignore[arg-type]
 
 
 def refused(capsys: pytest.CaptureFixture[str], *argv: str) -> str:

@@ -18,9 +18,9 @@ from graphweave.cli.entities import EntityRunner
 from graphweave.cli.links import LinkRunner
 from graphweave.cli.main import main
 from graphweave.cli.memory import peak_extra_bytes
-from graphweave.cli.relational_models import RELATIONAL_MODELS, Edges
+from graphweave.cli.relational_models import RELATIONAL_MODELS, RelationalEdges
 from graphweave.cli.tasks import load_relational
-from graphweave.cli.training import Job, Links
+from graphweave.cli.training import Links, TrainingJob
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, TypedNodeData, families, filtered_ranks, relational
 
 
@@ -33,8 +33,8 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def job(model: str = "rgcn", hidden: int = 32, dropout: float = 0.0, lr: float = 0.01, **links: Any) -> Job:
-    return Job(model, hidden, 4, dropout, lr, 0.0, epochs=3, seed=0, threads=1, links=Links(**links))
+def job(model: str = "rgcn", hidden: int = 32, dropout: float = 0.0, lr: float = 0.01, **links: Any) -> TrainingJob:
+    return TrainingJob(model, hidden, 4, dropout, lr, 0.0, epochs=3, seed=0, threads=1, links=Links(**links))
 
 
 def clubs(members: int = 20) -> TypedNodeData:
@@ -137,9 +137,9 @@ def test_edges_of_the_batch_are_left_out_with_their_inverses(rate: float) -> Non
 def test_norms_are_one_over_the_edges_of_the_relation() -> None:
     edge_index = torch.tensor([[0, 1, 2, 0, 1], [2, 2, 2, 1, 2]])
     etype = torch.tensor([1, 1, 0, 1, 1])
-    edges = Edges.of(edge_index, etype, torch.zeros(3, dtype=torch.int64))
+    edges = RelationalEdges.of(edge_index, etype, torch.zeros(3, dtype=torch.int64))
     torch.testing.assert_close(edges.norm, torch.tensor([1 / 3, 1 / 3, 1, 1, 1 / 3]))
-    none = Edges.of(edge_index[:, :0], etype[:0], torch.zeros(3, dtype=torch.int64))
+    none = RelationalEdges.of(edge_index[:, :0], etype[:0], torch.zeros(3, dtype=torch.int64))
     assert none.norm.shape == (0,) and none.graph.num_edges() == 0
 
 

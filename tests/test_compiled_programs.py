@@ -15,7 +15,7 @@ from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options
 from tests.program_support import assert_computes, compiled, large
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 from tests.programs.many_maps import many_maps_inputs, many_maps_program
 from tests.programs.random_programs import inputs, random_program
 from tests.programs.strategies import programs
@@ -93,7 +93,7 @@ def test_what_is_not_a_number_spreads_alike(number: int, special: float) -> None
     """Matrix products aside, which are PyTorch's."""
     program = random_program(number, DType.f64)
 
-    def with_special(program: Program, graph: Edges, seed: int) -> dict[str, Tensor]:
+    def with_special(program: Program, graph: EdgeList, seed: int) -> dict[str, Tensor]:
         given = inputs(program, graph, seed)
         for x in given.values():
             if x.is_floating_point():

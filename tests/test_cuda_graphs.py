@@ -17,7 +17,7 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.types import Space
 from graphweave.execute import executable
 from graphweave.execute.calls import call_step
-from graphweave.execute.capturable import Watch
+from graphweave.execute.capturable import CallWatch
 from graphweave.execute.cuda_graph import GRAPHS, PLAIN_CALLS, CudaGraphs
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import NumbersOfSegments, RowsOfSegments
@@ -267,7 +267,7 @@ def test_what_a_run_asks_of_the_device_is_seen(
 
 
 def test_an_index_that_is_no_mask_is_fine() -> None:
-    with Watch("cpu") as watch:
+    with CallWatch("cpu") as watch:
         features(12, 3)[INDEX[0]].sum()
     assert watch.why is None
 

@@ -23,7 +23,7 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Program, Type
 from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options
-from graphweave.lower.schedule import Call, Region
+from graphweave.lower.schedule import Region, TorchCall
 from graphweave.passes.partition import split
 from tests.program_support import assert_computes, compiled
 from tests.programs import random_programs as moves
@@ -191,7 +191,7 @@ def stored_on_edges(plan: Plan) -> list[str]:
     program = plan.program
     edges = Facts(program).flow.edge_spaces
     written = [r for k in plan.kernels.values() for r in k.region.outputs]
-    called = [s.ref for s in plan.schedule.steps if isinstance(s, Call)]
+    called = [s.ref for s in plan.schedule.steps if isinstance(s, TorchCall)]
     refs = [*written, *called, *(r for r in program.outputs if r is not None)]
     wide = [r for r in refs if isinstance(t := program.types[r], Type) and t.space in edges and numel(t.shape) > 1]
     return [f"%{r}: {program.nodes[r]}" for r in wide]

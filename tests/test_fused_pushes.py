@@ -18,7 +18,7 @@ from graphweave.lower.schedule import Region, schedule
 from graphweave.passes.partition import split
 from graphweave.passes.recompute import POLICIES, Recompute
 from tests.program_support import assert_computes, compiled
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import draw_inputs
 
 V, R, E = Space("V"), Space("R"), Space("E")
@@ -75,7 +75,7 @@ def test_fusing_changes_no_value(body: str) -> None:
         assert_computes(compiled(program), program, inputs_of=given_for)
 
 
-def given_for(program: Program, graph: Edges, seed: int) -> dict[str, Tensor]:
+def given_for(program: Program, graph: EdgeList, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     types = torch.randint(3, (len(graph.src),), generator=generator)
     rows = {V: max(graph.num_src, graph.num_dst), R: 3, E: len(graph.src)}

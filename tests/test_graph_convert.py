@@ -13,7 +13,7 @@ from torch_geometric.data import Batch, Data
 import graphweave
 from graphweave.core.errors import DataError
 from graphweave.graph.graph import Graph
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 
 
 def assert_same(g: Graph, other: Graph) -> None:
@@ -38,7 +38,7 @@ def mark_edges(g: Graph) -> Graph:
 
 
 @pytest.mark.parametrize("edges", SQUARE, ids=name_of)
-def test_pyg(edges: Edges) -> None:
+def test_pyg(edges: EdgeList) -> None:
     g = mark_edges(homogeneous(edges))
     data = g.to_pyg()
     assert isinstance(data, Data) and data.num_nodes == g.num_nodes()
@@ -86,7 +86,7 @@ def test_pyg_names_are_one_space() -> None:
 
 
 @pytest.mark.parametrize("edges", ZOO, ids=name_of)
-def test_scipy(edges: Edges) -> None:
+def test_scipy(edges: EdgeList) -> None:
     g = bipartite(edges)
     dense = np.zeros((edges.num_src, edges.num_dst))
     np.add.at(dense, (edges.src.numpy(), edges.dst.numpy()), g.edata["w"].numpy())
@@ -115,7 +115,7 @@ def test_scipy_refuses() -> None:
 
 
 @pytest.mark.parametrize("edges", SQUARE, ids=name_of)
-def test_networkx(edges: Edges) -> None:
+def test_networkx(edges: EdgeList) -> None:
     g = homogeneous(edges)
     nx = g.to_networkx(node_attrs=["x", "mark"], edge_attrs=["w"])
     assert isinstance(nx, networkx.MultiDiGraph) and nx.number_of_nodes() == g.num_nodes()
@@ -166,7 +166,9 @@ class FakeDgl:
         self.nodes = {t: type("Rows", (), {"data": {"x": torch.ones(n)}}) for t, n in (("a", 3), ("b", 4))}
         self._edges = torch.tensor([0, 2, 1]), torch.tensor([1, 0, 3])
         rows = type("Rows", (), {"data": {"w": torch.ones(3)}})
-        self.edges = type("Edges", (), {"__call__": lambda s, etype: self._edges, "__getitem__": lambda s, k: rows})()
+        self.edges = type(
+            "EdgeList", (), {"__call__": lambda s, etype: self._edges, "__getitem__": lambda s, k: rows}
+        )()
 
     def num_nodes(self, ntype: str) -> int:
         return {"a": 3, "b": 4}[ntype]

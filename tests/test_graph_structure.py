@@ -16,18 +16,18 @@ from graphweave.graph.graph import Graph
 from graphweave.runtime import formats
 from graphweave.runtime.index import Index
 from graphweave.runtime.memo import memo
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 
 DTYPES = [torch.int64, torch.int32]
 
 
-def pairs_of(edges: Edges) -> list[tuple[int, int]]:
+def pairs_of(edges: EdgeList) -> list[tuple[int, int]]:
     return list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("edges", ZOO, ids=name_of)
-def test_edges_and_degrees(edges: Edges, dtype: torch.dtype) -> None:
+def test_edges_and_degrees(edges: EdgeList, dtype: torch.dtype) -> None:
     g = bipartite(edges, dtype)
     pairs = pairs_of(edges)
     src, dst, eid = g.edges(form="all")
@@ -49,7 +49,7 @@ def test_edges_and_degrees(edges: Edges, dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("edges", SQUARE, ids=name_of)
-def test_neighbours(edges: Edges) -> None:
+def test_neighbours(edges: EdgeList) -> None:
     g = homogeneous(edges)
     pairs = pairs_of(edges)
     for v in range(edges.num_src):
@@ -72,7 +72,7 @@ def test_neighbours(edges: Edges) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("edges", ZOO, ids=name_of)
-def test_pairs(edges: Edges, dtype: torch.dtype) -> None:
+def test_pairs(edges: EdgeList, dtype: torch.dtype) -> None:
     g = bipartite(edges, dtype)
     pairs = pairs_of(edges)
     u = [s for s in range(edges.num_src) for _ in range(edges.num_dst)]

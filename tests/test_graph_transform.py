@@ -12,7 +12,7 @@ from torch import Tensor
 import graphweave
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.graph.graph import Graph
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 
 SIZES = pytest.mark.parametrize("edges", SQUARE, ids=name_of)
 
@@ -48,7 +48,7 @@ def choices(num: int) -> list[list[int]]:
 
 
 @SIZES
-def test_subgraph(edges: Edges) -> None:
+def test_subgraph(edges: EdgeList) -> None:
     g = homogeneous(edges)
     pairs = triples(g)
     for nodes in choices(g.num_nodes()):
@@ -62,7 +62,7 @@ def test_subgraph(edges: Edges) -> None:
 
 
 @SIZES
-def test_edge_subgraph(edges: Edges) -> None:
+def test_edge_subgraph(edges: EdgeList) -> None:
     g = homogeneous(edges)
     pairs = triples(g)
     for kept in [*choices(g.num_edges()), [0, 0, g.num_edges() - 1] if pairs else []]:
@@ -75,7 +75,7 @@ def test_edge_subgraph(edges: Edges) -> None:
 
 @SIZES
 @pytest.mark.parametrize("end", ["in", "out"])
-def test_in_and_out_subgraph(edges: Edges, end: str) -> None:
+def test_in_and_out_subgraph(edges: EdgeList, end: str) -> None:
     g = homogeneous(edges)
     pairs = triples(g)
     take: Callable[..., Graph] = {"in": graphweave.in_subgraph, "out": graphweave.out_subgraph}[end]
@@ -126,7 +126,7 @@ def test_wrong_use(error: type[Exception], match: str, call: Callable[[Graph], o
 
 
 @pytest.mark.parametrize("edges", ZOO, ids=name_of)
-def test_reverse(edges: Edges) -> None:
+def test_reverse(edges: EdgeList) -> None:
     g = bipartite(edges)
     back = g.reverse(copy_edata=True)
     assert back.canonical_etypes == [("item", "buys", "user")]
@@ -137,7 +137,7 @@ def test_reverse(edges: Edges) -> None:
 
 
 @SIZES
-def test_self_loops(edges: Edges) -> None:
+def test_self_loops(edges: EdgeList) -> None:
     g = homogeneous(edges)
     loops = [(v, v) for v in range(g.num_nodes())]
     more = g.add_self_loop()
@@ -156,7 +156,7 @@ def test_self_loops(edges: Edges) -> None:
 
 
 @SIZES
-def test_to_bidirected(edges: Edges) -> None:
+def test_to_bidirected(edges: EdgeList) -> None:
     g = homogeneous(edges)
     both = g.to_bidirected()
     assert triples(both) == sorted({pair for u, v in triples(g) for pair in ((u, v), (v, u))})

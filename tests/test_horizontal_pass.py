@@ -15,8 +15,8 @@ from graphweave.ir.message.nodes import Program, Push
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
-from graphweave.passes.horizontal.edges import ToEdges
 from graphweave.passes.horizontal.merge import Merge
+from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.simplify import Simplify
 from tests.programs.compare import assert_all_close
 

@@ -15,7 +15,7 @@ from graphweave.core.settings import override
 from tests.loops_literal import LiteralGraph, Rows, Weights, literally
 from tests.loops_programs import SETS, SQUARE, TYPES, WIDTH, arguments
 from tests.programs.compare import assert_close
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 
 ZOO = {e.name: e for e in zoo()}
 COMPILED = {program: loops.compile(program) for program in SETS}
@@ -24,7 +24,7 @@ COMPILED = {program: loops.compile(program) for program in SETS}
 class Case:
     """One graph with its fields, as tensors, and everything that receives gradients."""
 
-    def __init__(self, edges: Edges, both: bool) -> None:
+    def __init__(self, edges: EdgeList, both: bool) -> None:
         generator = torch.Generator().manual_seed(7)
         self.edges, num_edges = edges, edges.src.numel()
         self.sizes: Any = edges.num_src if both else (edges.num_src, edges.num_dst)

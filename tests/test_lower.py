@@ -24,18 +24,18 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, MapOf, Program, Push, Ref, Type
 from graphweave.lower.options import Options
-from graphweave.lower.parameters import Column, Flat, Perm, Value
+from graphweave.lower.parameters import Column, Flat, NodeTensor, Perm
 from graphweave.lower.region import Lowered, lower
 from graphweave.lower.schedule import Region
 from tests.programs.compare import assert_close
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import inputs, random_program
 
 OPTIONS = (Options(), Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1))
 TINY = (
-    Edges("three_nodes", torch.tensor([1, 0, 1, 0, 1]), torch.tensor([2, 0, 2, 2, 0]), 3, 3),
-    Edges("wide", torch.tensor([1, 0, 1]), torch.tensor([3, 3, 0]), 2, 4),
-    Edges("no_edges", torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64), 2, 1),
+    EdgeList("three_nodes", torch.tensor([1, 0, 1, 0, 1]), torch.tensor([2, 0, 2, 2, 0]), 3, 3),
+    EdgeList("wide", torch.tensor([1, 0, 1]), torch.tensor([3, 3, 0]), 2, 4),
+    EdgeList("no_edges", torch.tensor([], dtype=torch.int64), torch.tensor([], dtype=torch.int64), 2, 1),
 )
 
 
@@ -85,7 +85,7 @@ def check(numbers: range, dtype: DType) -> None:
 
 def check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor], what: str) -> None:
     """Run the kernel on the interpreter's values; its outputs must be the interpreter's too."""
-    refs = {b.ref for b in lowered.bindings if isinstance(b, Value)}
+    refs = {b.ref for b in lowered.bindings if isinstance(b, NodeTensor)}
     maps = {m for b in lowered.bindings for m in _maps(b)} | ({lowered.map} - {None})
     everything = sorted(refs | {_index_of(program, m) for m in maps})
     part = extract(program, [r for r, n in enumerate(program.nodes) if isinstance(n, Input)], everything)
@@ -102,7 +102,7 @@ def check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor]
     csrs = {csr.name: world.indptr(lowered.map) for csr in lowered.kernel.csrs}
     loop.run(lowered.kernel, buffers, csrs, {f"num_{s.name}": rows[s] for s in lowered.spaces})
     for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
-        if buffer.role in (Role.output, Role.total) and isinstance(binding, Value):
+        if buffer.role in (Role.output, Role.total) and isinstance(binding, NodeTensor):
             if _over_nothing(program, binding.ref, rows):
                 continue  # the fold's identity: whoever runs the kernel puts `empty` there
             want = values[binding.ref]
@@ -129,9 +129,9 @@ class _World:
         counts = torch.bincount(self.index(m), minlength=self.rows[map_type(self.program, m).cod])
         return torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]).int()
 
-    def buffer(self, binding: Value | Perm | Column | Flat) -> Tensor:
+    def buffer(self, binding: NodeTensor | Perm | Column | Flat) -> Tensor:
         match binding:
-            case Value(ref):
+            case NodeTensor(ref):
                 t, value = self.program.types[ref], self.values[ref]
                 assert isinstance(t, Type)
                 return value.reshape(-1) if t.space == UNIT else value.reshape(self.rows[t.space], numel(t.shape))
@@ -143,7 +143,7 @@ class _World:
                 return self.index(m).int()
 
 
-def _maps(binding: Value | Perm | Column | Flat) -> tuple[Ref, ...]:
+def _maps(binding: NodeTensor | Perm | Column | Flat) -> tuple[Ref, ...]:
     match binding:
         case Perm(m) | Flat(m):
             return (m,)
@@ -159,8 +159,8 @@ def _index_of(program: Program, m: Ref) -> Ref:
     return node.index
 
 
-def _space(program: Program, binding: Value | Perm | Column | Flat) -> Space:
-    assert isinstance(binding, Value)
+def _space(program: Program, binding: NodeTensor | Perm | Column | Flat) -> Space:
+    assert isinstance(binding, NodeTensor)
     t = program.types[binding.ref]
     assert isinstance(t, Type)
     return t.space

@@ -49,7 +49,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from tests.programs.compare import assert_close
 from tests.programs.examples import SPACES, E, V, W, gat, moving, one_node
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 from tests.programs.random_programs import inputs
 
 ZOO = zoo(0)
@@ -81,7 +81,9 @@ def dense_fold(x: Tensor, index: Tensor, rows: int, fold: Fold, empty: float) ->
 @pytest.mark.parametrize("graph", ZOO, ids=lambda g: g.name)
 @pytest.mark.parametrize("fold", list(Fold))
 @pytest.mark.parametrize(("shape", "index_dtype"), [((), i64), ((1,), i32), ((31,), i64), ((3, 11), i32)])
-def test_moving_is_multiplying_by_the_map(graph: Edges, fold: Fold, shape: tuple[int, ...], index_dtype: DType) -> None:
+def test_moving_is_multiplying_by_the_map(
+    graph: EdgeList, fold: Fold, shape: tuple[int, ...], index_dtype: DType
+) -> None:
     empty = -1.5
     x = torch.randn(graph.num_src, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
     program = moving(shape, index_dtype, fold, empty)
@@ -97,7 +99,7 @@ def test_moving_is_multiplying_by_the_map(graph: Edges, fold: Fold, shape: tuple
 
 
 @pytest.mark.parametrize("graph", ZOO, ids=lambda g: g.name)
-def test_push_sum_is_the_transposed_map(graph: Edges) -> None:
+def test_push_sum_is_the_transposed_map(graph: EdgeList) -> None:
     x = torch.randn(graph.num_src, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
     program = moving((33,), i64, Fold.sum, 0.0)
     _, pushed, total = interp(program, {"x": x, "src": graph.src, "dst": graph.dst}, {W: graph.num_dst})

@@ -14,7 +14,7 @@ from graphweave.ir.message.parse import any_type, parse
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from tests.programs.compare import assert_all_close
-from tests.programs.graphs import MAX_ROWS, Edges, zoo
+from tests.programs.graphs import MAX_ROWS, EdgeList, zoo
 from tests.programs.random_programs import inputs, random_program
 from tests.programs.strategies import graphs, programs
 
@@ -44,14 +44,14 @@ def test_any_call_reads_back(
 
 @given(programs(), graphs(), st.integers(0, 99))
 @settings(max_examples=60)
-def test_programs_give_finite_numbers(program: Program, graph: Edges, seed: int) -> None:
+def test_programs_give_finite_numbers(program: Program, graph: EdgeList, seed: int) -> None:
     for ref, value in zip(program.outputs, interp(program, inputs(program, graph, seed)), strict=True):
         assert value is None if ref is None else value.isfinite().all()
 
 
 @given(st.integers(0, 10**6), graphs(1))
 @settings(max_examples=40)
-def test_precisions_agree(number: int, graph: Edges) -> None:
+def test_precisions_agree(number: int, graph: EdgeList) -> None:
     """float32 is float64 rounded: no program of the generator makes more of rounding than the tolerance allows."""
     narrow, wide = random_program(number), random_program(number, DType.f64)
     exact = inputs(narrow, graph)
@@ -66,7 +66,7 @@ def on_edges(t: ValueType) -> bool:
 
 @given(programs(), graphs(2))
 @settings(max_examples=40)
-def test_edge_order_does_not_matter(program: Program, graph: Edges) -> None:
+def test_edge_order_does_not_matter(program: Program, graph: EdgeList) -> None:
     """Permuting the edges permutes what lies on edges and leaves the rest as it is."""
     order = torch.randperm(len(graph.src), generator=torch.Generator().manual_seed(0))
     given_here = inputs(program, graph)

@@ -15,7 +15,7 @@ import graphweave.function as fn
 from graphweave.core.errors import DataError, IndexRangeError
 from graphweave.core.settings import override
 from tests.programs.compare import assert_close
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 
 ZOO = zoo()
 
@@ -27,7 +27,7 @@ def plain() -> Iterator[None]:
         yield
 
 
-def graph_of(edges: Edges, index: torch.dtype = torch.int64) -> graphweave.Graph:
+def graph_of(edges: EdgeList, index: torch.dtype = torch.int64) -> graphweave.Graph:
     if edges.square:
         return graphweave.graph((edges.src.to(index), edges.dst.to(index)), num_nodes=edges.num_src)
     relation = ("a", "to", "b")
@@ -53,7 +53,7 @@ def reduced(messages: Tensor, dst: Tensor, num: int, op: str) -> Tensor:
 
 @pytest.mark.parametrize("index", [torch.int64, torch.int32], ids=["int64", "int32"])
 @pytest.mark.parametrize("edges", ZOO, ids=lambda e: e.name)
-def test_update_all_of_every_reduction(edges: Edges, index: torch.dtype) -> None:
+def test_update_all_of_every_reduction(edges: EdgeList, index: torch.dtype) -> None:
     for op, width in itertools.product(("sum", "mean", "max", "min"), (1, 31)):
         g, h, w = graph_of(edges, index), random(edges.num_src, width), random(edges.src.numel(), 1, seed=1)
         g.srcdata["h"], g.edata["w"] = h, w
@@ -222,7 +222,7 @@ def test_data_of_types() -> None:
 
 @pytest.mark.parametrize("norm_by", ["dst", "src"])
 @pytest.mark.parametrize("edges", ZOO, ids=lambda e: e.name)
-def test_edge_softmax(edges: Edges, norm_by: str) -> None:
+def test_edge_softmax(edges: EdgeList, norm_by: str) -> None:
     g, logits = graph_of(edges), random(edges.src.numel(), 2, 1)
     at = edges.dst if norm_by == "dst" else edges.src
     ours = graphweave.edge_softmax(g, logits, norm_by=norm_by)

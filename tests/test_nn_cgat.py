@@ -16,7 +16,7 @@ import graphweave as gw
 from graphweave import nn as gnn
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -29,17 +29,17 @@ SQUARE = [edges for edges in zoo() if edges.square]
 MANY = [edges for edges in SQUARE if edges.name in ("hub_dst", "duplicates", "power_law", "self_loops")]
 
 
-def graph_of(edges: Edges) -> Any:
+def graph_of(edges: EdgeList) -> Any:
     return gw.graph((edges.src, edges.dst), num_nodes=edges.num_src)
 
 
-def labels_of(edges: Edges) -> Tensor:
+def labels_of(edges: EdgeList) -> Tensor:
     """Two labels, and nodes without one."""
     labels = torch.randint(0, 2, (edges.num_src,), generator=torch.Generator().manual_seed(3))
     return torch.where(torch.arange(edges.num_src) % 6 == 4, -1, labels)
 
 
-def all_pairs(edges: Edges, labels: Tensor) -> set[tuple[int, int]]:
+def all_pairs(edges: EdgeList, labels: Tensor) -> set[tuple[int, int]]:
     """(edge k -> i, edge j -> i), y_j = y_i, y_k != y_i, all known."""
     y, ends = labels.tolist(), list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
     return {
@@ -59,24 +59,24 @@ def halves(layer: Any, x: Tensor) -> tuple[Tensor, Tensor]:
     return (z * layer.attn_l).sum(-1), (z * layer.attn_r).sum(-1)
 
 
-def scores(layer: Any, x: Tensor, edges: Edges) -> Tensor:
+def scores(layer: Any, x: Tensor, edges: EdgeList) -> Tensor:
     left, right = halves(layer, x)
     return functional.leaky_relu(left[edges.src] + right[edges.dst], 0.2)
 
 
-def boundary(layer: Any, x: Tensor, edges: Edges, labels: Tensor) -> Tensor:
+def boundary(layer: Any, x: Tensor, edges: EdgeList, labels: Tensor) -> Tensor:
     s, total = scores(layer, x, edges), x.new_zeros(())
     for k, j in sorted(all_pairs(edges, labels)):
         total = total + (s[k] + layer.class_margin - s[j]).relu().sum()
     return total / HEADS
 
 
-def weighted_boundary(layer: Any, x: Tensor, edges: Edges, pairs: Any) -> Tensor:
+def weighted_boundary(layer: Any, x: Tensor, edges: EdgeList, pairs: Any) -> Tensor:
     s, (k, j) = scores(layer, x, edges), pairs.edges()
     return ((s[k] + layer.class_margin - s[j]).relu() * pairs.edata["weight"][:, None]).sum() / HEADS
 
 
-def hardest(layer: Any, x: Tensor, edges: Edges, labels: Tensor) -> Tensor:
+def hardest(layer: Any, x: Tensor, edges: EdgeList, labels: Tensor) -> Tensor:
     s, total = scores(layer, x, edges), x.new_zeros(())
     rivals: dict[int, list[int]] = {}
     for k, j in sorted(all_pairs(edges, labels)):
@@ -86,7 +86,7 @@ def hardest(layer: Any, x: Tensor, edges: Edges, labels: Tensor) -> Tensor:
     return total / HEADS
 
 
-def structure(layer: Any, x: Tensor, edges: Edges, far: Any) -> Tensor:
+def structure(layer: Any, x: Tensor, edges: EdgeList, far: Any) -> Tensor:
     s, (left, right) = scores(layer, x, edges), halves(layer, x)
     k, e = far.edges()
     distant = functional.leaky_relu(left[k] + right[edges.dst[e]], 0.2)
@@ -96,7 +96,7 @@ def structure(layer: Any, x: Tensor, edges: Edges, far: Any) -> Tensor:
 Losses = tuple[Callable[..., Any], Callable[..., Any]]
 
 
-def forms(layer: Any, runner: Callable[..., Any], edges: Edges) -> dict[str, Losses]:
+def forms(layer: Any, runner: Callable[..., Any], edges: EdgeList) -> dict[str, Losses]:
     """Name -> (ours, reference): the loss as a function of x."""
     graph, labels = graph_of(edges), labels_of(edges)
     pairs, far = gnn.edge_pairs(graph, labels), gnn.far_nodes(graph, 2, labels)
@@ -121,7 +121,7 @@ def forms(layer: Any, runner: Callable[..., Any], edges: Edges) -> dict[str, Los
     }
 
 
-def check(layer: Any, runner: Callable[..., Any], edges: Edges, form: str) -> None:
+def check(layer: Any, runner: Callable[..., Any], edges: EdgeList, form: str) -> None:
     ours, theirs = forms(layer, runner, edges)[form]
     x = features(edges.num_src, W, torch.float64)
     assert_matches(ours, theirs, x, module=layer, label=f"{form} on {edges.name}")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import graphweave as gw
 from graphweave.core.settings import override
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 
-def graph_of(edges: Edges, bipartite: bool) -> Any:
+def graph_of(edges: EdgeList, bipartite: bool) -> Any:
     if bipartite:
         counts = {"left": edges.num_src, "right": edges.num_dst}
         return gw.heterograph({("left", "to", "right"): (edges.src, edges.dst)}, counts)
@@ -39,7 +39,7 @@ def made(case: Case) -> nn.Module:
     return layer
 
 
-def arguments(case: Case, edges: Edges) -> tuple[list[Tensor], list[str]]:
+def arguments(case: Case, edges: EdgeList) -> tuple[list[Tensor], list[str]]:
     """Features, then arguments on edges and their names."""
     generator = torch.Generator().manual_seed(6)
 
@@ -56,7 +56,7 @@ def arguments(case: Case, edges: Edges) -> tuple[list[Tensor], list[str]]:
 
 
 def runs(
-    case: Case, layer: nn.Module, runner: Callable[..., Any], edges: Edges, names: list[str]
+    case: Case, layer: nn.Module, runner: Callable[..., Any], edges: EdgeList, names: list[str]
 ) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """(ours, reference) as functions of tensors."""
     pair = len(case.widths) == 2
@@ -77,7 +77,7 @@ def runs(
     return ours, theirs
 
 
-def check(name: str, layer: nn.Module, runner: Callable[..., Any], edges: Edges) -> None:
+def check(name: str, layer: nn.Module, runner: Callable[..., Any], edges: EdgeList) -> None:
     case = CASES[name]
     tensors, names = arguments(case, edges)
     ours, theirs = runs(case, layer, runner, edges, names)
@@ -102,7 +102,7 @@ MANY = ("hub_dst", "duplicates", "power_law", "isolated", "bipartite")
 FEW = ("no_edges", "one_edge", "one_node_loop", "no_edges_no_src")
 
 
-def named(case: Case, names: tuple[str, ...]) -> list[Edges]:
+def named(case: Case, names: tuple[str, ...]) -> list[EdgeList]:
     return [edges for edges in graphs_of(case) if edges.name in names]
 
 

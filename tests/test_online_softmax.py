@@ -18,7 +18,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.compiler.plan import Plan, make_plan
 from graphweave.execute.executable import Executable
 from graphweave.frontends.dynamo import backend
-from graphweave.ir.loop.nodes import Edges as EdgeLoop
+from graphweave.ir.loop.nodes import EdgeList as EdgeLoop
 from graphweave.ir.loop.nodes import Raise, Stmt, Tiles
 from graphweave.ir.loop.show import show
 from graphweave.ir.message.interp import interp
@@ -26,7 +26,7 @@ from graphweave.ir.message.nodes import Program
 from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options
 from tests.program_support import ZOO, assert_computes, compiled, in_order, large
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import inputs
 from tests.support import AWKWARD, Graph, assert_matches, by_default, features, several_or_all
 from tests.test_lower import TINY, check_kernel
@@ -289,7 +289,7 @@ def test_special_scores(tile: int) -> None:
 def check_scores(made: Executable, name: str, scores: list[float]) -> None:
     """One head has these scores, the other finite ones; messages are finite."""
     program, generator = made.plan.program, torch.Generator().manual_seed(1)
-    graph = Edges(name, torch.zeros(len(scores), dtype=torch.int64), torch.full((len(scores),), 1), 2, 3)
+    graph = EdgeList(name, torch.zeros(len(scores), dtype=torch.int64), torch.full((len(scores),), 1), 2, 3)
     given = inputs(program, graph, 2)
     given["s"] = torch.stack([torch.tensor(scores), torch.randn(len(scores), generator=generator)], 1)
     got, want = made(in_order(program, given)), interp(program, given)

@@ -41,7 +41,7 @@ from graphweave.passes.partition import split
 from graphweave.passes.recompute import Recompute
 from tests.program_support import ZOO, same
 from tests.programs.compare import assert_all_close
-from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.graphs import MAX_ROWS, EdgeList
 from tests.programs.random_programs import inputs, random_program
 
 
@@ -183,7 +183,7 @@ def check(number: int, recompute: Recompute = "auto") -> None:
         same(made.backward([*saved, *late]), got, f"{graph.name}: a second backward and the first")
 
 
-def with_row_counts(program: Program, given: dict[str, Tensor], graph: Edges) -> dict[str, Tensor | int]:
+def with_row_counts(program: Program, given: dict[str, Tensor], graph: EdgeList) -> dict[str, Tensor | int]:
     rows = {Symbol("s0"): graph.num_src, Symbol("s1"): graph.num_dst, Symbol("s2"): len(graph.src)}
     if Space("W") not in dict(program.spaces):
         rows[Symbol("s0")] = max(graph.num_src, graph.num_dst)

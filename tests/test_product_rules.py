@@ -11,7 +11,7 @@ from graphweave.ir.message.nodes import Gram, MatMul, Program, Push
 from graphweave.ir.message.parse import parse
 from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import Move
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 from tests.programs.random_programs import draw_inputs
 from tests.rewrite_support import RULES, E, V, assert_equal, rewritten
 from tests.test_typed_rules import R
@@ -137,7 +137,7 @@ def program_of(body: str) -> Program:
     return program
 
 
-def given_for(program: Program, graph: Edges, seed: int) -> dict[str, Tensor]:
+def given_for(program: Program, graph: EdgeList, seed: int) -> dict[str, Tensor]:
     """One to four types of nodes, of which the last has no nodes unless it is the only one."""
     generator = torch.Generator().manual_seed(seed)
     nodes, types = max(graph.num_src, graph.num_dst), 1 + seed % 4

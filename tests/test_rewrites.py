@@ -23,7 +23,7 @@ from graphweave.ir.message.verify import verify
 from graphweave.passes.moves import NARROWER, TO_NODES, Move
 from graphweave.passes.substitute import substitute
 from tests import typed_rule_cases
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 from tests.programs.random_programs import draw_inputs
 from tests.rewrite_cases import APPLIES, HEAD, REFUSED
 from tests.rewrite_support import RULES, assert_equal, rewritten
@@ -43,7 +43,9 @@ def program_of(body: str) -> Program:
     return program
 
 
-def given_for(program: Program, graph: Edges, seed: int = 0, at_empty_rows: float | None = None) -> dict[str, Tensor]:
+def given_for(
+    program: Program, graph: EdgeList, seed: int = 0, at_empty_rows: float | None = None
+) -> dict[str, Tensor]:
     """Signed values of size 1; in rows of W that no edge reaches, `at_empty_rows`."""
     generator = torch.Generator().manual_seed(seed)
     nodes = max(graph.num_src, 1)

@@ -17,9 +17,9 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.parse import parse
 from graphweave.lower.options import Options, options_for
 from graphweave.lower.region import lower
-from graphweave.lower.schedule import TALL, Call, Region, schedule
+from graphweave.lower.schedule import TALL, Region, TorchCall, schedule
 from tests.program_support import assert_computes, compiled, large
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 from tests.support import assert_matches, awkward_graphs, by_default, features
 
 V = Space("V")
@@ -68,7 +68,7 @@ def test_aggregate_multiply_add_relu_multiply_and_gram_are_one_kernel() -> None:
 
 def test_other_targets_call_the_library() -> None:
     steps = schedule(Facts(parse(LAYER)), (), options_for("triton")).steps
-    assert [s.ref for s in steps if isinstance(s, Call)] == [9, 13, 14]
+    assert [s.ref for s in steps if isinstance(s, TorchCall)] == [9, 13, 14]
 
 
 @pytest.mark.parametrize(("rows", "kernel"), [(TALL - 1, False), (TALL, True)])
@@ -212,7 +212,7 @@ CASES = [(k, j, dtype) for dtype in (DType.f32, DType.f64) for k, j in WIDTHS]
 @pytest.mark.parametrize("rows", [0, 1, 77, 3001])
 def test_products_are_right(case: tuple[int, int, DType], rows: int) -> None:
     program, empty = alone(*case), torch.zeros(0, dtype=torch.int64)
-    assert_computes(compiled(program), program, [Edges("rows", empty, empty, rows, rows)])
+    assert_computes(compiled(program), program, [EdgeList("rows", empty, empty, rows, rows)])
 
 
 def test_a_layer_is_right() -> None:

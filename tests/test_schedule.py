@@ -16,7 +16,7 @@ from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
 from graphweave.lower.kernel_products import with_calls
 from graphweave.lower.options import Target, options_for
-from graphweave.lower.schedule import Call, Region, Schedule, demand, schedule
+from graphweave.lower.schedule import Region, Schedule, TorchCall, demand, schedule
 from graphweave.passes.recompute import recomputed
 from tests.programs.many_maps import many_maps_program
 from tests.programs.random_programs import random_program
@@ -33,7 +33,7 @@ def subjects(part: int) -> Iterator[tuple[str, Program]]:
         yield f"program {number} of many maps", many_maps_program(number)
 
 
-def members(step: Region | Call) -> tuple[Ref, ...]:
+def members(step: Region | TorchCall) -> tuple[Ref, ...]:
     return step.members if isinstance(step, Region) else (step.ref,)
 
 
@@ -202,7 +202,7 @@ def test_products_that_no_kernel_of_the_target_multiplies_are_calls(width: int, 
     assert {r for r, n in enumerate(program.nodes) if getattr(n, "called", False)} == ({13} if called else set())
     assert with_calls(program, options) is program
     steps = schedule(Facts(program), options=options).steps
-    assert [s.ref for s in steps if isinstance(s, Call)] == ([13] if called else [])
+    assert [s.ref for s in steps if isinstance(s, TorchCall)] == ([13] if called else [])
     assert {12, 14} <= {r for s in steps if isinstance(s, Region) for r in members(s)} or not called
     assert recomputed("auto", Facts(program), 11)
 

@@ -19,7 +19,7 @@ from graphweave.passes.rewrite import Rewrite, apply
 from graphweave.passes.rules import factor, feature_sum
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 
 SOFTMAX = """
 space V = s0
@@ -89,7 +89,7 @@ def test_the_second_gather_is_gone() -> None:
 
 
 @pytest.mark.parametrize("graph", zoo(3), ids=lambda g: g.name)
-def test_every_stage_computes_the_same(graph: Edges) -> None:
+def test_every_stage_computes_the_same(graph: EdgeList) -> None:
     rows = max(graph.num_src, graph.num_dst)
     generator = torch.Generator().manual_seed(0)
     given = {"src": graph.src, "dst": graph.dst, "weight": torch.rand(len(graph.src), 2, generator=generator).double()}

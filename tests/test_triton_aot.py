@@ -16,7 +16,7 @@ import graphweave
 from graphweave.codegen.triton import print_kernel
 from graphweave.core.errors import CompileError, IRError, ToolchainError
 from graphweave.core.types import DType, Fold, Op
-from graphweave.execute.build import Training
+from graphweave.execute.build import CompiledTraining
 from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
 from graphweave.execute.triton_launch import launches_of
 from graphweave.frontends.dynamo import backend
@@ -296,10 +296,10 @@ def quiet() -> Iterator[None]:
 
 def kernels_of(layer: nn.Module, width: int, monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
     """The Triton kernels of a layer's training step, forward and backward, all of whose regions have one."""
-    made: list[Training] = []
+    made: list[CompiledTraining] = []
     build = backend.build_training
 
-    def plan(*args: object, **kwargs: object) -> Training:
+    def plan(*args: object, **kwargs: object) -> CompiledTraining:
         made.append(build(*(options_for("triton") if isinstance(a, Options) else a for a in args), **kwargs))
         raise Planned
 

@@ -15,7 +15,7 @@ from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op
 from graphweave.execute import triton_launch
-from graphweave.execute.triton_launch import Job, Launches, launches_of
+from graphweave.execute.triton_launch import Launches, TritonJob, launches_of
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.parse import parse
 from graphweave.lower.options import options_for
@@ -134,7 +134,7 @@ def test_pieces_with_stashes_and_products(kernel: Kernel) -> None:
 
     def run(kernel: Kernel, tensors: dict[str, Tensor], indptr: dict[str, Tensor], sizes: dict[str, int]) -> None:
         rows, function = sizes[kernel.sizes[0]], load(print_kernel(kernel), kernel.name)
-        job = Job(kernel, function, {**tensors, **indptr}, None, 0, rows, Launch(4, 16))
+        job = TritonJob(kernel, function, {**tensors, **indptr}, None, 0, rows, Launch(4, 16))
         triton_launch.run([job], [(b, tensors[b.name]) for b in kernel.buffers if b.role is Role.total])
 
     assert_same(by_pieces(case, DEGREES["hub"], 7, run), interpreted(case))

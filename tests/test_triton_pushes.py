@@ -17,7 +17,7 @@ from graphweave.execute import triton_folds, triton_push
 from graphweave.execute.build import build_inference
 from graphweave.execute.executable import Executable
 from graphweave.execute.triton_aot import Variant, constants, resources_of, signature
-from graphweave.execute.triton_launch import Job, launches_of
+from graphweave.execute.triton_launch import TritonJob, launches_of
 from graphweave.execute.triton_push import TritonPushStep
 from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.message.nodes import Input, Program
@@ -148,7 +148,7 @@ def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index, "place", lambda t: ())  # which fake tensors do not have
     launched: list[str] = []
 
-    def run_jobs(jobs: list[Job], _: object) -> None:
+    def run_jobs(jobs: list[TritonJob], _: object) -> None:
         (job,) = jobs
         assert {t.device.type for t in job.tensors.values()} == {"cuda"} and job.programs > 0
         launched.append(job.kernel.name)

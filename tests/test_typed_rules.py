@@ -22,7 +22,7 @@ from graphweave.passes.relational import Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rules.compact import compact
 from graphweave.passes.rules.rule import Rule
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 from tests.programs.random_programs import draw_inputs
 from tests.rewrite_support import RULES, assert_equal, assert_same, every_site, rewritten, with_scale
 from tests.test_rewrites import body_of
@@ -46,7 +46,7 @@ def rule_of(name: str) -> Rule:
     return compact(_SOURCE, _TYPE) if name == "compact" else RULES[name]
 
 
-def given_for(program: Program, graph: Edges, seed: int = 0) -> dict[str, Tensor]:
+def given_for(program: Program, graph: EdgeList, seed: int = 0) -> dict[str, Tensor]:
     """Signed values of size 1; one to four types, of which the last has no edges unless it is the only one."""
     generator = torch.Generator().manual_seed(seed)
     nodes, types = max(graph.num_src, graph.num_dst), 1 + seed % 4

@@ -23,7 +23,7 @@ from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.nodes import Input, Program
 from graphweave.lower.fused_push import CSRS
 from graphweave.lower.options import options_for
-from graphweave.lower.parameters import Column, Perm, Table, Value
+from graphweave.lower.parameters import Column, NodeTensor, Perm, Table
 from graphweave.runtime import formats, long_rows, typed_blocks
 from graphweave.runtime.index import Index
 from graphweave.runtime.push_tables import column
@@ -192,9 +192,9 @@ def test_the_loop_ir_of_a_fused_push_says_what_it_computes(
     tensors: dict[str, Tensor] = {}
     for buffer, binding in zip(kernel.buffers, lowered.bindings, strict=True):
         match binding:
-            case Value() if buffer.name.endswith("_out"):
+            case NodeTensor() if buffer.name.endswith("_out"):
                 value = out
-            case Value():
+            case NodeTensor():
                 kind = buffer.name.partition("_")[0]
                 value = given["w"].flatten(1) if kind == "permute" else given[kind].reshape(len(given[kind]), -1)
             case Perm():

@@ -15,7 +15,7 @@ from graphweave.core.settings import override
 from graphweave.udf.builtin import BINARY, REDUCE
 from graphweave.udf.run import update_all
 from tests.programs.compare import assert_close
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 from tests.udf_support import Case, assert_same, ends_of, frames_of, in_buckets
 
 ZOO = zoo()
@@ -25,7 +25,7 @@ _OPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }  # fmt: skip
 
 
-def dense(messages: Tensor, edges: Edges, op: str) -> Tensor:
+def dense(messages: Tensor, edges: EdgeList, op: str) -> Tensor:
     """[num_dst, ...] by a loop over destinations."""
     rows = []
     for v in range(edges.num_dst):
@@ -39,7 +39,7 @@ def dense(messages: Tensor, edges: Edges, op: str) -> Tensor:
     return torch.stack(rows) if rows else messages.new_zeros(0, *messages.shape[1:])
 
 
-def fields(edges: Edges, shapes: dict[str, tuple[int, ...]], seed: int = 5) -> dict[str, Tensor]:
+def fields(edges: EdgeList, shapes: dict[str, tuple[int, ...]], seed: int = 5) -> dict[str, Tensor]:
     """Features of sources, destinations and edges, away from 0 so that they may divide."""
     generator = torch.Generator().manual_seed(seed)
     rows = {"u": edges.num_src, "v": edges.num_dst, "e": edges.src.numel()}
@@ -50,11 +50,11 @@ def fields(edges: Edges, shapes: dict[str, tuple[int, ...]], seed: int = 5) -> d
     return out
 
 
-def on_edges(x: dict[str, Tensor], target: str, edges: Edges) -> Tensor:
+def on_edges(x: dict[str, Tensor], target: str, edges: EdgeList) -> Tensor:
     return x["e"] if target == "e" else x[target].index_select(0, edges.src if target == "u" else edges.dst)
 
 
-def check(name: str, reduce: str, edges: Edges, shapes: dict[str, tuple[int, ...]]) -> None:
+def check(name: str, reduce: str, edges: EdgeList, shapes: dict[str, tuple[int, ...]]) -> None:
     lhs, op, rhs = name.split("_")
     x = fields(edges, shapes)
     frames = frames_of({"x": x["u"]}, {"x": x["v"]}, {"x": x["e"]})

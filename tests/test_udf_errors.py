@@ -12,7 +12,7 @@ from torch import nn
 import graphweave
 from graphweave.core.errors import DataError
 from graphweave.core.settings import override
-from graphweave.udf.batch import Frames
+from graphweave.udf.arguments import Frames
 from graphweave.udf.run import apply_edges, apply_nodes, update_all
 from tests.programs.graphs import zoo
 from tests.udf_support import Case, assert_same, case_of, in_buckets, on_sum, sends

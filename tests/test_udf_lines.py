@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 import graphweave
-from graphweave.udf.batch import Ends, Frames
+from graphweave.udf.arguments import Frames, RelationEdges
 from graphweave.udf.run import update_all
 
 
 class Attention(nn.Module):
-    def forward(self, ends: Ends, h: Tensor) -> Tensor:
+    def forward(self, ends: RelationEdges, h: Tensor) -> Tensor:
         def message(edges: Any) -> dict[str, Tensor]:
             return {"m": edges.src["h"], "e": (edges.src["h"] * edges.dst["h"]).sum(-1, keepdim=True)}
 
@@ -27,7 +27,7 @@ class Attention(nn.Module):
 
 def test_explain_names_lines_of_user_defined_functions() -> None:
     src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 1, 0, 2])
-    ends = Ends(src, dst, torch.empty(3, 0), torch.empty(3, 0), None)
+    ends = RelationEdges(src, dst, torch.empty(3, 0), torch.empty(3, 0), None)
     text = graphweave.explain(Attention(), ends, torch.randn(3, 8)).text("all")
     assert "weights = nodes.mailbox" in text
     assert "graphweave/udf" not in text

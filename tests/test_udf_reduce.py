@@ -9,7 +9,7 @@ import torch
 
 import graphweave
 from graphweave.core.settings import override
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 from tests.udf_patterns import HEADS, MAILBOX, NODES, Pattern, closures, on
 from tests.udf_support import assert_same, at_once, case_of, in_buckets
 
@@ -29,7 +29,7 @@ def plain() -> Iterator[None]:
 
 
 def check(
-    pattern: Pattern, feature: tuple[int, ...], graphs: list[Edges], extra: tuple[torch.Tensor, ...] = ()
+    pattern: Pattern, feature: tuple[int, ...], graphs: list[EdgeList], extra: tuple[torch.Tensor, ...] = ()
 ) -> None:
     for edges in graphs:
         for index in (torch.int64, torch.int32) if edges.name == "hub_dst" else (torch.int64,):
@@ -87,7 +87,7 @@ def test_nodes_without_messages_have_zeros() -> None:
 
 def test_messages_of_equal_maximum_share_the_gradient() -> None:
     src, dst = torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0])
-    case = case_of(Edges("tie", src, dst, 3, 1), (2,))
+    case = case_of(EdgeList("tie", src, dst, 3, 1), (2,))
     x = torch.ones(3, 2, dtype=torch.float64, requires_grad=True)
     out = at_once(case, on("m", lambda m: m.amax(1)), lambda edges: {"m": x})
     (grad,) = torch.autograd.grad(out["o"].sum(), x)

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.udf.batch import EdgeBatch, Ends, Frames
+from graphweave.udf.arguments import EdgeBatch, Frames, RelationEdges
 from graphweave.udf.bucket import reduce_in_buckets
 from graphweave.udf.passing import edge_results, reduced
 from tests.programs.compare import assert_close
-from tests.programs.graphs import Edges
+from tests.programs.graphs import EdgeList
 
 Function = Callable[[Any], Mapping[str, Any]]
 RELATION = ("_N", "_E", "_N")
@@ -23,14 +23,14 @@ RELATION = ("_N", "_E", "_N")
 class Case:
     """A relation and the leaves that receive gradients: of sources, destinations, edges and the closure."""
 
-    ends: Ends
+    ends: RelationEdges
     frames: Frames
     leaves: tuple[Tensor, ...]
 
 
-def ends_of(edges: Edges, index: torch.dtype = torch.int64) -> Ends:
+def ends_of(edges: EdgeList, index: torch.dtype = torch.int64) -> RelationEdges:
     rows = (torch.empty(edges.num_src, 0), torch.empty(edges.num_dst, 0))
-    return Ends(edges.src.to(index), edges.dst.to(index), *rows, None)
+    return RelationEdges(edges.src.to(index), edges.dst.to(index), *rows, None)
 
 
 def frames_of(src: Mapping[str, Tensor], dst: Mapping[str, Tensor], edge: Mapping[str, Tensor]) -> Frames:
@@ -38,7 +38,7 @@ def frames_of(src: Mapping[str, Tensor], dst: Mapping[str, Tensor], edge: Mappin
 
 
 def case_of(
-    edges: Edges, feature: tuple[int, ...], dtype: torch.dtype = torch.float64, index: torch.dtype = torch.int64
+    edges: EdgeList, feature: tuple[int, ...], dtype: torch.dtype = torch.float64, index: torch.dtype = torch.int64
 ) -> Case:
     """Fields `x` of sources, `q` and `z` (of no dims) of destinations, `w` (of no dims) and `e` of edges."""
     generator = torch.Generator().manual_seed(7)

@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from graphweave.cli.relational_models import Classifier, Edges
-from graphweave.cli.training import ACCURACY, WAYS, History, Job, accuracy
+from graphweave.cli.relational_models import Classifier, RelationalEdges
+from graphweave.cli.training import ACCURACY, WAYS, History, TrainingJob, accuracy
 from graphweave.data import TypedNodeData
 
 _WARM_EDGES = 512
@@ -21,7 +21,7 @@ class EntityRunner:
 
     measure = ACCURACY
 
-    def __init__(self, way: str, job: Job, data: TypedNodeData) -> None:
+    def __init__(self, way: str, job: TrainingJob, data: TypedNodeData) -> None:
         self.way, self.data, self.history = way, data, History()
         torch.manual_seed(job.seed)
         widths = [None if x is None else x.size(1) for x in data.features]
@@ -30,7 +30,7 @@ class EntityRunner:
         )
         self.optimizer = torch.optim.Adam(module.parameters(), lr=job.lr, weight_decay=job.weight_decay)
         self.model = WAYS[way](module)
-        self.edges = Edges.of(data.edge_index, data.etype, data.ntype)
+        self.edges = RelationalEdges.of(data.edge_index, data.etype, data.ntype)
         self.rows = data.train_mask.nonzero().flatten()
 
     def step(self) -> float:
@@ -61,7 +61,7 @@ class EntityRunner:
     def test(self) -> dict[str, float]:
         return {"test accuracy": accuracy(self.predict(), self.data.y, self.data.test_mask)}
 
-    def _step(self, edges: Edges) -> float:
+    def _step(self, edges: RelationalEdges) -> float:
         self.model.train()
         self.optimizer.zero_grad()
         loss = F.cross_entropy(self._logits(edges)[self.rows], self.data.y[self.rows])
@@ -69,6 +69,6 @@ class EntityRunner:
         self.optimizer.step()
         return loss.item()
 
-    def _logits(self, edges: Edges) -> Tensor:
+    def _logits(self, edges: RelationalEdges) -> Tensor:
         out: Tensor = self.model(self.data.features, edges.graph, edges.etype, edges.ntype, edges.norm)
         return out

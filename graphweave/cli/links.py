@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from graphweave.cli.relational_models import Edges, LinkEncoder, decoder
-from graphweave.cli.training import MRR, WAYS, History, Job
+from graphweave.cli.relational_models import LinkEncoder, RelationalEdges, decoder
+from graphweave.cli.training import MRR, WAYS, History, TrainingJob
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, filtered_ranks
 
 _SCORES = 1 << 24
@@ -35,7 +35,7 @@ class LinkRunner:
 
     measure = MRR
 
-    def __init__(self, way: str, job: Job, data: KnowledgeGraph) -> None:
+    def __init__(self, way: str, job: TrainingJob, data: KnowledgeGraph) -> None:
         self.way, self.options, self.data, self.history = way, job.links, data, History()
         self.epochs = job.epochs
         torch.manual_seed(job.seed)
@@ -47,7 +47,7 @@ class LinkRunner:
         self.optimizer = torch.optim.Adam(self.parameters, lr=job.lr, weight_decay=job.weight_decay)
         src, etype, dst = data.both_ways(data.train).unbind(1)
         ntype = torch.zeros(data.num_nodes, dtype=torch.int64)
-        self.edges = Edges.of(torch.stack([src, dst]), etype, ntype)
+        self.edges = RelationalEdges.of(torch.stack([src, dst]), etype, ntype)
         self.known = KnownTails.of(data.everything(), rels)
         self.generator = torch.Generator().manual_seed(job.seed)
         self.batches = self._drawn()
@@ -102,7 +102,7 @@ class LinkRunner:
         while True:
             yield from torch.randperm(len(self.data.train), generator=self.generator).split(self.options.batch)
 
-    def _without(self, ids: Tensor) -> Edges:
+    def _without(self, ids: Tensor) -> RelationalEdges:
         """The graph without edges of triples `ids`, each with its inverse, at the rate of `edge_dropout`."""
         rate = self.options.edge_dropout
         if rate == 0:
@@ -113,7 +113,7 @@ class LinkRunner:
         keep[gone + len(self.data.train)] = False
         return self.edges.only(keep)
 
-    def _step(self, ids: Tensor, edges: Edges) -> float:
+    def _step(self, ids: Tensor, edges: RelationalEdges) -> float:
         self.encoder.train()
         self.optimizer.zero_grad()
         head, rel, tail = self.data.both_ways(self.data.train[ids]).unbind(1)
@@ -134,7 +134,7 @@ class LinkRunner:
         self.optimizer.step()
         return loss.item()
 
-    def _encoded(self, edges: Edges) -> Tensor:
+    def _encoded(self, edges: RelationalEdges) -> Tensor:
         out: Tensor = self.encoder(edges.graph, edges.etype, edges.ntype, edges.norm)
         return out
 

@@ -18,14 +18,14 @@ from pathlib import Path
 import torch
 
 from graphweave.cli.tasks import Data, start
-from graphweave.cli.training import Job
+from graphweave.cli.training import TrainingJob
 from graphweave.core.errors import GraphweaveError
 from graphweave.runtime import arena
 
 _STEPS = 3
 
 
-def peak_extra_bytes(way: str, job: Job, data: Data) -> int | None:
+def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
     """Bytes above the base at the worst moment; None where the system cannot tell."""
     if not sys.platform.startswith("linux"):
         return None
@@ -52,7 +52,7 @@ def _status(key: str) -> int:
     raise GraphweaveError(f"/proc/self/status has no {key}. Leave out --compare on this system.")
 
 
-def _measure(way: str, job: Job, data: Data) -> int:
+def _measure(way: str, job: TrainingJob, data: Data) -> int:
     job.apply_threads()
     training = start(way, job, data)
     training.warm_up()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from graphweave.cli.training import Training
+from graphweave.cli.training import TrainingWay
 from graphweave.core.errors import DataError, GraphweaveError
 
 _FORMATS = (".png", ".pdf", ".svg")
@@ -32,7 +32,7 @@ def _matplotlib() -> Any:
     return Figure
 
 
-def draw(path: Path, runners: Sequence[Training]) -> None:
+def draw(path: Path, runners: Sequence[TrainingWay]) -> None:
     """Loss and validation of each way by epoch, and its median epoch time."""
     figure = _matplotlib()(figsize=(12, 3.6), layout="constrained")
     loss, quality, bars = figure.subplots(1, 3)

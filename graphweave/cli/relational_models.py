@@ -22,7 +22,7 @@ _BASES = 30
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Edges:
+class RelationalEdges:
     """What the layers read beside the nodes: E edges, N nodes.
 
     `etype` [E], `ntype` [N] int64; `norm` [E] float32: 1 / number of edges of the relation into the destination, the
@@ -35,19 +35,19 @@ class Edges:
     norm: Tensor
 
     @staticmethod
-    def of(edge_index: Tensor, etype: Tensor, ntype: Tensor) -> Edges:
+    def of(edge_index: Tensor, etype: Tensor, ntype: Tensor) -> RelationalEdges:
         """`edge_index` [2, E] int64."""
         key = edge_index[1] * (int(etype.max()) + 1 if etype.numel() else 1) + etype
         _, pair, counts = torch.unique(key, return_inverse=True, return_counts=True)
-        return Edges(graph(edge_index, num_nodes=ntype.numel()), etype, ntype, 1 / counts[pair].float())
+        return RelationalEdges(graph(edge_index, num_nodes=ntype.numel()), etype, ntype, 1 / counts[pair].float())
 
-    def only(self, keep: Tensor) -> Edges:
+    def only(self, keep: Tensor) -> RelationalEdges:
         """The edges where `keep` [E] bool is true, with the norms they had."""
         src, dst = self.graph.edges()
         some = graph((src[keep], dst[keep]), num_nodes=self.ntype.numel())
-        return Edges(some, self.etype[keep], self.ntype, self.norm[keep])
+        return RelationalEdges(some, self.etype[keep], self.ntype, self.norm[keep])
 
-    def first(self, count: int) -> Edges:
+    def first(self, count: int) -> RelationalEdges:
         keep = torch.zeros_like(self.etype, dtype=torch.bool)
         keep[:count] = True
         return self.only(keep)

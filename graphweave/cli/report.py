@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from graphweave.cli.training import ACCURACY, Training
+from graphweave.cli.training import ACCURACY, TrainingWay
 
 _LINES = 10
 """Progress lines over a whole run where the output is not a terminal."""
@@ -22,12 +22,12 @@ Tick: TypeAlias = Callable[[float], None]
 
 
 @contextmanager
-def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[Training], None]]]:
+def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[TrainingWay], None]]]:
     """Gives two functions, to call within and after each epoch: a bar moves, or, with no terminal, lines appear."""
     if not console.is_terminal:
         every = max(epochs // _LINES, 1)
 
-        def line(training: Training) -> None:
+        def line(training: TrainingWay) -> None:
             done = len(training.history.loss)
             if done == 1 or done % every == 0 or done == epochs:
                 console.print(f"epoch {done}/{epochs}  {_state(training)}", highlight=False)
@@ -48,7 +48,7 @@ def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[Tr
         def within(share: float) -> None:
             bar.update(task, completed=finished + share)
 
-        def after(training: Training) -> None:
+        def after(training: TrainingWay) -> None:
             nonlocal finished
             finished += 1
             bar.update(task, completed=finished, description=_state(training))
@@ -56,18 +56,18 @@ def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[Tr
         yield within, after
 
 
-def _state(training: Training) -> str:
+def _state(training: TrainingWay) -> str:
     history, show = training.history, _shown(training)
     train = f"train {show(history.train[-1])}  " if training.measure == ACCURACY else ""
     name = "" if training.measure == ACCURACY else f"{training.measure} "
     return f"loss {history.loss[-1]:.4f}  {train}val {name}{show(history.last_val)}  {_duration(history.seconds[-1])}"
 
 
-def _shown(training: Training) -> Callable[[float], str]:
+def _shown(training: TrainingWay) -> Callable[[float], str]:
     return _percent if training.measure == ACCURACY else _fraction
 
 
-def summary(runners: Sequence[Training], memory_heading: str, peaks: Sequence[int | None]) -> Table:
+def summary(runners: Sequence[TrainingWay], memory_heading: str, peaks: Sequence[int | None]) -> Table:
     """Rows are measurements, columns the ways; with several ways, each measurement beside its ratio to the first."""
     table = Table()
     table.add_column("")

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from graphweave.cli.models import build
-from graphweave.cli.training import ACCURACY, WAYS, History, Job, accuracy
+from graphweave.cli.training import ACCURACY, WAYS, History, TrainingJob, accuracy
 from graphweave.data import NodeData, rmat
 
 _WARM_NODES = 64
@@ -22,7 +22,7 @@ class Runner:
 
     measure = ACCURACY
 
-    def __init__(self, way: str, job: Job, data: NodeData) -> None:
+    def __init__(self, way: str, job: TrainingJob, data: NodeData) -> None:
         self.way = way
         self.history = History()
         torch.manual_seed(job.seed)

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from graphweave.cli.entities import EntityRunner
 from graphweave.cli.links import LinkRunner
 from graphweave.cli.runner import Runner
-from graphweave.cli.training import Job, Training
+from graphweave.cli.training import TrainingJob, TrainingWay
 from graphweave.core.errors import DataError
 from graphweave.data import (
     KnowledgeGraph,
@@ -61,7 +61,7 @@ def check_trainable(data: Data) -> None:
         raise DataError(f"{data.name}: no node is in the train split. Add nodes to it.")
 
 
-def start(way: str, job: Job, data: Data) -> Training:
+def start(way: str, job: TrainingJob, data: Data) -> TrainingWay:
     """A training whose task the data decide: nodes are classified, or links predicted."""
     match data:
         case KnowledgeGraph():

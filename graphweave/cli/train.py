@@ -17,7 +17,7 @@ from graphweave.cli.plot import check_plot, draw
 from graphweave.cli.relational_models import DECODERS, RELATIONAL_MODELS
 from graphweave.cli.report import progress, summary
 from graphweave.cli.tasks import Data, check_trainable, described, load, load_relational, start
-from graphweave.cli.training import Job, Links
+from graphweave.cli.training import Links, TrainingJob
 from graphweave.core.errors import DataError, GraphweaveError
 from graphweave.data import KnowledgeGraph
 
@@ -93,12 +93,12 @@ def _data(args: argparse.Namespace) -> Data:
     return load_relational(args.data or "families", seed=args.seed)
 
 
-def _job(args: argparse.Namespace, data: Data) -> Job:
+def _job(args: argparse.Namespace, data: Data) -> TrainingJob:
     links = isinstance(data, KnowledgeGraph)
     negatives = _ROTATE_NEGATIVES if args.decoder == "rotate" else 0
     dropout = _LINK_DROPOUT if links else _DROPOUT
     decay = 0.0 if args.model in RELATIONAL_MODELS else _WEIGHT_DECAY
-    return Job(
+    return TrainingJob(
         args.model, args.hidden, args.heads, _or(args.dropout, dropout), args.lr, _or(args.weight_decay, decay),
         args.epochs, args.seed, args.threads,
         Links(args.decoder, args.batch, _or(args.negatives, negatives), args.edge_dropout, args.eval_every),
@@ -109,7 +109,7 @@ def _or(value: Any, default: Any) -> Any:
     return default if value is None else value
 
 
-def _memory(console: Console, ways: list[str], job: Job, data: Data) -> tuple[str, list[int | None]]:
+def _memory(console: Console, ways: list[str], job: TrainingJob, data: Data) -> tuple[str, list[int | None]]:
     """Heading and bytes for each way: the peak of this process, or, to compare, of one fresh process for each."""
     if len(ways) == 1:
         kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -57,7 +57,7 @@ class Links:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TrainingJob:
     """What is trained, and how: everything that the ways have in common. `threads` None leaves torch's choice."""
 
     model: str
@@ -99,7 +99,7 @@ class History:
         return next((value for value in reversed(self.val) if not math.isnan(value)), math.nan)
 
 
-class Training(Protocol):
+class TrainingWay(Protocol):
     """One way of training a model on data, an epoch at a time, so that several ways can take turns."""
 
     way: str

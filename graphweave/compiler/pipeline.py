@@ -14,8 +14,8 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
-from graphweave.passes.horizontal.edges import ToEdges
 from graphweave.passes.horizontal.merge import Merge
+from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged

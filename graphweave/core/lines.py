@@ -63,7 +63,7 @@ def shown_path(path: str) -> str:
         return os.path.basename(path)
 
 
-class Frame(NamedTuple):
+class SourceLine(NamedTuple):
     """A line of a traceback: in which function it stands ("" where that is not told), and its code."""
 
     filename: str
@@ -72,15 +72,15 @@ class Frame(NamedTuple):
     code: str
 
 
-FrameT = TypeVar("FrameT", Frame, FrameSummary)
+FrameT = TypeVar("FrameT", SourceLine, FrameSummary)
 
 
-def frames(trace: str) -> list[Frame]:
+def frames(trace: str) -> list[SourceLine]:
     """The lines of a traceback as Python or PyTorch prints it, outermost first."""
-    return [Frame(path, int(line), name, code.strip()) for path, line, name, code in _FRAME.findall(trace)]
+    return [SourceLine(path, int(line), name, code.strip()) for path, line, name, code in _FRAME.findall(trace)]
 
 
-def shown_frame(frame: Frame | FrameSummary) -> str:
+def shown_frame(frame: SourceLine | FrameSummary) -> str:
     """ "train.py:8"."""
     return f"{shown_path(frame.filename)}:{frame.lineno}"
 

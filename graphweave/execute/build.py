@@ -31,7 +31,7 @@ _serial = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
+class CompiledTraining:
     """`forward` gives the forward outputs, then the values of `cut.saved`; `backward` takes those, then tangents."""
 
     forward: Executable
@@ -68,7 +68,7 @@ def build_training(
     options: Options, constants: Mapping[Ref, Any], *, verify: bool, recompute: Recompute = "auto",
     cuda_graphs: bool = False, watches: bool = True, exposed: frozenset[Ref] = frozenset(),
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
-) -> Training:  # fmt: skip
+) -> CompiledTraining:  # fmt: skip
     """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
 
     The backward belongs to the graph as the forward has seen it, and does not look for edits. `exposed` are values
@@ -101,7 +101,7 @@ def build_training(
             saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
             why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
             record(made.plan, made.text, why_not, glossary, saved, recompute)
-    return Training(forward, backward, cut)
+    return CompiledTraining(forward, backward, cut)
 
 
 def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[Ref]:

@@ -94,7 +94,7 @@ def _is_mask(program: Program, ref: Ref) -> bool:
     return isinstance(t, Type | AnyType) and t.dtype in (DType.bool, DType.u8)
 
 
-class Watch(TorchDispatchMode):
+class CallWatch(TorchDispatchMode):
     """Sees the calls of PyTorch that a run makes; `why` is the first one that a CUDA graph cannot hold."""
 
     def __init__(self, kind: str) -> None:

@@ -36,7 +36,7 @@ class DividedRows:
     def __init__(self, kernel: Kernel) -> None:
         self._given = [*(csr.name for csr in kernel.csrs), *(b.name for b in kernel.buffers)]
         self._kernels = divided_kernels(kernel)
-        self._functions: Sequence[launch.Kernel] = ()
+        self._functions: Sequence[launch.NativeKernel] = ()
 
     def build(self) -> None:
         """Compile (or find) the kernels, side by side."""

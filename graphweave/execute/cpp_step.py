@@ -33,7 +33,7 @@ class CppStep(RegionStep):
 
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)
-        self._kernels: dict[bool, launch.Kernel] = {}
+        self._kernels: dict[bool, launch.NativeKernel] = {}
         self._divided: dict[bool, DividedRows] = {}
         self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
         self._weight = weight_of(plan.lowered.kernel)
@@ -45,7 +45,7 @@ class CppStep(RegionStep):
     def build(self) -> None:
         self._kernel(wide=False)
 
-    def _kernel(self, wide: bool) -> launch.Kernel:
+    def _kernel(self, wide: bool) -> launch.NativeKernel:
         if wide not in self._kernels:
             plan = self._wide_plan() if wide else self.plan
             self._kernels[wide] = load(plan.text, plan.lowered.kernel.name)

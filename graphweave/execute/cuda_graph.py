@@ -30,7 +30,7 @@ from graphweave.compiler.plan import Plan
 from graphweave.core import locks
 from graphweave.core.counters import bump
 from graphweave.core.log import logger
-from graphweave.execute.capturable import Watch, structure, why_not
+from graphweave.execute.capturable import CallWatch, structure, why_not
 from graphweave.lower.options import Options
 from graphweave.runtime.capturing import capturing
 from graphweave.runtime.cuda_stream import CudaDevice, GraphDevice
@@ -166,7 +166,7 @@ class CudaGraphs:
         """A call on tensors of its own, after which the program is captured with them."""
         with ordinary(), torch.no_grad():
             own = tuple(self._own(i, a) if isinstance(a, Tensor) else a for i, a in enumerate(args))
-        watch = Watch(self._device.kind)
+        watch = CallWatch(self._device.kind)
         with ordinary(), torch.no_grad(), capturing(refuses=False) as read, watch:
             done = self._device.aside(lambda: self._run(list(own)))
         results = _given(done, own, args, frozenset(map(id, self._made(done, own, read))))

@@ -18,7 +18,7 @@ from graphweave.ir.loop.nodes import Buffer, Role
 from graphweave.ir.loop.types import identity
 from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.nodes import MapOf, Program, Push, Ref
-from graphweave.lower.parameters import Binding, Column, Flat, Perm, Table, Value
+from graphweave.lower.parameters import Binding, Column, Flat, NodeTensor, Perm, Table
 from graphweave.runtime import formats
 from graphweave.runtime.index import INT32_MAX, Index
 
@@ -52,7 +52,7 @@ class RegionStep:
             self._slot(buffer, binding)
 
     def _slot(self, buffer: Buffer, binding: Binding) -> None:
-        if not isinstance(binding, Value):
+        if not isinstance(binding, NodeTensor):
             self._slots.append(("format", len(self._formats)))
             self._formats.append(binding)
         elif buffer.role is Role.input:

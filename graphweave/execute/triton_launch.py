@@ -49,7 +49,7 @@ _FOLDS: dict[Fold, Callable[..., Tensor]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class TritonJob:
     """One launch of `kernel`, of its rows first .. last - 1. `tensors` are its buffers and the indptr of its CSRs."""
 
     kernel: Kernel
@@ -84,7 +84,7 @@ class Job:
         self.function(self.programs, given, self.order, self.groups, (self.first, self.last), self.how)
 
 
-def run(jobs: Sequence[Job], totals: Iterable[tuple[Buffer, Tensor]]) -> None:
+def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[Buffer, Tensor]]) -> None:
     """The jobs in order; then each total, to which several may add, is folded from the parts of all their programs."""
     jobs = [job for job in jobs if job.programs]
     parts: dict[str, Tensor] = {}

@@ -14,7 +14,7 @@ from graphweave.analysis.cones import type_of
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.execute.push_step import PushStep, Walked
 from graphweave.execute.triton_folds import folded
-from graphweave.execute.triton_launch import Job, run
+from graphweave.execute.triton_launch import TritonJob, run
 from graphweave.execute.triton_step import TritonStep
 from graphweave.lower.fused_push import CSRS
 from graphweave.runtime.typed_pairs import Cut, typed_pairs
@@ -57,7 +57,9 @@ class TritonPushStep(PushStep, TritonStep):
         loaded = self._kernel(wide)
         slots = zip(loaded.kernel.buffers, self._slots, strict=True)
         tensors = {**dict(zip(CSRS, csrs, strict=True)), **{b.name: given[kind][i] for b, (kind, i) in slots}}
-        run([Job(loaded.kernel, loaded.function, tensors, None, 0, found.groups.numel() - 1, self._how.short)], ())
+        run(
+            [TritonJob(loaded.kernel, loaded.function, tensors, None, 0, found.groups.numel() - 1, self._how.short)], ()
+        )
         (written,) = self.writes
         return folded(sums, found.folds, along.rows, type_of(self._program, written).dtype)
 

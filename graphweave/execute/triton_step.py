@@ -12,7 +12,7 @@ from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.compiler.plan import KernelPlan
 from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.execute.region_step import RegionStep
-from graphweave.execute.triton_launch import Job, Launches, launches_of, run
+from graphweave.execute.triton_launch import Launches, TritonJob, launches_of, run
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.message.nodes import Program
 from graphweave.lower.piece_walk import PIECES
@@ -37,13 +37,13 @@ class Loaded:
     def jobs(
         self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, how: Launches,
         cut_into: Callable[[int], RowPieces],
-    ) -> list[Job]:  # fmt: skip
+    ) -> list[TritonJob]:  # fmt: skip
         """Launches for all rows. `cut_into` gives the pieces of so many of the longest."""
         cut = how.cut(num_rows) if self.pieces and order is not None else 0
-        whole = Job(self.kernel, self.function, tensors, order, cut, num_rows, how.short)
+        whole = TritonJob(self.kernel, self.function, tensors, order, cut, num_rows, how.short)
         return [*self._of_pieces(tensors, cut_into(cut), how), whole] if cut else [whole]
 
-    def _of_pieces(self, tensors: Mapping[str, Tensor], table: RowPieces, how: Launches) -> list[Job]:
+    def _of_pieces(self, tensors: Mapping[str, Tensor], table: RowPieces, how: Launches) -> list[TritonJob]:
         assert how.pieces is not None
         device = table.pieces.device
 
@@ -54,7 +54,7 @@ class Loaded:
         jobs = []
         for kernel, function in self.pieces:
             by = how.pieces if any(csr.name == PIECES for csr in kernel.csrs) else launches_of(kernel).short
-            jobs.append(Job(kernel, function, known, None, 0, num_rows(kernel, table), by))
+            jobs.append(TritonJob(kernel, function, known, None, 0, num_rows(kernel, table), by))
         return jobs
 
 

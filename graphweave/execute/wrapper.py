@@ -15,7 +15,7 @@ from graphweave.core.errors import IRError
 from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import call_step
-from graphweave.execute.check import check_step
+from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.layouts import Promise, memory_of, settled

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphweave.core.errors import DataError
-from graphweave.udf.batch import TYPE, fix_sizes
+from graphweave.udf.arguments import TYPE, fix_sizes
 
 NID = EID = "_ID"
 """Field that holds the numbers that nodes or edges had in the graph they were taken from."""

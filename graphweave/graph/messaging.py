@@ -18,7 +18,7 @@ from graphweave.core.errors import DataError
 from graphweave.graph import query
 from graphweave.graph.structure import Structure
 from graphweave.udf import run
-from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
+from graphweave.udf.arguments import EdgeBatch, Frames, NodeBatch, RelationEdges
 from graphweave.udf.builtin import ReduceMessages
 from graphweave.udf.mailbox import grown
 
@@ -187,10 +187,10 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str 
         frame[name] = _with_rows(frame.get(name), nodes, x, rows.shape[0])
 
 
-def ends_of(graph: Structure, etype: Any) -> Ends:
+def ends_of(graph: Structure, etype: Any) -> RelationEdges:
     """The edges of a relation, as functions of `graphweave.udf` take them."""
     r = graph._relation(etype)
-    return Ends(r.src, r.dst, graph._node_frame(r.srctype).rows, graph._node_frame(r.dsttype).rows, None)
+    return RelationEdges(r.src, r.dst, graph._node_frame(r.srctype).rows, graph._node_frame(r.dsttype).rows, None)
 
 
 def _around(graph: Structure, etype: Any) -> Frames:
@@ -220,8 +220,8 @@ def _edge_numbers(graph: Structure, edges: Any, etype: Any) -> Tensor:
 
 
 def _update_rows(
-    graph: Structure, ends: Ends, rows: Tensor, message: EdgeFunction, reduce: NodeFunction, apply: NodeFunction | None,
-    etype: Any,
+    graph: Structure, ends: RelationEdges, rows: Tensor, message: EdgeFunction, reduce: NodeFunction,
+    apply: NodeFunction | None, etype: Any,
 ) -> None:  # fmt: skip
     """Write new fields of the destinations where `rows` [destinations] (bool) says so."""
     frames = _around(graph, etype)
@@ -231,8 +231,10 @@ def _update_rows(
         frame[name] = torch.where(grown(rows, x.dim()), x, torch.zeros_like(x) if old is None else old)
 
 
-def _some(ends: Ends, eids: Tensor) -> Ends:
-    return Ends(ends.src.index_select(0, eids), ends.dst.index_select(0, eids), ends.src_rows, ends.dst_rows, eids)
+def _some(ends: RelationEdges, eids: Tensor) -> RelationEdges:
+    return RelationEdges(
+        ends.src.index_select(0, eids), ends.dst.index_select(0, eids), ends.src_rows, ends.dst_rows, eids
+    )
 
 
 def _mask(rows: Tensor, chosen: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from graphweave.graph.frame import Frame
 from graphweave.graph.structure import Structure
 
 
-class Rows(NamedTuple):
+class RowsView(NamedTuple):
     """Nodes or edges of one type."""
 
     data: Frame
@@ -26,8 +26,8 @@ class NodeView:
     def __call__(self, ntype: str | None = None) -> Tensor:
         return self._graph._ids_of(self._graph._ntype(ntype, self._types))
 
-    def __getitem__(self, ntype: str | None) -> Rows:
-        return Rows(self._graph._node_frame(self._graph._ntype(ntype, self._types)))
+    def __getitem__(self, ntype: str | None) -> RowsView:
+        return RowsView(self._graph._node_frame(self._graph._ntype(ntype, self._types)))
 
 
 class EdgeView:
@@ -39,5 +39,5 @@ class EdgeView:
     def __call__(self, form: Any = "uv", order: str | None = "eid", etype: Any = None) -> Any:
         return self._graph.all_edges(form, order, etype)
 
-    def __getitem__(self, etype: Any) -> Rows:
-        return Rows(self._graph._edge_frame(etype))
+    def __getitem__(self, etype: Any) -> RowsView:
+        return RowsView(self._graph._edge_frame(etype))

@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from graphweave.loops.products import dot_prd, linear, outer_prod
+from graphweave.loops.matmul import dot_prd, linear, outer_prod
 from graphweave.loops.rowwise import of_tensors
-from graphweave.loops.values import Value
+from graphweave.loops.values import LoopValue
 
 __all__ = ["dot_prd", "linear", "outer_prod"]
 
 
 def _call(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
-    anywhere = any(isinstance(x, Value) for x in args)
-    return Value.answers[name](*args, **kwargs) if anywhere else function(*args, **kwargs)
+    anywhere = any(isinstance(x, LoopValue) for x in args)
+    return LoopValue.answers[name](*args, **kwargs) if anywhere else function(*args, **kwargs)
 
 
 def dot_prod(x: Any, y: Any) -> Any:
@@ -67,8 +67,8 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 def concat(parts: Sequence[Any], dim: int = -1) -> Any:
     """Features one after the other along `dim`."""
-    values = any(isinstance(x, Value) for x in parts)
-    return Value.answers["cat"](parts, dim) if values else torch.cat(list(parts), dim)
+    values = any(isinstance(x, LoopValue) for x in parts)
+    return LoopValue.answers["cat"](parts, dim) if values else torch.cat(list(parts), dim)
 
 
 def reshape(x: Any, *sizes: Any) -> Any:

@@ -7,14 +7,14 @@ from typing import Any
 from torch import Tensor
 
 from graphweave.core.errors import LoopError
-from graphweave.loops.scope import End, Loop, Number, Once, Store
-from graphweave.loops.values import FieldRead, Value, gather
-from graphweave.udf.batch import TYPE
+from graphweave.loops.scope import End, Loop, Number, Once, RowFields
+from graphweave.loops.values import FieldRead, LoopValue, gather
+from graphweave.udf.arguments import TYPE
 
 
 def _as_field(value: Any, loop: Loop) -> Tensor | Number:
     """What is stored when `value` is set on each row of `loop`."""
-    if isinstance(value, Value):
+    if isinstance(value, LoopValue):
         return value.within(loop)
     if isinstance(value, Tensor):
         return value.expand(loop.store.num_rows(), *value.shape).clone()  # a field is no view of an argument
@@ -47,10 +47,10 @@ class _Row:
             )
         return args[1]._row_of(args[0])
 
-    def _row_of(self, x: Tensor) -> Value:
+    def _row_of(self, x: Tensor) -> LoopValue:
         raise NotImplementedError
 
-    def _checked(self, x: Tensor, store: Store) -> Tensor:
+    def _checked(self, x: Tensor, store: RowFields) -> Tensor:
         if x.dim() == 0 or x.shape[0] != store.num_rows():
             raise LoopError(
                 f"x[{store.one}] takes a tensor with one row for each of {store.where}, {store.num_rows()} "
@@ -82,7 +82,7 @@ class Edge(_Row):
         return EdgeEnd(self._loop, "dst")
 
     @property
-    def etype(self) -> Value:
+    def etype(self) -> LoopValue:
         if TYPE not in self._loop.store.names():
             raise LoopError(
                 f"the edges have no types: set g.edata[{TYPE!r}], whole numbers [edges] (graphweave.ETYPE)."
@@ -92,7 +92,7 @@ class Edge(_Row):
 
     def __getitem__(self, name: str) -> Any:
         self._check()
-        value = Value(self._loop.store.get(name), self._loop)
+        value = LoopValue(self._loop.store.get(name), self._loop)
         self._loop.log.edge(self._loop.store, name, self._loop, False)
         return value
 
@@ -105,9 +105,9 @@ class Edge(_Row):
         if self._loop.structure.current is not self._loop:
             raise LoopError("an edge is used outside its loop. Its fields live on: for e in g.edges(): e['x'] ...")
 
-    def _row_of(self, x: Tensor) -> Value:
+    def _row_of(self, x: Tensor) -> LoopValue:
         self._check()
-        return Value(self._checked(x, self._loop.store), self._loop)
+        return LoopValue(self._checked(x, self._loop.store), self._loop)
 
 
 class EdgeEnd(_Row):
@@ -121,24 +121,24 @@ class EdgeEnd(_Row):
         object.__setattr__(self, "_end", end)
 
     @property
-    def ntype(self) -> Value:
+    def ntype(self) -> LoopValue:
         _check_types(self._store())
         return self[TYPE]
 
-    def _store(self) -> Store:
+    def _store(self) -> RowFields:
         if self._loop.structure.current is not self._loop:
             raise LoopError("an end of an edge is used outside the loop over edges. Use it in the loop.")
         return self._loop.structure.at(self._end)
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> LoopValue:
         return FieldRead(self._loop, self._store(), name, self._end)
 
     def __setitem__(self, name: str, value: Any) -> None:
         gather(self._loop, self._store(), name, self._end, value)
 
-    def _row_of(self, x: Tensor) -> Value:
+    def _row_of(self, x: Tensor) -> LoopValue:
         data = self._checked(x, self._store())
-        return Value(data.index_select(0, self._loop.structure.index(self._end)), self._loop)
+        return LoopValue(data.index_select(0, self._loop.structure.index(self._end)), self._loop)
 
     def incoming_edges(self) -> Any:
         raise LoopError(
@@ -154,16 +154,16 @@ class Node(_Row):
     __slots__ = ()
 
     @property
-    def ntype(self) -> Value:
+    def ntype(self) -> LoopValue:
         _check_types(self._loop.store)
         return self[TYPE]
 
-    def __getitem__(self, name: str) -> Value:
+    def __getitem__(self, name: str) -> LoopValue:
         inner = self._inner()
         if inner is not None:
             assert inner.via is not None
             return FieldRead(inner, self._loop.store, name, inner.via)
-        value = Value(self._loop.store.get(name), self._loop)
+        value = LoopValue(self._loop.store.get(name), self._loop)
         self._loop.log.read(self._loop.store, name, self._loop, None)
         return value
 
@@ -199,14 +199,14 @@ class Node(_Row):
             raise LoopError("a node is used outside its loop. Its fields live on: for n in g.nodes(): n['x'] ...")
         return None if now is self._loop else now
 
-    def _row_of(self, x: Tensor) -> Value:
+    def _row_of(self, x: Tensor) -> LoopValue:
         data, inner = self._checked(x, self._loop.store), self._inner()
         if inner is None:
-            return Value(data, self._loop)
-        return Value(data.index_select(0, inner.index_of_parent()), inner)
+            return LoopValue(data, self._loop)
+        return LoopValue(data.index_select(0, inner.index_of_parent()), inner)
 
 
-def _check_types(store: Store) -> None:
+def _check_types(store: RowFields) -> None:
     if TYPE not in store.names():
         raise LoopError(
             f"the nodes have no types: set g.{store.where}[{TYPE!r}], whole numbers [nodes] (graphweave.NTYPE)."

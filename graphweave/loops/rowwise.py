@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphweave.core.errors import LoopError
-from graphweave.loops.values import Value, may_gather, meeting, together
+from graphweave.loops.values import LoopValue, may_gather, meeting, together
 from graphweave.tensorlike.answers import Handler, unpacked
 from graphweave.tensorlike.pointwise import pointwise, pointwise_handlers
 from graphweave.tensorlike.views import data_dim, feature_dim, reshaped, view_handlers
@@ -40,14 +40,14 @@ def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return call
 
 
-def _dims_of(x: Value, dim: Any) -> tuple[int, ...]:
+def _dims_of(x: LoopValue, dim: Any) -> tuple[int, ...]:
     return tuple([data_dim(x, d) for d in (range(x.ndim) if dim is None else x.all_wrapped(dim))])
 
 
 def _reduction(name: str) -> Callable[..., Any]:
     function = getattr(torch, name)
 
-    def handler(x: Value, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+    def handler(x: LoopValue, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
         data = x.tensor()
         dims: tuple[int, ...]
         if dim is None and data.dim() == 2:  # all features, as one dim where PyTorch takes one only
@@ -58,7 +58,7 @@ def _reduction(name: str) -> Callable[..., Any]:
             dims = _dims_of(x, dim)
         if not dims:
             data, dims = data.unsqueeze(1), (1,)
-        return Value(function(data, dims if len(dims) > 1 else dims[0], keepdim=keepdim, **kwargs), x.loop)
+        return LoopValue(function(data, dims if len(dims) > 1 else dims[0], keepdim=keepdim, **kwargs), x.loop)
 
     return handler
 
@@ -67,34 +67,34 @@ def _extreme(name: str) -> Callable[..., Any]:
     """torch.max(x), torch.max(x, dim) and torch.max(x, y)."""
 
     def handler(x: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-        if not isinstance(x, Value) or isinstance(dim, (Value, Tensor)):
-            return Value.answers[f"{name}imum"](x, dim)
+        if not isinstance(x, LoopValue) or isinstance(dim, (LoopValue, Tensor)):
+            return LoopValue.answers[f"{name}imum"](x, dim)
         if dim is None:
-            return Value.answers[f"a{name}"](x)
+            return LoopValue.answers[f"a{name}"](x)
         values, places = getattr(torch, name)(x.tensor(), feature_dim(x, dim), keepdim=keepdim, **kwargs)
-        return Value(values, x.loop), Value(places, x.loop)
+        return LoopValue(values, x.loop), LoopValue(places, x.loop)
 
     return handler
 
 
 def _along(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    def handler(x: Value, dim: Any = -1, **kwargs: Any) -> Any:
+    def handler(x: LoopValue, dim: Any = -1, **kwargs: Any) -> Any:
         kwargs = {name: v for name, v in kwargs.items() if not name.startswith("_")}
-        return Value(function(x.tensor(), dim=feature_dim(x, dim), **kwargs), x.loop)
+        return LoopValue(function(x.tensor(), dim=feature_dim(x, dim), **kwargs), x.loop)
 
     return handler
 
 
-def _norm(x: Value, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Value:
-    return Value(torch.linalg.vector_norm(x.tensor(), p, _dims_of(x, dim), keepdim=keepdim), x.loop)
+def _norm(x: LoopValue, p: Any = 2, dim: Any = None, keepdim: bool = False) -> LoopValue:
+    return LoopValue(torch.linalg.vector_norm(x.tensor(), p, _dims_of(x, dim), keepdim=keepdim), x.loop)
 
 
-def _reshape(x: Value, *sizes: Any) -> Any:
+def _reshape(x: LoopValue, *sizes: Any) -> Any:
     """The sizes are those of one row."""
     return reshaped(x, unpacked(sizes))
 
 
-def features_at(x: Value, index: Any) -> Value:
+def features_at(x: LoopValue, index: Any) -> LoopValue:
     """x[i], x[a:b], x[..., None]: the features of each row, indexed."""
     items = index if isinstance(index, tuple) else (index,)
     for i in items:
@@ -103,7 +103,7 @@ def features_at(x: Value, index: Any) -> Value:
             raise LoopError(
                 f"features are indexed by numbers, slices, None and ... (got {type(i).__name__}). Use one of these."
             )
-    return Value(x.tensor()[(slice(None), *items)], x.loop)
+    return LoopValue(x.tensor()[(slice(None), *items)], x.loop)
 
 
 def _operators() -> dict[str, Handler]:

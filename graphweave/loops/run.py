@@ -21,18 +21,18 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from graphweave.core.errors import LoopError
 from graphweave.frontends.dynamo.backend import parse_options
-from graphweave.loops.products import PRODUCTS
+from graphweave.loops.matmul import PRODUCTS
 from graphweave.loops.rows import Edge, EdgeEnd, Node
 from graphweave.loops.rowwise import ROWWISE
 from graphweave.loops.source import check_code, located
-from graphweave.loops.values import Value
-from graphweave.loops.view import Ends, Fields, GraphView, source_of
+from graphweave.loops.values import LoopValue
+from graphweave.loops.view import GraphView, LoopEdges, LoopFields, source_of
 from graphweave.tensorlike.answers import answer
 from graphweave.udf.run import code_of, is_plain, shared
 
 T = TypeVar("T", bound=Callable[..., Any])
 
-answer(Value, {**ROWWISE, **PRODUCTS})
+answer(LoopValue, {**ROWWISE, **PRODUCTS})
 
 _NOT_KNOWN_WITHOUT_DATA = (
     DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException,
@@ -88,15 +88,15 @@ def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -
 
 
 def evaluate(
-    function: Callable[..., Any], ends: Ends, fields: Fields, before: tuple[Any, ...], after: tuple[Any, ...],
+    function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: tuple[Any, ...], after: tuple[Any, ...],
     kwargs: Mapping[str, Any], checked: bool,
-) -> tuple[Any, Fields]:  # fmt: skip
+) -> tuple[Any, LoopFields]:  # fmt: skip
     """What `function` returns for the graph, and the fields that it sets. `checked`: it has run as Python before."""
     view = GraphView(ends, fields, checked)
     out = function(*before, view, *after, **kwargs)
     written = view.results()
     for leaf in out if isinstance(out, (tuple, list)) else (out,):
-        if isinstance(leaf, (Value, Edge, EdgeEnd, Node, GraphView)):
+        if isinstance(leaf, (LoopValue, Edge, EdgeEnd, Node, GraphView)):
             raise LoopError(
                 "a function written in loops returned something of its graph. "
                 "Return fields: g.ndata['x'], g.edata['x']."
@@ -120,7 +120,9 @@ def _run(function: Callable[..., Any], options: dict[str, Any], *args: Any) -> A
         raise found from error
 
 
-def _key(function: Callable[..., Any], options: dict[str, Any], ends: Ends, fields: Fields, *args: Any) -> Hashable:
+def _key(
+    function: Callable[..., Any], options: dict[str, Any], ends: LoopEdges, fields: LoopFields, *args: Any
+) -> Hashable:
     """Which calls share compiled code: of one function, for features of the same sizes."""
     frames = (fields.sources, fields.destinations, fields.edges)
     widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
@@ -141,7 +143,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _check(
-    function: Callable[..., Any], ends: Ends, fields: Fields, before: Any, after: Any, kwargs: Any
+    function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: Any, after: Any, kwargs: Any
 ) -> None:  # fmt: skip
     """Run the body on shapes alone, as Python: a trace knows that something is wrong, but not where."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -156,8 +158,8 @@ def _check(
     try:
         with mode, torch.no_grad(), _quiet():
             evaluate(
-                function, Ends(fake(ends.src), fake(ends.dst), sources, destinations),
-                Fields(nodes, others, fake(fields.edges)), fake(before), fake(after), fake(kwargs), False,
+                function, LoopEdges(fake(ends.src), fake(ends.dst), sources, destinations),
+                LoopFields(nodes, others, fake(fields.edges)), fake(before), fake(after), fake(kwargs), False,
             )  # fmt: skip
     except _NOT_KNOWN_WITHOUT_DATA:
         return

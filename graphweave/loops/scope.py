@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from graphweave.core.errors import DataError, LoopError
 from graphweave.graph.frame import Frame
-from graphweave.udf.batch import fix_sizes
+from graphweave.udf.arguments import fix_sizes
 
 End: TypeAlias = Literal["src", "dst"]
 Number: TypeAlias = bool | int | float
@@ -25,7 +25,7 @@ FOLDS = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "amin"}
 """Operations that may gather values of edges in a field of a node -> what PyTorch calls the reduction."""
 
 
-class Store:
+class RowFields:
     """Fields of the rows of one space: tensors [rows, ...], or a number that all rows have.
 
     `rows` is a tensor [rows, 0]; `one` and `where` name a row ("n") and the data ("ndata") in messages.
@@ -90,12 +90,12 @@ def as_rows(value: Tensor | Number, rows: Tensor) -> Tensor:
     return torch.full((rows.shape[0],), value, dtype=torch.tensor(value).dtype, device=rows.device)
 
 
-class Structure:
+class LoopGraph:
     """`src`, `dst` [edges], and the fields of sources, destinations (the same object, if they are the same nodes) and
     edges."""
 
     def __init__(
-        self, src: Tensor, dst: Tensor, sources: Store, destinations: Store, edges: Store, checked: bool
+        self, src: Tensor, dst: Tensor, sources: RowFields, destinations: RowFields, edges: RowFields, checked: bool
     ) -> None:  # fmt: skip
         self.src, self.dst = src, dst
         self.sources, self.destinations, self.edges = sources, destinations, edges
@@ -107,7 +107,7 @@ class Structure:
     def index(self, end: End) -> Tensor:
         return self.src if end == "src" else self.dst
 
-    def at(self, end: End) -> Store:
+    def at(self, end: End) -> RowFields:
         return self.sources if end == "src" else self.destinations
 
 
@@ -117,7 +117,9 @@ class Loop:
     `via`: the end at which edges of a node are attached to it ("dst" for incoming ones), None for a loop over all.
     """
 
-    def __init__(self, structure: Structure, store: Store, parent: Loop | None = None, via: End | None = None) -> None:
+    def __init__(
+        self, structure: LoopGraph, store: RowFields, parent: Loop | None = None, via: End | None = None
+    ) -> None:
         self.structure, self.store, self.parent, self.via = structure, store, parent, via
         self.over_edges = store is structure.edges
         self.log: Log = Log() if parent is None else parent.log
@@ -163,26 +165,26 @@ class Log:
     """
 
     def __init__(self) -> None:
-        self.reads: list[tuple[Store, str, Loop, End | None]] = []
-        self.folds: list[tuple[Store, str, Loop, End, str]] = []
-        self.writes: list[tuple[Store, str, End | None]] = []
+        self.reads: list[tuple[RowFields, str, Loop, End | None]] = []
+        self.folds: list[tuple[RowFields, str, Loop, End, str]] = []
+        self.writes: list[tuple[RowFields, str, End | None]] = []
 
-    def read(self, store: Store, name: str, loop: Loop, end: End | None) -> None:
+    def read(self, store: RowFields, name: str, loop: Loop, end: End | None) -> None:
         """A field of a node is read: `end` of an edge of `loop`, None where `loop` is over nodes."""
         self.reads.append((store, name, loop, end))
         self._check(store, name)
 
-    def fold(self, store: Store, name: str, loop: Loop, end: End, op: str) -> None:
+    def fold(self, store: RowFields, name: str, loop: Loop, end: End, op: str) -> None:
         """Values of edges are gathered in a field of the node at `end`."""
         self.folds.append((store, name, loop, end, op))
         self._check(store, name)
 
-    def write(self, store: Store, name: str) -> None:
+    def write(self, store: RowFields, name: str) -> None:
         """The field of the node of the iteration is set."""
         self.writes.append((store, name, None))
         self._check(store, name)
 
-    def edge(self, store: Store, name: str, loop: Loop, wrote: bool) -> None:
+    def edge(self, store: RowFields, name: str, loop: Loop, wrote: bool) -> None:
         """A field of the edge of the iteration is read or set."""
         if wrote:
             self.writes.append((store, name, loop.via))
@@ -196,7 +198,7 @@ class Log:
                 "nodes: an edge has two ends, so one node would see what another has set, or not yet. Write two loops."
             )
 
-    def _check(self, store: Store, name: str) -> None:
+    def _check(self, store: RowFields, name: str) -> None:
         reads = [(loop, end) for s, f, loop, end in self.reads if s is store and f == name]
         folds = [(loop, end, op) for s, f, loop, end, op in self.folds if s is store and f == name]
         if any(a is b for a, _ in reads for b, _, _ in folds):

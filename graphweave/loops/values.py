@@ -1,6 +1,6 @@
 """Values of the rows that a loop runs over: a tensor [rows, *features] that behaves as the features of one row.
 
-What PyTorch's functions, methods and operators do with them is said by `rowwise` and `products`.
+What PyTorch's functions, methods and operators do with them is said by `rowwise` and `matmul`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import LoopError
-from graphweave.loops.scope import FOLDS, End, Loop, Number, Store, as_rows
+from graphweave.loops.scope import FOLDS, End, Loop, Number, RowFields, as_rows
 from graphweave.tensorlike.answers import Handler, TensorLike, constant
 from graphweave.tensorlike.views import transpose
 
 
-class Value(TensorLike):
+class LoopValue(TensorLike):
     """`data` [rows, *features] for the rows of `loop`, or a number that all rows have."""
 
     def __init__(self, data: Tensor | Number, loop: Loop) -> None:
@@ -65,8 +65,8 @@ class Value(TensorLike):
         loop = self.loop if loop is None else loop
         return as_rows(self.within(loop), loop.store.rows)
 
-    def like(self, data: Tensor) -> Value:
-        return Value(data, self.loop)
+    def like(self, data: Tensor) -> LoopValue:
+        return LoopValue(data, self.loop)
 
     def wrapped(self, dim: Any, more: int = 0) -> int:
         dim, ndim = constant(dim), self.ndim + more
@@ -135,7 +135,7 @@ class Value(TensorLike):
         raise self.unchanged()
 
     def __matmul__(self, other: Any) -> Any:
-        if isinstance(other, Value):
+        if isinstance(other, LoopValue):
             raise LoopError(
                 "`@` of two values of edges or nodes, which cannot be compiled. Write torch.matmul(x, y), "
                 "dot_prd(x, y), or, with a matrix for each type, x * W[e.etype] or linear(x, W[e.etype])."
@@ -146,13 +146,13 @@ class Value(TensorLike):
         raise LoopError("`~` of a value of an edge or a node, which cannot be compiled. Write torch.logical_not(x).")
 
 
-class FieldRead(Value):
+class FieldRead(LoopValue):
     """The field of a node, read inside a loop over edges: pulled along `end` when it is used.
 
     It may turn out to be where values of edges are gathered (`n["s"] += ...`); only other uses read the field.
     """
 
-    def __init__(self, loop: Loop, store: Store, name: str, end: End) -> None:
+    def __init__(self, loop: Loop, store: RowFields, name: str, end: End) -> None:
         super().__init__(store.get(name), loop)
         self.store, self.name, self.end = store, name, end
         self._is_read = False
@@ -165,11 +165,11 @@ class FieldRead(Value):
                 self._data = self._data.index_select(0, self.loop.structure.index(self.end))
         return self._data
 
-    def is_of(self, store: Store, name: str, end: End) -> bool:
+    def is_of(self, store: RowFields, name: str, end: End) -> bool:
         return self.store is store and self.name == name and self.end == end
 
 
-class Folded(Value):
+class Folded(LoopValue):
     """`compute(left, right)` where one may be the field that gathers the other: computed when it is used.
 
     `function` is its name.
@@ -216,34 +216,34 @@ def innermost(operands: Any) -> Loop:
     """The loop in which values of several loops meet."""
     loop: Loop | None = None
     for x in operands:
-        if isinstance(x, Value) and (loop is None or x.loop.parent is loop):
+        if isinstance(x, LoopValue) and (loop is None or x.loop.parent is loop):
             loop = x.loop
     assert loop is not None
     return loop
 
 
-def meeting(given: Sequence[Any]) -> tuple[Value, list[Any]]:
+def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[Any]]:
     """Operands whose features broadcast from the right: values, tensors of features, numbers."""
     loop = innermost(given)
-    is_value = [isinstance(x, Value) for x in given]
-    data = [x.within(loop) if isinstance(x, Value) else x for x in given]
+    is_value = [isinstance(x, LoopValue) for x in given]
+    data = [x.within(loop) if isinstance(x, LoopValue) else x for x in given]
     if not any([own and isinstance(x, Tensor) for own, x in zip(is_value, data, strict=True)]):
         first = is_value.index(True)
         data[first] = as_rows(data[first], loop.store.rows)
     dims = max([x.dim() + (not own) for own, x in zip(is_value, data, strict=True) if isinstance(x, Tensor)])
     rows = [aligned(x, dims) if own and isinstance(x, Tensor) else x for own, x in zip(is_value, data, strict=True)]
-    return Value(0, loop), rows
+    return LoopValue(0, loop), rows
 
 
-def together(parts: Sequence[Any]) -> tuple[Value, list[Tensor]]:
+def together(parts: Sequence[Any]) -> tuple[LoopValue, list[Tensor]]:
     """What is joined: tensors of features are those of every row."""
     loop = innermost(parts)
     rows = loop.store.num_rows()
-    data = [x.tensor(loop) if isinstance(x, Value) else x.expand(rows, *x.shape) for x in parts]
-    return next(x for x in parts if isinstance(x, Value)), data
+    data = [x.tensor(loop) if isinstance(x, LoopValue) else x.expand(rows, *x.shape) for x in parts]
+    return next(x for x in parts if isinstance(x, LoopValue)), data
 
 
-def gather(loop: Loop, store: Store, name: str, end: End, value: Any) -> None:
+def gather(loop: Loop, store: RowFields, name: str, end: End, value: Any) -> None:
     """`n[name] = value` inside a loop over edges: a sum, product, maximum or minimum over the edges of the node.
 
     field[v] = op(field[v], value of e for all e with end(e) = v).
@@ -261,8 +261,8 @@ def gather(loop: Loop, store: Store, name: str, end: End, value: Any) -> None:
     for i, (x, minus) in enumerate(terms):
         if i != own[0]:
             x = -x if minus else x
-            total = x if total is None else Value.answers[op](total, x)
-    data = total.tensor(loop) if isinstance(total, Value) else _everywhere(total, loop)
+            total = x if total is None else LoopValue.answers[op](total, x)
+    data = total.tensor(loop) if isinstance(total, LoopValue) else _everywhere(total, loop)
     loop.log.fold(store, name, loop, end, op)
     store.set(name, _pushed(as_rows(store.get(name), store.rows), loop.structure.index(end), data, op))
 

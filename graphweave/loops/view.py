@@ -14,11 +14,11 @@ from graphweave.core.errors import DataError, LoopError
 from graphweave.graph.frame import ETYPE, NTYPE
 from graphweave.graph.graph import Graph
 from graphweave.loops.rows import Edge, Node
-from graphweave.loops.scope import Loop, Once, Store, Structure
+from graphweave.loops.scope import Loop, LoopGraph, Once, RowFields
 from graphweave.loops.source import check_code
 
 
-class Ends:
+class LoopEdges:
     """Edges src[e] -> dst[e], and tensors of shape [nodes, 0]: of sources, of destinations (the same object, if they
     are the same nodes)."""
 
@@ -26,7 +26,7 @@ class Ends:
         self.src, self.dst, self.sources, self.destinations = src, dst, sources, destinations
 
 
-class Fields:
+class LoopFields:
     """Fields [rows, ...] of sources, destinations (the same object, if they are the same nodes) and edges."""
 
     def __init__(self, sources: dict[str, Tensor], destinations: dict[str, Tensor], edges: dict[str, Tensor]) -> None:
@@ -40,15 +40,15 @@ class GraphView:
     (`g.srcdata`, `g.dstdata`) are tensors by name outside loops, to be read and set.
     """
 
-    def __init__(self, ends: Ends, fields: Fields, checked: bool) -> None:
+    def __init__(self, ends: LoopEdges, fields: LoopFields, checked: bool) -> None:
         rows = ends.src.new_empty((ends.src.shape[0], 0))
         same = ends.sources is ends.destinations
-        sources = Store("n", "ndata" if same else "srcdata", "nodes", ends.sources, fields.sources)
+        sources = RowFields("n", "ndata" if same else "srcdata", "nodes", ends.sources, fields.sources)
         destinations = sources
         if not same:
-            destinations = Store("n", "dstdata", "nodes", ends.destinations, fields.destinations)
-        edges = Store("e", "edata", "edges", rows, fields.edges)
-        self._structure = Structure(ends.src, ends.dst, sources, destinations, edges, checked)
+            destinations = RowFields("n", "dstdata", "nodes", ends.destinations, fields.destinations)
+        edges = RowFields("e", "edata", "edges", rows, fields.edges)
+        self._structure = LoopGraph(ends.src, ends.dst, sources, destinations, edges, checked)
 
     def edges(self) -> Once:
         """All edges, as one."""
@@ -88,7 +88,7 @@ class GraphView:
     def num_edges(self) -> int:
         return self._structure.src.shape[0]
 
-    def results(self) -> Fields:
+    def results(self) -> LoopFields:
         """The fields that were set. LoopError if a loop was left before its end."""
         s = self._structure
         if s.current is not None:
@@ -98,9 +98,9 @@ class GraphView:
             )
         sources = s.sources.results()
         same = s.destinations is s.sources
-        return Fields(sources, sources if same else s.destinations.results(), s.edges.results())
+        return LoopFields(sources, sources if same else s.destinations.results(), s.edges.results())
 
-    def _only(self) -> Store:
+    def _only(self) -> RowFields:
         s = self._structure
         if s.sources is not s.destinations:
             raise LoopError(
@@ -109,7 +109,7 @@ class GraphView:
             )
         return s.sources
 
-    def _over(self, store: Store) -> Once:
+    def _over(self, store: RowFields) -> Once:
         if not torch.compiler.is_compiling():
             check_code(sys._getframe(2).f_code)
         loop = Loop(self._structure, store)
@@ -119,7 +119,7 @@ class GraphView:
 class FieldView(MutableMapping[str, Tensor]):
     """Fields of all nodes or edges: name -> [rows, ...]. Read and set between loops."""
 
-    def __init__(self, structure: Structure, store: Store) -> None:
+    def __init__(self, structure: LoopGraph, store: RowFields) -> None:
         self._structure, self._store = structure, store
 
     def __getitem__(self, name: str) -> Tensor:
@@ -189,12 +189,12 @@ class TypedEdges:
             self._rows[1] = self._rows[0]
         self._edge_index = edge_index
 
-    def parts(self) -> tuple[Ends, Fields]:
-        return Ends(self._edge_index[0], self._edge_index[1], *self._rows), Fields(
+    def parts(self) -> tuple[LoopEdges, LoopFields]:
+        return LoopEdges(self._edge_index[0], self._edge_index[1], *self._rows), LoopFields(
             self.srcdata, self.dstdata, self.edata
         )
 
-    def store(self, fields: Fields) -> None:
+    def store(self, fields: LoopFields) -> None:
         self.srcdata.update(fields.sources)
         if self.dstdata is not self.srcdata:
             self.dstdata.update(fields.destinations)
@@ -207,14 +207,16 @@ class _Plain:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
 
-    def parts(self) -> tuple[Ends, Fields]:
+    def parts(self) -> tuple[LoopEdges, LoopFields]:
         g, r = self._graph, self._graph._relation()
         src, dst = g._node_frame(r.srctype), g._node_frame(r.dsttype)
         sources = src.take(None)
         destinations = sources if src is dst else dst.take(None)
-        return Ends(r.src, r.dst, src.rows, dst.rows), Fields(sources, destinations, g._edge_frame().take(None))
+        return LoopEdges(r.src, r.dst, src.rows, dst.rows), LoopFields(
+            sources, destinations, g._edge_frame().take(None)
+        )
 
-    def store(self, fields: Fields) -> None:
+    def store(self, fields: LoopFields) -> None:
         g, r = self._graph, self._graph._relation()
         g._node_frame(r.srctype).update(fields.sources)
         if r.srctype != r.dsttype:
@@ -222,7 +224,7 @@ class _Plain:
         g._edge_frame().update(fields.edges)
 
 
-_joined: weakref.WeakKeyDictionary[Graph, tuple[Ends, Tensor, Tensor]] = weakref.WeakKeyDictionary()
+_joined: weakref.WeakKeyDictionary[Graph, tuple[LoopEdges, Tensor, Tensor]] = weakref.WeakKeyDictionary()
 """Graphs of several types -> all types as one, and the types of nodes and of edges."""
 
 
@@ -237,7 +239,7 @@ class _Typed:
         self._nodes = list(graph._node_frames.values())
         self._edges = list(graph._edge_frames.values())
 
-    def parts(self) -> tuple[Ends, Fields]:
+    def parts(self) -> tuple[LoopEdges, LoopFields]:
         joined = None if torch.compiler.is_compiling() else _joined.get(self._graph)
         if joined is None:
             joined = self._join()
@@ -246,9 +248,9 @@ class _Typed:
         ends, ntype, etype = joined
         nodes, edges = _common(self._nodes), _common(self._edges)
         nodes[NTYPE], edges[ETYPE] = ntype, etype
-        return ends, Fields(nodes, nodes, edges)
+        return ends, LoopFields(nodes, nodes, edges)
 
-    def _join(self) -> tuple[Ends, Tensor, Tensor]:
+    def _join(self) -> tuple[LoopEdges, Tensor, Tensor]:
         offset, start = {}, 0
         for name, frame in self._graph._node_frames.items():
             offset[name] = start
@@ -258,12 +260,12 @@ class _Typed:
         dst = torch.cat([r.dst + offset[r.dsttype] for r in relations])
         rows = torch.cat([frame.rows for frame in self._nodes])
         return (
-            Ends(src, dst, rows, rows),
+            LoopEdges(src, dst, rows, rows),
             _numbered([f.rows for f in self._nodes]),
             _numbered([r.src for r in relations]),
         )
 
-    def store(self, fields: Fields) -> None:
+    def store(self, fields: LoopFields) -> None:
         for frames, values in ((self._nodes, fields.sources), (self._edges, fields.edges)):
             for name, value in values.items():
                 for frame, part in zip(frames, value.split([f.num_rows for f in frames]), strict=True):

@@ -25,8 +25,8 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
-from graphweave.lower.index import flatten, refine, scaled, unflatten
-from graphweave.lower.values import Scope, element, find, shape_of, weight
+from graphweave.lower.expressions import ValueScope, element, find, shape_of, weight
+from graphweave.lower.feature_index import flatten, refine, scaled, unflatten
 
 Sink = Callable[[tuple[IndexSum, ...], Expr], Stmt]
 """Makes the statement that consumes element `index` of a value."""
@@ -62,7 +62,7 @@ def folds_into(name: str, shape: tuple[int, ...], fold: Fold, lead: tuple[Expr, 
     return lambda index, value: Accum(name, (*lead, flatten(index, shape)), fold, value)
 
 
-def write(scope: Scope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
+def write(scope: ValueScope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
     """Statements that hand every element of `ref` to `sink` once."""
     node = scope.program.nodes[ref]
     if find(scope, ref) is None:
@@ -83,7 +83,7 @@ def nest(lanes: Sequence[tuple[str, int]], body: Sequence[Stmt]) -> list[Stmt]:
 
 
 def loop_over(
-    scope: Scope, ref: Ref, names: Namer
+    scope: ValueScope, ref: Ref, names: Namer
 ) -> tuple[list[tuple[str, int]], tuple[IndexSum, ...], dict[str, int]]:
     """Lanes over the block of `ref`, fine enough for the reshapes below it, and the element index they give."""
     shape = shape_of(scope.program, ref)
@@ -96,7 +96,7 @@ def loop_over(
     return lanes, index, extents
 
 
-def _write_pieces(scope: Scope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_pieces(scope: ValueScope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
     out: list[Stmt] = []
     start = 0
     for x in xs:
@@ -105,7 +105,7 @@ def _write_pieces(scope: Scope, xs: Iterable[Ref], dim: int, sink: Sink, names: 
     return out
 
 
-def _write_padded(scope: Scope, x: Ref, dim: int, before: int, after: int, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_padded(scope: ValueScope, x: Ref, dim: int, before: int, after: int, sink: Sink, names: Namer) -> list[Stmt]:
     shape, t = shape_of(scope.program, x), type_of(scope.program, x)
     zero = Lit(0.0 if t.dtype.is_float else 0, t.dtype) if t.dtype is not DType.bool else Lit(False, t.dtype)
     out: list[Stmt] = []
@@ -122,7 +122,7 @@ def _shifted(sink: Sink, dim: int, start: int) -> Sink:
     return lambda index, value: sink((*index[:dim], scaled(index[dim], 1, start), *index[dim + 1 :]), value)
 
 
-def _write_reduced(scope: Scope, node: Reduce, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_reduced(scope: ValueScope, node: Reduce, sink: Sink, names: Namer) -> list[Stmt]:
     shape = shape_of(scope.program, node.x)
     kept = [(names.lane(), n) for d, n in enumerate(shape) if d not in node.dims]
     folded = [(names.lane(), n) for d, n in enumerate(shape) if d in node.dims]
@@ -138,7 +138,7 @@ def _write_reduced(scope: Scope, node: Reduce, sink: Sink, names: Namer) -> list
     return nest(kept, [fold, sink(out_index, Var(name))])
 
 
-def _reshapes_below(scope: Scope, ref: Ref) -> list[tuple[int, ...]]:
+def _reshapes_below(scope: ValueScope, ref: Ref) -> list[tuple[int, ...]]:
     """Shapes met between `ref` and the values it loads."""
     program = scope.program
     out: list[tuple[int, ...]] = []

@@ -12,10 +12,10 @@ from graphweave.ir.loop.nodes import Alloc, Comment, Expr, IndexSum, Role, Stash
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, Const, Push, Ref, Reshape
 from graphweave.lower.blocks import Namer, folds_into, nest, stores_into, write
+from graphweave.lower.expressions import ValueScope, find, shape_of
 from graphweave.lower.options import Options
 from graphweave.lower.parameters import Parameters, value_name
 from graphweave.lower.schedule import Region
-from graphweave.lower.values import Scope, find, shape_of
 
 CSR = "csr"
 """What kernels call the rows of their region's map."""
@@ -37,7 +37,7 @@ class Draft:
         self.region, self.stored, self.options, self.forced = region, stored, options, forced
         self.parameters = Parameters(program, region.rows, index, own)
         self.names = Namer()
-        self.row = Scope(program)
+        self.row = ValueScope(program)
         self.stashes: dict[Ref, Stash] = {}
         self.passed: set[Ref] = set()
         self.members = frozenset(region.members)
@@ -102,7 +102,7 @@ class Draft:
         self.row.at[ref] = (name, ())
         return Alloc(name, t.dtype, (numel(t.shape),), start)
 
-    def block(self, scope: Scope, ref: Ref, name: str) -> list[Stmt]:
+    def block(self, scope: ValueScope, ref: Ref, name: str) -> list[Stmt]:
         """Compute `ref` into an array of its own, unless it can be loaded already."""
         if find(scope, ref) is not None:
             return []
@@ -118,12 +118,12 @@ class Draft:
         at = IndexSum(tuple((v, 1) for v, _ in lanes))
         return nest(lanes, [Store(self.row.at[ref][0], (at,), value(at))])
 
-    def output(self, scope: Scope, ref: Ref, position: str) -> list[Stmt]:
+    def output(self, scope: ValueScope, ref: Ref, position: str) -> list[Stmt]:
         """Write `ref` to its tensor, at the row that the variable `position` holds."""
         sink = stores_into(self.parameters.tensor(ref, Role.output), (Var(position),), shape_of(self.program, ref))
         return self.comment(ref) + write(scope, ref, sink, self.names)
 
-    def total(self, scope: Scope, ref: Ref, push: Push) -> list[Stmt]:
+    def total(self, scope: ValueScope, ref: Ref, push: Push) -> list[Stmt]:
         """Add the row's (or edge's) part to the total `ref`."""
         out = self.parameters.tensor(ref, Role.total, push.fold)
         sink = folds_into(out, shape_of(self.program, ref), push.fold)

@@ -52,11 +52,11 @@ from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Pointwise, Program, Push, Ref
 from graphweave.lower.draft import CSR, Draft
-from graphweave.lower.edges import EdgeLoop
+from graphweave.lower.edge_pass import EdgeLoop
 from graphweave.lower.options import Options
 from graphweave.lower.parameters import Table
 from graphweave.lower.schedule import Region
-from graphweave.passes.products import shaped
+from graphweave.passes.factors import shaped
 
 NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS = "num_blocks", "num_groups", "num_pairs"
 

@@ -27,10 +27,10 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Broadcast, MatMul, Permute, Pointwise, Program, Pull, Push, Ref, Reshape, Slice
 from graphweave.lower.blocks import Namer, is_expensive
 from graphweave.lower.draft import Draft
-from graphweave.lower.index import broadcast_index, flatten, refine, scaled, unflatten
+from graphweave.lower.expressions import load, shape_of
+from graphweave.lower.feature_index import broadcast_index, flatten, refine, scaled, unflatten
 from graphweave.lower.parameters import value_name
 from graphweave.lower.phases import assign_phases
-from graphweave.lower.values import load, shape_of
 
 _VIEWS = (Reshape, Broadcast, Permute, Slice)
 

@@ -14,7 +14,7 @@ from graphweave.ir.message.nodes import Input, Program, Ref
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class NodeTensor:
     """The tensor of a node: read by the kernel, or written where the buffer is an output."""
 
     ref: Ref
@@ -49,7 +49,7 @@ class Table:
     name: str
 
 
-Binding: TypeAlias = Value | Perm | Column | Flat | Table
+Binding: TypeAlias = NodeTensor | Perm | Column | Flat | Table
 
 
 class Parameters:
@@ -84,7 +84,7 @@ class Parameters:
         """The tensor of `ref`, which may be read as one buffer and written as another."""
         t = type_of(self._program, ref)
         name = value_name(self._program, ref) + ("" if role is Role.input else "_out")
-        return self._add(Value(ref), Buffer(name, role, t.dtype, self._rows(t.space), (numel(t.shape),), fold))
+        return self._add(NodeTensor(ref), Buffer(name, role, t.dtype, self._rows(t.space), (numel(t.shape),), fold))
 
     def perm(self, m: Ref) -> str:
         return self._add(Perm(m), self._of_rows(m, "perm", Role.column))

@@ -9,14 +9,14 @@ from graphweave.core.types import DType, Space
 from graphweave.ir.loop.nodes import Csr, Kernel, Stmt
 from graphweave.ir.message.nodes import Ref
 from graphweave.lower.draft import CSR, Draft
+from graphweave.lower.expressions import NeedsLocal
 from graphweave.lower.fused_push import fused_push, is_fused_push
 from graphweave.lower.online import passes_of
 from graphweave.lower.options import Options
 from graphweave.lower.parameters import Binding
+from graphweave.lower.row_body import RowBody
 from graphweave.lower.row_tiles import RowTiles
-from graphweave.lower.rows import Rows
 from graphweave.lower.schedule import Region
-from graphweave.lower.values import NeedsLocal
 from graphweave.lower.widen import widened
 
 
@@ -50,7 +50,7 @@ def lower(
             if region.products:
                 tiles = RowTiles(draft)
                 return _lowered(draft, name, tiles.statements(), tiles.tile())
-            return _lowered(draft, name, Rows(draft, region.members, passes_of(draft)).statements(), None)
+            return _lowered(draft, name, RowBody(draft, region.members, passes_of(draft)).statements(), None)
         except NeedsLocal as need:
             assert need.ref not in forced, f"%{need.ref} was given a block and still cannot be indexed"
             forced |= {need.ref}

@@ -24,10 +24,10 @@ from graphweave.ir.loop.nodes import Role, Stmt, TileArray, TileGram, TileMatMul
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Gram, MatMul, Ref
 from graphweave.lower.draft import Draft
+from graphweave.lower.expressions import ValueScope
 from graphweave.lower.online import passes_of
 from graphweave.lower.parameters import value_name
-from graphweave.lower.rows import Rows
-from graphweave.lower.values import Scope
+from graphweave.lower.row_body import RowBody
 
 TILE = "near"
 _FEWEST, _MOST = 8, 64  # rows of a tile
@@ -97,11 +97,11 @@ class RowTiles:
             here = [r for r in (*draft.region.members, *self._made) if self._level[r] == level]
             kept = {r: self._array(r) for r in here if r not in self._products and self._is_kept(r)}
             members = [r for r in here if r in draft.members and not self._is_written(r)]
-            body = Rows(draft, members, passes, kept).statements()
+            body = RowBody(draft, members, passes, kept).statements()
             out += [self._arrays[name] for name in kept.values()]
             out += [TileRows(TILE, tuple(body))] if body else []
             self._place |= kept
-            draft.row = Scope(self._program)
+            draft.row = ValueScope(self._program)
             draft.row.at.update((r, (name, (Var("v"),))) for r, name in self._place.items())
             for p in draft.region.members:
                 if self._ready.get(p) == level:

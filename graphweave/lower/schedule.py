@@ -59,7 +59,7 @@ class Region:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class TorchCall:
     """One node run by PyTorch."""
 
     ref: Ref
@@ -69,7 +69,7 @@ class Call:
 class Schedule:
     """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors."""
 
-    steps: tuple[Region | Call, ...]
+    steps: tuple[Region | TorchCall, ...]
     stored: frozenset[Ref]
 
 
@@ -86,13 +86,13 @@ def schedule(
     demanded = demand(facts, given, products, options)
     groups = group(facts, demanded, given, products, options)
     wanted = {r for r in program.outputs if r is not None} | groups.crossing
-    steps: list[Region | Call] = []
+    steps: list[Region | TorchCall] = []
     for g in groups.order:
         fused = _fused_push(program, g.members[0]) if g.rows is None else None
         if fused is not None:
             steps.append(fused)
         elif g.rows is None or _not_worth_a_kernel(program, g, groups.needs, products, statistics):
-            steps.extend(Call(r) for r in sorted(g.members))
+            steps.extend(TorchCall(r) for r in sorted(g.members))
         else:
             members = tuple(sorted(g.members))
             outputs = tuple(r for r in members if r in wanted)

@@ -7,7 +7,7 @@ import math
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder, operands
 from graphweave.ir.message.nodes import Input, Opaque, Pointwise, Push, Ref, Type
-from graphweave.passes.products import Factor
+from graphweave.passes.factors import Factor
 from graphweave.passes.rules.factor import at_empty_rows, is_harmless
 
 _MOST = 128

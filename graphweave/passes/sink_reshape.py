@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from graphweave.ir.message.builder import Builder, with_operands
 from graphweave.ir.message.nodes import Node, Program, Pull, Push, Ref, Reshape, Type, ValueType
-from graphweave.passes.products import below_reshapes
+from graphweave.passes.factors import below_reshapes
 from graphweave.passes.rewritten import Rewritten, unchanged
 
 

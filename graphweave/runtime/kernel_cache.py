@@ -30,7 +30,7 @@ from graphweave.core.errors import CacheError
 from graphweave.core.log import logger, warn_once
 from graphweave.core.settings import settings
 from graphweave.runtime import headers, sources
-from graphweave.runtime.launch import Kernel
+from graphweave.runtime.launch import NativeKernel
 from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 
 log = logger(__name__)
@@ -39,12 +39,12 @@ ABI_VERSION = 1
 """Raised whenever the calling convention of `launch.Kernel` changes."""
 
 _libraries: dict[str, ctypes.CDLL] = {}
-_kernels: dict[tuple[str, str], Kernel] = {}
+_kernels: dict[tuple[str, str], NativeKernel] = {}
 _lock = locks.reentrant_lock()
 _private: Path | None = None
 
 
-def load(text: str, symbol: str) -> Kernel:
+def load(text: str, symbol: str) -> NativeKernel:
     """The kernel `symbol` of a C++ text: from this process, else from disk, else compiled. See `launch.Kernel`.
 
     ToolchainError without a compiler, CompileError when it refuses the text.
@@ -52,7 +52,7 @@ def load(text: str, symbol: str) -> Kernel:
     key = (key_of(text, toolchain()), symbol)
     kernel = _kernels.get(key)
     if kernel is None:
-        kernel = _kernels[key] = Kernel(library(text), symbol)
+        kernel = _kernels[key] = NativeKernel(library(text), symbol)
     return kernel
 
 

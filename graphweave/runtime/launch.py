@@ -40,7 +40,7 @@ def _integers(count: int) -> Struct:
     return Struct(f"{count}q")
 
 
-class Kernel:
+class NativeKernel:
     """A compiled kernel. The caller keeps every tensor alive whose address it passes, until the call returns."""
 
     __slots__ = ("_function", "_library", "symbol")

@@ -12,13 +12,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from graphweave.udf.batch import Ends, Frames, NodeBatch
-from graphweave.udf.check import check_fields
+from graphweave.udf.arguments import Frames, NodeBatch, RelationEdges
+from graphweave.udf.returned import check_fields
 
 Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 
 
-def reduce_in_buckets(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+def reduce_in_buckets(
+    ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
+) -> dict[str, Tensor]:
     """`reduce` over the messages [edges, ...] of each node in the order of edges; nodes without messages get zeros."""
     dst, rows = ends.dst.long(), ends.dst_rows
     if not dst.numel():

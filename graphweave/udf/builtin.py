@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.udf.batch import EdgeBatch, Fields, NodeBatch
+from graphweave.udf.arguments import EdgeBatch, FieldReader, NodeBatch
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
@@ -88,7 +88,7 @@ class ReduceMessages:
         return {self.out: box.amax(1) if self.op == "max" else box.amin(1)}
 
 
-def _fields(edges: EdgeBatch, target: str) -> Fields:
+def _fields(edges: EdgeBatch, target: str) -> FieldReader:
     if target == "u":
         return edges.src
     return edges.data if target == "e" else edges.dst

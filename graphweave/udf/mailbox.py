@@ -31,7 +31,7 @@ class Received:
         self.dst, self.rows = dst, rows
         self.zero_if_empty: list[Tensor] = []
         self.pairs: Any = None
-        """Pairs of messages of one row, once somebody asked for them (`graphweave.udf.pairs.Pairs`)."""
+        """Pairs of messages of one row, once somebody asked for them (`graphweave.udf.message_pairs.Pairs`)."""
 
     def num_rows(self) -> int:
         return self.rows.shape[0]

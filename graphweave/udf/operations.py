@@ -10,7 +10,7 @@ from graphweave.tensorlike.views import matrix_transpose
 from graphweave.udf.contract import PRODUCTS
 from graphweave.udf.extent import EXTENT, Extent
 from graphweave.udf.mailbox import Mailbox
-from graphweave.udf.pairs import OVER_PAIRS, PairBox
+from graphweave.udf.message_pairs import OVER_PAIRS, PairBox
 from graphweave.udf.reductions import REDUCTIONS
 from graphweave.udf.rowwise import CREATED, ROWWISE
 from graphweave.udf.shapes import SHAPES, shape

@@ -10,17 +10,17 @@ from torch import Tensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
-from graphweave.udf.batch import EdgeBatch, Ends, Frames, NodeBatch
+from graphweave.udf.arguments import EdgeBatch, Frames, NodeBatch, RelationEdges
 from graphweave.udf.bucket import reduce_in_buckets
-from graphweave.udf.check import check_fields
 from graphweave.udf.mailbox import Received, grown
-from graphweave.udf.report import REFUSALS, ragged, refusal, report_bucketing, tried
+from graphweave.udf.reduce import REFUSALS, ragged, refusal, report_bucketing, tried
+from graphweave.udf.returned import check_fields
 
 Message = Callable[[EdgeBatch], Mapping[str, Any]]
 Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 
 
-def edge_results(ends: Ends, frames: Frames, function: Message, who: str) -> dict[str, Tensor]:
+def edge_results(ends: RelationEdges, frames: Frames, function: Message, who: str) -> dict[str, Tensor]:
     """What `function` returns for all edges, [edges, ...] each."""
     return check_fields(function(EdgeBatch(ends, frames)), ends.src.shape[0], who, "edges")
 
@@ -30,14 +30,16 @@ def node_results(rows: Tensor, frames: Frames, data: Mapping[str, Tensor], funct
     return check_fields(function(NodeBatch(None, rows, frames, data)), rows.shape[0], "the function", "nodes")
 
 
-def updated(ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None) -> dict[str, Tensor]:
+def updated(
+    ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None
+) -> dict[str, Tensor]:
     """New fields [destinations, ...]: messages reduced at each destination, zeros without any, then `apply`."""
     messages = edge_results(ends, frames, message, "the message function")
     return applied(ends, frames, reduced(ends, frames, messages, reduce), apply)
 
 
 def updated_at_once(
-    ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None
+    ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None
 ) -> dict[str, Tensor] | None:
     """What `updated` gives; None where `reduce` asks for more than ragged mailboxes can."""
     messages = edge_results(ends, frames, message, "the message function")
@@ -45,21 +47,21 @@ def updated_at_once(
     return None if out is None else applied(ends, frames, out, apply)
 
 
-def applied(ends: Ends, frames: Frames, out: dict[str, Tensor], apply: Reduce | None) -> dict[str, Tensor]:
+def applied(ends: RelationEdges, frames: Frames, out: dict[str, Tensor], apply: Reduce | None) -> dict[str, Tensor]:
     """`out` and what `apply` makes of it and the data of destinations."""
     if apply is not None:
         out.update(node_results(ends.dst_rows, frames, {**frames.dst, **out}, apply))
     return out
 
 
-def reduced(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+def reduced(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """`reduce` called once on ragged mailboxes; in buckets, where it asks for more than they can."""
     out = reduced_at_once(ends, frames, messages, reduce)
     return bucketed(ends, frames, messages, reduce) if out is None else out
 
 
 def reduced_at_once(
-    ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
+    ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
 ) -> dict[str, Tensor] | None:
     """`reduce` called once on ragged mailboxes; None where it asks for more than they can."""
     received = Received(ends.dst, ends.dst_rows)
@@ -72,7 +74,7 @@ def reduced_at_once(
 
 
 @torch.compiler.disable
-def bucketed(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+def bucketed(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
     """The reduce function in buckets, counted, and said once with the line that asks for it.
 
     Where buckets fail too, the error is the user's; of two, the one that knows about mailboxes is raised.

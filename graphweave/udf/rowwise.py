@@ -11,7 +11,7 @@ from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike
 from graphweave.tensorlike.pointwise import converted, pointwise, pointwise_handlers
 from graphweave.udf.extent import Extent, pulled
 from graphweave.udf.mailbox import Mailbox, aligned, first
-from graphweave.udf.pairs import pair_box
+from graphweave.udf.message_pairs import pair_box
 
 
 def _meeting(given: Sequence[Any]) -> tuple[TensorLike, list[Any]]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from graphweave.core.counters import counters
 from graphweave.core.settings import settings
 from graphweave.frontends.dynamo.compile import compile
-from graphweave.udf.batch import Ends, Frames
+from graphweave.udf.arguments import Frames, RelationEdges
 from graphweave.udf.passing import (
     Message,
     Reduce,
@@ -32,7 +32,7 @@ from graphweave.udf.passing import (
     updated,
     updated_at_once,
 )
-from graphweave.udf.report import refusal
+from graphweave.udf.reduce import refusal
 
 _KEPT = 256
 _MANY = 6
@@ -44,7 +44,7 @@ _in_buckets: OrderedDict[Hashable, bool] = OrderedDict()
 
 
 def update_all(
-    ends: Ends, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None = None
+    ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None = None
 ) -> dict[str, Tensor]:
     """New fields of the destinations, [destinations, ...] each."""
     if is_plain():
@@ -64,7 +64,9 @@ def update_all(
     return out
 
 
-def reduce_messages(ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
+def reduce_messages(
+    ends: RelationEdges, frames: Frames, messages: dict[str, Tensor], reduce: Reduce
+) -> dict[str, Tensor]:
     """New fields of the destinations from messages that exist."""
     if is_plain():
         return reduced(ends, frames, messages, reduce)
@@ -77,7 +79,7 @@ def reduce_messages(ends: Ends, frames: Frames, messages: dict[str, Tensor], red
     return bucketed(ends, frames, messages, reduce)
 
 
-def _changed(key: Hashable, ends: Ends, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> bool:
+def _changed(key: Hashable, ends: RelationEdges, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> bool:
     """Is `reduce`, of a key in buckets, expressible now? Closures and attributes may differ from call to call."""
     if refusal(ends, frames, messages, reduce) is not None:
         return False
@@ -85,7 +87,7 @@ def _changed(key: Hashable, ends: Ends, frames: Frames, messages: dict[str, Tens
     return True
 
 
-def apply_edges(ends: Ends, frames: Frames, function: Message, who: str = "the function") -> dict[str, Tensor]:
+def apply_edges(ends: RelationEdges, frames: Frames, function: Message, who: str = "the function") -> dict[str, Tensor]:
     """New fields of the edges, [edges, ...] each; `who` names `function` in errors."""
     if is_plain():
         return edge_results(ends, frames, function, who)

@@ -36,7 +36,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.graphs import MAX_ROWS, EdgeList
 from tests.programs.joint import TANGENT, Joint, joint
 from tests.programs.layering import WIDTHS, G, Layering, M, R
 from tests.programs.random_programs import E, V, W, draw_inputs
@@ -79,7 +79,7 @@ def random_layers(seed: int, dtype: DType = DType.f64, moves: int = 6) -> Layers
     return Layers(s.builder.program(outputs, spaces), frozenset(s.constants))
 
 
-def layer_inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str, Tensor]:
+def layer_inputs(program: Program, graph: EdgeList, seed: int = 0) -> dict[str, Tensor]:
     """Inputs of a random program or its joint program, tangents among them; 3 graphs in the batch, the last empty;
     1 to 4 types of edges, the last of several without edges.
 

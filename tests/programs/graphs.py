@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-class Edges(NamedTuple):
+class EdgeList(NamedTuple):
     """Edges src[e] -> dst[e], int64 [num_edges], between `num_src` and `num_dst` rows; src and dst rows are the same
     nodes where `square`."""
 
@@ -28,7 +28,7 @@ MAX_ROWS = 64
 """No member of the zoo has more nodes or edges than this."""
 
 
-def zoo(seed: int = 0) -> list[Edges]:
+def zoo(seed: int = 0) -> list[EdgeList]:
     """Every awkward case once; the random ones follow `seed`."""
     generator = torch.Generator().manual_seed(seed)
     hub_dst = torch.randint(12, (48,), generator=generator)
@@ -58,9 +58,9 @@ def zoo(seed: int = 0) -> list[Edges]:
     ]
 
 
-def _edges(name: str, src: Tensor | Sequence[int], dst: Tensor | Sequence[int], num_src: int, num_dst: int) -> Edges:
+def _edges(name: str, src: Tensor | Sequence[int], dst: Tensor | Sequence[int], num_src: int, num_dst: int) -> EdgeList:
     src, dst = (torch.as_tensor(index, dtype=torch.int64) for index in (src, dst))
-    return Edges(name, src, dst, num_src, num_dst)
+    return EdgeList(name, src, dst, num_src, num_dst)
 
 
 def _random(num_src: int, num_dst: int, num_edges: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:

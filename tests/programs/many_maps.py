@@ -18,7 +18,7 @@ from graphweave.core.sizes import Symbol
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.ir.message.infer import broadcast_shapes, common_space
 from graphweave.ir.message.nodes import Cast, Const, Input, MapOf, Pointwise, Program, Pull, Push, Ref, Type
-from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.graphs import MAX_ROWS, EdgeList
 from tests.programs.random_programs import MOVES, E, Growing, V, W, draw_inputs, fold_rows
 
 G, R = Space("G"), Space("R")
@@ -44,7 +44,7 @@ def many_maps_program(seed: int, dtype: DType = DType.f32) -> Program:
     return state.builder.program(outputs, spaces)
 
 
-def many_maps_inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str, Tensor]:
+def many_maps_inputs(program: Program, graph: EdgeList, seed: int = 0) -> dict[str, Tensor]:
     """Inputs of `program` on `graph`, as `programs.inputs` gives them; 3 graphs in the batch, 4 relations, of each the
     last one empty."""
     gen = torch.Generator().manual_seed(seed)

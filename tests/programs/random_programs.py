@@ -46,7 +46,7 @@ from graphweave.ir.message.nodes import (
     ToUnit,
     Type,
 )
-from tests.programs.graphs import MAX_ROWS, Edges
+from tests.programs.graphs import MAX_ROWS, EdgeList
 
 V, W, E = Space("V"), Space("W"), Space("E")
 _LARGE = 1000.0
@@ -71,7 +71,7 @@ def random_program(seed: int, dtype: DType = DType.f32) -> Program:
     return grow(choose, dtype)
 
 
-def inputs(program: Program, graph: Edges, seed: int = 0) -> dict[str, Tensor]:
+def inputs(program: Program, graph: EdgeList, seed: int = 0) -> dict[str, Tensor]:
     """Inputs of `program` on `graph`: signed, of size about 1. On a program of one node space, bipartite graphs have
     as many nodes as their larger side."""
     generator = torch.Generator().manual_seed(seed)

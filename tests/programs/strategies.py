@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from graphweave.core.types import DType
 from graphweave.ir.message.nodes import Program
-from tests.programs.graphs import Edges, zoo
+from tests.programs.graphs import EdgeList, zoo
 from tests.programs.random_programs import grow
 
 _T = TypeVar("_T")
@@ -25,6 +25,6 @@ def programs(draw: st.DrawFn, dtype: DType = DType.f32) -> Program:
     return grow(choose, dtype)
 
 
-def graphs(seed: int = 0) -> st.SearchStrategy[Edges]:
+def graphs(seed: int = 0) -> st.SearchStrategy[EdgeList]:
     """Members of the awkward zoo."""
     return st.sampled_from(zoo(seed))

@@ -17,7 +17,7 @@ from graphweave.ir.loop.types import dtype_of
 
 
 @dataclass(slots=True)
-class Scope:
+class CppScope:
     """What the printer knows at one point of the kernel."""
 
     names: Names
@@ -31,13 +31,13 @@ class Scope:
 # ---------------------------------------------------------------- addresses
 
 
-def element(array: str, index: tuple[Expr, ...], scope: Scope) -> str:
+def element(array: str, index: tuple[Expr, ...], scope: CppScope) -> str:
     """The C++ lvalue of `array[index]`."""
     base, offset = address(array, index, scope)
     return base if offset is None else f"{base}[{offset}]"
 
 
-def address(array: str, index: tuple[Expr, ...], scope: Scope) -> tuple[str, str | None]:
+def address(array: str, index: tuple[Expr, ...], scope: CppScope) -> tuple[str, str | None]:
     """A pointer and the offset from it of `array[index]`; a variable and None."""
     info = scope.arrays[array]
     row = index[0] if info.has_rows else None
@@ -54,14 +54,14 @@ def address(array: str, index: tuple[Expr, ...], scope: Scope) -> tuple[str, str
     return base, row_text if offset == "0" else f"{row_text} + {offset}"
 
 
-def row_offset(row: Expr, numel: int, scope: Scope) -> str:
+def row_offset(row: Expr, numel: int, scope: CppScope) -> str:
     """Elements before row `row`, in 64 bits before the multiplication."""
     text = expression(row, scope)
     wide = text if dtype_of(row, scope.types) is DType.i64 else f"(int64_t){_atom(text)}"
     return wide if numel == 1 else f"{_atom(wide) if ' ' in wide else wide} * {numel}"
 
 
-def offset_text(features: tuple[Expr, ...], shape: tuple[int, ...], scope: Scope) -> str:
+def offset_text(features: tuple[Expr, ...], shape: tuple[int, ...], scope: CppScope) -> str:
     """The element offset of feature indices in a contiguous block of `shape`."""
     affine, rest = flatten(features, shape)
     parts = []
@@ -89,7 +89,7 @@ def _atom(text: str) -> str:
 # ---------------------------------------------------------------- values
 
 
-def expression(expr: Expr, scope: Scope) -> str:
+def expression(expr: Expr, scope: CppScope) -> str:
     """`expr` as a C++ expression, parenthesised so that it may stand as an operand."""
     match expr:
         case Var(name):
@@ -113,7 +113,7 @@ def expression(expr: Expr, scope: Scope) -> str:
             return _call(op, args, scope)
 
 
-def _cast(x: Expr, dtype: DType, scope: Scope) -> str:
+def _cast(x: Expr, dtype: DType, scope: CppScope) -> str:
     text, source = expression(x, scope), dtype_of(x, scope.types)
     if source is dtype:
         return text
@@ -126,7 +126,7 @@ def _cast(x: Expr, dtype: DType, scope: Scope) -> str:
     return f"({ctype(dtype)}){_atom(text)}"
 
 
-def _index_sum(index: IndexSum, scope: Scope) -> str:
+def _index_sum(index: IndexSum, scope: CppScope) -> str:
     parts = []
     for name, coefficient in index.terms:
         variable = scope.names.of(name)
@@ -158,12 +158,12 @@ def filled(text: str, operands: list[str], **more: str) -> str:
     return text.format_map(more | values | {f"({name})": _atom(value) for name, value in values.items()})
 
 
-def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> str:
+def _call(op: Op, args: tuple[Expr, ...], scope: CppScope) -> str:
     dtype = dtype_of(args[-1], scope.types)
     return _written(op, dtype, [expression(arg, scope) for arg in args], scope, constant_power(op, args))
 
 
-def _written(op: Op, dtype: DType, texts: list[str], scope: Scope, power: str | None = None) -> str:
+def _written(op: Op, dtype: DType, texts: list[str], scope: CppScope, power: str | None = None) -> str:
     text, header = template(op, "C++", dtype, op.facts.cpp)
     if header:
         scope.headers.add(cast(Header, header))
@@ -178,7 +178,7 @@ def _truth(text: str, dtype: DType) -> str:
     return _atom(text) if dtype is DType.bool else f"({text} != 0)"
 
 
-def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: Scope) -> str:
+def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: CppScope) -> str:
     """As `folded`, a product added in one step: sums are not compared with what another kernel computes again."""
     match value:
         case Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
@@ -187,7 +187,7 @@ def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: Scope
     return folded(fold, dtype, target, expression(value, scope), scope)
 
 
-def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> str:
+def folded(fold: Fold, dtype: DType, target: str, value: str, scope: CppScope) -> str:
     """The statement `target = fold(target, value)` without its semicolon."""
     if dtype.is_float and fold in (Fold.sum, Fold.mul):
         return f"{target} {'+' if fold is Fold.sum else '*'}= {value}"

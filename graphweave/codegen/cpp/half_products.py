@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.names import ctype
 from graphweave.codegen.cpp.operands import adds, array_of, extents, length, matrix, rows_of
-from graphweave.codegen.cpp.printer import Printer
+from graphweave.codegen.cpp.printer import CppPrinter
 from graphweave.core.types import HALF, DType
 from graphweave.ir.loop.nodes import Alloc, Kernel, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
@@ -40,7 +40,7 @@ def packed(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
     return list(found.values())
 
 
-def pack_before_rows(p: Printer, kernel: Kernel) -> None:
+def pack_before_rows(p: CppPrinter, kernel: Kernel) -> None:
     """Declares room for packed matrices, but for large ones, which have scratch of the thread; packs shared ones."""
     for alloc in packed(kernel, p.scope.arrays):
         if alloc.name not in p.heap:
@@ -52,7 +52,7 @@ def pack_before_rows(p: Printer, kernel: Kernel) -> None:
         _pack(p, stmt)
 
 
-def pack_for_row(p: Printer, tiles: Tiles, first: str) -> None:
+def pack_for_row(p: CppPrinter, tiles: Tiles, first: str) -> None:
     """In the row's first tile: the matrices that the row chooses."""
     for stmt in tiles.body:
         if isinstance(stmt, TileMatMul) and stmt.row is not None and half_of(stmt, p.scope.arrays):
@@ -61,7 +61,7 @@ def pack_for_row(p: Printer, tiles: Tiles, first: str) -> None:
                 _pack(p, stmt)
 
 
-def print_half(p: Printer, stmt: TileMatMul | TileGram, half: DType) -> None:
+def print_half(p: CppPrinter, stmt: TileMatMul | TileGram, half: DType) -> None:
     tile = stmt.tile
     p.scope.headers.add("half_products")
     template = ", ".join(map(str, (ctype(half), stmt.blocks, *extents(stmt, p.scope.arrays), p.tiles[tile])))
@@ -78,7 +78,7 @@ def print_half(p: Printer, stmt: TileMatMul | TileGram, half: DType) -> None:
     p.w.line(f"gw_half_matmul<{template}>({out}, {x}, {w}, {add}, {n});")
 
 
-def _pack(p: Printer, stmt: TileMatMul) -> None:
+def _pack(p: CppPrinter, stmt: TileMatMul) -> None:
     half = half_of(stmt, p.scope.arrays)
     assert half is not None
     k, j = extents(stmt, p.scope.arrays)

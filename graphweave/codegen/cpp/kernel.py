@@ -15,7 +15,7 @@ allocated. Outputs may not overlap inputs.
 from __future__ import annotations
 
 from graphweave.codegen.arrays import Array
-from graphweave.codegen.cpp.expr import Scope
+from graphweave.codegen.cpp.expr import CppScope
 from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
 from graphweave.codegen.cpp.lane_expr import functor
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
@@ -71,7 +71,7 @@ class _Unit:
                 *binders(kernel.body),
             ]
         )
-        self.scope = Scope(self.names, arrays, parameter_types(kernel), headers={"base"})
+        self.scope = CppScope(self.names, arrays, parameter_types(kernel), headers={"base"})
         self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [

@@ -12,7 +12,7 @@ from typing import cast
 
 from graphweave.codegen.arrays import flatten, strides
 from graphweave.codegen.cpp.expr import (
-    Scope,
+    CppScope,
     address,
     constant_power,
     expression,
@@ -41,7 +41,7 @@ class Vector:
     of a fold that is written out.
     """
 
-    scope: Scope
+    scope: CppScope
     lanes: frozenset[str]
     variable: str
     width: str

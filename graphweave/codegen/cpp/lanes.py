@@ -15,7 +15,7 @@ from itertools import product
 from graphweave.codegen.cpp.expr import expression, folded
 from graphweave.codegen.cpp.lane_expr import Vector, functor
 from graphweave.codegen.cpp.names import ctype, literal
-from graphweave.codegen.cpp.printer import SHORT, Printer
+from graphweave.codegen.cpp.printer import SHORT, CppPrinter
 from graphweave.codegen.cpp.walk import can_fuse, lanes_used
 from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.loop.nodes import Accum, Call, CastTo, Comment, Expr, FoldLanes, Lanes, Let, Stmt, Store
@@ -46,7 +46,7 @@ def parts_of(extent: int, dtype: DType) -> int:
 # ---------------------------------------------------------------- nests of loops
 
 
-def nest(p: Printer, lanes: tuple[Loop, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> list[Loop]:
+def nest(p: CppPrinter, lanes: tuple[Loop, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> list[Loop]:
     """The loops over `lanes`, those of one iteration dropped and linear neighbours fused into one loop."""
     for name, _ in lanes:
         p.bind(name, POSITION)
@@ -61,7 +61,7 @@ def nest(p: Printer, lanes: tuple[Loop, ...], body: tuple[Stmt, ...], values: tu
 
 
 @contextmanager
-def opened(p: Printer, loops: list[Loop], lanes: tuple[Loop, ...], used: set[str]) -> Iterator[None]:
+def opened(p: CppPrinter, loops: list[Loop], lanes: tuple[Loop, ...], used: set[str]) -> Iterator[None]:
     """Loops over numbers, and constants for the lanes of one iteration that are `used`."""
     constants = [name for name, extent in lanes if extent == 1 and name in used]
     with ExitStack() as stack:
@@ -83,7 +83,7 @@ def innermost_last(loops: list[Loop]) -> list[Loop]:
     return loops
 
 
-def vector_of(p: Printer, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
+def vector_of(p: CppPrinter, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
     """The loop over a lane and what was fused with it; `lanes` are those of the statement."""
     names, (lane, extent) = p.scope.names, loop
     covered = frozenset({lane, *(name for name, _ in lanes if name in p.scope.fused)})
@@ -93,7 +93,7 @@ def vector_of(p: Printer, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
 # ---------------------------------------------------------------- loops
 
 
-def print_lanes(p: Printer, stmt: Lanes) -> None:
+def print_lanes(p: CppPrinter, stmt: Lanes) -> None:
     loops = innermost_last(nest(p, stmt.lanes, stmt.body, ()))
     if p.walked:
         loops = loops or list(stmt.lanes[-1:])  # a kernel without edges may be vectors along its rows
@@ -127,7 +127,7 @@ def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
     return loop[1] >= SHORT or any(isinstance(c, Call) and (c.op.facts.dear or c.op is Op.where) for c in calls)
 
 
-def _fits(p: Printer, stmt: Lanes, loop: Loop) -> bool:
+def _fits(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
     """Whether `loop` has nothing inside but what vectors can do."""
     inner = list(statements(stmt.body))
     if not all(
@@ -140,7 +140,7 @@ def _fits(p: Printer, stmt: Lanes, loop: Loop) -> bool:
     return all(any(vector.differs(part) for part in index) for index in targets)
 
 
-def learn(p: Printer, vector: Vector, body: tuple[Stmt, ...]) -> None:
+def learn(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
     """The types of the variables of `body`, and which of them differ from lane to lane."""
     for stmt in body:
         if isinstance(stmt, FoldLanes):
@@ -152,7 +152,7 @@ def learn(p: Printer, vector: Vector, body: tuple[Stmt, ...]) -> None:
 
 
 def vector_loop(
-    p: Printer, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, pieces: bool = False,
+    p: CppPrinter, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, pieces: bool = False,
     stored: int = 1,
 ) -> None:  # fmt: skip
     """`body` for all lanes of `vector`, whose values are `exprs`: whole vectors, then what is left, in `pieces` that
@@ -183,7 +183,7 @@ def _widths(extent: int, size: int) -> Iterator[int]:
         yield width
 
 
-def _body(p: Printer, vector: Vector, body: tuple[Stmt, ...]) -> None:
+def _body(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
     for i, stmt in enumerate(body):
         match stmt:
             case Let(name, dtype, value) if vector.differs(value):
@@ -202,7 +202,7 @@ def _body(p: Printer, vector: Vector, body: tuple[Stmt, ...]) -> None:
                 p.statement(stmt, body[i + 1 :])
 
 
-def _accumulated(p: Printer, vector: Vector, stmt: Accum) -> str:
+def _accumulated(p: CppPrinter, vector: Vector, stmt: Accum) -> str:
     """What an element becomes; a product is added in one step, as numbers are (`expr.accumulated`)."""
     dtype, old = p.scope.types[stmt.buffer], vector.loaded(stmt.buffer, stmt.index)
     match stmt.value:
@@ -218,7 +218,7 @@ def _differs(vector: Vector, stmt: FoldLanes) -> bool:
 # ---------------------------------------------------------------- folds
 
 
-def print_fold(p: Printer, stmt: FoldLanes) -> None:
+def print_fold(p: CppPrinter, stmt: FoldLanes) -> None:
     if is_short(stmt):
         _fold_unrolled(p, None, stmt)
         return
@@ -229,7 +229,7 @@ def print_fold(p: Printer, stmt: FoldLanes) -> None:
     _fold_vectors(p, stmt, loops)
 
 
-def _fold_unrolled(p: Printer, vector: Vector | None, stmt: FoldLanes) -> None:
+def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: FoldLanes) -> None:
     """Few lanes written one after the other, so that the loop around them is what runs on vectors."""
     name, start = p.bind(stmt.name, stmt.dtype), literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)
     if vector is None:
@@ -255,7 +255,7 @@ def _fold_unrolled(p: Printer, vector: Vector | None, stmt: FoldLanes) -> None:
         vector.values.add(stmt.name)
 
 
-def _fold_numbers(p: Printer, stmt: FoldLanes, loops: list[Loop]) -> None:
+def _fold_numbers(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
     name = p.bind(stmt.name, stmt.dtype)
     p.w.line(f"{ctype(stmt.dtype)} {name} = {literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)};")
     used = lanes_used(stmt.body, (stmt.value,))
@@ -264,7 +264,7 @@ def _fold_numbers(p: Printer, stmt: FoldLanes, loops: list[Loop]) -> None:
         p.w.line(f"{folded(stmt.fold, stmt.dtype, name, expression(stmt.value, p.scope), p.scope)};")
 
 
-def _fold_vectors(p: Printer, stmt: FoldLanes, loops: list[Loop]) -> None:
+def _fold_vectors(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
     """`parts_of` partial folds in vectors, which are folded by halves at last, in the same order on every machine."""
     p.scope.headers.add("folds")
     names, extent = p.scope.names, loops[-1][1]
@@ -305,7 +305,7 @@ def _fold_vectors(p: Printer, stmt: FoldLanes, loops: list[Loop]) -> None:
 
 
 def _whole_blocks(
-    p: Printer, v: Vector, blocks: tuple[int, int], part: str, add: Callable[[Vector, str], None]
+    p: CppPrinter, v: Vector, blocks: tuple[int, int], part: str, add: Callable[[Vector, str], None]
 ) -> None:
     (parts, full), c, first = blocks, v.variable, p.scope.names.derived(v.variable, "block")
     with p.w.block(f"for (int64_t {first} = 0; {first} < {full}; {first} += {parts})"):
@@ -314,7 +314,7 @@ def _whole_blocks(
             add(v, f"{part}[({c} - {first}) / {v.width}]")
 
 
-def _last_block(p: Printer, v: Vector, span: tuple[int, int], part: str, add: Callable[[Vector, str], None]) -> None:
+def _last_block(p: CppPrinter, v: Vector, span: tuple[int, int], part: str, add: Callable[[Vector, str], None]) -> None:
     """The lanes of `span`, fewer than there are parts."""
     (full, extent), c, width = span, v.variable, v.width
     rest = extent - full

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.names import ctype
-from graphweave.codegen.cpp.printer import Printer
+from graphweave.codegen.cpp.printer import CppPrinter
 from graphweave.ir.loop.nodes import Place, Rows, TileGram, TileMatMul
 
 
@@ -21,12 +21,12 @@ def extents(stmt: TileMatMul | TileGram, arrays: Mapping[str, Array]) -> tuple[i
     return k, j
 
 
-def adds(p: Printer, gram: TileGram) -> str:
+def adds(p: CppPrinter, gram: TileGram) -> str:
     """Whether a tile's gram is added to what is there: the first tile of a row sets a sum of its own."""
     return f"{p.scope.names.of(gram.tile)} > 0" if gram.out in p.sums else "true"
 
 
-def pointer(p: Printer, place: Place, tile: str) -> str:
+def pointer(p: CppPrinter, place: Place, tile: str) -> str:
     """The row of the tile's first position in an array of the tile, a stash, an input or output of its rows; or data
     without rows."""
     assert isinstance(place, str)
@@ -36,7 +36,7 @@ def pointer(p: Printer, place: Place, tile: str) -> str:
     return f"{name} + {begin} * {info.numel}" if place not in p.tile_of and info.has_rows else name
 
 
-def rows_of(p: Printer, place: Place, tile: str, const: str) -> str:
+def rows_of(p: CppPrinter, place: Place, tile: str, const: str) -> str:
     """The rows of a place, for each position of the tile one."""
     names = p.scope.names
     type_ = f"{const}{ctype(p.scope.arrays[array_of(place)].dtype)}"
@@ -48,12 +48,12 @@ def rows_of(p: Printer, place: Place, tile: str, const: str) -> str:
     return f"gw_rows_of_tile<{type_}, {index}>{{{names.of(place.buffer)}, {' + '.join(at)}}}"
 
 
-def length(p: Printer, tile: str) -> str:
+def length(p: CppPrinter, tile: str) -> str:
     begin, end = (p.scope.names.derived(tile, what) for what in ("begin", "end"))
     return f"{end} - {begin}"
 
 
-def matrix(p: Printer, stmt: TileMatMul) -> str:
+def matrix(p: CppPrinter, stmt: TileMatMul) -> str:
     name = p.scope.names.of(stmt.w)
     if stmt.row is None:
         return name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from graphweave.codegen.cpp.expr import Scope, row_offset
+from graphweave.codegen.cpp.expr import CppScope, row_offset
 from graphweave.codegen.cpp.first_edge import FirstEdge
 from graphweave.codegen.sums import Sum
 from graphweave.codegen.walk import accesses
@@ -18,13 +18,13 @@ SHORT = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Printer:
+class CppPrinter:
     """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
     gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for, and
     whose rows of the outputs `streamed` may go past the cache; `sums` are arrays that the first tile of a row sets."""
 
     w: Writer
-    scope: Scope
+    scope: CppScope
     stashes: dict[str, Stash]
     heap: frozenset[str]
     tiles: dict[str, int]

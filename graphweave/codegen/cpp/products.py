@@ -8,7 +8,7 @@ from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.half_products import half_of, print_half
 from graphweave.codegen.cpp.names import ctype
 from graphweave.codegen.cpp.operands import adds, array_of, extents, length, matrix, pointer, rows_of
-from graphweave.codegen.cpp.printer import Printer
+from graphweave.codegen.cpp.printer import CppPrinter
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Alloc, Buffer, Kernel, Place, Rows, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
@@ -16,7 +16,7 @@ from graphweave.ir.loop.walk import statements
 _VECTOR = 16  # bytes of the smallest vector: of narrower rows the matrix is read by columns (row_products.h)
 
 
-def print_product(p: Printer, stmt: TileMatMul | TileGram) -> None:
+def print_product(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
     """A call that multiplies the tile."""
     half = half_of(stmt, p.scope.arrays)
     if half is not None:
@@ -59,7 +59,7 @@ def turned(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
     return [Alloc(_turned_name(w), info.dtype, info.shape, None) for w, info in found.items()]
 
 
-def declare_turned(p: Printer, stmt: Tiles) -> None:
+def declare_turned(p: CppPrinter, stmt: Tiles) -> None:
     """Room for the matrices that `turn` turns over, but for large ones, which have scratch of the thread."""
     for name in _turned_in(p, stmt):
         if name not in p.heap:
@@ -67,7 +67,7 @@ def declare_turned(p: Printer, stmt: Tiles) -> None:
             p.w.line(f"alignas(64) {ctype(info.dtype)} {p.scope.names.of(name)}[{info.numel}];")
 
 
-def turn(p: Printer, stmt: Tiles, first: str) -> None:
+def turn(p: CppPrinter, stmt: Tiles, first: str) -> None:
     """In the row's first tile: the matrices of its products, turned over."""
     for name, s in _turned_in(p, stmt).items():
         k, j = extents(s, p.scope.arrays)
@@ -75,7 +75,7 @@ def turn(p: Printer, stmt: Tiles, first: str) -> None:
         p.w.line(f"if ({first}) gw_turn<{s.blocks}, {r}, {c}>({p.scope.names.of(name)}, {matrix(p, s)});")
 
 
-def _turned_in(p: Printer, stmt: Tiles) -> dict[str, TileMatMul]:
+def _turned_in(p: CppPrinter, stmt: Tiles) -> dict[str, TileMatMul]:
     products = (s for s in stmt.body if isinstance(s, TileMatMul) and by_rows(s))
     return {name: s for s in products if (name := _turned_name(s.w)) in p.scope.arrays}
 
@@ -84,7 +84,7 @@ def _turned_in(p: Printer, stmt: Tiles) -> dict[str, TileMatMul]:
 
 
 def _print_plain(
-    p: Printer, function: str, stmt: TileMatMul | TileGram, arrays: tuple[Place, ...], wide: tuple[Place, Place]
+    p: CppPrinter, function: str, stmt: TileMatMul | TileGram, arrays: tuple[Place, ...], wide: tuple[Place, Place]
 ) -> None:
     """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
     template = ", ".join(str(_numel(p, array)) for array in wide)
@@ -108,7 +108,7 @@ def multiplied(kernel: Kernel) -> list[Buffer]:
 # ---------------------------------------------------------------- rows where they lie
 
 
-def _print_by_rows(p: Printer, stmt: TileMatMul | TileGram) -> None:
+def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
     names, tile = p.scope.names, stmt.tile
     p.scope.headers.add("row_products")
     other = stmt.out if isinstance(stmt, TileMatMul) else stmt.y
@@ -142,7 +142,7 @@ def _tiles(kernel: Kernel) -> list[Tiles]:
     return [s for s in statements(kernel.body) if isinstance(s, Tiles)]
 
 
-def _numel(p: Printer, place: Place) -> int:
+def _numel(p: CppPrinter, place: Place) -> int:
     return p.scope.arrays[array_of(place)].numel
 
 

@@ -9,12 +9,12 @@ from graphweave.codegen.cpp.expr import element, expression
 from graphweave.codegen.cpp.lane_expr import Vector
 from graphweave.codegen.cpp.lanes import Loop, innermost_last, nest, opened, vector_loop, vector_of
 from graphweave.codegen.cpp.names import ctype
-from graphweave.codegen.cpp.printer import SHORT, Printer
+from graphweave.codegen.cpp.printer import SHORT, CppPrinter
 from graphweave.codegen.cpp.walk import lanes_used
 from graphweave.ir.loop.nodes import Expr, Load, Raise, Rescaled, Stmt, Store, Var
 
 
-def print_raise(p: Printer, stmt: Raise) -> None:
+def print_raise(p: CppPrinter, stmt: Raise) -> None:
     """One comparison a tile; what follows from it is rare, since few tiles hold a new maximum of a long row."""
     scope = p.scope
     scope.headers |= {"online_softmax", "lanes"}
@@ -32,13 +32,13 @@ def print_raise(p: Printer, stmt: Raise) -> None:
     _store_each(p, stmt, stmt.reference, "gw_max")
 
 
-def _begun(p: Printer, tile: str) -> str:
+def _begun(p: CppPrinter, tile: str) -> str:
     """Whether the tile is not the row's first."""
     names = p.scope.names
     return f"{names.derived(tile, 'begin')} > {names.derived(p.csr_of[tile], 'begin')}"
 
 
-def _compare(p: Printer, stmt: Raise, raised: str) -> None:
+def _compare(p: CppPrinter, stmt: Raise, raised: str) -> None:
     """Whether any value is above its reference, or NaN."""
     reference = Load(stmt.reference, (Var(stmt.lane[0]),))
 
@@ -53,7 +53,7 @@ def _compare(p: Printer, stmt: Raise, raised: str) -> None:
     _loops(p, (stmt.lane,), (), (stmt.value,), numbers, vectors)
 
 
-def _store_each(p: Printer, stmt: Raise, target: str, function: str) -> None:
+def _store_each(p: CppPrinter, stmt: Raise, target: str, function: str) -> None:
     """target[i] = function(reference[i], value)"""
     at = (Var(stmt.lane[0]),)
     old = Load(stmt.reference, at)
@@ -68,7 +68,7 @@ def _store_each(p: Printer, stmt: Raise, target: str, function: str) -> None:
     _loops(p, (stmt.lane,), (), (stmt.value, old), numbers, vectors)
 
 
-def _rescale(p: Printer, s: Rescaled, factor: Load) -> None:
+def _rescale(p: CppPrinter, s: Rescaled, factor: Load) -> None:
     old = Load(s.buffer, s.index)
 
     def numbers() -> None:
@@ -82,7 +82,7 @@ def _rescale(p: Printer, s: Rescaled, factor: Load) -> None:
 
 
 def _loops(
-    p: Printer,
+    p: CppPrinter,
     lanes: tuple[Loop, ...],
     body: tuple[Stmt, ...],
     values: tuple[Expr, ...],

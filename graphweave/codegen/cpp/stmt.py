@@ -11,7 +11,7 @@ from graphweave.codegen.cpp.first_edge import FirstEdge, first_edge
 from graphweave.codegen.cpp.half_products import pack_for_row
 from graphweave.codegen.cpp.lanes import print_fold, print_lanes
 from graphweave.codegen.cpp.names import ctype, literal
-from graphweave.codegen.cpp.printer import SHORT, Printer
+from graphweave.codegen.cpp.printer import SHORT, CppPrinter
 from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
 from graphweave.codegen.cpp.raising import print_raise
 from graphweave.codegen.cpp.stream import begin_row, end_row
@@ -45,7 +45,7 @@ _MAX_LINES = 12  # more would crowd out the loads of the current edge
 
 
 @dataclass(frozen=True, slots=True)
-class Statements(Printer):
+class Statements(CppPrinter):
     """Prints statements of every kind; those of lanes, products and raises have files of their own."""
 
     def body(self, body: tuple[Stmt, ...]) -> None:

@@ -6,7 +6,7 @@ Three outputs of 43 MB: 11.9 ms past the cache, 23.1 ms through it (Xeon, AVX-51
 
 from __future__ import annotations
 
-from graphweave.codegen.cpp.expr import Scope, row_offset
+from graphweave.codegen.cpp.expr import CppScope, row_offset
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Buffer, Kernel, Role, Var
 
@@ -21,7 +21,7 @@ def streamed(kernel: Kernel) -> list[Buffer]:
     return [b for b in outputs if _bytes(b) % _LINE == 0 and 0 < _bytes(b) <= _MOST]
 
 
-def declare(w: Writer, scope: Scope, buffers: list[Buffer], rows: str) -> None:
+def declare(w: Writer, scope: CppScope, buffers: list[Buffer], rows: str) -> None:
     """Whether each output, of so many rows, is large enough, before the rows."""
     for b in buffers:
         scope.headers.add("streaming")
@@ -29,7 +29,7 @@ def declare(w: Writer, scope: Scope, buffers: list[Buffer], rows: str) -> None:
         w.line(f"const bool {scope.names.derived(b.name, 'streams')} = gw_streams({name}, {rows} * {_bytes(b)});")
 
 
-def begin_row(w: Writer, scope: Scope, buffers: list[Buffer], row: str, types: dict[str, str]) -> None:
+def begin_row(w: Writer, scope: CppScope, buffers: list[Buffer], row: str, types: dict[str, str]) -> None:
     """A row's elements are collected on the stack where the output is streamed, else written in place."""
     for b in buffers:
         names, numel = scope.names, scope.arrays[b.name].numel
@@ -40,7 +40,7 @@ def begin_row(w: Writer, scope: Scope, buffers: list[Buffer], row: str, types: d
         scope.row_pointers[(b.name, row)] = pointer
 
 
-def end_row(w: Writer, scope: Scope, buffers: list[Buffer], row: str) -> None:
+def end_row(w: Writer, scope: CppScope, buffers: list[Buffer], row: str) -> None:
     for b in buffers:
         names = scope.names
         place = f"{names.of(b.name)} + {row_offset(Var(row), scope.arrays[b.name].numel, scope)}"

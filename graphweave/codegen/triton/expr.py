@@ -11,14 +11,14 @@ from graphweave.codegen.spelling import template
 from graphweave.codegen.triton.axes import aligned
 from graphweave.codegen.triton.names import literal, ttype
 from graphweave.codegen.triton.registers import read
-from graphweave.codegen.triton.scope import Printed, Scope
+from graphweave.codegen.triton.scope import Printed, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, Fold, Op
 from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, IndexSum, Lit, Load, Uniform, Var
 from graphweave.ir.loop.types import dtype_of
 
 
-def expression(expr: Expr, scope: Scope) -> Printed:
+def expression(expr: Expr, scope: TritonScope) -> Printed:
     """`expr` for all rows, edges and lanes around it, so parenthesised that it may stand as an operand."""
     match expr:
         case Var(name):
@@ -40,7 +40,7 @@ def expression(expr: Expr, scope: Scope) -> Printed:
             return _call(op, args, scope)
 
 
-def tensor(expr: Expr, scope: Scope) -> Printed:
+def tensor(expr: Expr, scope: TritonScope) -> Printed:
     """`expr` as a tensor of its type, which a bare number is not yet."""
     if isinstance(expr, Lit):
         text = f"tl.full([], {_number(expr)}, {ttype(expr.dtype)})"
@@ -59,7 +59,7 @@ def _number(lit: Lit) -> str:
 # ---------------------------------------------------------------- memory
 
 
-def pointer(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
+def pointer(buffer: str, index: tuple[Expr, ...], scope: TritonScope) -> Printed:
     """Address of `buffer[index]`; rows are 64 bits wide before they are multiplied."""
     info = scope.arrays[buffer]
     features = index[1:] if info.has_rows else index
@@ -74,7 +74,7 @@ def pointer(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
     return _joined(" + ".join(p.text for p in parts), parts)
 
 
-def offset(features: tuple[Expr, ...], extents: tuple[int, ...], scope: Scope) -> list[Printed]:
+def offset(features: tuple[Expr, ...], extents: tuple[int, ...], scope: TritonScope) -> list[Printed]:
     """The terms of an element's offset in a contiguous block."""
     affine, rest = flatten(features, extents)
     out = []
@@ -90,7 +90,7 @@ def offset(features: tuple[Expr, ...], extents: tuple[int, ...], scope: Scope) -
     return out
 
 
-def _load(buffer: str, index: tuple[Expr, ...], scope: Scope) -> Printed:
+def _load(buffer: str, index: tuple[Expr, ...], scope: TritonScope) -> Printed:
     if buffer in scope.held:
         return read(scope, scope.held[buffer], scope.position(buffer, index))
     if buffer not in scope.arrays:
@@ -113,7 +113,7 @@ def _joined(text: str, parts: Sequence[Printed]) -> Printed:
     return Printed(text, frozenset().union(*(p.axes for p in parts)), any(p.ranked for p in parts))
 
 
-def _index_sum(index: IndexSum, scope: Scope) -> Printed:
+def _index_sum(index: IndexSum, scope: TritonScope) -> Printed:
     parts = []
     for name, coefficient in index.terms:
         lane = expression(Var(name), scope)
@@ -128,7 +128,7 @@ def _index_sum(index: IndexSum, scope: Scope) -> Printed:
     return _joined(text, parts)
 
 
-def _degree(csr: str, row: Expr, scope: Scope) -> Printed:
+def _degree(csr: str, row: Expr, scope: TritonScope) -> Printed:
     indptr, at = scope.names.derived(csr, "indptr"), expression(row, scope)
     mask = scope.mask(at.axes)
     masked = f", mask={mask}, other=0" if mask else ""
@@ -136,7 +136,7 @@ def _degree(csr: str, row: Expr, scope: Scope) -> Printed:
     return Printed(f"({' - '.join(ends)}).to(tl.int64)", at.axes, at.ranked)
 
 
-def _uniform(seed: Expr, row: Expr, size: int, index: IndexSum, dtype: DType, scope: Scope) -> Printed:
+def _uniform(seed: Expr, row: Expr, size: int, index: IndexSum, dtype: DType, scope: TritonScope) -> Printed:
     scope.helpers.add(f"gw_uniform_{dtype.value}")
     s, r = expression(seed, scope), expression(row, scope)
     # A seed is any tensor that says int64; adding nothing makes one of a scalar too.
@@ -145,7 +145,7 @@ def _uniform(seed: Expr, row: Expr, size: int, index: IndexSum, dtype: DType, sc
     return _joined(text, [s, *parts])
 
 
-def _cast(x: Expr, dtype: DType, scope: Scope) -> Printed:
+def _cast(x: Expr, dtype: DType, scope: TritonScope) -> Printed:
     value, source = expression(x, scope), dtype_of(x, scope.types)
     if source is dtype:
         return value
@@ -167,7 +167,7 @@ _POWERS = {0.0: "(tl.zeros_like({x}) + 1.0)", 1.0: "{x}", 2.0: "({x} * {x})", 3.
 _ROOTS = {0.5: Op.sqrt, -0.5: Op.rsqrt, -1.0: Op.reciprocal}
 
 
-def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
+def _call(op: Op, args: tuple[Expr, ...], scope: TritonScope) -> Printed:
     dtype = dtype_of(args[-1], scope.types)
     # of two bare numbers nobody would know the type
     bare = op is Op.where and all(isinstance(arg, Lit) for arg in args[1:])
@@ -185,14 +185,14 @@ def _call(op: Op, args: tuple[Expr, ...], scope: Scope) -> Printed:
     return whole
 
 
-def _written(op: Op, dtype: DType, texts: list[str], scope: Scope) -> str:
+def _written(op: Op, dtype: DType, texts: list[str], scope: TritonScope) -> str:
     text, _ = template(op, "Triton", dtype, op.facts.triton)
     scope.helpers.update(re.findall(r"gw_\w+", text))
     values = dict(zip("xyz", texts, strict=False))
     return text.format_map(values | {f"{k}?": v if dtype is DType.bool else f"({v} != 0)" for k, v in values.items()})
 
 
-def _power(x: str, exponent: float, text: str, dtype: DType, scope: Scope) -> str:
+def _power(x: str, exponent: float, text: str, dtype: DType, scope: TritonScope) -> str:
     """x to a constant power, without a logarithm where there is a way."""
     if exponent in _POWERS:
         return _POWERS[exponent].format(x=x)
@@ -204,7 +204,7 @@ def _power(x: str, exponent: float, text: str, dtype: DType, scope: Scope) -> st
 # ---------------------------------------------------------------- reductions
 
 
-def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> str:
+def folded(fold: Fold, dtype: DType, target: str, value: str, scope: TritonScope) -> str:
     """fold(target, value), element by element."""
     if dtype is DType.bool:
         return f"({target} {'|' if fold in (Fold.sum, Fold.max) else '&'} {value})"
@@ -218,7 +218,7 @@ def folded(fold: Fold, dtype: DType, target: str, value: str, scope: Scope) -> s
             return f"gw_{fold.value}({target}, {value})"
 
 
-def reduced(fold: Fold, dtype: DType, value: str, axis: int, scope: Scope) -> str:
+def reduced(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
     """`value` without its dimension `axis`, folded."""
     if dtype is DType.bool:
         which = "max" if fold in (Fold.sum, Fold.max) else "min"

@@ -18,8 +18,8 @@ from graphweave.codegen.triton.axes import ROWS, power_of_two
 from graphweave.codegen.triton.names import triton_names
 from graphweave.codegen.triton.parts import DOT, parts_of
 from graphweave.codegen.triton.preamble import preamble
-from graphweave.codegen.triton.scope import Held, Printed, Scope
-from graphweave.codegen.triton.stmt import Printer, filled
+from graphweave.codegen.triton.scope import Held, Printed, TritonScope
+from graphweave.codegen.triton.stmt import TritonPrinter, filled
 from graphweave.codegen.walk import arrays_of, binders
 from graphweave.codegen.writer import Writer
 from graphweave.core.errors import IRError
@@ -59,7 +59,7 @@ class _Unit:
             [kernel.name, kernel.row, *arrays, *(csr.name for csr in kernel.csrs), *binders(kernel.body)]
         )
         self.w = Writer("    ", braces=False)
-        self.scope = Scope(self.w, names, arrays, parameter_types(kernel))
+        self.scope = TritonScope(self.w, names, arrays, parameter_types(kernel))
         self.totals = [buffer for buffer in kernel.buffers if buffer.role is Role.total]
         inner = list(statements(kernel.body))
         around = csrs_around(kernel)
@@ -112,7 +112,7 @@ class _Unit:
             w.line(f"{end} = tl.load({indptr} + {row} + 1, mask=row_ok, other=0)")
             w.line(f"{scope.names.derived(csr, 'longest')} = tl.max({end} - {begin}, axis=0)")
         tile = None if kernel.tile is None else kernel.tile[0]
-        Printer(scope, kernel.row, self.sums, frozenset(self.walked), tile).body(kernel.body)
+        TritonPrinter(scope, kernel.row, self.sums, frozenset(self.walked), tile).body(kernel.body)
         scope.axes = ()
 
     # ------------------------------------------------------------ totals

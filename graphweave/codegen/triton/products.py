@@ -16,7 +16,7 @@ from graphweave.codegen.triton.axes import EDGES, ROWS, Axis, aligned, names_of,
 from graphweave.codegen.triton.names import ttype
 from graphweave.codegen.triton.parts import gram_extents, gram_room, padded
 from graphweave.codegen.triton.registers import gather
-from graphweave.codegen.triton.scope import Held, Scope
+from graphweave.codegen.triton.scope import Held, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.core.types import HALF, DType, computed
 from graphweave.ir.loop.nodes import Kernel, Place, Rows, TileGram, TileMatMul
@@ -71,7 +71,7 @@ class Tile:
         return cls(row, "R", "row_ok")
 
 
-def print_matmul(scope: Scope, stmt: TileMatMul, tile: Tile) -> None:
+def print_matmul(scope: TritonScope, stmt: TileMatMul, tile: Tile) -> None:
     arrays, w = scope.arrays, scope.w
     i, j = (arrays[_array(place)].numel // stmt.blocks for place in (stmt.x, stmt.out))
     matrix = _Matrix.of(scope, stmt, i, j)
@@ -99,7 +99,7 @@ def print_matmul(scope: Scope, stmt: TileMatMul, tile: Tile) -> None:
             _write(scope, out, tile, total, at_j, b * j, j)
 
 
-def print_gram(scope: Scope, stmt: TileGram, tile: Tile) -> None:
+def print_gram(scope: TritonScope, stmt: TileGram, tile: Tile) -> None:
     """Adds to the matrices that `start_sum` has made, or to a total of the kernel."""
     x, y = (_operand(scope, place, tile) for place in (stmt.x, stmt.y))
     if stmt.blocks > 1 and (x.padded or y.padded):
@@ -119,7 +119,7 @@ def print_gram(scope: Scope, stmt: TileGram, tile: Tile) -> None:
 # ---------------------------------------------------------------- sums of a row
 
 
-def start_sum(scope: Scope, name: str, found: Sum) -> None:
+def start_sum(scope: TritonScope, name: str, found: Sum) -> None:
     """In place of the array `name`."""
     if scope.parts.gram is None and gram_room(found.gram, scope.arrays) > LARGEST:
         i, j = gram_extents(found.gram, scope.arrays)
@@ -129,7 +129,7 @@ def start_sum(scope: Scope, name: str, found: Sum) -> None:
         scope.w.line(f"{_sum_name(scope, name, b)} = {zeros}")
 
 
-def flatten_sum(scope: Scope, name: str, found: Sum) -> None:
+def flatten_sum(scope: TritonScope, name: str, found: Sum) -> None:
     """After the edges: the array `name`, for what else is done with it."""
     i, j = gram_extents(found.gram, scope.arrays)
     rows, columns = padded(i), padded(j)
@@ -148,7 +148,7 @@ def flatten_sum(scope: Scope, name: str, found: Sum) -> None:
     scope.w.line(f"{held.name} = tl.reshape({text}, [R{f', {room}' if room else ''}])")
 
 
-def store_sum(scope: Scope, name: str, found: Sum, row: str) -> None:
+def store_sum(scope: TritonScope, name: str, found: Sum, row: str) -> None:
     """In place of the statement that copies the array `name` to row `row`."""
     to = scope.arrays[found.output]
     base = f"{scope.names.of(found.output)} + {_one(scope, row)} * {to.numel}"
@@ -176,7 +176,7 @@ class _Cut:
     block: str = ""
 
 
-def _cuts(scope: Scope, gram: TileGram) -> list[_Cut]:
+def _cuts(scope: TritonScope, gram: TileGram) -> list[_Cut]:
     """The parts of the gram that the program sums: all of it, a matrix for each block, or a tile."""
     i, j = gram_extents(gram, scope.arrays)
     cut = scope.parts.gram
@@ -199,7 +199,7 @@ class _Operand:
     padded: int
     buffer: str
 
-    def part(self, scope: Scope, tile: Tile, at: str, first: int | str, limit: int, size: int) -> str:
+    def part(self, scope: TritonScope, tile: Tile, at: str, first: int | str, limit: int, size: int) -> str:
         """[count, size] elements of each row from first + at on, 0 from first + limit; `at` is a multiple of size."""
         if not self.padded:
             lanes = f"({at} + tl.arange(0, {size}))"
@@ -220,7 +220,7 @@ class _Operand:
         return f"tl.sum(tl.where({chosen}, tl.reshape({self.text}, [{tile.count}, {parts}, {size}]), 0.0), axis=1)"
 
 
-def _operand(scope: Scope, place: Place, tile: Tile, *, written: bool = False) -> _Operand:
+def _operand(scope: TritonScope, place: Place, tile: Tile, *, written: bool = False) -> _Operand:
     """Where the rows are; those in registers that are read are 0 beyond their elements."""
     info = scope.arrays[_array(place)]
     if isinstance(place, Rows):
@@ -240,7 +240,7 @@ def _operand(scope: Scope, place: Place, tile: Tile, *, written: bool = False) -
     return _Operand(text, info.numel, info.dtype, held.padded, place)
 
 
-def _numbers(scope: Scope, place: Rows, tile: Tile) -> str:
+def _numbers(scope: TritonScope, place: Rows, tile: Tile) -> str:
     """The rows of a parameter that a column names, [R * K]."""
     at = scope.variables[tile.positions].text
     if place.shift is not None:
@@ -263,7 +263,7 @@ class _Matrix:
     transposed: bool
 
     @classmethod
-    def of(cls, scope: Scope, stmt: TileMatMul, i: int, j: int) -> _Matrix:
+    def of(cls, scope: TritonScope, stmt: TileMatMul, i: int, j: int) -> _Matrix:
         info, base = scope.arrays[stmt.w], scope.names.of(stmt.w)
         if stmt.row is not None:
             base = f"{base} + {_one(scope, stmt.row)} * {info.numel}"
@@ -294,7 +294,7 @@ def _steps(x: _Operand, out: _Operand, i: int, j: int, whole: int) -> tuple[int,
 
 
 @contextmanager
-def _range(scope: Scope, name: str, extent: int, step: int) -> Iterator[str]:
+def _range(scope: TritonScope, name: str, extent: int, step: int) -> Iterator[str]:
     """`name` are the next `step` of 0 .. extent - 1, in a loop if these are several times; the first of them."""
     if step >= extent:
         scope.w.line(f"{name} = tl.arange(0, {step})")
@@ -305,7 +305,7 @@ def _range(scope: Scope, name: str, extent: int, step: int) -> Iterator[str]:
         yield f"{name}_from"
 
 
-def _write(scope: Scope, out: _Operand, tile: Tile, total: str, at: str, first: int, limit: int) -> None:
+def _write(scope: TritonScope, out: _Operand, tile: Tile, total: str, at: str, first: int, limit: int) -> None:
     if out.padded:
         held = scope.held[out.buffer]
         scope.w.line(f"{held.name} = {f'tl.reshape({total}, [R, K, {out.padded}])' if EDGES in held.axes else total}")
@@ -315,7 +315,7 @@ def _write(scope: Scope, out: _Operand, tile: Tile, total: str, at: str, first: 
     scope.w.line(f"tl.store({to}, {value}, mask={tile.ok}[:, None] & ({at} < {limit})[None, :])")
 
 
-def _dot(scope: Scope, x: str, y: str, total: str, acc: str, dtypes: tuple[DType, DType]) -> str:
+def _dot(scope: TritonScope, x: str, y: str, total: str, acc: str, dtypes: tuple[DType, DType]) -> str:
     """`total` + x y. Where one of `dtypes` is a half type, the numbers of both are taken as of that type."""
     half = next((dtype for dtype in dtypes if dtype in HALF), None)
     if half is None:
@@ -329,11 +329,11 @@ def _array(place: Place) -> str:
     return place.buffer if isinstance(place, Rows) else place
 
 
-def _sum_name(scope: Scope, name: str, block: int) -> str:
+def _sum_name(scope: TritonScope, name: str, block: int) -> str:
     return scope.names.derived(name, f"sum{block}")
 
 
-def _one(scope: Scope, variable: str) -> str:
+def _one(scope: TritonScope, variable: str) -> str:
     """The number of a program's only row, or of one of its groups."""
     v = scope.variables[variable]
     return f"{f'tl.sum({v.text}, axis=0)' if v.dims else v.text}.to(tl.int64)"

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from graphweave.codegen.triton.axes import Axes, Axis, aligned, names_of, shape
 from graphweave.codegen.triton.names import literal, ttype
-from graphweave.codegen.triton.scope import Held, Position, Printed, Scope
+from graphweave.codegen.triton.scope import Held, Position, Printed, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Expr, IndexSum
 
 _OWN = "element"  # an array's own dimension, where it is no lane axis
 
 
-def read(scope: Scope, held: Held, at: Position) -> Printed:
+def read(scope: TritonScope, held: Held, at: Position) -> Printed:
     """The element at each lane's position."""
     terms, offset, rest = at
     outer, want = names_of(held.axes), scope.dims
@@ -68,7 +68,7 @@ def _in_part(axis: Axis, terms: dict[str, int], held: Held) -> bool:
     return stride == held.numel == held.padded
 
 
-def _one(scope: Scope, held: Held, at: int) -> Printed:
+def _one(scope: TritonScope, held: Held, at: int) -> Printed:
     """The element `at` of an array, the same for every lane."""
     outer = names_of(held.axes)
     chosen = aligned(f"(tl.arange(0, {held.padded}) == {at})", (_OWN,), (*outer, _OWN))
@@ -78,7 +78,7 @@ def _one(scope: Scope, held: Held, at: int) -> Printed:
     return Printed(aligned(picked, outer, scope.dims), frozenset(outer), bool(outer))
 
 
-def _lanes_in(scope: Scope, rest: list[tuple[Expr, int]]) -> frozenset[str]:
+def _lanes_in(scope: TritonScope, rest: list[tuple[Expr, int]]) -> frozenset[str]:
     """Lane axes that the rest of a position depends on."""
     found: set[str] = set()
     for expr, _ in rest:
@@ -89,7 +89,7 @@ def _lanes_in(scope: Scope, rest: list[tuple[Expr, int]]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _gathered(scope: Scope, held: Held, at: Position, depends: frozenset[str]) -> Printed:
+def _gathered(scope: TritonScope, held: Held, at: Position, depends: frozenset[str]) -> Printed:
     terms, offset, rest = at
     outer = names_of(held.axes)
     axes = tuple(axis for axis in scope.lane_axes if axis.name in depends)
@@ -120,7 +120,9 @@ def gather(source: str, elements: int, index: str, taken: int, outer: Axes) -> s
     return f"tl.gather({source}, {index}, axis={len(outer)})"
 
 
-def _index_text(scope: Scope, axes: Axes, terms: dict[str, int], offset: int, rest: list[tuple[Expr, int]]) -> str:
+def _index_text(
+    scope: TritonScope, axes: Axes, terms: dict[str, int], offset: int, rest: list[tuple[Expr, int]]
+) -> str:
     """The position for each combination of the lanes of `axes`, and nothing else around it."""
     dims = names_of(axes)
 
@@ -140,7 +142,7 @@ def _index_text(scope: Scope, axes: Axes, terms: dict[str, int], offset: int, re
 # ---------------------------------------------------------------- writing
 
 
-def placed(scope: Scope, value: str, axes: Axes, held: Held, at: Position) -> tuple[str, str]:
+def placed(scope: TritonScope, value: str, axes: Axes, held: Held, at: Position) -> tuple[str, str]:
     """`value`, which has the dimensions `axes` (those of `held`, then lanes), as the array; and where it has values.
 
     The second is "" if every element does, else a truth of the array's dimensions.
@@ -163,7 +165,7 @@ def placed(scope: Scope, value: str, axes: Axes, held: Held, at: Position) -> tu
 
 
 def _scattered(
-    scope: Scope, value: str, lanes: Axes, held: Held, terms: dict[str, int], offset: int
+    scope: TritonScope, value: str, lanes: Axes, held: Held, terms: dict[str, int], offset: int
 ) -> tuple[str, str]:
     """Which lanes write each element of the array is found by dividing its position by the strides of the lanes."""
     size, strides, stride = 1, {}, 1

@@ -52,7 +52,7 @@ class Held:
 
 
 @dataclass(slots=True)
-class Scope:
+class TritonScope:
     """`names` and `arrays` are those of the kernel; the rest changes from line to line."""
 
     w: Writer

@@ -19,7 +19,7 @@ from graphweave.codegen.triton.products import (
     store_sum,
 )
 from graphweave.codegen.triton.registers import placed
-from graphweave.codegen.triton.scope import Held, Printed, Scope
+from graphweave.codegen.triton.scope import Held, Printed, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (
@@ -44,10 +44,10 @@ from graphweave.ir.loop.types import POSITION, identity
 
 
 @dataclass(frozen=True, slots=True)
-class Printer:
+class TritonPrinter:
     """Prints the statements of one kernel. Its totals are arrays of registers while it runs."""
 
-    scope: Scope
+    scope: TritonScope
     row: str
     sums: Mapping[str, Sum]
     """Arrays that grams add to."""

@@ -59,7 +59,7 @@ MODES = (None, "default", "reduce-overhead")
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
-    where they differ (`reference.py`, `execute/check.py`).
+    where they differ (`reference.py`, `execute/region_check.py`).
 
     `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
     source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says

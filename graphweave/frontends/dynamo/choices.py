@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from graphweave.core.types import UNIT, Space
-from graphweave.frontends.dynamo.sizes import Size, unbacked
+from graphweave.frontends.dynamo.captured_sizes import Size, unbacked
 from graphweave.passes.rewritten import Step
 
 SLACK = 2e-3

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
-from graphweave.frontends.dynamo.sizes import expression, fixed, is_tensor, of_sympy, rank, shape, val
+from graphweave.frontends.dynamo.captured_sizes import expression, fixed, is_tensor, of_sympy, rank, shape, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.ir.message.aten import DTYPE_OF, TORCH_DTYPE
 from graphweave.ir.message.builder import Builder

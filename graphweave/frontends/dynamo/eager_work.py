@@ -17,8 +17,8 @@ import torch
 from torch import fx
 
 from graphweave.core.types import Space
+from graphweave.frontends.dynamo.captured_sizes import Size, is_tensor, val
 from graphweave.frontends.dynamo.numbering import number
-from graphweave.frontends.dynamo.sizes import Size, is_tensor, val
 
 aten = torch.ops.aten
 

@@ -11,7 +11,7 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.utils._pytree import tree_leaves
 from torch.utils._sympy.value_ranges import bound_sympy
 
-from graphweave.frontends.dynamo.sizes import hint, unbacked
+from graphweave.frontends.dynamo.captured_sizes import hint, unbacked
 
 
 class TooFewRows(Exception):

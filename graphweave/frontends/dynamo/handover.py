@@ -19,11 +19,11 @@ from torch.utils._pytree import tree_flatten
 
 from graphweave.core.sizes import SizeOp, evaluated
 from graphweave.core.types import UNIT, Space
-from graphweave.execute.build import Training
+from graphweave.execute.build import CompiledTraining
 from graphweave.execute.executable import Executable
+from graphweave.frontends.dynamo.captured_sizes import expression
 from graphweave.frontends.dynamo.importer import Imported
 from graphweave.frontends.dynamo.reference import Reference, checked_backward, checked_forward
-from graphweave.frontends.dynamo.sizes import expression
 from graphweave.ir.message.aten import TORCH_DTYPE, materialise, resolve
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
@@ -35,7 +35,7 @@ _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def split_modules(
-    joint: fx.GraphModule, imported: Imported, training: Training, num_fwd_outputs: int,
+    joint: fx.GraphModule, imported: Imported, training: CompiledTraining, num_fwd_outputs: int,
     reference: Reference | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:  # fmt: skip
     """Forward and backward modules of one opaque call each, for AOTAutograd.

@@ -15,7 +15,8 @@ from graphweave.analysis.flow import reached
 from graphweave.core import lines
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, Space
-from graphweave.frontends.dynamo.blocks import blocks_apart
+from graphweave.frontends.dynamo.blocked_products import blocks_apart
+from graphweave.frontends.dynamo.captured_sizes import Size, expression, fixed, is_tensor, val
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.layout import (
     BY_STRIDES,
@@ -36,7 +37,6 @@ from graphweave.frontends.dynamo.ops_random import RANDOM
 from graphweave.frontends.dynamo.ops_shape import SHAPE
 from graphweave.frontends.dynamo.ops_sparse import MOVES_ROWS, SPARSE
 from graphweave.frontends.dynamo.row_numbers import without_gathered_numbers
-from graphweave.frontends.dynamo.sizes import Size, expression, fixed, is_tensor, val
 from graphweave.frontends.dynamo.spaces import Spaces
 from graphweave.frontends.dynamo.stacks import without_stacks
 from graphweave.ir.message.aten import target_name, to_arg

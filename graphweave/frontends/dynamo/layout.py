@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.frontends.dynamo.sizes import fixed, same
+from graphweave.frontends.dynamo.captured_sizes import fixed, same
 
 aten = torch.ops.aten
 

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.frontends.dynamo.sizes import Size, argument, is_tensor, rank, same, shape, unbacked, val
+from graphweave.frontends.dynamo.captured_sizes import Size, argument, is_tensor, rank, same, shape, unbacked, val
 
 aten = torch.ops.aten
 

@@ -17,7 +17,7 @@ from graphweave.analysis.flow import ancestors, extract
 from graphweave.core.errors import GraphweaveError
 from graphweave.core.log import logger
 from graphweave.core.types import Space
-from graphweave.frontends.dynamo.sizes import Size, hint
+from graphweave.frontends.dynamo.captured_sizes import Size, hint
 from graphweave.ir.message.interp import interp
 from graphweave.ir.message.nodes import Input, Program, Ref, Type
 

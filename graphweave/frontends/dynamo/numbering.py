@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, fixed, rank, same, shape, text, unbacked, val
 from graphweave.frontends.dynamo.layout import depends_on_layout
-from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, rank, same, shape, text, unbacked, val
 
 aten = torch.ops.aten
 

@@ -13,9 +13,9 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.frontends.dynamo.captured_sizes import dim_of, rank
 from graphweave.frontends.dynamo.context import Context, Handler, Table
 from graphweave.frontends.dynamo.ops_sparse import SPARSE
-from graphweave.frontends.dynamo.sizes import dim_of, rank
 from graphweave.ir.message.nodes import Ref
 
 aten = torch.ops.aten

@@ -9,9 +9,9 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, rank
 from graphweave.frontends.dynamo.context import Context, Handler, Table, lowest
 from graphweave.frontends.dynamo.row_rules import transposed
-from graphweave.frontends.dynamo.sizes import argument, dim_of, rank
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Permute, Pull, Ref, Reshape, ToUnit
 

@@ -11,8 +11,8 @@ from torch import fx
 from graphweave.core.errors import IRError
 from graphweave.core.formulas import evaluate
 from graphweave.core.types import DType, Op, belongs
+from graphweave.frontends.dynamo.captured_sizes import argument, is_tensor, val
 from graphweave.frontends.dynamo.context import Context, Handler, Table
-from graphweave.frontends.dynamo.sizes import argument, is_tensor, val
 from graphweave.ir.message.aten import DTYPE_OF
 from graphweave.ir.message.nodes import Ref
 from graphweave.ir.operator_calls import overload

@@ -13,8 +13,8 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType
+from graphweave.frontends.dynamo.captured_sizes import val
 from graphweave.frontends.dynamo.context import Context, Table
-from graphweave.frontends.dynamo.sizes import val
 from graphweave.ir.message.nodes import Aten, Atom, Random, Ref, Type
 
 aten = torch.ops.aten

@@ -11,9 +11,9 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT
+from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, fixed, is_tensor, rank, shape, val
 from graphweave.frontends.dynamo.context import Context, Table
 from graphweave.frontends.dynamo.row_rules import permutation
-from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, is_tensor, rank, shape, val
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Concat, Pad, Ref, Slice, Type
 

@@ -10,9 +10,9 @@ from torch import fx
 
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op
+from graphweave.frontends.dynamo.captured_sizes import argument, rank, val
 from graphweave.frontends.dynamo.context import Context, Table, lowest
 from graphweave.frontends.dynamo.row_rules import pulled, pushed
-from graphweave.frontends.dynamo.sizes import argument, rank, val
 from graphweave.ir.message.infer import broadcast_shapes, numel
 from graphweave.ir.message.nodes import Pull, Ref
 

@@ -1,8 +1,8 @@
 """`options={"verify": True}`: what a compiled program gives beside the captured graph, run as it stands by PyTorch.
 
-The check of each region (`execute/check.py`) compares kernels with the program that they were made from. This one
-compares results and gradients with the graph that the program was made from, so it covers the importer, the rewriting
-and the calls left to PyTorch: their values, and how results lie in memory.
+The check of each region (`execute/region_check.py`) compares kernels with the program that they were made from. This
+one compares results and gradients with the graph that the program was made from, so it covers the importer, the
+rewriting and the calls left to PyTorch: their values, and how results lie in memory.
 """
 
 from __future__ import annotations

@@ -12,9 +12,9 @@ import torch
 from torch import fx
 
 from graphweave.frontends.dynamo.captured_graph import copied
+from graphweave.frontends.dynamo.captured_sizes import rank, same, shape, val
 from graphweave.frontends.dynamo.numbering import IDENTITY, RESHAPES
 from graphweave.frontends.dynamo.row_rules import index_vector, pulled, pushed
-from graphweave.frontends.dynamo.sizes import rank, same, shape, val
 
 aten = torch.ops.aten
 

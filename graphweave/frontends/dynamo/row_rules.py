@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import fx
 
+from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.dynamo.numbering import IDENTITY, RESHAPES
-from graphweave.frontends.dynamo.sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
 
 aten = torch.ops.aten
 prims = torch.ops.prims

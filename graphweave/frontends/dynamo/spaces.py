@@ -15,8 +15,7 @@ import torch
 from torch import fx
 
 from graphweave.core.types import UNIT, Space
-from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwise, pushed_rows, within_rows
-from graphweave.frontends.dynamo.sizes import (
+from graphweave.frontends.dynamo.captured_sizes import (
     Size,
     fixed,
     is_tensor,
@@ -27,6 +26,7 @@ from graphweave.frontends.dynamo.sizes import (
     symbols,
     unbacked,
 )
+from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwise, pushed_rows, within_rows
 
 
 class Spaces:

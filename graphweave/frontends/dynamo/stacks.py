@@ -14,8 +14,8 @@ import torch
 from torch import fx
 
 from graphweave.frontends.dynamo.captured_graph import copied
+from graphweave.frontends.dynamo.captured_sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
 from graphweave.frontends.dynamo.numbering import RESHAPES
-from graphweave.frontends.dynamo.sizes import Size, argument, dim_of, fixed, is_tensor, rank, same, shape, val
 
 aten = torch.ops.aten
 

@@ -40,7 +40,7 @@ from graphweave.ir.loop.nodes import (
 )
 from graphweave.ir.loop.types import POSITION, dtype_of, parameter_types, supports
 from graphweave.ir.loop.verify_parameters import fail, one_line, verify_parameters
-from graphweave.ir.loop.verify_products import INDEX, ROWS, Products, Scope, inside_tile
+from graphweave.ir.loop.verify_products import INDEX, ROWS, Products, Visible, inside_tile
 
 _INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
 _OF_TILES = (Comment, TileArray, TileRows, TileMatMul, TileGram)
@@ -54,7 +54,7 @@ def verify(kernel: Kernel) -> None:
         IRError: naming the place, such as "body[1].edges[0].let u: ...".
     """
     verify_parameters(kernel)
-    scope = Scope(types=parameter_types(kernel))
+    scope = Visible(types=parameter_types(kernel))
     if kernel.tile is not None:
         tile, size = kernel.tile
         if size < 1:
@@ -73,7 +73,7 @@ class _Verifier:
         self.globals = {*kernel.sizes, *self.csrs}
         self.products = Products(kernel)
 
-    def block(self, body: Iterable[Stmt], scope: Scope, path: str) -> None:
+    def block(self, body: Iterable[Stmt], scope: Visible, path: str) -> None:
         """`scope` is written to: pass a fresh one for every block."""
         for i, stmt in enumerate(body):
             place = f"{path}[{i}].{_label(stmt)}"
@@ -84,7 +84,7 @@ class _Verifier:
                     raise
                 raise IRError(f"{place}: {error}") from None
 
-    def _statement(self, stmt: Stmt, scope: Scope, place: str) -> None:
+    def _statement(self, stmt: Stmt, scope: Visible, place: str) -> None:
         if self.kernel.tile is not None and not scope.positions and not isinstance(stmt, _OF_TILES):
             fail(place, "what is done for a row of a tile stands in 'rows of' it.")
         match stmt:
@@ -125,21 +125,21 @@ class _Verifier:
 
     # ------------------------------------------------------------ statements
 
-    def _bind(self, name: str, dtype: DType, scope: Scope, place: str) -> None:
+    def _bind(self, name: str, dtype: DType, scope: Visible, place: str) -> None:
         if not (name.isidentifier() and name.isascii()):
             fail(place, f"'{name}' is not a name.")
         if name in scope.types or name in self.globals:
             fail(place, f"'{name}' is already defined.")
         scope.types[name] = dtype
 
-    def _bind_lanes(self, lanes: tuple[tuple[str, int], ...], scope: Scope, place: str) -> None:
+    def _bind_lanes(self, lanes: tuple[tuple[str, int], ...], scope: Visible, place: str) -> None:
         for name, extent in lanes:
             if extent < 0:
                 fail(place, f"lane '{name}' must have zero or more iterations (got {extent}).")
             self._bind(name, POSITION, scope, place)
             scope.extents[name] = extent
 
-    def _alloc(self, stmt: Alloc, scope: Scope, place: str) -> None:
+    def _alloc(self, stmt: Alloc, scope: Visible, place: str) -> None:
         if scope.parallel:
             fail(place, "an alloc belongs to a row or an edge, not to a lane.")
         if min(stmt.shape, default=0) < 0:
@@ -147,13 +147,13 @@ class _Verifier:
         self._bind(stmt.name, stmt.dtype, scope, place)
         scope.allocs[stmt.name] = stmt.shape
 
-    def _store(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Scope, place: str) -> None:
+    def _store(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Visible, place: str) -> None:
         role = self.buffers[buffer].role if buffer in self.buffers else None
         if role is not None and role is not Role.output:
             fail(place, f"'{buffer}' is not an output, an alloc or a stash.")
         self._target(buffer, index, value, scope, place)
 
-    def _accum(self, stmt: Accum, scope: Scope, place: str) -> None:
+    def _accum(self, stmt: Accum, scope: Visible, place: str) -> None:
         parameter = self.buffers.get(stmt.buffer)
         if stmt.buffer in self.stashes or (parameter is not None and parameter.role is not Role.total):
             fail(place, f"'{stmt.buffer}' is neither an alloc or a tile's array nor a total.")
@@ -161,7 +161,7 @@ class _Verifier:
             fail(place, f"'{stmt.buffer}' is folded with another operator (got {stmt.fold.value}).")
         self._target(stmt.buffer, stmt.index, stmt.value, scope, place)
 
-    def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Scope, place: str) -> None:
+    def _target(self, buffer: str, index: tuple[Expr, ...], value: Expr, scope: Visible, place: str) -> None:
         if not self._is_array(buffer, scope):
             fail(place, f"'{buffer}' is not defined here.")
         self._element(buffer, index, scope)
@@ -171,7 +171,7 @@ class _Verifier:
         if shared and not any(loads(part) for part in index):
             fail(place, f"lanes of '{shared[0]}' conflict: they all write the same element.")
 
-    def _raise(self, stmt: Raise, scope: Scope, place: str) -> None:
+    def _raise(self, stmt: Raise, scope: Visible, place: str) -> None:
         inside_tile(stmt.tile, scope, place)
         _, size = stmt.lane
         if scope.allocs.get(stmt.reference) != (size,) or size < 1:
@@ -188,7 +188,7 @@ class _Verifier:
         for s in stmt.sums:
             self._rescaled(s, size, dtype, scope.inside(), place)
 
-    def _rescaled(self, stmt: Rescaled, size: int, dtype: DType, scope: Scope, place: str) -> None:
+    def _rescaled(self, stmt: Rescaled, size: int, dtype: DType, scope: Visible, place: str) -> None:
         self._bind_lanes(stmt.lanes, scope, place)
         parallel = tuple(name for name, extent in stmt.lanes if extent > 1)
         if stmt.buffer not in scope.allocs:
@@ -201,7 +201,7 @@ class _Verifier:
         if span is not None and not 0 <= span[0] <= span[1] < size and 0 not in scope.extents.values():
             fail(place, f"'{stmt.buffer}' belongs to elements {span[0]}..{span[1]} of {size}.")
 
-    def _fold_lanes(self, stmt: FoldLanes, scope: Scope, place: str) -> None:
+    def _fold_lanes(self, stmt: FoldLanes, scope: Visible, place: str) -> None:
         inner = scope.inside()
         self._bind_lanes(stmt.lanes, inner, place)
         for let in stmt.body:
@@ -211,7 +211,7 @@ class _Verifier:
         self._typed(stmt.value, stmt.dtype, inner, place)
         self._bind(stmt.name, stmt.dtype, scope, place)
 
-    def _edges(self, stmt: Edges, scope: Scope, place: str) -> None:
+    def _edges(self, stmt: Edges, scope: Visible, place: str) -> None:
         self._walk(stmt, scope, place)
         of_edges = [tile for tile, csr in scope.tiles.items() if csr != ROWS]
         if stmt.tile is None and any(stmt.row not in scope.within(tile) for tile in of_edges):
@@ -225,7 +225,7 @@ class _Verifier:
         inner.positions[stmt.k] = (stmt.csr, stmt.tile)
         self.block(stmt.body, inner, place)
 
-    def _walk(self, stmt: Edges | Tiles, scope: Scope, place: str) -> None:
+    def _walk(self, stmt: Edges | Tiles, scope: Visible, place: str) -> None:
         if stmt.csr not in self.csrs:
             fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
         if stmt.row != self.kernel.row and stmt.row not in scope.positions:
@@ -235,7 +235,7 @@ class _Verifier:
 
     # ------------------------------------------------------------ tiles
 
-    def _tiles(self, stmt: Tiles, scope: Scope, place: str) -> None:
+    def _tiles(self, stmt: Tiles, scope: Visible, place: str) -> None:
         self._walk(stmt, scope, place)
         if stmt.size < 1:
             fail(place, f"a tile has at least one position (got {stmt.size}).")
@@ -247,7 +247,7 @@ class _Verifier:
         inner.enter(stmt.tile, stmt.csr)
         self.block(stmt.body, inner, place)
 
-    def _tile_rows(self, stmt: TileRows, scope: Scope, place: str) -> None:
+    def _tile_rows(self, stmt: TileRows, scope: Visible, place: str) -> None:
         inside_tile(stmt.tile, scope, place)
         if scope.tiles[stmt.tile] != ROWS:
             fail(place, f"'{stmt.tile}' is no tile of rows.")
@@ -256,7 +256,7 @@ class _Verifier:
         inner.positions[self.kernel.row] = (ROWS, stmt.tile)
         self.block(stmt.body, inner, place)
 
-    def _prefetch(self, prefetch: Prefetch, scope: Scope, place: str) -> None:
+    def _prefetch(self, prefetch: Prefetch, scope: Visible, place: str) -> None:
         column, buffer = self.buffers.get(prefetch.column), self.buffers.get(prefetch.buffer)
         if column is None or column.role is not Role.column:
             fail(place, f"'{prefetch.column}' is not a column of the kernel.")
@@ -269,13 +269,13 @@ class _Verifier:
 
     # ------------------------------------------------------------ expressions
 
-    def _typed(self, value: Expr, dtype: DType, scope: Scope, place: str) -> None:
+    def _typed(self, value: Expr, dtype: DType, scope: Visible, place: str) -> None:
         self._expr(value, scope)
         found = dtype_of(value, scope.types)
         if found is not dtype:
             fail(place, f"the value is {found.value}, expected {dtype.value}.")
 
-    def _expr(self, expr: Expr, scope: Scope) -> None:
+    def _expr(self, expr: Expr, scope: Visible) -> None:
         match expr:
             case Var(name):
                 if name not in scope.types or name in scope.tiles or self._is_array(name, scope):
@@ -302,7 +302,7 @@ class _Verifier:
                 if dtype is DType.bool and not isinstance(value, bool):
                     raise IRError(f"a bool literal is true or false (got {value!r}).")
 
-    def _call(self, op: Op, args: tuple[Expr, ...], scope: Scope) -> None:
+    def _call(self, op: Op, args: tuple[Expr, ...], scope: Visible) -> None:
         if len(args) != op.facts.arity:
             raise IRError(f"{op.value} takes {op.facts.arity} operands (got {len(args)}).")
         for arg in args:
@@ -315,7 +315,7 @@ class _Verifier:
         if not supports(op, types[0]):
             raise IRError(f"{op.value} is not defined on {types[0].value}; cast its operand first.")
 
-    def _uniform(self, expr: Uniform, scope: Scope) -> None:
+    def _uniform(self, expr: Uniform, scope: Visible) -> None:
         self._expr(expr.seed, scope)
         seed = dtype_of(expr.seed, scope.types)
         if seed is not DType.i64 or expr.dtype not in (DType.f32, DType.f64):
@@ -326,20 +326,20 @@ class _Verifier:
         if span is not None and not 0 <= span[0] <= span[1] < expr.size and 0 not in scope.extents.values():
             raise IRError(f"uniform is indexed {span[0]}..{span[1]} in a row of {expr.size}.")
 
-    def _index_sum(self, index: IndexSum, scope: Scope) -> None:
+    def _index_sum(self, index: IndexSum, scope: Visible) -> None:
         for name, _ in index.terms:
             if name not in scope.extents:
                 raise IRError(f"'{name}' is not a lane here.")
         if index.div < 1 or (index.mod is not None and index.mod < 1):
             raise IRError(f"div and mod must be positive (got {index.div}, {index.mod}).")
 
-    def _index_expr(self, expr: Expr, scope: Scope) -> None:
+    def _index_expr(self, expr: Expr, scope: Visible) -> None:
         self._expr(expr, scope)
         dtype = dtype_of(expr, scope.types)
         if dtype not in _INTEGERS:
             raise IRError(f"an index must be an integer (got {dtype.value}).")
 
-    def _element(self, buffer: str, index: tuple[Expr, ...], scope: Scope) -> None:
+    def _element(self, buffer: str, index: tuple[Expr, ...], scope: Visible) -> None:
         has_rows, shape = self._layout(buffer, scope)
         if len(index) != len(shape) + has_rows:
             raise IRError(f"'{buffer}' takes {len(shape) + has_rows} indices (got {len(index)}).")
@@ -355,7 +355,7 @@ class _Verifier:
             if span is not None and not 0 <= span[0] <= span[1] < extent:
                 raise IRError(f"'{buffer}' is indexed {span[0]}..{span[1]} along a dimension of {extent}.")
 
-    def _position(self, array: str, position: Expr, scope: Scope) -> None:
+    def _position(self, array: str, position: Expr, scope: Visible) -> None:
         csr, tile = scope.positions.get(position.name, ("", None)) if isinstance(position, Var) else ("", None)
         if array in scope.tile_arrays:
             if tile != scope.tile_arrays[array][0]:
@@ -365,10 +365,10 @@ class _Verifier:
                 f"stash '{array}' is indexed by a position of its CSR '{self.stashes[array].csr}', inside its edges."
             )
 
-    def _is_array(self, name: str, scope: Scope) -> bool:
+    def _is_array(self, name: str, scope: Visible) -> bool:
         return name in scope.allocs or name in self.buffers or name in self.stashes or name in scope.tile_arrays
 
-    def _layout(self, name: str, scope: Scope) -> tuple[bool, tuple[int, ...]]:
+    def _layout(self, name: str, scope: Visible) -> tuple[bool, tuple[int, ...]]:
         if name in scope.allocs:
             return False, scope.allocs[name]
         if name in scope.tile_arrays:

@@ -17,7 +17,7 @@ ROWS = ""
 
 
 @dataclass(frozen=True)
-class Scope:
+class Visible:
     """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position.
 
     `tiles`: the CSR of each tile; `around`: the positions around it; `tile_arrays`: tile and shape of each.
@@ -32,8 +32,8 @@ class Scope:
     tile_arrays: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     parallel: tuple[str, ...] = ()  # lanes of the enclosing Lanes statements that have more than one iteration
 
-    def inside(self) -> Scope:
-        return Scope(
+    def inside(self) -> Visible:
+        return Visible(
             dict(self.types), dict(self.extents), dict(self.allocs), dict(self.positions), dict(self.tiles),
             dict(self.around), dict(self.tile_arrays), self.parallel,
         )  # fmt: skip
@@ -46,7 +46,7 @@ class Scope:
         return self.positions.keys() - self.around[tile]
 
 
-def inside_tile(tile: str, scope: Scope, place: str) -> None:
+def inside_tile(tile: str, scope: Visible, place: str) -> None:
     if tile not in scope.tiles or scope.within(tile) or scope.extents:
         fail(place, f"belongs into the tile '{tile}', outside its edges and lanes.")
 
@@ -60,7 +60,7 @@ class Products:
         self.stashes = {stash.name: stash for stash in kernel.stashes}
         self.stored = {s.buffer for s in statements(kernel.body) if isinstance(s, Store)}
 
-    def verify(self, stmt: TileMatMul | TileGram, scope: Scope, place: str) -> None:
+    def verify(self, stmt: TileMatMul | TileGram, scope: Visible, place: str) -> None:
         inside_tile(stmt.tile, scope, place)
         x = self._tile_row(stmt.x, stmt.tile, scope, place)
         if isinstance(stmt, TileMatMul):
@@ -79,7 +79,7 @@ class Products:
             fail(place, f"'{whole}' must have {blocks}{x // stmt.blocks} x {y // stmt.blocks} elements (got {numel}).")
         self._element_types(stmt, scope, place)
 
-    def _element_types(self, stmt: TileMatMul | TileGram, scope: Scope, place: str) -> None:
+    def _element_types(self, stmt: TileMatMul | TileGram, scope: Visible, place: str) -> None:
         """One float type; or one half type and f32, in which its products are summed."""
         others = (stmt.w, stmt.add or stmt.x) if isinstance(stmt, TileMatMul) else (stmt.y,)
         types = {self._element_type(at, scope) for at in (stmt.x, stmt.out, *others)}
@@ -88,7 +88,7 @@ class Products:
         if isinstance(stmt, TileGram) and scope.types[stmt.out] in HALF:
             fail(place, f"a sum of products is f32 (got {scope.types[stmt.out].value}).")
 
-    def _begun(self, stmt: TileMatMul, elements: int, scope: Scope, place: str) -> None:
+    def _begun(self, stmt: TileMatMul, elements: int, scope: Visible, place: str) -> None:
         """What the sums begin with."""
         if isinstance(stmt.add, Rows):
             if stmt.add != stmt.out:
@@ -98,7 +98,7 @@ class Products:
         elif stmt.add is not None and self._tile_row(stmt.add, stmt.tile, scope, place) != elements:
             fail(place, f"'{stmt.add}' must have {elements} elements a row.")
 
-    def _matrix(self, stmt: TileMatMul, scope: Scope, place: str) -> int:
+    def _matrix(self, stmt: TileMatMul, scope: Visible, place: str) -> int:
         """Elements of the matrices that rows are multiplied by."""
         buffer = self.buffers.get(stmt.w)
         if stmt.row is not None:
@@ -113,7 +113,7 @@ class Products:
             raise IRError(f"{place}: '{stmt.w}' is neither shared data nor an alloc of the row.")
         return math.prod(buffer.shape)
 
-    def _sum(self, name: str, scope: Scope, place: str) -> int:
+    def _sum(self, name: str, scope: Visible, place: str) -> int:
         """Elements of what a gram adds to."""
         if name in scope.allocs:
             return math.prod(scope.allocs[name])
@@ -122,10 +122,10 @@ class Products:
             raise IRError(f"{place}: '{name}' is neither a total that sums nor an alloc of the row.")
         return math.prod(buffer.shape)
 
-    def _element_type(self, at: Place, scope: Scope) -> DType:
+    def _element_type(self, at: Place, scope: Visible) -> DType:
         return scope.types[at.buffer if isinstance(at, Rows) else at]
 
-    def _tile_row(self, at: Place, tile: str, scope: Scope, place: str, role: Role = Role.input) -> int:
+    def _tile_row(self, at: Place, tile: str, scope: Visible, place: str, role: Role = Role.input) -> int:
         """Elements a position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its rows."""
         if isinstance(at, Rows):
             return self._named_rows(at, scope, place, role)
@@ -147,7 +147,7 @@ class Products:
             fail(place, f"'{name}' must have rows of one element or more (got {shape}).")
         return math.prod(shape)
 
-    def _named_rows(self, at: Rows, scope: Scope, place: str, role: Role) -> int:
+    def _named_rows(self, at: Rows, scope: Visible, place: str, role: Role) -> int:
         buffer, column = self.buffers.get(at.buffer), self.buffers.get(at.column)
         if column is None or column.role is not Role.column:
             fail(place, f"'{at.column}' is not a column of the kernel.")

@@ -25,7 +25,7 @@ from graphweave.ir.message.nodes import (
     Type,
     ValueType,
 )
-from graphweave.passes.horizontal.graph import Graph, Tree
+from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
 _STEPS = 5  # so many steps up are part of a colour
 
@@ -37,7 +37,7 @@ class Colours:
     `seed(i)`: of a pull or push, what must agree with those of other relations beside the signature.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: NodeGraph) -> None:
         self._graph = graph
         self._only = graph.facts.flow.graph_only
         self._level = self._levels()
@@ -101,7 +101,7 @@ def _kind(t: ValueType) -> Hashable:
             return "pairs"
 
 
-def _static(graph: Graph, i: Ref) -> Hashable:
+def _static(graph: NodeGraph, i: Ref) -> Hashable:
     node = graph.nodes[i]
     match node:
         case Aten(target, args, kwargs):

@@ -26,7 +26,7 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
-from graphweave.passes.horizontal.graph import Graph, Tree
+from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 from graphweave.passes.horizontal.packs import Packs
 from graphweave.passes.horizontal.unions import Picked, Segments, Unions
 
@@ -34,7 +34,7 @@ from graphweave.passes.horizontal.unions import Picked, Segments, Unions
 class Emitter:
     """`one(i)` is node i of the old program in the new one, `many(refs)` values of several lanes as one on a union."""
 
-    def __init__(self, graph: Graph, packs: Packs) -> None:
+    def __init__(self, graph: NodeGraph, packs: Packs) -> None:
         self.graph, self.packs = graph, packs
         self.build = Builder()
         self.unions = Unions(graph.program, self.build, self.one)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from graphweave.analysis.statistics import Statistics
 from graphweave.ir.message.nodes import Program, Ref
 from graphweave.passes.horizontal.emit import Emitter
-from graphweave.passes.horizontal.graph import Graph, Tree
+from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 from graphweave.passes.horizontal.order import arranged
 from graphweave.passes.horizontal.packs import find_packs
 from graphweave.passes.horizontal.price import pays
@@ -34,7 +34,7 @@ class Merge:
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` with isomorphic parts merged; the same object where there are none, or too few to pay."""
-        graph = Graph(program, self.keep, self.tangents)
+        graph = NodeGraph(program, self.keep, self.tangents)
         packs = find_packs(graph)
         units = arranged(graph, packs)
         if not packs.of:

@@ -7,11 +7,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from graphweave.ir.message.nodes import Ref
-from graphweave.passes.horizontal.graph import Graph
+from graphweave.passes.horizontal.node_graph import NodeGraph
 from graphweave.passes.horizontal.packs import Packs
 
 
-def arranged(graph: Graph, packs: Packs) -> list[tuple[Ref, ...]]:
+def arranged(graph: NodeGraph, packs: Packs) -> list[tuple[Ref, ...]]:
     """Packs, and nodes in none as tuples of one, operands first. Packs that need themselves are split in `packs`."""
     order = graph.order()
     depth = _depths(graph, order)
@@ -37,7 +37,7 @@ def _split(packs: Packs, p: int, depth: dict[Ref, int]) -> None:
                 packs.add(lanes)
 
 
-def _depths(graph: Graph, order: Sequence[Ref]) -> dict[Ref, int]:
+def _depths(graph: NodeGraph, order: Sequence[Ref]) -> dict[Ref, int]:
     depth: dict[Ref, int] = {}
     for i in order:
         depth[i] = 1 + max((depth[r] for r in graph.ops[i]), default=0)
@@ -47,7 +47,7 @@ def _depths(graph: Graph, order: Sequence[Ref]) -> dict[Ref, int]:
 class _Quotient:
     """The graph of packs and nodes in none; each is named by its first member in order."""
 
-    def __init__(self, graph: Graph, packs: Packs, order: Sequence[Ref]) -> None:
+    def __init__(self, graph: NodeGraph, packs: Packs, order: Sequence[Ref]) -> None:
         self.members: dict[Ref, tuple[Ref, ...]] = {}
         name = {i: min(packs.lanes[packs.of[i][0]]) if i in packs.of else i for i in order}
         for i in order:

@@ -30,7 +30,7 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 from graphweave.passes.horizontal.colours import Colours
-from graphweave.passes.horizontal.graph import Graph, Tree
+from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
 _PACKED = (
     Pull, Push, Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat, MatMul, Gram,
@@ -56,7 +56,7 @@ class Packs:
         self.lanes[p] = ()
 
 
-def find_packs(graph: Graph) -> Packs:
+def find_packs(graph: NodeGraph) -> Packs:
     """Packs of `graph`, in which trees may be dissolved or added. Members of one may still need each other."""
     finder = _Finder(graph)
     finder.seeds()
@@ -71,7 +71,7 @@ def find_packs(graph: Graph) -> Packs:
 
 
 class _Finder:
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: NodeGraph) -> None:
         self.graph = graph
         self.packs = Packs()
         self.colours = Colours(graph)
@@ -240,7 +240,7 @@ class _Finder:
         return bool(self.up)
 
 
-def _dom(graph: Graph, m: Ref) -> Space:
+def _dom(graph: NodeGraph, m: Ref) -> Space:
     t = graph.types[m]
     assert isinstance(t, MapType)
     return t.dom

@@ -8,7 +8,7 @@ from graphweave.analysis.statistics import Statistics, with_unions
 from graphweave.core.types import UNIT
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, Join, MatMul, Pull, Push, Type
-from graphweave.passes.horizontal.graph import Graph
+from graphweave.passes.horizontal.node_graph import NodeGraph
 from graphweave.passes.horizontal.packs import Packs
 from graphweave.passes.rewritten import Rewritten
 
@@ -19,7 +19,7 @@ _MANY = 8
 """Relations from which it always pays: kernels of each by itself would take long to compile."""
 
 
-def pays(graph: Graph, packs: Packs, done: Rewritten, statistics: Statistics) -> bool:
+def pays(graph: NodeGraph, packs: Packs, done: Rewritten, statistics: Statistics) -> bool:
     """By the row counts of the graph at hand; few relations of very many nodes stay apart."""
     moves = [lanes for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], Pull | Push)]
     if any(len(lanes) >= _MANY for lanes in moves):

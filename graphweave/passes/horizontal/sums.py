@@ -21,7 +21,7 @@ from graphweave.ir.message.nodes import (
     Ref,
 )
 from graphweave.passes.horizontal.emit import Emitter
-from graphweave.passes.horizontal.graph import Tree
+from graphweave.passes.horizontal.node_graph import Tree
 from graphweave.passes.horizontal.unions import Segments
 
 _FOLD = {fold.op: fold for fold in Fold}

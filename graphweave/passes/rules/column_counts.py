@@ -22,8 +22,8 @@ from graphweave.ir.message.nodes import (
     Reshape,
     Type,
 )
+from graphweave.passes.factors import value_type
 from graphweave.passes.pair_space import pair_of
-from graphweave.passes.products import value_type
 from graphweave.passes.rules.rule import Rule
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from graphweave.core.types import UNIT, DType, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Pointwise, Ref
-from graphweave.passes.products import Factor, Product, multiplied, negated, product, shaped, value_type
+from graphweave.passes.factors import Factor, Product, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
 

@@ -32,8 +32,8 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
+from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.pair_space import PairMaps, pair_maps
-from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
 _ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from graphweave.core.types import Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import MapOf, Pull, Push, Ref
-from graphweave.passes.maps import composed
+from graphweave.passes.composed_maps import composed
 from graphweave.passes.rules.rule import Rule
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from graphweave.core.types import Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Pointwise, Push, Ref, Reshape
-from graphweave.passes.products import (
+from graphweave.passes.factors import (
     Product,
     lifted,
     multiplied,

@@ -26,7 +26,7 @@ from graphweave.ir.message.nodes import (
     Reshape,
     Type,
 )
-from graphweave.passes.products import Factor, lifted, multiplied, negated, product, shaped, value_type
+from graphweave.passes.factors import Factor, lifted, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from graphweave.core.types import Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import MapOf, MatMul, Permute, Pointwise, Pull, Reduce, Ref, Reshape
-from graphweave.passes.products import below_reshapes, value_type
+from graphweave.passes.factors import below_reshapes, value_type
 from graphweave.passes.rules.rule import Rule
 
 

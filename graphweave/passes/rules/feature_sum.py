@@ -10,7 +10,7 @@ from graphweave.core.types import UNIT, Fold
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import MapOf, Push, Reduce, Ref, Reshape
-from graphweave.passes.products import (
+from graphweave.passes.factors import (
     Factor,
     lifted,
     multiplied,

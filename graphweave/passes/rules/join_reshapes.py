@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Cast, Pointwise, Ref, Reshape, Type
-from graphweave.passes.products import value_type
+from graphweave.passes.factors import value_type
 from graphweave.passes.rules.rule import Rule
 
 

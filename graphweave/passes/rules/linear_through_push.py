@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from graphweave.core.types import Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Gram, MapOf, MapType, MatMul, Node, Pointwise, Pull, Push, Ref
+from graphweave.passes.composed_maps import above, composed, follows
+from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, shaped, value_type
 from graphweave.passes.finite import finite_without_edges
-from graphweave.passes.maps import above, composed, follows
-from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, shaped, value_type
 from graphweave.passes.rules.factor import where_edges
 from graphweave.passes.rules.rule import Rule
 

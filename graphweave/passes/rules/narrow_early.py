@@ -10,7 +10,7 @@ from __future__ import annotations
 from graphweave.core.types import HALF, DType
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Cast, Concat, Pull, Ref
-from graphweave.passes.products import value_type
+from graphweave.passes.factors import value_type
 from graphweave.passes.rules.rule import Rule
 
 

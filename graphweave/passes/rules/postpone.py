@@ -27,7 +27,7 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
-from graphweave.passes.maps import above, follows
+from graphweave.passes.composed_maps import above, follows
 from graphweave.passes.rules.rule import Rule
 
 _ROW_WISE = (Pointwise, Cast, Reduce, Permute, Slice, Pad, Concat, MatMul)

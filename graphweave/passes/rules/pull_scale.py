@@ -11,7 +11,7 @@ from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Const, MapOf, Pointwise, Pull, Ref, Type
-from graphweave.passes.products import value_type
+from graphweave.passes.factors import value_type
 from graphweave.passes.rules.rule import Rule
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from graphweave.core.types import UNIT, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Const, MapOf, Pointwise, Pull, Ref, Reshape, Type
-from graphweave.passes.products import value_type
+from graphweave.passes.factors import value_type
 from graphweave.passes.rules.rule import Rule
 
 

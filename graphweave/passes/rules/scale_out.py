@@ -13,7 +13,7 @@ from graphweave.core.types import Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MapOf, MatMul, Pointwise, Pull, Ref, Reshape
-from graphweave.passes.products import below_reshapes, negated, shaped, value_type
+from graphweave.passes.factors import below_reshapes, negated, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
 

@@ -14,7 +14,7 @@ from itertools import accumulate
 from graphweave.core.types import UNIT, Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Concat, Gram, MatMul, Pointwise, Reduce, Ref, Slice
-from graphweave.passes.products import below_reshapes, shaped, value_type
+from graphweave.passes.factors import below_reshapes, shaped, value_type
 from graphweave.passes.rules.linear_through_push import ends
 from graphweave.passes.rules.rule import Rule
 

@@ -26,7 +26,7 @@ from graphweave.ir.message.nodes import (
     Reshape,
     Type,
 )
-from graphweave.passes.products import (
+from graphweave.passes.factors import (
     Factor,
     below_reshapes,
     multiplied,

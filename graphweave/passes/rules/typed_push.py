@@ -10,7 +10,7 @@ from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import MapOf, MatMul, Pointwise, Push, Ref
-from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
+from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, product, shaped, value_type
 from graphweave.passes.rules.rule import Rule
 
 

@@ -23,7 +23,7 @@ from graphweave.ir.message.nodes import (
     Reshape,
     ToUnit,
 )
-from graphweave.passes.products import Factor, below_reshapes, multiplied, negated, product, shaped, value_type, viewed
+from graphweave.passes.factors import Factor, below_reshapes, multiplied, negated, product, shaped, value_type, viewed
 from graphweave.passes.rules.linear_through_push import ends
 from graphweave.passes.rules.rule import Rule
 from graphweave.passes.rules.split_linear import split

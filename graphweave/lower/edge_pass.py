@@ -34,10 +34,10 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Gram, MatMul, Pointwise, Push, Random, Ref
 from graphweave.lower.blocks import choose_blocks, folds_into, is_expensive, stores_into, write
 from graphweave.lower.draft import CSR, Draft
+from graphweave.lower.edge_tiles import Stage, has_products, read_by_shared, stages
+from graphweave.lower.expressions import NeedsLocal, ValueScope, find, load, shape_of
 from graphweave.lower.online import Relative
 from graphweave.lower.parameters import map_name, value_name
-from graphweave.lower.tiles import Stage, has_products, read_by_shared, stages
-from graphweave.lower.values import NeedsLocal, Scope, find, load, shape_of
 
 _TILE = "tile"
 _K = Var("k")
@@ -235,7 +235,7 @@ class EdgeLoop:
         self._draft, self._program, self._map = draft, draft.program, draft.region.map
         self._results, self._members, self._tile, self._operands = results, members, tile, operands
         self._unsettled = unsettled
-        self._edge = Scope(draft.program, map=self._map, outer=draft.row, position=Var("e"))
+        self._edge = ValueScope(draft.program, map=self._map, outer=draft.row, position=Var("e"))
         self._edge.at.update((r, (name, (_K,))) for r, name in (arrays or {}).items())
 
     def statements(self, fetched: set[Prefetch] | None = None) -> list[Stmt]:

@@ -11,13 +11,13 @@ from graphweave.ir.loop.nodes import Call, CastTo, Degree, Expr, Let, Lit, Load,
 from graphweave.ir.message.nodes import Push, Ref
 from graphweave.lower.blocks import choose_blocks, stores_into, write
 from graphweave.lower.draft import CSR, Draft
-from graphweave.lower.edges import EdgePass
+from graphweave.lower.edge_pass import EdgePass
+from graphweave.lower.expressions import shape_of
 from graphweave.lower.online import Passes
 from graphweave.lower.parameters import map_name, value_name
-from graphweave.lower.values import shape_of
 
 
-class Rows:
+class RowBody:
     """What a kernel does for each row `v`: the `members`, and copies of values that something else will read."""
 
     def __init__(

@@ -28,8 +28,8 @@ from graphweave.ir.message.nodes import (
     Ref,
     Reshape,
 )
-from graphweave.passes.maps import composed
-from graphweave.passes.products import Factor, below_reshapes, product, shaped, value_type
+from graphweave.passes.composed_maps import composed
+from graphweave.passes.factors import Factor, below_reshapes, product, shaped, value_type
 from graphweave.passes.rewritten import Rewritten, unchanged
 from graphweave.passes.rules.factor import is_harmless
 from graphweave.passes.rules.linear_through_push import Pushed, ends, moved_into, pulled, times_pulled

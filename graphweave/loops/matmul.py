@@ -17,17 +17,17 @@ from torch.nn import functional
 from graphweave.core.errors import LoopError
 from graphweave.loops.rowwise import features_at
 from graphweave.loops.scope import Loop
-from graphweave.loops.values import Value, aligned, innermost, may_gather, meeting
+from graphweave.loops.values import LoopValue, aligned, innermost, may_gather, meeting
 from graphweave.tensorlike.answers import Handler, unpacked
 from graphweave.tensorlike.equations import terms_of
 from graphweave.tensorlike.pointwise import pointwise
-from graphweave.udf.batch import fix_sizes
+from graphweave.udf.arguments import fix_sizes
 
 
-class Typed(Value):
+class Typed(LoopValue):
     """`weight[types]`: of `weight` [types, *features] the slice for each row, not copied where it is multiplied by."""
 
-    def __init__(self, weight: Tensor, types: Value) -> None:
+    def __init__(self, weight: Tensor, types: LoopValue) -> None:
         super().__init__(0, types.loop)
         self.weight, self.types = weight, types
 
@@ -43,15 +43,15 @@ class Typed(Value):
         return Typed(weight, self.types)
 
 
-def _getitem(x: Any, index: Any) -> Value:
+def _getitem(x: Any, index: Any) -> LoopValue:
     """W[e.etype], or features of a value."""
-    if isinstance(x, Value):
-        if isinstance(index, Value):
+    if isinstance(x, LoopValue):
+        if isinstance(index, LoopValue):
             raise LoopError(
                 "features are indexed by the value of an edge or node; only tensors are: W[e.etype]. Index a tensor."
             )
         return features_at(x, index)
-    if not isinstance(index, Value):
+    if not isinstance(index, LoopValue):
         raise LoopError("a tensor is indexed by the type alone: W[e.etype], and then W[e.etype][i]. Write it so.")
     if index.dtype not in (torch.int32, torch.int64):
         raise LoopError(
@@ -78,19 +78,19 @@ def linear(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def _product(x: Any, weight: Any) -> Any:
-    if not isinstance(x, Value) and not isinstance(weight, Value):
+    if not isinstance(x, LoopValue) and not isinstance(weight, LoopValue):
         return torch.matmul(x.unsqueeze(-2), weight).squeeze(-2)
     loop, dims = innermost((x, weight)), (_rank(x), _rank(weight))
     _check(x, weight, dims)
     match dims:
         case 1, 2:
-            return Value(_rows(x, weight, loop), loop)
+            return LoopValue(_rows(x, weight, loop), loop)
         case _, 2:
-            return Value(torch.matmul(_data(x, loop), _data(weight, loop)), loop)
+            return LoopValue(torch.matmul(_data(x, loop), _data(weight, loop)), loop)
         case 1, 3:
             return _one_for_all_heads(x, weight, loop)
         case 2, 3:
-            return Value(_by_heads(x, weight, loop), loop)
+            return LoopValue(_by_heads(x, weight, loop), loop)
     raise LoopError(
         f"a product of features {_shape(x)} with a matrix of shape {_shape(weight)} for each edge or node."
         " Make their sizes agree."
@@ -100,30 +100,30 @@ def _product(x: Any, weight: Any) -> Any:
 def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
     """[rows, K] by [rows, K, M], or by [K, M]."""
     data, w = _data(x, loop), _data(weight, loop)
-    if not isinstance(weight, Value):
+    if not isinstance(weight, LoopValue):
         return data @ w
-    if not isinstance(x, Value):
+    if not isinstance(x, LoopValue):
         data = data.expand(w.shape[0], -1)
     return torch.bmm(data.unsqueeze(1), w).squeeze(1)
 
 
-def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> Value:
+def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> LoopValue:
     """[K] by [H, K, M], which is [K] by [K, H * M]."""
     heads, _, width = _shape(weight)
     if isinstance(weight, Typed):
         wide: Any = weight.of(weight.weight.transpose(1, 2).flatten(2))
-    elif isinstance(weight, Value):
-        wide = Value(weight.tensor(loop).transpose(1, 2).flatten(2), loop)
+    elif isinstance(weight, LoopValue):
+        wide = LoopValue(weight.tensor(loop).transpose(1, 2).flatten(2), loop)
     else:
         wide = weight.transpose(0, 1).flatten(1)
     out = _rows(x, wide, loop)
-    return Value(out.reshape(out.shape[0], heads, width), loop)
+    return LoopValue(out.reshape(out.shape[0], heads, width), loop)
 
 
 def _by_heads(x: Any, weight: Any, loop: Loop) -> Tensor:
     """[H, K] or [1, K] by [H, K, M], which the compiler knows as blocks of one product."""
     heads, data, w = _shape(weight)[0], _data(x, loop), _data(weight, loop)
-    if isinstance(weight, Value):
+    if isinstance(weight, LoopValue):
         data = data.expand(w.shape[0], heads, -1)
         return torch.einsum("nbk,nbkj->nbj", data, w)
     data = data.expand(data.shape[0], heads, -1)
@@ -141,7 +141,7 @@ def _check(x: Any, weight: Any, dims: tuple[int, int]) -> None:
 
 
 def _shape(x: Any) -> tuple[int, ...]:
-    return tuple(x.shape) if isinstance(x, (Value, Tensor)) else ()
+    return tuple(x.shape) if isinstance(x, (LoopValue, Tensor)) else ()
 
 
 def _rank(x: Any) -> int:
@@ -149,7 +149,7 @@ def _rank(x: Any) -> int:
 
 
 def _data(x: Any, loop: Loop) -> Tensor:
-    data: Tensor = x.tensor(loop) if isinstance(x, Value) else x
+    data: Tensor = x.tensor(loop) if isinstance(x, LoopValue) else x
     return data
 
 
@@ -170,7 +170,7 @@ _number_by_number = pointwise(operator.mul, meeting)
 
 def dot_prd(x: Any, y: Any) -> Any:
     """out[...] = sum_k x[..., k] y[..., k], for each edge or node."""
-    if not isinstance(x, Value) and not isinstance(y, Value):
+    if not isinstance(x, LoopValue) and not isinstance(y, LoopValue):
         return (x * y).sum(-1)
     if min(_rank(x), _rank(y)) == 0:
         raise LoopError(
@@ -191,9 +191,9 @@ def _matmul(x: Any, y: Any) -> Any:
         x, y = _in_order(x, y)
     loop, dims = innermost((x, y)), (_rank(x), _rank(y))
     if dims[1] == 1 and dims[0] >= 1:
-        if isinstance(x, Value) or dims[0] > 2:
+        if isinstance(x, LoopValue) or dims[0] > 2:
             return dot_prd(x, y)
-        return Value(_data(y, loop) @ x.t(), loop) if dims[0] == 2 else dot_prd(x, y)
+        return LoopValue(_data(y, loop) @ x.t(), loop) if dims[0] == 2 else dot_prd(x, y)
     if dims[0] >= 1 and (dims[1] == 2 or (dims[0] == 1 and dims[1] == 3)):
         return _product(x, y)
     if 0 in dims:
@@ -203,9 +203,9 @@ def _matmul(x: Any, y: Any) -> Any:
     a, b = _data(x, loop), _data(y, loop)
     a = a.unsqueeze(-2) if dims[0] == 1 else a
     most = max(dims[0], dims[1], 2) + 1
-    a, b = (aligned(d, most) if isinstance(v, Value) else d for d, v in ((a, x), (b, y)))
+    a, b = (aligned(d, most) if isinstance(v, LoopValue) else d for d, v in ((a, x), (b, y)))
     out = torch.matmul(a, b)
-    return Value(out.squeeze(-2) if dims[0] == 1 else out, loop)
+    return LoopValue(out.squeeze(-2) if dims[0] == 1 else out, loop)
 
 
 def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
@@ -229,19 +229,19 @@ def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
     return (value, tensor) if turned else (tensor, value)
 
 
-def _linear_layer(x: Any, weight: Any, bias: Any = None) -> Value:
-    if not isinstance(x, Value) or isinstance(weight, Value) or isinstance(bias, Value):
+def _linear_layer(x: Any, weight: Any, bias: Any = None) -> LoopValue:
+    if not isinstance(x, LoopValue) or isinstance(weight, LoopValue) or isinstance(bias, LoopValue):
         raise LoopError(
             "torch's linear takes shared weights. With W[e.etype] write graphweave.loops.linear(x, W[e.etype])."
         )
-    return Value(functional.linear(x.tensor(), weight, bias), x.loop)
+    return LoopValue(functional.linear(x.tensor(), weight, bias), x.loop)
 
 
-def _einsum(equation: str, *operands: Any) -> Value:
+def _einsum(equation: str, *operands: Any) -> LoopValue:
     operands = unpacked(operands)
     loop = innermost(operands)
-    whole = _with_rows(equation, tuple(isinstance(x, Value) for x in operands))
-    return Value(torch.einsum(whole, *[_data(x, loop) for x in operands]), loop)
+    whole = _with_rows(equation, tuple(isinstance(x, LoopValue) for x in operands))
+    return LoopValue(torch.einsum(whole, *[_data(x, loop) for x in operands]), loop)
 
 
 @torch.compiler.assume_constant_result  # letters: nothing of it belongs into a trace

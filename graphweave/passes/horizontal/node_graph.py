@@ -37,7 +37,7 @@ Part: TypeAlias = Node | Tree
 _ASSOCIATIVE = (Op.add, Op.maximum, Op.minimum)
 
 
-class Graph:
+class NodeGraph:
     """Nodes by position, those of the program first; `ops[i]` are the operands of node i.
 
     `inner[root]` are the nodes that a tree took in, in order (a sum of blocks beside each other is a `Concat`); `late`

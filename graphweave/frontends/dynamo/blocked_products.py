@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.frontends.dynamo.captured_sizes import Size, is_tensor, rank, same, same_by_guard, shape, unbacked, val
 from graphweave.frontends.dynamo.masks import call, copy_of
 from graphweave.frontends.dynamo.numbering import RESHAPES
-from graphweave.frontends.dynamo.sizes import Size, is_tensor, rank, same, same_by_guard, shape, unbacked, val
 
 aten = torch.ops.aten
 

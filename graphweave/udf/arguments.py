@@ -14,7 +14,7 @@ TYPE = "_TYPE"
 """The field that holds the types of nodes and of edges on a graph made by `to_homogeneous`."""
 
 
-class Fields:
+class FieldReader:
     """Feature tensors by name, each read where it is asked for: through `index`, if there is one.
 
     `what` names the data in errors ("edges.src").
@@ -61,7 +61,7 @@ def fix_sizes(x: Tensor) -> None:
             break
 
 
-class Ends:
+class RelationEdges:
     """The edges of one relation: `src`, `dst` [edges], and tensors of shapes [sources, 0] and [destinations, 0].
 
     `eids` [edges] are their numbers, None for all edges of the relation.
@@ -88,11 +88,11 @@ class EdgeBatch:
     and `type`: data of types (`g.ntype_data`, `g.etype_data`), by the types in the field '_TYPE' (Graphiler, Table 1).
     """
 
-    def __init__(self, ends: Ends, frames: Frames) -> None:
+    def __init__(self, ends: RelationEdges, frames: Frames) -> None:
         self._ends = ends
-        self.src = Fields("edges.src", frames.src, ends.src)
-        self.dst = Fields("edges.dst", frames.dst, ends.dst)
-        self.data = Fields("edges.data", frames.edge, ends.eids)
+        self.src = FieldReader("edges.src", frames.src, ends.src)
+        self.dst = FieldReader("edges.dst", frames.dst, ends.dst)
+        self.data = FieldReader("edges.data", frames.edge, ends.eids)
         self.srctype = TypeFields("edges.srctype", frames.ntype, frames.src, ends.src)
         self.dsttype = TypeFields("edges.dsttype", frames.ntype, frames.dst, ends.dst)
         self.type = TypeFields("edges.type", frames.etype, frames.edge, ends.eids)
@@ -120,9 +120,9 @@ class NodeBatch:
         mailbox: Mapping[str, Mailbox | Tensor] | None = None,
     ) -> None:  # fmt: skip
         self._nodes, self._rows = nodes, rows
-        self.data = Fields("nodes.data", data)
+        self.data = FieldReader("nodes.data", data)
         self.type = TypeFields("nodes.type", frames.ntype, data, None)
-        self.mailbox = Fields("nodes.mailbox", {} if mailbox is None else mailbox)
+        self.mailbox = FieldReader("nodes.mailbox", {} if mailbox is None else mailbox)
         self.ntype = frames.relation[2]
 
     def nodes(self) -> Tensor:
@@ -142,7 +142,7 @@ class TypeFields:
     def __init__(
         self, what: str, data: Mapping[str, Tensor], frame: Mapping[str, Tensor], index: Tensor | None
     ) -> None:
-        self._fields, self._what, self._frame, self._index = Fields(what, data), what, frame, index
+        self._fields, self._what, self._frame, self._index = FieldReader(what, data), what, frame, index
 
     def __getitem__(self, name: str) -> Tensor:
         if TYPE not in self._frame:

@@ -13,7 +13,7 @@ from graphweave.compiler.report import record_eager
 from graphweave.core.lines import raised_at, shown_path
 from graphweave.core.log import warn_once
 from graphweave.tensorlike.answers import NotExpressible
-from graphweave.udf.batch import Ends, Frames, NodeBatch
+from graphweave.udf.arguments import Frames, NodeBatch, RelationEdges
 from graphweave.udf.bucket import one_row
 from graphweave.udf.mailbox import Mailbox, Received
 
@@ -31,7 +31,9 @@ def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], r
     return reduce(NodeBatch(None, received.rows, frames, frames.dst, mailbox))
 
 
-def refusal(ends: Ends, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> BaseException | None:
+def refusal(
+    ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
+) -> BaseException | None:
     """What is raised where `reduce` does what a ragged mailbox cannot, with its lines; None if it does no such thing.
 
     Tried on one message of one node (of zeros, where there is none): a trace knows that an operation was refused, but

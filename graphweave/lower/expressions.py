@@ -24,7 +24,7 @@ from graphweave.ir.message.nodes import (
     Slice,
     Type,
 )
-from graphweave.lower.index import broadcast_index, flatten, scaled, unflatten
+from graphweave.lower.feature_index import broadcast_index, flatten, scaled, unflatten
 
 
 class NeedsLocal(Exception):
@@ -39,7 +39,7 @@ _ROW = Var("v")
 
 
 @dataclass(slots=True)
-class Scope:
+class ValueScope:
     """Where values can be read at one level of the kernel.
 
     `at[ref]` is the buffer and the leading indices under which element `flat` of the value is loaded; `outer` is the
@@ -51,7 +51,7 @@ class Scope:
     at: dict[Ref, tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
     gathered: dict[tuple[Ref, Ref], tuple[str, tuple[Expr, ...]]] = field(default_factory=dict)
     map: Ref | None = None
-    outer: Scope | None = None
+    outer: ValueScope | None = None
     position: Var = _ROW
 
 
@@ -59,7 +59,7 @@ def shape_of(program: Program, ref: Ref) -> tuple[int, ...]:
     return type_of(program, ref).shape
 
 
-def element(scope: Scope, ref: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]) -> Expr:
+def element(scope: ValueScope, ref: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]) -> Expr:
     """Element `index` of value `ref` for the current row or edge."""
     program = scope.program
     node, t = program.nodes[ref], type_of(program, ref)
@@ -94,7 +94,7 @@ def element(scope: Scope, ref: Ref, index: tuple[IndexSum, ...], extents: Mappin
             raise NeedsLocal(ref)
 
 
-def flat_element(scope: Scope, ref: Ref, flat: IndexSum, extents: Mapping[str, int]) -> Expr:
+def flat_element(scope: ValueScope, ref: Ref, flat: IndexSum, extents: Mapping[str, int]) -> Expr:
     """Element at row-major position `flat` of value `ref`."""
     place = find(scope, ref)
     if place is not None:
@@ -113,7 +113,7 @@ def flat_element(scope: Scope, ref: Ref, flat: IndexSum, extents: Mapping[str, i
     return element(scope, ref, index, extents)
 
 
-def find(scope: Scope, ref: Ref) -> tuple[str, tuple[Expr, ...]] | None:
+def find(scope: ValueScope, ref: Ref) -> tuple[str, tuple[Expr, ...]] | None:
     """Where `ref` is kept: at this level, or for shared data at any level around it."""
     if ref in scope.at:
         return scope.at[ref]
@@ -128,7 +128,9 @@ def load(place: tuple[str, tuple[Expr, ...]], flat: IndexSum) -> Expr:
     return Load(name, (*leading, flat))
 
 
-def _pulled(scope: Scope, ref: Ref, x: Ref, m: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]) -> Expr:
+def _pulled(
+    scope: ValueScope, ref: Ref, x: Ref, m: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
+) -> Expr:
     program = scope.program
     if not isinstance(program.nodes[m], MapOf):
         return element(scope, x, index, extents)
