@@ -244,7 +244,7 @@ def test_logs_tell_what_each_room_did() -> None:
     environ = {**os.environ, "GRAPHWEAVE_LOGS": "all"}
     done = subprocess.run([sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=True)
     rooms = {m[1] for m in re.finditer(r"^\[graphweave\.(\w+)", done.stderr, re.MULTILINE)}
-    assert rooms >= {"frontends", "analysis", "ir", "passes", "lower", "codegen", "runtime", "compiler"}
+    assert rooms >= {"frontends", "analysis", "ir", "passes", "lower", "codegen", "compiler", "runtime", "execute"}
     assert "[graphweave.passes] rewrite: " in done.stderr and "[graphweave.lower] forward_" in done.stderr
 
 

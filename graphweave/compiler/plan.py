@@ -24,7 +24,7 @@ from graphweave.lower.region import Lowered, lower
 from graphweave.lower.schedule import Region, Schedule, schedule
 from graphweave.passes.split_pairs import SplitPairs
 
-_lower_log, _codegen_log = logger("graphweave.lower"), logger("graphweave.codegen")
+_log, _lower_log, _codegen_log = logger(__name__), logger("graphweave.lower"), logger("graphweave.codegen")
 
 _PRINTERS: dict[Target, Callable[[Kernel], str]] = {"cpp": cpp.print_kernel, "triton": triton.print_kernel}
 
@@ -85,7 +85,7 @@ def _planned(
     order = schedule(facts, (*kept, *checks), options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
-    _lower_log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
+    _log.info("%s: %d regions, %d calls, values made once a graph: %d", name, regions, calls, len(kept))
     kernels: dict[int, KernelPlan] = {}
     refused: dict[int, str] = {}
     for i, step in enumerate(order.steps):
