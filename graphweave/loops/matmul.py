@@ -7,7 +7,6 @@ an einsum, which the compiler knows: no row gets a copy of its matrix there.
 from __future__ import annotations
 
 import operator
-import string
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from graphweave.loops.rowwise import features_at
 from graphweave.loops.scope import Loop
 from graphweave.loops.values import LoopValue, aligned, innermost, may_gather, meeting
 from graphweave.tensorlike.answers import Handler, unpacked
-from graphweave.tensorlike.equations import terms_of
+from graphweave.tensorlike.equations import over_rows
 from graphweave.tensorlike.pointwise import pointwise
 from graphweave.udf.arguments import fix_sizes
 
@@ -240,19 +239,11 @@ def _linear_layer(x: Any, weight: Any, bias: Any = None) -> LoopValue:
 def _einsum(equation: str, *operands: Any) -> LoopValue:
     operands = unpacked(operands)
     loop = innermost(operands)
-    whole = _with_rows(equation, tuple(isinstance(x, LoopValue) for x in operands))
+    whole = _over_rows(equation, tuple(isinstance(x, LoopValue) for x in operands))
     return LoopValue(torch.einsum(whole, *[_data(x, loop) for x in operands]), loop)
 
 
-@torch.compiler.assume_constant_result  # letters: nothing of it belongs into a trace
-def _with_rows(equation: str, values: tuple[bool, ...]) -> str:
-    """The equation with a letter for the rows in front of values and of the result."""
-    inputs, output = terms_of(equation)
-    row = next(c for c in reversed(string.ascii_letters) if c not in equation)
-    terms = [row + t if is_value else t for t, is_value in zip(inputs, values, strict=True)]
-    return f"{','.join(terms)}->{row}{output}"
-
-
+_over_rows = torch.compiler.assume_constant_result(over_rows)  # letters: nothing of it belongs into a trace
 _mul_or_gather = may_gather("mul", _mul)
 
 PRODUCTS: dict[str, Handler] = {

@@ -14,7 +14,8 @@ from graphweave.core.errors import LoopError
 from graphweave.loops.values import LoopValue, may_gather, meeting, together
 from graphweave.tensorlike.answers import Handler, unpacked
 from graphweave.tensorlike.pointwise import pointwise, pointwise_handlers
-from graphweave.tensorlike.views import data_dim, feature_dim, reshaped, view_handlers
+from graphweave.tensorlike.reductions import OVER_FEATURES, Reduction, over_features, vector_norm
+from graphweave.tensorlike.views import feature_dim, reshaped, view_handlers
 
 _OPERATORS = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "pow": operator.pow,
@@ -23,7 +24,6 @@ _OPERATORS = {
 }  # fmt: skip
 """Python's operators take numbers on either side, which PyTorch's functions do not."""
 
-_REDUCTIONS = ("sum", "mean", "prod", "amax", "amin", "all", "any", "logsumexp", "std", "var", "argmax", "argmin")
 _ALONG = ("softmax", "log_softmax", "cumsum", "cumprod", "normalize")
 
 
@@ -40,25 +40,13 @@ def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return call
 
 
-def _dims_of(x: LoopValue, dim: Any) -> tuple[int, ...]:
-    return tuple([data_dim(x, d) for d in (range(x.ndim) if dim is None else x.all_wrapped(dim))])
+def _dims_of(x: LoopValue, dim: Any) -> list[int]:
+    return list(range(x.ndim)) if dim is None else x.all_wrapped(dim)
 
 
-def _reduction(name: str) -> Callable[..., Any]:
-    function = getattr(torch, name)
-
+def _reduction(reduction: Reduction) -> Handler:
     def handler(x: LoopValue, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-        data = x.tensor()
-        dims: tuple[int, ...]
-        if dim is None and data.dim() == 2:  # all features, as one dim where PyTorch takes one only
-            dim = 0
-        if dim is None and name in ("all", "any", "argmax", "argmin", "prod"):
-            data, dims = data.flatten(1) if data.dim() > 1 else data.unsqueeze(1), (1,)
-        else:
-            dims = _dims_of(x, dim)
-        if not dims:
-            data, dims = data.unsqueeze(1), (1,)
-        return LoopValue(function(data, dims if len(dims) > 1 else dims[0], keepdim=keepdim, **kwargs), x.loop)
+        return over_features(x, _dims_of(x, dim), keepdim, reduction, **kwargs)
 
     return handler
 
@@ -85,8 +73,8 @@ def _along(function: Callable[..., Tensor]) -> Callable[..., Any]:
     return handler
 
 
-def _norm(x: LoopValue, p: Any = 2, dim: Any = None, keepdim: bool = False) -> LoopValue:
-    return LoopValue(torch.linalg.vector_norm(x.tensor(), p, _dims_of(x, dim), keepdim=keepdim), x.loop)
+def _norm(x: LoopValue, p: Any = 2, dim: Any = None, keepdim: bool = False) -> Any:
+    return over_features(x, _dims_of(x, dim), keepdim, vector_norm, ord=p)
 
 
 def _reshape(x: LoopValue, *sizes: Any) -> Any:
@@ -117,7 +105,8 @@ def _operators() -> dict[str, Handler]:
 
 ROWWISE: dict[str, Handler] = {
     **pointwise_handlers(meeting), "masked_fill": pointwise(torch.masked_fill, meeting), **_operators(),
-    **{name: _reduction(name) for name in _REDUCTIONS}, "max": _extreme("max"), "min": _extreme("min"),
+    **{name: _reduction(reduction) for name, reduction in OVER_FEATURES.items()},
+    "max": _extreme("max"), "min": _extreme("min"),
     **{name: _along(getattr(torch if name != "normalize" else functional, name)) for name in _ALONG},
     "norm": _norm, "vector_norm": _norm, **view_handlers(together), "reshape": _reshape, "view": _reshape,
 }  # fmt: skip

@@ -1,6 +1,9 @@
-"""Equations of einsum."""
+"""Equations of einsum, for operands that have rows."""
 
 from __future__ import annotations
+
+import string
+from collections.abc import Sequence
 
 
 def terms_of(equation: str) -> tuple[list[str], str]:
@@ -9,3 +12,15 @@ def terms_of(equation: str) -> tuple[list[str], str]:
     if not arrow:
         output = "".join(sorted(c for c in set(inputs) if c.isalpha() and inputs.count(c) == 1))
     return inputs.split(","), output
+
+
+def over_rows(equation: str, of_rows: Sequence[bool], outer: str = "") -> str:
+    """The equation of the data: the result, and the operands that have rows, get a letter for these in front.
+
+    The letters `outer` stand for dims that no data has.
+    """
+    terms, output = terms_of(equation)
+    row = next(c for c in reversed(string.ascii_letters) if c not in equation)
+    inner = ["".join([c for c in term if c not in outer]) for term in (*terms, output)]
+    *given, result = [row * has + term for has, term in zip((*of_rows, True), inner, strict=True)]
+    return f"{','.join(given)}->{result}"

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from graphweave.tensorlike.answers import Handler, NotExpressible, unpacked
-from graphweave.tensorlike.equations import terms_of
+from graphweave.tensorlike.equations import over_rows, terms_of
 from graphweave.udf.mailbox import Mailbox, first
 from graphweave.udf.reductions import push
 
@@ -65,7 +65,7 @@ def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
         if not axis and row in t[1:]:
             return _Plan(refused="an einsum of a tensor whose nodes are not its first dim")
         pulled.append(not axis and row in t)
-    inner = ",".join(t.replace(message, "") for t in terms) + "->" + output.replace(message, "")
+    inner = over_rows(equation, [axis > 0 or row in t for t, axis in zip(terms, axes, strict=True)], row + message)
     return _Plan(inner, tuple(pulled), output.index(message) if message in output else None)
 
 

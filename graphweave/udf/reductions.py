@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from graphweave.tensorlike.answers import Handler, NotExpressible
+from graphweave.tensorlike.reductions import OVER_FEATURES, over_features, vector_norm, without
 from graphweave.tensorlike.views import data_dim
 from graphweave.udf.mailbox import Mailbox, grown
 
@@ -39,19 +40,14 @@ def pull(x: Tensor, box: Mailbox) -> Tensor:
 # ---------------------------------------------------------------- dims
 
 
-def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, tuple[int, ...]]:
-    """Does `dim` include the mailbox dim, and which dims of the messages does it include?"""
+def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, list[int]]:
+    """Does `dim` include the mailbox dim, and which dims of features does it include?"""
     if dim is None:
         raise NotExpressible(f"{what} over all dims of a mailbox, nodes included")
     dims = box.all_wrapped(dim)
     if 0 in dims:
         raise NotExpressible(f"{what} over the nodes (dim 0) of a mailbox")
-    return box.axis in dims, tuple([data_dim(box, d) for d in dims if d != box.axis])
-
-
-def _over_features(box: Mailbox, dims: tuple[int, ...], keepdim: bool, reduced: Tensor) -> Mailbox:
-    moved = 0 if keepdim else sum(d < box.axis for d in dims)
-    return box.like(reduced, box.axis - moved)
+    return box.axis in dims, [d for d in dims if d != box.axis]
 
 
 def _kept(out: Tensor, box: Mailbox, keepdim: bool) -> Tensor:
@@ -63,15 +59,15 @@ def _empty_is_zero(out: Tensor, box: Mailbox) -> Tensor:
     return out
 
 
-def _reduction(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], what: str) -> Callable[..., Any]:
-    """`along` reduces the mailbox dim of messages; `dense` is PyTorch's reduction, for feature dims."""
+def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
+    """`along` reduces the mailbox dim of messages; feature dims are left to PyTorch's reduction `name`."""
 
     def handler(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None) -> Any:
-        inside, dims = _dims(x, dim if axis is None else axis, what)
+        inside, dims = _dims(x, dim if axis is None else axis, name)
         if dtype is not None:
             x = x.like(x.messages.to(dtype))
         if dims:
-            x = _over_features(x, dims, keepdim, dense(x.messages, dims, keepdim=keepdim))
+            x = over_features(x, dims, keepdim, OVER_FEATURES[name])
         return _kept(along(x), x, keepdim) if inside else x
 
     return handler
@@ -117,12 +113,6 @@ def _logsumexp(box: Mailbox) -> Tensor:
     return push((box.messages - pull(top, box)).exp(), box, "sum").log() + top
 
 
-def _prod_of_features(x: Tensor, dims: tuple[int, ...], keepdim: bool) -> Tensor:
-    for d in reversed(dims):
-        x = x.prod(d, keepdim=keepdim)
-    return x
-
-
 def _root(x: Tensor) -> Tensor:
     """A square root whose gradient at 0 is 0, as that of torch.std and torch.norm."""
     zero = x == 0
@@ -135,20 +125,18 @@ def _variance(box: Mailbox, correction: float) -> Tensor:
     return push(gap * gap, box, "sum") / (count - correction).clamp(min=0)
 
 
-def _spread(root: bool) -> Callable[..., Any]:
-    dense = torch.std if root else torch.var
-
+def _spread(name: str) -> Callable[..., Any]:
     def handler(
         x: Mailbox, dim: Any = None, unbiased: bool = True, keepdim: bool = False, *, correction: float | None = None
     ) -> Any:
-        inside, dims = _dims(x, dim, "std" if root else "var")
+        inside, dims = _dims(x, dim, name)
         n = float(unbiased) if correction is None else correction
         if not inside:
-            return _over_features(x, dims, keepdim, dense(x.messages, dims, correction=n, keepdim=keepdim))
+            return over_features(x, dims, keepdim, OVER_FEATURES[name], correction=n)
         if dims:
             raise NotExpressible("a variance over messages and features together")
         out = _variance(x, n)
-        return _kept(_root(out) if root else out, x, keepdim)
+        return _kept(_root(out) if name == "std" else out, x, keepdim)
 
     return handler
 
@@ -157,7 +145,7 @@ def _norm(x: Mailbox, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype:
     p = 2 if p in (None, "fro") else p
     inside, dims = _dims(x, dim, "norm")
     if not inside:
-        return _over_features(x, dims, keepdim, torch.linalg.vector_norm(x.messages, p, dims, keepdim, dtype=dtype))
+        return over_features(x, dims, keepdim, vector_norm, ord=p, dtype=dtype)
     size = x.messages.abs()
     if p == float("inf"):
         out = _AMAX(x.like(size), dim, keepdim)
@@ -199,19 +187,19 @@ def _extreme(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any], pair
             return pair(x, dim)
         inside, dims = _dims(x, dim, "max or min")
         if not inside:
-            values, indices = dense(x.messages, dims[0], keepdim=keepdim)
-            return Extremes(_over_features(x, dims, keepdim, values), _over_features(x, dims, keepdim, indices))
+            values, indices = dense(x.messages, data_dim(x, dims[0]), keepdim=keepdim)
+            return Extremes(without(x, dims, keepdim, values), without(x, dims, keepdim, indices))
         values = along(x)
         return Extremes(_kept(values, x, keepdim), _kept(_where_extreme(x, values.detach()), x, keepdim))
 
     return handler
 
 
-def _argument(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any]) -> Callable[..., Any]:
+def _argument(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
     def handler(x: Mailbox, dim: Any = None, keepdim: bool = False) -> Any:
-        inside, dims = _dims(x, dim, "argmax or argmin")
+        inside, dims = _dims(x, dim, name)
         if not inside:
-            return _over_features(x, dims, keepdim, dense(x.messages, dims[0], keepdim=keepdim))
+            return over_features(x, dims, keepdim, OVER_FEATURES[name])
         return _kept(_where_extreme(x, along(x.like(x.messages.detach()))), x, keepdim)
 
     return handler
@@ -223,7 +211,7 @@ def _argument(along: Callable[[Mailbox], Tensor], dense: Callable[..., Any]) -> 
 def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
     inside, dims = _dims(x, dim, "softmax")
     if not inside:
-        return x.like(torch.softmax(x.messages, dims[0], dtype=dtype))
+        return x.like(torch.softmax(x.messages, data_dim(x, dims[0]), dtype=dtype))
     data = x.messages if dtype is None else x.messages.to(dtype)
     top = push(data.detach(), x, "amax")
     e = (data - pull(top, x)).exp()
@@ -239,7 +227,7 @@ def _softmin(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = Non
 def _log_softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = None) -> Mailbox:
     inside, dims = _dims(x, dim, "log_softmax")
     if not inside:
-        return x.like(torch.log_softmax(x.messages, dims[0], dtype=dtype))
+        return x.like(torch.log_softmax(x.messages, data_dim(x, dims[0]), dtype=dtype))
     data = x.messages if dtype is None else x.messages.to(dtype)
     gap = data - pull(push(data.detach(), x, "amax"), x)
     return x.like(gap - pull(push(gap.exp(), x, "sum").log(), x))
@@ -250,8 +238,8 @@ def _normalize(x: Mailbox, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> 
     return x / size.clamp(min=eps)
 
 
-_SUM = _reduction(_sum, torch.sum, "sum")
-_AMAX = _reduction(_amax, torch.amax, "max")
+_SUM = _reduction(_sum, "sum")
+_AMAX = _reduction(_amax, "amax")
 
 
 def _nansum(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Any:
@@ -261,21 +249,21 @@ def _nansum(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = 
 REDUCTIONS: dict[str, Handler] = {
     "sum": _SUM,
     "nansum": _nansum,
-    "mean": _reduction(_mean, torch.mean, "mean"),
-    "prod": _reduction(_prod, _prod_of_features, "prod"),
+    "mean": _reduction(_mean, "mean"),
+    "prod": _reduction(_prod, "prod"),
     "amax": _AMAX,
-    "amin": _reduction(_amin, torch.amin, "min"),
-    "any": _reduction(_any, torch.any, "any"),
-    "all": _reduction(_all, torch.all, "all"),
-    "logsumexp": _reduction(_logsumexp, torch.logsumexp, "logsumexp"),
-    "std": _spread(True),
-    "var": _spread(False),
+    "amin": _reduction(_amin, "amin"),
+    "any": _reduction(_any, "any"),
+    "all": _reduction(_all, "all"),
+    "logsumexp": _reduction(_logsumexp, "logsumexp"),
+    "std": _spread("std"),
+    "var": _spread("var"),
     "norm": _norm,
     "vector_norm": _vector_norm,
     "max": _extreme(_amax, torch.max, torch.maximum),
     "min": _extreme(_amin, torch.min, torch.minimum),
-    "argmax": _argument(_amax, torch.argmax),
-    "argmin": _argument(_amin, torch.argmin),
+    "argmax": _argument(_amax, "argmax"),
+    "argmin": _argument(_amin, "argmin"),
     "softmax": _softmax,
     "softmin": _softmin,
     "log_softmax": _log_softmax,
