@@ -29,6 +29,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.message.verify import verify
 from graphweave.ir.philox import philox, uniform
 from graphweave.lower.options import Options
+from graphweave.runtime import triton_kernel
 from tests.programs.graphs import zoo
 
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
@@ -230,18 +231,19 @@ def test_gradients_are_those_of_the_drawn_masks() -> None:
 @pytest.mark.parametrize("p", [0.1, 0.6])
 def test_keep_rate_and_scale(p: float) -> None:
     model = graphweave.compile(lambda x, index: F.dropout(x[index[0]], p) - 0 * x[index[1]])
-    x, index = torch.ones(100, 10), random_graph(100, 100, 10**5)
+    draws = 10**4 if triton_kernel.interpreted() else 10**5
+    x, index = torch.ones(100, 10), random_graph(100, 100, draws)
     torch.manual_seed(1)
     masks = [model(x, index) for _ in range(2)]
     for kept in masks:
         share = (kept != 0).double()
         torch.testing.assert_close(kept[kept != 0].unique(), torch.tensor([1 / (1 - p)]))
         sigma = math.sqrt(p * (1 - p))
-        assert abs(float(share.mean()) - (1 - p)) < 5 * sigma / 1e3  # 1e6 draws
-        assert (share.mean(0) - (1 - p)).abs().max() < 5 * sigma / math.sqrt(1e5)
-        assert abs(_correlation(share[:, 0], share[:, 1])) < 5 / math.sqrt(1e5)
-        assert abs(_correlation(share[1:, 0], share[:-1, 0])) < 5 / math.sqrt(1e5)
-    assert abs(_correlation((masks[0] != 0).flatten(), (masks[1] != 0).flatten())) < 5e-3
+        assert abs(float(share.mean()) - (1 - p)) < 5 * sigma / math.sqrt(10 * draws)
+        assert (share.mean(0) - (1 - p)).abs().max() < 5 * sigma / math.sqrt(draws)
+        assert abs(_correlation(share[:, 0], share[:, 1])) < 5 / math.sqrt(draws)
+        assert abs(_correlation(share[1:, 0], share[:-1, 0])) < 5 / math.sqrt(draws)
+    assert abs(_correlation((masks[0] != 0).flatten(), (masks[1] != 0).flatten())) < 5 / math.sqrt(10 * draws)
 
 
 @pytest.mark.parametrize("p", [0.0, 1.0])
@@ -258,10 +260,11 @@ def test_whole_features_and_given_chances() -> None:
     """dropout1d drops features of a row together; bernoulli draws by each number's own chance."""
 
     def fn(x: Tensor, chance: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
-        edges = F.dropout1d(x[index[0]], 0.5)
-        return edges * x[index[1]], torch.bernoulli(chance[index[0]]) + 0 * chance[index[1]]
+        messages = F.dropout1d(x[index[0]], 0.5)
+        return messages * x[index[1]], torch.bernoulli(chance[index[0]]) + 0 * chance[index[1]]
 
-    x, index = torch.ones(50, 4, 6), random_graph(50, 50, 20000)
+    edges = 5_000 if triton_kernel.interpreted() else 20_000
+    x, index = torch.ones(50, 4, 6), random_graph(50, 50, edges)
     chance = torch.linspace(0, 1, 50)[:, None]
     torch.manual_seed(2)
     dropped, drawn = graphweave.compile(fn)(x, chance, index)
@@ -269,4 +272,4 @@ def test_whole_features_and_given_chances() -> None:
     assert 0.45 < float((dropped != 0).double().mean()) < 0.55
     assert not drawn[index[0] == 0].any() and drawn[index[0] == 49].all()
     share = torch.zeros(50).index_add(0, index[0], drawn[:, 0]) / torch.bincount(index[0], minlength=50)
-    assert (share - chance[:, 0]).abs().max() < 5 * 0.5 / math.sqrt(300)
+    assert (share - chance[:, 0]).abs().max() < 5 * 0.5 / math.sqrt(0.75 * edges / 50)
