@@ -43,6 +43,7 @@ START = {
     "loops": "scope.py",
     "lower": "region.py",
     "nn": "gat_conv.py",
+    "ops": "verbs.py",
     "passes": "rewrite.py",
     "runtime": "launch.py",
     "tensorlike": "answers.py",

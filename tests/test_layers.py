@@ -32,7 +32,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "udf": {"core", "compiler", "frontends", "tensorlike"},
     "function": {"udf"},
     "graph": {"core", "runtime", "udf"},
-    "ops": {"core"},
+    "ops": {"core", "frontends", "graph", "runtime", "udf"},
     "loops": {"core", "udf", "graph", "frontends", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
     "data": {"core", "graph"},

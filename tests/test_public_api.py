@@ -126,7 +126,7 @@ PUBLIC: dict[str, list[str]] = {
         "edge_pairs",
         "far_nodes",
     ],
-    "graphweave.ops": ["gather_mm", "segment_mm"],
+    "graphweave.ops": ["attend", "gather_mm", "sddmm", "segment_mm", "spmm"],
 }
 
 

@@ -161,6 +161,11 @@ _compilations = DuringCompilation(
 )
 
 
+def compiles_now() -> bool:
+    """Is what PyTorch traces at this moment meant for this backend, and not for another one?"""
+    return _compilations.under_way()
+
+
 def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:
     compiler = aot_autograd(
         fw_compiler=side.finish,

@@ -1,0 +1,194 @@
+"""One operator of PyTorch's for what another compiler's trace must not look into.
+
+Inside somebody's `torch.compile` (inductor, aot_eager) an operator on edges must stay one call, since no other compiler
+fuses its gathers and scatters. What the user's function closes over, weights and values of the trace among them, must
+still be operands of that call, or it would have no gradients. So Dynamo traces the operator's body into a graph of its
+own and lifts everything from outside into operands, as it does for the bodies of `torch.cond`; and the graph is then
+called by the registered operator `graphweave::region`, which names it.
+
+**The name** is a hash of the graph's text, so that a compiled artefact that another process has cached means the same
+graph here. Graphs are kept, by name, as long as the process lives: compiled code that names one may be called at any
+time. They hold code only, no tensors and none of the user's functions. Another process that is handed a compiled
+artefact without tracing knows no such name, and says so.
+
+The forward runs the graph as `graphweave.compile` compiles it. The backward computes the forward again, since an
+operator keeps nothing but its operands. Gradients of gradients are not defined.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch import Tensor, fx
+from torch._higher_order_ops.base_hop import BaseHOP
+
+from graphweave.core.counters import bump
+from graphweave.core.errors import DataError
+from graphweave.core.log import warn_once
+from graphweave.frontends.dynamo.backend import compiles_now
+from graphweave.frontends.dynamo.compile import compile
+
+
+@dataclass(frozen=True)
+class _Traced:
+    """A graph of tensors and sizes, `are_tensors` telling which of its operands are which; plain and compiled."""
+
+    module: fx.GraphModule
+    are_tensors: tuple[bool, ...]
+    compiled: Callable[..., Any]
+
+    def operands(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
+        t, s = iter(tensors), iter(sizes)
+        return [next(t) if is_tensor else next(s) for is_tensor in self.are_tensors]
+
+
+_traced: dict[str, _Traced] = {}
+_NAME = "graphweave_region"
+_unique = itertools.count()
+
+
+def traced_apart() -> bool:
+    """Is this traced by another compiler than ours?"""
+    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting() and not _ours()
+
+
+@torch._dynamo.assume_constant_result
+def _ours() -> bool:
+    return compiles_now()
+
+
+def region(function: Callable[[], Tensor]) -> Tensor:
+    """`function()`, under Dynamo: one call of `graphweave::region` in the graph that it makes."""
+    return _as_operator(function)
+
+
+class _AsOperator(BaseHOP):
+    """What Dynamo calls with the graph of a body and everything from outside; the operator takes its place."""
+
+    def __init__(self) -> None:
+        super().__init__("graphweave_region")
+
+    def __call__(self, subgraph: fx.GraphModule, *operands: Any) -> tuple[Any, ...]:
+        are_tensors = tuple(isinstance(x, Tensor) for x in operands)
+        others = [x for x in operands if not isinstance(x, (Tensor, int, torch.SymInt))]
+        if others:
+            bump("eager_fallbacks")
+            warn_once(
+                "graphweave: an operator on edges is compiled by the compiler around it, since its function closes "
+                f"over a {type(others[0]).__name__} of the trace. Make it a tensor, or a constant."
+            )
+            return tuple(subgraph(*operands))
+        name = subgraph.meta.get(_NAME) or named(subgraph, are_tensors)
+        sizes = [x for x in operands if not isinstance(x, Tensor)]
+        return (run(name, [x for x in operands if isinstance(x, Tensor)], sizes),)
+
+
+_as_operator: Any = _AsOperator()
+
+
+def named(module: fx.GraphModule, are_tensors: tuple[bool, ...]) -> str:
+    """The name of a graph with one result, for `graphweave::region`; known from now on."""
+    name = hashlib.sha256(f"{are_tensors} {_text(module)}".encode()).hexdigest()[:32]
+    if name not in _traced:
+        own = _without_examples(module)
+        _traced[name] = _Traced(own, are_tensors, compile(own))
+    module.meta[_NAME] = name
+    return name
+
+
+def _text(module: fx.GraphModule) -> str:
+    """What two graphs that mean the same have in common. One that holds more than code has a text of its own."""
+    parts = [module.code]
+    for node in module.graph.find_nodes(op="get_attr"):
+        held = getattr(module, str(node.target), None)
+        parts.append(_text(held) if isinstance(held, fx.GraphModule) else f"{os.getpid()} {next(_unique)}")
+    return "\n".join(parts)
+
+
+def _without_examples(module: fx.GraphModule) -> fx.GraphModule:
+    """The graph without what its nodes remember of the trace: fake tensors, places in the user's code."""
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        env[node] = graph.node_copy(node, env.__getitem__)
+        env[node].meta = {}
+    return fx.GraphModule(module, graph)
+
+
+def _known(program: str) -> _Traced:
+    if program not in _traced:
+        raise DataError(
+            f"graphweave::region: expected the name of a graph that this process has traced (got {program!r})."
+            " Call the compiled function once in this process, rather than loading what another one compiled."
+        )
+    return _traced[program]
+
+
+@torch.library.custom_op("graphweave::region", mutates_args=())
+def run(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    """The result of the graph that `program` names, of tensors and sizes in the order in which it takes them."""
+    traced = _known(program)
+    return _own(traced.compiled(*traced.operands(tensors, sizes))[0], tensors)
+
+
+@run.register_fake
+def _run_fake(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
+    traced = _known(program)
+    out = traced.module(*traced.operands(tensors, sizes))[0]
+    return out.new_empty(out.shape)
+
+
+@torch.library.custom_op("graphweave::region_backward", mutates_args=())
+def run_backward(
+    program: str, gradient: Tensor, tensors: Sequence[Tensor], sizes: Sequence[int], wanted: Sequence[int]
+) -> list[Tensor]:
+    """Gradients of the tensors at the places `wanted`."""
+    traced = _known(program)
+    with torch._C._PreserveDispatchKeyGuard(), torch.enable_grad():
+        # an operator is called below autograd, which its forward needs again here
+        torch._C._dispatch_tls_set_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality, False)
+        leaves = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
+        by = [leaves[i] for i in wanted]
+        out = traced.compiled(*traced.operands(leaves, sizes))[0]
+        found = torch.autograd.grad(out, by, gradient, allow_unused=True) if out.requires_grad else [None] * len(by)
+    given = [gradient, *tensors]
+    return [x.new_zeros(x.shape) if g is None else _own(g, given) for x, g in zip(by, found, strict=True)]
+
+
+@run_backward.register_fake
+def _run_backward_fake(
+    program: str, gradient: Tensor, tensors: Sequence[Tensor], sizes: Sequence[int], wanted: Sequence[int]
+) -> list[Tensor]:
+    return [tensors[i].new_empty(tensors[i].shape) for i in wanted]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.program, tensors, ctx.sizes = inputs
+    ctx.wanted = [i for i, t in enumerate(tensors) if t.requires_grad]
+    ctx.save_for_backward(*tensors)
+
+
+def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
+    tensors = ctx.saved_tensors
+    found = run_backward(ctx.program, gradient, tensors, ctx.sizes, ctx.wanted)
+    gradients: list[Tensor | None] = [None] * len(tensors)
+    for place, g in zip(ctx.wanted, found, strict=True):
+        gradients[place] = g
+    return None, gradients, None
+
+
+run.register_autograd(_backward, setup_context=_setup)
+
+
+def _own(x: Tensor, given: Sequence[Tensor]) -> Tensor:
+    """`x` contiguous, and in memory of its own: results of an operator are no aliases of its operands."""
+    storages = {t.untyped_storage()._cdata for t in given}
+    x = x.contiguous()
+    return x.clone() if x.untyped_storage()._cdata in storages else x

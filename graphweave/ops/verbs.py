@@ -1,0 +1,283 @@
+"""`spmm`, `sddmm` and `attend`: one function for each edge, and a kernel for all of them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec
+
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.frontends.dynamo.explain import Explanation, explain
+from graphweave.graph.softmax import softmax
+from graphweave.ops.ends import Ends, Features, ends_of
+from graphweave.ops.messages import BUILT_IN, SDDMM, SPMM, EdgeFunction, edge_function, evaluated, on_edges
+from graphweave.ops.perform import key_of, performed
+from graphweave.ops.reducers import Combine, reduced, reducer
+from graphweave.ops.region import region, traced_apart
+from graphweave.ops.row_check import check_row_wise, drawn
+from graphweave.ops.schedule import check_schedule
+from graphweave.ops.tree import tree_reduced
+from graphweave.udf.mailbox import grown
+
+P = ParamSpec("P")
+
+
+class EdgeOperator(Generic[P]):
+    """A function on edges. `operator.text(...)`, of the arguments of a call, is the code of its kernels."""
+
+    def __init__(self, function: Callable[P, Tensor]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor:
+        return self._function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"graphweave.ops.{self._function.__name__}"
+
+    def text(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """The code of each kernel that a call with these arguments runs, forward and, where something requires a
+        gradient, backward, with what each computes. It compiles the call anew, as `graphweave.explain` does."""
+        told: Callable[..., Explanation] = explain
+        return told(self._function, *args, **kwargs).text("kernels")
+
+
+@EdgeOperator
+def spmm(
+    graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
+    num_dst: int | None = None, schedule: Any = "auto",
+) -> Tensor:  # fmt: skip
+    """out[v] = reduce of message(src[u], dst[v], edge[e]) over the edges e: u -> v. -> [destinations, ...].
+
+    This is DGL's g-SpMM (Wang et al., "Deep Graph Library", 2019, section 3) with messages of one's own, as FeatGraph
+    has them (Hu et al., SC 2020, section 3): the traversal of the graph and the function are one kernel, forward and
+    backward, and no message is stored unless the mathematics needs it.
+
+    `graph`: a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations, PyG's EdgeIndex
+    among them; a pair (src, dst) of index tensors; or a torch.sparse CSR, CSC or COO matrix A, which is read as in
+    A @ x: rows are destinations, columns sources, and entries the values of edges, in the order in which A stores them.
+    Indices are int32 or int64. Gradients in the entries of A are a sparse matrix.
+
+    `message`: a function of (src, dst, edge), plain PyTorch, that gets each as it was given, a tensor or a dict of
+    tensors, but with one row for each edge, and returns one row for each edge, [edges, ...]. It must be row-wise: the
+    row of an edge may depend on nothing else that varies from edge to edge. It may close over weights, which then get
+    gradients. Or a name: "copy_u", "copy_v", "copy_e", or "u_add_v" and the like, of u (`src`), v (`dst`) and e
+    (`edge`), with add, sub, mul, div and dot, whose features broadcast as DGL's do, and "copy_lhs" and "copy_rhs",
+    which are copy_u and copy_e.
+
+    `reduce`: "sum"; "mean"; "max" and "min", whose ties share the gradient evenly; "prod". Destinations without edges
+    get 0, of "prod" 1. Or a pair (function, identity): an associative function of two values [k, ...], row-wise as
+    well, and a number, which destinations without edges get. Values are combined in the order of edges, by a balanced
+    tree; this stores the messages and the values of all its inner nodes for the backward, fewer than 2 edges +
+    destinations rows, and takes one kernel for each power of two up to the largest degree. Prefer a name where there is
+    one.
+
+    `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: a tensor, or a dict of tensors, or None, which
+    the message then gets. Without `edge`, the message gets the values of a sparse matrix. How many destinations there
+    are, a Graph, a matrix or a sized EdgeIndex says; else the rows of `dst`; else `num_dst`; else the rows of `src`,
+    both ends being the same nodes.
+
+    `schedule`: "auto", the compiler's choice.
+
+    Outside of compiled functions the call is compiled at its first use with functions of this code and features of
+    these widths; whether the functions are row-wise is checked then, by trying (`ops/row_check.py`). Inside
+    `graphweave.compile` it is traced with what surrounds it; inside other people's `torch.compile` it is one registered
+    operator (`ops/region.py`). There a pair as `reduce` breaks the graph, since the number of its rounds is data.
+
+    Raises DataError, which names the argument, for what does not fit; IndexRangeError for an index out of range.
+    """
+    check_schedule(schedule)
+    fold = reducer(reduce)
+    if torch.compiler.is_compiling():
+        if isinstance(fold, tuple):
+            return _with_tree(graph, message, fold, src, dst, edge, num_dst)
+        if traced_apart():
+            return region(lambda: _spmm(graph, message, fold, src, dst, edge, num_dst))
+    return _spmm(graph, message, fold, src, dst, edge, num_dst)
+
+
+@EdgeOperator
+def sddmm(
+    graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
+    schedule: Any = "auto",
+) -> Tensor:  # fmt: skip
+    """out[e] = edge_function(src[u], dst[v], edge[e]) for each edge e: u -> v. -> [edges, ...], in the order of edges.
+
+    DGL's g-SDDMM (Wang et al., "Deep Graph Library", 2019, section 3) with functions of one's own. `edge_function` is
+    what `message` is in `spmm`, with the same names, but "copy_rhs" is copy_v, as in DGL's `gsddmm`. The other
+    arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
+    """
+    check_schedule(schedule)
+    if traced_apart():
+        return region(lambda: _sddmm(graph, edge_function, src, dst, edge))
+    return _sddmm(graph, edge_function, src, dst, edge)
+
+
+@EdgeOperator
+def attend(
+    graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
+    num_dst: int | None = None, schedule: Any = "auto",
+) -> Tensor:  # fmt: skip
+    """out[v] = sum of a[e] value(src[u], dst[v], edge[e]) over the edges e: u -> v, a being the softmax of the scores
+    of the edges into v: a[e] = exp(s[e]) / sum of exp(s[f]) over the edges f into v. -> [destinations, ...].
+
+    Attention along a graph (Velickovic et al., "Graph Attention Networks", 2018, equations 3 and 4) around any score,
+    as FlexAttention's `score_mod` is for dense attention. `score` and `value` are functions as `message` is in `spmm`,
+    or the names of such. Scores are [edges], [edges, heads] or more; values [edges, ...], [edges, heads, ...]: a dim of
+    scores is 1 or that of values at the same place, so that each head weighs its own values. Scores are not scaled.
+
+    Destinations without edges get zeros. The largest score of a destination is subtracted first, so no exponential
+    overflows. The other arguments, what is checked and what is raised are `spmm`'s.
+    """
+    check_schedule(schedule)
+    if traced_apart():
+        return region(lambda: _attend(graph, score, value, src, dst, edge, num_dst))
+    return _attend(graph, score, value, src, dst, edge, num_dst)
+
+
+# ---------------------------------------------------------------- of checked arguments
+
+
+def _spmm(
+    graph: Any, message: Any, fold: str | tuple[Combine, float], src: Features, dst: Features, edge: Features,
+    num_dst: int | None,
+) -> Tensor:  # fmt: skip
+    ends, edge = _ends(graph, src, dst, edge, num_dst)
+    function = edge_function("message", message, SPMM, src, dst, edge)
+    key = key_of((function,), src, dst, edge)
+    try:
+        _check("message", function, key, ends, src, dst, edge)
+        if isinstance(fold, str):
+            rows = _destinations(ends)
+            return performed(
+                ("spmm", fold, *key), _messages_reduced, function, fold, ends.src, ends.dst, rows, src, dst, edge
+            )
+        messages = performed(("messages", *key), on_edges, "message", function, ends.src, ends.dst, src, dst, edge)
+        _check_combine(fold[0], messages)
+        return tree_reduced(messages, ends.dst, _destinations(ends).shape[0], *fold)
+    except IndexError as error:
+        raise ends.explained(error) from error
+
+
+@torch.compiler.disable(reason="a tree of an associative function: its number of rounds is data")
+def _with_tree(
+    graph: Any, message: Any, fold: tuple[Combine, float], src: Features, dst: Features, edge: Features,
+    num_dst: int | None,
+) -> Tensor:  # fmt: skip
+    return _spmm(graph, message, fold, src, dst, edge, num_dst)
+
+
+def _sddmm(graph: Any, function: Any, src: Features, dst: Features, edge: Features) -> Tensor:
+    ends, edge = _ends(graph, src, dst, edge, None)
+    found = edge_function("edge_function", function, SDDMM, src, dst, edge)
+    key = key_of((found,), src, dst, edge)
+    try:
+        _check("edge_function", found, key, ends, src, dst, edge)
+        return performed(("sddmm", *key), on_edges, "edge_function", found, ends.src, ends.dst, src, dst, edge)
+    except IndexError as error:
+        raise ends.explained(error) from error
+
+
+def _attend(
+    graph: Any, score: Any, value: Any, src: Features, dst: Features, edge: Features, num_dst: int | None
+) -> Tensor:
+    ends, edge = _ends(graph, src, dst, edge, num_dst)
+    scores = edge_function("score", score, BUILT_IN, src, dst, edge)
+    values = edge_function("value", value, BUILT_IN, src, dst, edge)
+    key = key_of((scores, values), src, dst, edge)
+    try:
+        _check("score", scores, key_of((scores,), src, dst, edge), ends, src, dst, edge)
+        _check("value", values, key_of((values,), src, dst, edge), ends, src, dst, edge)
+        return performed(
+            ("attend", *key), _attended, scores, values, ends.src, ends.dst,
+            _destinations(ends), src, dst, edge,
+        )  # fmt: skip
+    except IndexError as error:
+        raise ends.explained(error) from error
+
+
+def _ends(graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None) -> tuple[Ends, Features]:
+    """The graph, and values of edges: those of a sparse matrix where none are given."""
+    ends = ends_of(graph, src, dst, edge, num_dst)
+    return ends, ends.values if edge is None else edge
+
+
+def _destinations(ends: Ends) -> Tensor:
+    if ends.dst_rows is None:
+        raise DataError(
+            "num_dst must be given: neither graph nor dst nor src says how many destinations there are (got None)."
+            " Pass num_dst=..., or a graphweave.Graph."
+        )
+    return ends.dst_rows
+
+
+# ---------------------------------------------------------------- what is compiled
+
+
+def _messages_reduced(
+    function: EdgeFunction, fold: str, src_index: Tensor, dst_index: Tensor, dst_rows: Tensor, src: Features,
+    dst: Features, edge: Features,
+) -> Tensor:  # fmt: skip
+    messages = on_edges("message", function, src_index, dst_index, src, dst, edge)
+    return reduced(messages, dst_index, dst_rows, fold)
+
+
+def _attended(
+    score: EdgeFunction, value: EdgeFunction, src_index: Tensor, dst_index: Tensor, dst_rows: Tensor, src: Features,
+    dst: Features, edge: Features,
+) -> Tensor:  # fmt: skip
+    scores = on_edges("score", score, src_index, dst_index, src, dst, edge)
+    values = on_edges("value", value, src_index, dst_index, src, dst, edge)
+    if not scores.is_floating_point():
+        raise DataError(f"score must return floating-point numbers (got {scores.dtype}). Convert them with .float().")
+    while scores.dim() > values.dim() and scores.shape[-1] == 1:
+        scores = scores.squeeze(-1)
+    weights = grown(softmax(scores, dst_index, dst_rows), values.dim())
+    fits = [s in (1, v) for s, v in zip(weights.shape[1:], values.shape[1:], strict=False)]
+    if weights.dim() > values.dim() or not all(fits):
+        raise DataError(
+            f"score returned rows of shape {list(scores.shape[1:])} for values of {list(values.shape[1:])}: a dim of "
+            "scores must be 1 or that of values at the same place. Reshape one of them."
+        )
+    return reduced(weights * values, dst_index, dst_rows, "sum")
+
+
+# ---------------------------------------------------------------- row-wise or not
+
+
+_MOST_CHECKED = 1024
+
+_checked: set[Any] = set()
+"""What has been found to be row-wise: code and widths; forgotten where there are too many."""
+
+
+def _check(
+    what: str, function: EdgeFunction, key: Any, ends: Ends, src: Features, dst: Features, edge: Features
+) -> None:
+    """DataError where a function of one's own mixes rows; found out once for each code and width, outside of traces."""
+    if torch.compiler.is_compiling() or isinstance(function, tuple(map(type, BUILT_IN.values()))):
+        return
+    if key in _checked or ends.src.shape[0] == 0:
+        return
+    every = torch.arange(ends.src.shape[0], device=ends.src.device)
+    operands = [(src, drawn(ends.src)), (dst, drawn(ends.dst)), (edge, drawn(every))]
+    check_row_wise(what, lambda *rows: evaluated(what, function, *rows), operands)
+    _remember(key)
+
+
+def _check_combine(combine: Combine, messages: Tensor) -> None:
+    key = key_of((combine,), messages)
+    if key in _checked or messages.shape[0] == 0:
+        return
+    every = torch.arange(messages.shape[0], device=messages.device)
+    check_row_wise("reduce", combine, [(messages, drawn(every)), (messages, drawn(every.flip(0)))])
+    _remember(key)
+
+
+def _remember(key: Any) -> None:
+    if len(_checked) >= _MOST_CHECKED:
+        _checked.clear()
+    _checked.add(key)
