@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -80,8 +80,8 @@ def _taken_apart(graph: Any) -> Ends:
         return _of_graph(graph)
     if isinstance(graph, SparseMatrix) or is_sparse(graph):
         return _of_matrix(graph)
-    if isinstance(graph, Tensor):
-        return _of_edge_index(graph)
+    if isinstance(graph, (Tensor, SizedIndex)):
+        return _of_edge_index(unwrapped(graph))
     if isinstance(graph, (tuple, list)) and len(graph) == 2 and all([isinstance(end, Tensor) for end in graph]):
         return Ends(graph[0], graph[1], None, None)
     raise DataError(f"graph must be {_FORMS} (got {type(graph).__name__}). Pass one of these.")
@@ -98,10 +98,20 @@ def _of_graph(graph: Structure) -> Ends:
     return Ends(relation.src, relation.dst, *rows)
 
 
-def _of_edge_index(graph: Tensor) -> Ends:
-    sizes: Any = (None, None)
-    if type(graph).__name__ == "EdgeIndex":  # PyG's, which need not be installed
-        sizes, graph = graph.sparse_size(), graph.as_tensor()  # type: ignore[attr-defined]
+class SizedIndex(NamedTuple):
+    """An edge_index [2, edges] with the numbers of its sources and destinations, None where it does not know them."""
+
+    index: Tensor
+    sizes: tuple[int | None, int | None]
+
+
+def unwrapped(graph: Any) -> Any:
+    """PyG's EdgeIndex as a SizedIndex; another graph as it is. (PyG need not be installed.)"""
+    return SizedIndex(graph.as_tensor(), graph.sparse_size()) if type(graph).__name__ == "EdgeIndex" else graph
+
+
+def _of_edge_index(given: Tensor | SizedIndex) -> Ends:
+    graph, sizes = given if isinstance(given, SizedIndex) else (given, (None, None))
     if graph.dim() != 2 or graph.shape[0] != 2:
         raise DataError(
             f"graph must be an edge_index of shape [2, num_edges] (got {list(graph.shape)})."

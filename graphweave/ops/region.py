@@ -27,7 +27,8 @@ from typing import Any
 import torch
 import torch._dynamo
 from torch import Tensor, fx
-from torch._higher_order_ops.base_hop import BaseHOP
+from torch._dynamo.variables import higher_order_ops as traced_bodies
+from torch._ops import HigherOrderOperator
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
@@ -69,11 +70,18 @@ def region(function: Callable[[], Tensor]) -> Tensor:
     return _as_operator(function)
 
 
-class _AsOperator(BaseHOP):
+class _BodyVariable(traced_bodies.WrapHigherOrderVariable):
+    """How Dynamo traces a body: what is outside may share memory, and may not be written to."""
+
+    _HOP_NAME = "graphweave_region"
+    supports_input_mutation = False
+
+
+class _AsOperator(HigherOrderOperator):
     """What Dynamo calls with the graph of a body and everything from outside; the operator takes its place."""
 
     def __init__(self) -> None:
-        super().__init__("graphweave_region")
+        super().__init__(_BodyVariable._HOP_NAME)
 
     def __call__(self, subgraph: fx.GraphModule, *operands: Any) -> tuple[Any, ...]:
         are_tensors = tuple(isinstance(x, Tensor) for x in operands)
@@ -91,6 +99,7 @@ class _AsOperator(BaseHOP):
 
 
 _as_operator: Any = _AsOperator()
+traced_bodies._hop_name_to_variable_class[_BodyVariable._HOP_NAME] = _BodyVariable
 
 
 def named(module: fx.GraphModule, are_tensors: tuple[bool, ...]) -> str:
@@ -170,7 +179,8 @@ def _run_backward_fake(
 
 
 def _setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    ctx.program, tensors, ctx.sizes = inputs
+    ctx.program, tensors, sizes = inputs
+    ctx.sizes = list(sizes)
     ctx.wanted = [i for i, t in enumerate(tensors) if t.requires_grad]
     ctx.save_for_backward(*tensors)
 
@@ -181,7 +191,7 @@ def _backward(ctx: Any, gradient: Tensor) -> tuple[Any, ...]:
     gradients: list[Tensor | None] = [None] * len(tensors)
     for place, g in zip(ctx.wanted, found, strict=True):
         gradients[place] = g
-    return None, gradients, None
+    return None, gradients, None if ctx.sizes else []  # PyTorch takes an empty list for one of tensors
 
 
 run.register_autograd(_backward, setup_context=_setup)

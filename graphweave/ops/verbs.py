@@ -12,7 +12,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.frontends.dynamo.explain import Explanation, explain
 from graphweave.graph.softmax import softmax
-from graphweave.ops.ends import Ends, Features, ends_of
+from graphweave.ops.ends import Ends, Features, ends_of, unwrapped
 from graphweave.ops.messages import BUILT_IN, SDDMM, SPMM, EdgeFunction, edge_function, evaluated, on_edges
 from graphweave.ops.perform import key_of, performed
 from graphweave.ops.reducers import Combine, reduced, reducer
@@ -95,6 +95,7 @@ def spmm(
         if isinstance(fold, tuple):
             return _with_tree(graph, message, fold, src, dst, edge, num_dst)
         if traced_apart():
+            graph = unwrapped(graph)
             return region(lambda: _spmm(graph, message, fold, src, dst, edge, num_dst))
     return _spmm(graph, message, fold, src, dst, edge, num_dst)
 
@@ -112,6 +113,7 @@ def sddmm(
     """
     check_schedule(schedule)
     if traced_apart():
+        graph = unwrapped(graph)
         return region(lambda: _sddmm(graph, edge_function, src, dst, edge))
     return _sddmm(graph, edge_function, src, dst, edge)
 
@@ -134,6 +136,7 @@ def attend(
     """
     check_schedule(schedule)
     if traced_apart():
+        graph = unwrapped(graph)
         return region(lambda: _attend(graph, score, value, src, dst, edge, num_dst))
     return _attend(graph, score, value, src, dst, edge, num_dst)
 
