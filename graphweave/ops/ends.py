@@ -101,7 +101,7 @@ def _of_graph(graph: Structure) -> Ends:
 class SizedIndex(NamedTuple):
     """An edge_index [2, edges] with the numbers of its sources and destinations, None where it does not know them."""
 
-    index: Tensor
+    edges: Tensor
     sizes: tuple[int | None, int | None]
 
 

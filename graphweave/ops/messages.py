@@ -70,6 +70,10 @@ def evaluated(what: str, function: EdgeFunction, src: Features, dst: Features, e
     return out
 
 
+def is_built_in(function: EdgeFunction) -> bool:
+    return isinstance(function, (CopyMessage, BinaryMessage))
+
+
 def gathered(x: Features, index: Tensor) -> Features:
     """One row for each edge, in the form of `x`."""
     if x is None:

@@ -5,8 +5,9 @@ and a function that mixes rows (`x - x.mean(0)`, a sort, a running sum) would me
 edges. So a function is run, as plain PyTorch, on `_ROWS` rows that are drawn from its operands, and again with each of
 these rows replaced: no other row of the result may change by a bit.
 
-Limits: it is done once for each code of a function and each width of its operands, so a function that mixes rows only
-for other values of its closure, or only for values that were not drawn, is not found. Rows are made distinct by scaling
+Limits: it is done once for each code of a function, with the kinds of the modules that it closes over, and each width
+of its operands, so a function that mixes rows only for other values of its closure, or only for values that were not
+drawn, is not found. Rows are made distinct by scaling
 floating-point numbers down, which may leave the domain of a function (`acosh`): where everything is NaN nothing is
 found. A function whose results differ from run to run cannot be judged, and is taken as it is.
 """
@@ -14,7 +15,7 @@ found. A function whose results differ from run to run cannot be judged, and is 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,6 +25,9 @@ from graphweave.core.errors import DataError
 from graphweave.ops.ends import Features, fields_of
 
 _ROWS = 5
+_MOST = 1024
+_checked: set[Hashable] = set()
+"""Keys of checks that found nothing wrong; forgotten where there are too many."""
 
 
 def check_row_wise(what: str, function: Callable[..., Tensor], operands: Sequence[tuple[Features, Tensor]]) -> None:
@@ -31,11 +35,11 @@ def check_row_wise(what: str, function: Callable[..., Tensor], operands: Sequenc
 
     An index has `_ROWS` places (see `drawn`). Nothing is found out about a function of no tensors.
     """
-    tensors = [t for features, _ in operands for _, t in fields_of(features)]
-    if not tensors:
+    features = [x for x, _ in operands]
+    if not any(list(fields_of(x)) for x in features):
         return
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad(), _repeatable(tensors):
+    with torch.no_grad(), _repeatable(features):
         first, other = ([_rows(x, at, generator) for x, at in operands] for _ in range(2))
         base = _result(what, function, first)
         if not _same(base, _result(what, function, first)):
@@ -48,6 +52,37 @@ def check_row_wise(what: str, function: Callable[..., Tensor], operands: Sequenc
                     f"{what} mixes rows: the result of one edge changes with the data of another. It must compute each "
                     "row from that row alone. Pass what edges share as src, dst or edge, computed before."
                 )
+
+
+def plainly(call: Callable[[], Tensor], features: Sequence[Features]) -> None:
+    """Makes a call for the errors that it may raise, and leaves no trace of it."""
+    with torch.no_grad(), _repeatable(features):
+        call()
+
+
+def modules_of(function: Any) -> Hashable:
+    """The kinds of the modules that a function is, is a method of or closes over, and whether they are training."""
+    cells = getattr(function, "__closure__", None) or ()
+    held = (function, getattr(function, "__self__", None), *(_contents(cell) for cell in cells))
+    modules = [m for x in held if isinstance(x, torch.nn.Module) for m in x.modules()]
+    return tuple([(type(m), m.training) for m in modules])
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # a name without a value yet
+        return None
+
+
+def once(key: Hashable, check: Callable[[], None]) -> None:
+    """`check()`, unless one of this key has found nothing wrong before."""
+    if key in _checked:
+        return
+    check()
+    if len(_checked) >= _MOST:
+        _checked.clear()
+    _checked.add(key)
 
 
 def drawn(index: Tensor) -> Tensor:
@@ -76,8 +111,9 @@ def _result(what: str, function: Callable[..., Tensor], operands: Sequence[Featu
 
 
 @contextlib.contextmanager
-def _repeatable(tensors: Sequence[Tensor]) -> Iterator[None]:
+def _repeatable(features: Sequence[Features]) -> Iterator[None]:
     """Random numbers drawn inside are no concern of anybody outside."""
+    tensors = [t for x in features for _, t in fields_of(x)]
     devices = sorted({t.device.index or 0 for t in tensors if t.device.type == "cuda"})
     with torch.random.fork_rng(devices=devices):
         yield

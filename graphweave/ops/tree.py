@@ -17,6 +17,7 @@ from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
 from graphweave.ops.perform import key_of, performed
 from graphweave.ops.reducers import Combine
+from graphweave.ops.row_check import check_row_wise, drawn, once
 from graphweave.runtime.memo import memo
 from graphweave.runtime.unseen_edits import watch
 
@@ -27,6 +28,8 @@ def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: Combine, 
     Differentiable in `messages` and in what `combine` closes over. Each round keeps its results for the backward:
     fewer than edges + destinations rows in all, beside the messages.
     """
+    if messages.shape[0]:
+        once(("tree", *key_of((combine,), messages)), lambda: _check(combine, messages))
     watch(dst)
     indices: Any = memo(_rounds, dst, num_dst)
     at, rounds = indices[0], indices[1:]
@@ -39,7 +42,13 @@ def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: Combine, 
         current = torch.cat([made, kept])
         done.append(out)
     last = messages.new_full((1, *messages.shape[1:]), identity)
-    return torch.cat([*done, last]).index_select(0, at)
+    # what is left has no rows, but without edges it is all that gradients lead to
+    return torch.cat([*done, current, last]).index_select(0, at)
+
+
+def _check(combine: Combine, messages: Tensor) -> None:
+    every = torch.arange(messages.shape[0], device=messages.device)
+    check_row_wise("reduce", combine, [(messages, drawn(every)), (messages, drawn(every.flip(0)))])
 
 
 def _round(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Generic, ParamSpec
 
 import torch
@@ -13,11 +13,21 @@ from graphweave.core.errors import DataError
 from graphweave.frontends.dynamo.explain import Explanation, explain
 from graphweave.graph.softmax import softmax
 from graphweave.ops.ends import Ends, Features, ends_of, unwrapped
-from graphweave.ops.messages import BUILT_IN, SDDMM, SPMM, EdgeFunction, edge_function, evaluated, on_edges
+from graphweave.ops.messages import (
+    BUILT_IN,
+    SDDMM,
+    SPMM,
+    EdgeFunction,
+    edge_function,
+    evaluated,
+    gathered,
+    is_built_in,
+    on_edges,
+)
 from graphweave.ops.perform import key_of, performed
 from graphweave.ops.reducers import Combine, reduced, reducer
 from graphweave.ops.region import region, traced_apart
-from graphweave.ops.row_check import check_row_wise, drawn
+from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
 from graphweave.ops.schedule import check_schedule
 from graphweave.ops.tree import tree_reduced
 from graphweave.udf.mailbox import grown
@@ -141,7 +151,7 @@ def attend(
     return _attend(graph, score, value, src, dst, edge, num_dst)
 
 
-# ---------------------------------------------------------------- of checked arguments
+# ---------------------------------------------------------------- of arguments in any form
 
 
 def _spmm(
@@ -149,18 +159,14 @@ def _spmm(
     num_dst: int | None,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
+    rows = _destinations(ends)
     function = edge_function("message", message, SPMM, src, dst, edge)
-    key = key_of((function,), src, dst, edge)
+    data = ends, rows, src, dst, edge
+    if isinstance(fold, str):
+        return _call(_messages_reduced, (function, fold), {"message": function}, *data)
+    messages = _call(_of_each, ("message", function), {"message": function}, *data)
     try:
-        _check("message", function, key, ends, src, dst, edge)
-        if isinstance(fold, str):
-            rows = _destinations(ends)
-            return performed(
-                ("spmm", fold, *key), _messages_reduced, function, fold, ends.src, ends.dst, rows, src, dst, edge
-            )
-        messages = performed(("messages", *key), on_edges, "message", function, ends.src, ends.dst, src, dst, edge)
-        _check_combine(fold[0], messages)
-        return tree_reduced(messages, ends.dst, _destinations(ends).shape[0], *fold)
+        return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
     except IndexError as error:
         raise ends.explained(error) from error
 
@@ -173,15 +179,11 @@ def _with_tree(
     return _spmm(graph, message, fold, src, dst, edge, num_dst)
 
 
-def _sddmm(graph: Any, function: Any, src: Features, dst: Features, edge: Features) -> Tensor:
+def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features) -> Tensor:
     ends, edge = _ends(graph, src, dst, edge, None)
-    found = edge_function("edge_function", function, SDDMM, src, dst, edge)
-    key = key_of((found,), src, dst, edge)
-    try:
-        _check("edge_function", found, key, ends, src, dst, edge)
-        return performed(("sddmm", *key), on_edges, "edge_function", found, ends.src, ends.dst, src, dst, edge)
-    except IndexError as error:
-        raise ends.explained(error) from error
+    function = edge_function("edge_function", given, SDDMM, src, dst, edge)
+    own = {"edge_function": function}
+    return _call(_of_each, ("edge_function", function), own, ends, None, src, dst, edge)
 
 
 def _attend(
@@ -190,16 +192,8 @@ def _attend(
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     scores = edge_function("score", score, BUILT_IN, src, dst, edge)
     values = edge_function("value", value, BUILT_IN, src, dst, edge)
-    key = key_of((scores, values), src, dst, edge)
-    try:
-        _check("score", scores, key_of((scores,), src, dst, edge), ends, src, dst, edge)
-        _check("value", values, key_of((values,), src, dst, edge), ends, src, dst, edge)
-        return performed(
-            ("attend", *key), _attended, scores, values, ends.src, ends.dst,
-            _destinations(ends), src, dst, edge,
-        )  # fmt: skip
-    except IndexError as error:
-        raise ends.explained(error) from error
+    own = {"score": scores, "value": values}
+    return _call(_attended, (scores, values), own, ends, _destinations(ends), src, dst, edge)
 
 
 def _ends(graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None) -> tuple[Ends, Features]:
@@ -218,6 +212,13 @@ def _destinations(ends: Ends) -> Tensor:
 
 
 # ---------------------------------------------------------------- what is compiled
+
+
+def _of_each(
+    what: str, function: EdgeFunction, src_index: Tensor, dst_index: Tensor, dst_rows: Any, src: Features,
+    dst: Features, edge: Features,
+) -> Tensor:  # fmt: skip
+    return on_edges(what, function, src_index, dst_index, src, dst, edge)
 
 
 def _messages_reduced(
@@ -248,39 +249,41 @@ def _attended(
     return reduced(weights * values, dst_index, dst_rows, "sum")
 
 
-# ---------------------------------------------------------------- row-wise or not
+# ---------------------------------------------------------------- how it is called
 
 
-_MOST_CHECKED = 1024
+def _call(
+    plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], ends: Ends,
+    rows: Tensor | None, src: Features, dst: Features, edge: Features,
+) -> Tensor:  # fmt: skip
+    """`plain`, one of the functions that are compiled, of what was chosen, the graph and the data; checked before.
 
-_checked: set[Any] = set()
-"""What has been found to be row-wise: code and widths; forgotten where there are too many."""
+    `functions`: those of `chosen` that the user gave, by the names of the arguments.
+    """
+    if torch.compiler.is_compiling():
+        return plain(*chosen, ends.src, ends.dst, rows, src, dst, edge)
+    fold = tuple([c for c in chosen if isinstance(c, str)])
+    key = (plain.__name__, fold, *key_of(tuple(functions.values()), src, dst, edge))
+    try:
+        if ends.src.shape[0]:
+            kinds = tuple([modules_of(f) for f in functions.values()])
+            once((key, kinds), lambda: _check(plain, chosen, functions, ends, src, dst, edge))
+        out: Tensor = performed(key, plain, *chosen, ends.src, ends.dst, rows, src, dst, edge)
+    except IndexError as error:
+        raise ends.explained(error) from error
+    return out
 
 
 def _check(
-    what: str, function: EdgeFunction, key: Any, ends: Ends, src: Features, dst: Features, edge: Features
-) -> None:
-    """DataError where a function of one's own mixes rows; found out once for each code and width, outside of traces."""
-    if torch.compiler.is_compiling() or isinstance(function, tuple(map(type, BUILT_IN.values()))):
-        return
-    if key in _checked or ends.src.shape[0] == 0:
-        return
+    plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], ends: Ends,
+    src: Features, dst: Features, edge: Features,
+) -> None:  # fmt: skip
+    """DataError where a function of one's own mixes rows, and what `plain` raises for a few edges alone."""
     every = torch.arange(ends.src.shape[0], device=ends.src.device)
     operands = [(src, drawn(ends.src)), (dst, drawn(ends.dst)), (edge, drawn(every))]
-    check_row_wise(what, lambda *rows: evaluated(what, function, *rows), operands)
-    _remember(key)
-
-
-def _check_combine(combine: Combine, messages: Tensor) -> None:
-    key = key_of((combine,), messages)
-    if key in _checked or messages.shape[0] == 0:
-        return
-    every = torch.arange(messages.shape[0], device=messages.device)
-    check_row_wise("reduce", combine, [(messages, drawn(every)), (messages, drawn(every.flip(0)))])
-    _remember(key)
-
-
-def _remember(key: Any) -> None:
-    if len(_checked) >= _MOST_CHECKED:
-        _checked.clear()
-    _checked.add(key)
+    for what, function in functions.items():
+        if not is_built_in(function):
+            check_row_wise(what, functools.partial(evaluated, what, function), operands)
+    few = [gathered(x, at) for x, at in operands]
+    places = torch.arange(drawn(every).shape[0], device=every.device)
+    plainly(lambda: plain(*chosen, places, places, places.new_empty((places.shape[0], 0)), *few), few)
