@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor
 
 import graphweave
 from graphweave import ops
+from graphweave.core.errors import DataError
 from tests.edge_op_cases import (
     HEADS,
     OWN,
@@ -243,3 +245,34 @@ def test_the_text_is_one_attribute_away() -> None:
     text = ops.spmm.text(pair(edges), lambda src, dst, edge: torch.tanh(src - dst), src=u, dst=v)
     assert "gw_tanh" in text and "launches           a call: 1 kernel" in text
     assert repr(ops.spmm) == "graphweave.ops.spmm"
+
+
+def test_an_operator_is_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(ops.attend)) is ops.attend
+
+
+@pytest.mark.filterwarnings("ignore:graphweave. .* runs eagerly inside of a transform")
+def test_inside_a_transform_of_torch_func() -> None:
+    """It runs as plain PyTorch there, and says so."""
+    edges = ZOO["hub_dst"]
+    u, v, _ = operands(edges, 3)
+
+    def total(u: Tensor) -> Tensor:
+        return ops.spmm(pair(edges), lambda src, dst, edge: torch.tanh(src - dst), src=u, dst=v).sum()
+
+    leaf = u.clone().requires_grad_()
+    (want,) = torch.autograd.grad(total(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(total)(u), want)
+
+
+def test_integers() -> None:
+    """Sums and extremes of integers, and of functions of two integers."""
+    edges = ZOO["hub_src"]
+    x = torch.randint(-5, 5, (edges.num_src, 2), generator=torch.Generator().manual_seed(1))
+    for reduce in ("sum", "max", "min"):
+        want = dense_spmm(edges, meaning("copy_u"), reduce, (2,), x.double())
+        assert torch.equal(ops.spmm(pair(edges), "copy_u", reduce, src=x), want.long())
+    total = ops.spmm(pair(edges), "copy_u", (torch.add, 0), src=x)
+    assert torch.equal(total, ops.spmm(pair(edges), "copy_u", src=x))
+    with pytest.raises(DataError, match=r"identity of messages of torch.int64 must be one of their numbers \(got -inf"):
+        ops.spmm(pair(edges), "copy_u", (torch.maximum, -torch.inf), src=x)

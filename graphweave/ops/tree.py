@@ -8,6 +8,7 @@ made once a graph, and kept as other results are that depend on index tensors al
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -28,6 +29,11 @@ def tree_reduced(messages: Tensor, dst: Tensor, num_dst: int, combine: Combine, 
     Differentiable in `messages` and in what `combine` closes over. Each round keeps its results for the backward:
     fewer than edges + destinations rows in all, beside the messages.
     """
+    if not (math.isfinite(identity) or messages.is_floating_point()):
+        raise DataError(
+            f"reduce: the identity of messages of {messages.dtype} must be one of their numbers (got {identity})."
+            " Pass such a number, or return floating-point messages."
+        )
     if messages.shape[0]:
         once(("tree", *key_of((combine,), messages)), lambda: _check(combine, messages))
     watch(dst)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.frontends.dynamo.explain import Explanation, explain
+from graphweave.frontends.dynamo.uncompiled import inside_a_transform
 from graphweave.graph.softmax import softmax
 from graphweave.ops.ends import Ends, Features, ends_of, unwrapped
 from graphweave.ops.messages import (
@@ -44,6 +45,9 @@ class EdgeOperator(Generic[P]):
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Tensor:
         return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self._function.__name__  # pickled by name, as functions are
 
     def __repr__(self) -> str:
         return f"graphweave.ops.{self._function.__name__}"
@@ -265,7 +269,7 @@ def _call(
     fold = tuple([c for c in chosen if isinstance(c, str)])
     key = (plain.__name__, fold, *key_of(tuple(functions.values()), src, dst, edge))
     try:
-        if ends.src.shape[0]:
+        if ends.src.shape[0] and not inside_a_transform():
             kinds = tuple([modules_of(f) for f in functions.values()])
             once((key, kinds), lambda: _check(plain, chosen, functions, ends, src, dst, edge))
         out: Tensor = performed(key, plain, *chosen, ends.src, ends.dst, rows, src, dst, edge)

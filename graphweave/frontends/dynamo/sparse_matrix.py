@@ -198,6 +198,11 @@ def stand_in(real: Tensor) -> Tensor:
     once it is, so then it is the coalesced one that is taken apart.
     """
     use()
+    return parted(real)
+
+
+def parted(real: Tensor) -> Tensor:
+    """`stand_in` for who compiles nothing of what takes a sparse tensor."""
     row = col = None
     if real.layout is torch.sparse_coo:
         if real.sparse_dim() != 2:
