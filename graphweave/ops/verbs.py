@@ -13,6 +13,7 @@ from graphweave.core.errors import DataError
 from graphweave.frontends.dynamo.explain import Explanation, explain
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform
 from graphweave.graph.softmax import softmax
+from graphweave.ops.body import as_one_call, traced_apart
 from graphweave.ops.ends import Ends, Features, ends_of, unwrapped
 from graphweave.ops.messages import (
     BUILT_IN,
@@ -27,7 +28,6 @@ from graphweave.ops.messages import (
 )
 from graphweave.ops.perform import key_of, performed
 from graphweave.ops.reducers import Combine, reduced, reducer
-from graphweave.ops.region import region, traced_apart
 from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
 from graphweave.ops.schedule import check_schedule
 from graphweave.ops.tree import tree_reduced
@@ -99,7 +99,7 @@ def spmm(
     Outside of compiled functions the call is compiled at its first use with functions of this code and features of
     these widths; whether the functions are row-wise is checked then, by trying (`ops/row_check.py`). Inside
     `graphweave.compile` it is traced with what surrounds it; inside other people's `torch.compile` it is one registered
-    operator (`ops/region.py`). There a pair as `reduce` breaks the graph, since the number of its rounds is data.
+    operator (`ops/body.py`). There a pair as `reduce` breaks the graph, since the number of its rounds is data.
 
     Raises DataError, which names the argument, for what does not fit; IndexRangeError for an index out of range.
     """
@@ -110,7 +110,7 @@ def spmm(
             return _with_tree(graph, message, fold, src, dst, edge, num_dst)
         if traced_apart():
             graph = unwrapped(graph)
-            return region(lambda: _spmm(graph, message, fold, src, dst, edge, num_dst))
+            return as_one_call(lambda: _spmm(graph, message, fold, src, dst, edge, num_dst))
     return _spmm(graph, message, fold, src, dst, edge, num_dst)
 
 
@@ -128,7 +128,7 @@ def sddmm(
     check_schedule(schedule)
     if traced_apart():
         graph = unwrapped(graph)
-        return region(lambda: _sddmm(graph, edge_function, src, dst, edge))
+        return as_one_call(lambda: _sddmm(graph, edge_function, src, dst, edge))
     return _sddmm(graph, edge_function, src, dst, edge)
 
 
@@ -151,7 +151,7 @@ def attend(
     check_schedule(schedule)
     if traced_apart():
         graph = unwrapped(graph)
-        return region(lambda: _attend(graph, score, value, src, dst, edge, num_dst))
+        return as_one_call(lambda: _attend(graph, score, value, src, dst, edge, num_dst))
     return _attend(graph, score, value, src, dst, edge, num_dst)
 
 

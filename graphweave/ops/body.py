@@ -4,7 +4,7 @@ Inside somebody's `torch.compile` (inductor, aot_eager) an operator on edges mus
 fuses its gathers and scatters. What the user's function closes over, weights and values of the trace among them, must
 still be operands of that call, or it would have no gradients. So Dynamo traces the operator's body into a graph of its
 own and lifts everything from outside into operands, as it does for the bodies of `torch.cond`; and the graph is then
-called by the registered operator `graphweave::region`, which names it.
+called by the registered operator `graphweave::body`, which names it.
 
 **The name** is a hash of the graph's text, so that a compiled artefact that another process has cached means the same
 graph here. Graphs are kept, by name, as long as the process lives: compiled code that names one may be called at any
@@ -17,10 +17,11 @@ operator keeps nothing but its operands. Gradients of gradients are not defined.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import itertools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ class _Traced:
 
 
 _traced: dict[str, _Traced] = {}
-_NAME = "graphweave_region"
+_NAME = "graphweave_body"
 _unique = itertools.count()
 
 
@@ -65,15 +66,15 @@ def _ours() -> bool:
     return compiles_now()
 
 
-def region(function: Callable[[], Tensor]) -> Tensor:
-    """`function()`, under Dynamo: one call of `graphweave::region` in the graph that it makes."""
+def as_one_call(function: Callable[[], Tensor]) -> Tensor:
+    """`function()`, under Dynamo: one call of `graphweave::body` in the graph that it makes."""
     return _as_operator(function)
 
 
 class _BodyVariable(traced_bodies.WrapHigherOrderVariable):
     """How Dynamo traces a body: what is outside may share memory, and may not be written to."""
 
-    _HOP_NAME = "graphweave_region"
+    _HOP_NAME = "graphweave_body"
     supports_input_mutation = False
 
 
@@ -103,7 +104,7 @@ traced_bodies._hop_name_to_variable_class[_BodyVariable._HOP_NAME] = _BodyVariab
 
 
 def named(module: fx.GraphModule, are_tensors: tuple[bool, ...]) -> str:
-    """The name of a graph with one result, for `graphweave::region`; known from now on."""
+    """The name of a graph with one result, for `graphweave::body`; known from now on."""
     name = hashlib.sha256(f"{are_tensors} {_text(module)}".encode()).hexdigest()[:32]
     if name not in _traced:
         own = _without_examples(module)
@@ -134,17 +135,28 @@ def _without_examples(module: fx.GraphModule) -> fx.GraphModule:
 def _known(program: str) -> _Traced:
     if program not in _traced:
         raise DataError(
-            f"graphweave::region: expected the name of a graph that this process has traced (got {program!r})."
+            f"graphweave::body: expected the name of a graph that this process has traced (got {program!r})."
             " Call the compiled function once in this process, rather than loading what another one compiled."
         )
     return _traced[program]
 
 
-@torch.library.custom_op("graphweave::region", mutates_args=())
+@contextlib.contextmanager
+def _ordinarily() -> Iterator[None]:
+    """An operator is called below autograd and below what lets views share version counters; inside, it is not."""
+    keys = torch._C.DispatchKey
+    with torch._C._PreserveDispatchKeyGuard():
+        for key in (keys.AutogradFunctionality, keys.ADInplaceOrView):
+            torch._C._dispatch_tls_set_dispatch_key_excluded(key, False)
+        yield
+
+
+@torch.library.custom_op("graphweave::body", mutates_args=())
 def run(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """The result of the graph that `program` names, of tensors and sizes in the order in which it takes them."""
     traced = _known(program)
-    return _own(traced.compiled(*traced.operands(tensors, sizes))[0], tensors)
+    with _ordinarily(), torch.no_grad():
+        return _own(traced.compiled(*traced.operands(tensors, sizes))[0], tensors)
 
 
 @run.register_fake
@@ -154,15 +166,13 @@ def _run_fake(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> 
     return out.new_empty(out.shape)
 
 
-@torch.library.custom_op("graphweave::region_backward", mutates_args=())
+@torch.library.custom_op("graphweave::body_backward", mutates_args=())
 def run_backward(
     program: str, gradient: Tensor, tensors: Sequence[Tensor], sizes: Sequence[int], wanted: Sequence[int]
 ) -> list[Tensor]:
     """Gradients of the tensors at the places `wanted`."""
     traced = _known(program)
-    with torch._C._PreserveDispatchKeyGuard(), torch.enable_grad():
-        # an operator is called below autograd, which its forward needs again here
-        torch._C._dispatch_tls_set_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality, False)
+    with _ordinarily(), torch.enable_grad():
         leaves = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
         by = [leaves[i] for i in wanted]
         out = traced.compiled(*traced.operands(leaves, sizes))[0]
