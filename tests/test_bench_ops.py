@@ -1,4 +1,4 @@
-"""The benchmark of operators on edges: its systems equal the definitions, and its graphs are what they are said to be."""
+"""The benchmark of operators on edges: systems equal definitions, and graphs are what they are said to be."""
 
 from __future__ import annotations
 
