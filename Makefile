@@ -68,7 +68,7 @@ test-avx2: $(STAMP)
 NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_products triton_typed triton_pushes \
 	typed_regions half_precision compiled_programs convolutions losses reducers random edge_products udf_kernels \
 	udf_arguments nn_layers nn_relational nn_decoders relational_layers_match loops_models horizontal_models \
-	index_errors ops))
+	index_errors ops edge_ops))
 
 test-triton: $(STAMP)
 	TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS) $(NUMERICS)

@@ -99,6 +99,27 @@ def test_formats_are_kept_from_call_to_call() -> None:
     assert graphweave.counters()["format_builds"] == before
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_autocast_around_the_call(backend: str) -> None:
+    """The products of the body are of the dtype that they are of in eager mode, where autocast is not in force when
+    compiled code runs."""
+    edges = ZOO["hub_dst"]
+    index, x, w = index_of(edges), features(edges).float(), torch.eye(6) / 3
+
+    def model(x: Tensor) -> Tensor:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return ops.spmm(index, lambda src, dst, edge: src @ w, "max", src=x)
+
+    leaf, own = x.clone().requires_grad_(), x.clone().requires_grad_()
+    want = model(own)
+    got = torch.compile(model, backend=backend, fullgraph=True)(leaf)
+    assert want.dtype == torch.bfloat16
+    torch.testing.assert_close(got, want)
+    got.float().sin().sum().backward()
+    want.float().sin().sum().backward()
+    torch.testing.assert_close(leaf.grad, own.grad, rtol=1e-2, atol=1e-2)
+
+
 # ---------------------------------------------------------------- the operator itself
 
 

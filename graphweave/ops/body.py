@@ -23,7 +23,7 @@ import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch._dynamo
@@ -37,13 +37,19 @@ from graphweave.core.log import warn_once
 from graphweave.frontends.dynamo.backend import compiles_now
 from graphweave.frontends.dynamo.compile import compile
 
+_Autocast: TypeAlias = tuple[tuple[str, torch.dtype], ...]
+
 
 @dataclass(frozen=True)
 class _Traced:
-    """A graph of tensors and sizes, `are_tensors` telling which of its operands are which; plain and compiled."""
+    """A graph of tensors and sizes, `are_tensors` telling which of its operands are which; plain and compiled.
+
+    `autocast`: kinds of devices and dtypes that were in force around the trace, and are where the graph runs.
+    """
 
     module: fx.GraphModule
     are_tensors: tuple[bool, ...]
+    autocast: _Autocast
     compiled: Callable[..., Any]
 
     def operands(self, tensors: Sequence[Tensor], sizes: Sequence[int]) -> list[Any]:
@@ -105,12 +111,30 @@ traced_bodies._hop_name_to_variable_class[_BodyVariable._HOP_NAME] = _BodyVariab
 
 def named(module: fx.GraphModule, are_tensors: tuple[bool, ...]) -> str:
     """The name of a graph with one result, for `graphweave::body`; known from now on."""
-    name = hashlib.sha256(f"{are_tensors} {_text(module)}".encode()).hexdigest()[:32]
+    autocast = _autocast()
+    name = hashlib.sha256(f"{are_tensors} {autocast} {_text(module)}".encode()).hexdigest()[:32]
     if name not in _traced:
         own = _without_examples(module)
-        _traced[name] = _Traced(own, are_tensors, compile(own))
+        _traced[name] = _Traced(own, are_tensors, autocast, compile(own))
     module.meta[_NAME] = name
     return name
+
+
+def _autocast() -> _Autocast:
+    """What autocast does at this moment."""
+    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
+    return tuple([(kind, torch.get_autocast_dtype(kind)) for kind in kinds])
+
+
+@contextlib.contextmanager
+def _in_force(autocast: _Autocast) -> Iterator[None]:
+    """Autocast as it was around a trace: what runs the graph may run it elsewhere."""
+    with contextlib.ExitStack() as stack:
+        now, wanted = dict(_autocast()), dict(autocast)
+        for kind in now.keys() | wanted.keys():
+            if now.get(kind) != wanted.get(kind):
+                stack.enter_context(torch.autocast(kind, wanted.get(kind), enabled=kind in wanted))
+        yield
 
 
 def _text(module: fx.GraphModule) -> str:
@@ -155,14 +179,15 @@ def _ordinarily() -> Iterator[None]:
 def run(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     """The result of the graph that `program` names, of tensors and sizes in the order in which it takes them."""
     traced = _known(program)
-    with _ordinarily(), torch.no_grad():
+    with _ordinarily(), torch.no_grad(), _in_force(traced.autocast):
         return _own(traced.compiled(*traced.operands(tensors, sizes))[0], tensors)
 
 
 @run.register_fake
 def _run_fake(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     traced = _known(program)
-    out = traced.module(*traced.operands(tensors, sizes))[0]
+    with _in_force(traced.autocast):
+        out = traced.module(*traced.operands(tensors, sizes))[0]
     return out.new_empty(out.shape)
 
 
@@ -175,7 +200,8 @@ def run_backward(
     with _ordinarily(), torch.enable_grad():
         leaves = [t.detach().requires_grad_(i in wanted) for i, t in enumerate(tensors)]
         by = [leaves[i] for i in wanted]
-        out = traced.compiled(*traced.operands(leaves, sizes))[0]
+        with _in_force(traced.autocast):
+            out = traced.compiled(*traced.operands(leaves, sizes))[0]
         found = torch.autograd.grad(out, by, gradient, allow_unused=True) if out.requires_grad else [None] * len(by)
     given = [gradient, *tensors]
     return [x.new_zeros(x.shape) if g is None else _own(g, given) for x, g in zip(by, found, strict=True)]

@@ -40,14 +40,14 @@ class Ends:
     dst_rows: Tensor | None
     values: Tensor | None = None
 
-    def explained(self, error: IndexError) -> IndexError:
-        """The error about an index out of range that names the argument and its row; `error` where all are in range."""
+    def explained(self) -> IndexError | None:
+        """The error about an index out of range that names the argument and its row; None where all are in range."""
         for row, (index, rows, of) in enumerate(
             ((self.src, self.src_rows, "sources"), (self.dst, self.dst_rows, "destinations"))
         ):
             if rows is not None and position(index, rows.shape[0]) is not None:
                 return range_error(index, rows.shape[0], what=f"graph[{row}]", of=of)
-        return error
+        return None
 
 
 def ends_of(graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None) -> Ends:

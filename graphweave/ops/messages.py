@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.ops.ends import Features, fields_of
+from graphweave.ops.ends import Features, differ, fields_of
 from graphweave.udf.builtin import BINARY, BinaryMessage, CopyMessage
 
 OwnFunction: TypeAlias = Callable[[Any, Any, Any], Tensor]
@@ -89,7 +89,7 @@ def on_edges(
 ) -> Tensor:  # fmt: skip
     """`function` of all edges, [edges, ...]. DataError for a result that has not one row for each edge."""
     out = evaluated(what, function, gathered(src, src_index), gathered(dst, dst_index), edge)
-    if out.dim() == 0 or out.shape[0] != src_index.shape[0]:
+    if out.dim() == 0 or differ(out.shape[0], src_index.shape[0]):
         raise DataError(
             f"{what} returned a tensor of shape {list(out.shape)}, but there are {src_index.shape[0]} edges."
             " Return one row for each edge."

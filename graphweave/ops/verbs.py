@@ -169,10 +169,7 @@ def _spmm(
     if isinstance(fold, str):
         return _call(_messages_reduced, (function, fold), {"message": function}, *data)
     messages = _call(_of_each, ("message", function), {"message": function}, *data)
-    try:
-        return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
-    except IndexError as error:
-        raise ends.explained(error) from error
+    return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
 
 
 @torch.compiler.disable(reason="a tree of an associative function: its number of rounds is data")
@@ -274,7 +271,10 @@ def _call(
             once((key, kinds), lambda: _check(plain, chosen, functions, ends, src, dst, edge))
         out: Tensor = performed(key, plain, *chosen, ends.src, ends.dst, rows, src, dst, edge)
     except IndexError as error:
-        raise ends.explained(error) from error
+        found = ends.explained()
+        if found is None:
+            raise
+        raise found from error
     return out
 
 
