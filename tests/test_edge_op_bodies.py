@@ -100,6 +100,20 @@ def test_formats_are_kept_from_call_to_call() -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
+def test_a_function_that_closes_over_numbers_of_the_trace(backend: str) -> None:
+    """A float becomes a tensor whose number the body reads; a size is an operand."""
+    edges = ZOO["hub_dst"]
+    index, x = index_of(edges), features(edges)
+
+    def model(x: Tensor, scale: float) -> Tensor:
+        return ops.spmm(index, lambda src, dst, edge: src * scale + x.shape[0], src=x).sin()
+
+    compiled = torch.compile(model, backend=backend, dynamic=True, fullgraph=True)
+    for scale in (0.25, 0.75):
+        assert_matches(compiled, model, x, scale)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 def test_autocast_around_the_call(backend: str) -> None:
     """The products of the body are of the dtype that they are of in eager mode, where autocast is not in force when
     compiled code runs."""

@@ -30,6 +30,7 @@ import torch._dynamo
 from torch import Tensor, fx
 from torch._dynamo.variables import higher_order_ops as traced_bodies
 from torch._ops import HigherOrderOperator
+from torch._subclasses.fake_tensor import FakeTensor
 
 from graphweave.core.counters import bump
 from graphweave.core.errors import DataError
@@ -63,8 +64,10 @@ _unique = itertools.count()
 
 
 def traced_apart() -> bool:
-    """Is this traced by another compiler than ours?"""
-    return torch.compiler.is_dynamo_compiling() and not torch.compiler.is_exporting() and not _ours()
+    """Is this traced by another compiler than ours, in a PyTorch that lets an operator have a body?"""
+    if _variables is None or not torch.compiler.is_dynamo_compiling() or torch.compiler.is_exporting():
+        return False
+    return not _ours()
 
 
 @torch._dynamo.assume_constant_result
@@ -106,7 +109,10 @@ class _AsOperator(HigherOrderOperator):
 
 
 _as_operator: Any = _AsOperator()
-traced_bodies._hop_name_to_variable_class[_BodyVariable._HOP_NAME] = _BodyVariable
+_variables: Any = getattr(traced_bodies, "_hop_name_to_variable_class", None)
+"""Where Dynamo looks for how a body is traced (PyTorch 2.13). Without it the surrounding trace has the plain body."""
+if _variables is not None:
+    _variables[_BodyVariable._HOP_NAME] = _BodyVariable
 
 
 def named(module: fx.GraphModule, are_tensors: tuple[bool, ...]) -> str:
@@ -183,10 +189,19 @@ def run(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor
         return _own(traced.compiled(*traced.operands(tensors, sizes))[0], tensors)
 
 
+@contextlib.contextmanager
+def _numbers_inside(tensors: Sequence[Tensor]) -> Iterator[None]:
+    """Numbers that a body reads off a tensor, as a float is handed to it, are no results of the operator."""
+    fakes = [t for t in tensors if isinstance(t, FakeTensor)]
+    env = fakes[0].fake_mode.shape_env if fakes else None
+    with contextlib.nullcontext() if env is None else env.ignore_fresh_unbacked_symbols():
+        yield
+
+
 @run.register_fake
 def _run_fake(program: str, tensors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
     traced = _known(program)
-    with _in_force(traced.autocast):
+    with _in_force(traced.autocast), _numbers_inside(tensors):
         out = traced.module(*traced.operands(tensors, sizes))[0]
     return out.new_empty(out.shape)
 
