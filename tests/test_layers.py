@@ -66,7 +66,6 @@ def room_of(path: Path) -> str:
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """(line, module within the package: "ir.loop.nodes", or "" for the package itself) of each import of our own."""
     for node in ast.walk(ast.parse(path.read_text())):
-        modules: list[str] = []
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -75,6 +74,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
             # `from graphweave.ir import loop` names the module graphweave.ir.loop.
             inner = [f"{module}.{alias.name}" for alias in node.names]
             modules = [full if _is_module(full) else module for full in inner]
+        else:
+            continue
         for module in modules:
             if module == "graphweave" or module.startswith("graphweave."):
                 yield node.lineno, module.removeprefix("graphweave").removeprefix(".")

@@ -21,6 +21,8 @@ from graphweave.runtime.typed_blocks import TypedBlocks, num_blocks, typed_block
 class CppPushStep(PushStep, CppStep):
     """See `PushStep` and `CppStep`."""
 
+    drivable = False
+
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         kernel, heads, found, chunks, sizes, pieces, _ = self._formats_for(rows, indices)

@@ -71,12 +71,14 @@ class RegionStep:
                 self._converted[len(self._made)] = TORCH_DTYPE[t.dtype]
             self._made.append((t.shape, TORCH_DTYPE[buffer.dtype], rows))
 
+    @property
+    def drivable(self) -> bool:
+        """Whether it may be part of a stretch: one native kernel, which writes its outputs as they are given."""
+        return False
+
     def build(self) -> None:
         """Compile (or find) the kernel."""
         raise NotImplementedError
-
-    def forget(self) -> None:
-        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         raise NotImplementedError
@@ -95,10 +97,14 @@ class RegionStep:
     def _finish(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: list[Tensor]) -> None:
         """Totals in their own type; of no rows they are what their push gives where there are none."""
         for i, over_rows, empty in self._empty:
-            if not (rows[0] if over_rows else indices[0].numel()):
+            if not self._count_behind(over_rows, rows, indices):
                 outputs[i].fill_(empty)
         for i, dtype in self._converted.items():
             outputs[i] = outputs[i].to(dtype)
+
+    def _count_behind(self, over_rows: bool, rows: tuple[int, ...], indices: Sequence[Tensor]) -> int:
+        """Of how many rows, or edges, a total is."""
+        return rows[0] if over_rows else indices[0].numel()
 
     @contextmanager
     def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:

@@ -15,6 +15,9 @@ from graphweave.core.errors import IRError
 from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import call_step
+from graphweave.execute.cpp_step import CppStep
+from graphweave.execute.cpp_stretch import CppStretch, turned
+from graphweave.execute.demands import Demands
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message.builder import operands
@@ -32,6 +35,7 @@ from graphweave.ir.message.nodes import (
     PairsType,
     Part,
     Permute,
+    Pointwise,
     Program,
     Ref,
     Reshape,
@@ -67,7 +71,7 @@ class Wrapper:
         self._written: set[Ref] = set()  # by kernels
         self._asks, self._narrow, self._private = asks, narrow, private
         self.asked: list[Space] = []
-        self._kernels = kernels
+        self._kernels, self._demands = kernels, Demands(plan, kernels)
         self._outputs = plan.program.outputs[:num_outputs]
         self._scope: dict[str, Any] = {"lent": lent, "bump": bump, "narrowed": narrowed}
         self._scope |= {"settled": settled, "memory_of": memory_of}
@@ -119,18 +123,67 @@ class Wrapper:
         return isinstance(t, Type) or (isinstance(t, AnyType) and t.dims is not None)
 
     def _steps(self) -> None:
-        for i, step in enumerate(self._plan.schedule.steps):
+        steps, waiting = self._plan.schedule.steps, list[int]()
+        for i, step in enumerate(steps):
+            if waiting and not self._may_join(i, waiting) and not self._may_come_before(i, waiting):
+                self._stretch(waiting)
+                waiting = []
             if not isinstance(step, Region):
-                self._ensure(step.ref)
+                if turned(self._program, step.ref) is None:  # the kernels that read it may do so themselves
+                    self._ensure(step.ref)
+            elif self._is_drivable(i):
+                waiting.append(i)
             elif i in self._kernels:
                 self._kernel(i, step)
             else:
                 for ref in step.members:  # a region that has no kernel
                     self._ensure(ref)
                     self._fallbacks += not isinstance(self._program.nodes[ref], Aten)
+        if waiting:
+            self._stretch(waiting)
         for result in self._outputs:
             if result is not None:
                 self._ensure(result)
+
+    def _is_drivable(self, i: int) -> bool:
+        return not self._verify and i in self._kernels and self._kernels[i].drivable
+
+    def _may_join(self, i: int, waiting: Sequence[int]) -> bool:
+        """Whether the kernel i may run in one call with those that wait: no call computes what it reads from theirs."""
+        if not self._is_drivable(i):
+            return False
+        written = {r for w in waiting for r in self._kernels[w].writes}
+        computed = (r for r in self._kernels[i].reads if r not in written)
+        return written.isdisjoint(self._demands.of((*computed, *self._demands.indices_of(i))))
+
+    def _may_come_before(self, i: int, waiting: Sequence[int]) -> bool:
+        """Whether the step i is a call that neither needs what the kernels that wait will write, nor has effects."""
+        step = self._plan.schedule.steps[i]
+        if isinstance(step, Region) or (isinstance(node := self._program.nodes[step.ref], Aten) and node.serial):
+            return False
+        written = {r for w in waiting for r in self._kernels[w].writes}
+        return written.isdisjoint(self._demands.of_step(i))
+
+    def _stretch(self, members: Sequence[int]) -> None:
+        """One call of kernels that follow one another."""
+        others = (i for i in range(len(self._plan.schedule.steps)) if i not in members)
+        kept = self._demands.of(self._outputs).union(self._narrow, *map(self._demands.of_step, others))
+        stretch = CppStretch(self._program, [s for i in members if isinstance(s := self._kernels[i], CppStep)], kept)
+        indices = [self._index_of(m) for m in stretch.maps]
+        reads = [self._ensure(r) for r in stretch.reads]
+        rows = "".join(f"{self._rows_of(s)}, " for s in stretch.spaces)
+        self._scope[f"s{members[0]}"] = stretch
+        self._line(f"held = [{', '.join(reads)}]", stretch.reads)
+        call = f"s{members[0]}(({rows}), ({''.join(f'{x}, ' for x in indices)}), held)"
+        self._wrote(stretch.writes, call, {r for i in members for r in self._demands.indices_of(i)})
+
+    def _wrote(self, writes: Sequence[Ref], call: str, reads: Iterable[Ref]) -> None:
+        """The line of a call of kernels."""
+        self._line(f"{''.join(f'v{r}, ' for r in writes)}= {call}", reads)
+        self._ready.update((r, f"v{r}") for r in writes)
+        for ref in self._narrow.intersection(writes):
+            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
+        self._written.update(writes)
 
     def _prelude(self, kernels: Mapping[int, RegionStep]) -> None:
         plan, hoisted = self._plan.prelude, self._plan.hoisted
@@ -162,14 +215,8 @@ class Wrapper:
         reads = [self._ensure(r) for r in kernel.reads]
         rows = "".join(f"{self._rows_of(s)}, " for s in kernel.spaces)
         self._scope[f"k{i}"] = kernel
-        writes = "".join(f"v{r}, " for r in kernel.writes)
         call = f"k{i}(({rows}), ({''.join(f'{x}, ' for x in indices)}), ({''.join(f'{x}, ' for x in reads)}))"
-        index_refs = [n.index for m in kernel.maps if isinstance(n := self._program.nodes[m], MapOf)]
-        self._line(f"{writes}= {call}", (*kernel.reads, *index_refs))
-        self._ready.update((r, f"v{r}") for r in kernel.writes)
-        for ref in self._narrow.intersection(kernel.writes):
-            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
-        self._written.update(kernel.writes)
+        self._wrote(kernel.writes, call, (*kernel.reads, *self._demands.indices_of(i)))
         if self._verify:
             self._check(i, kernel, region)
 
@@ -220,7 +267,7 @@ class Wrapper:
         names = ["None" if r is None else self._ready[r] for r in self._outputs]
         promised = [
             i for i, (r, p) in enumerate(zip(self._outputs, self._promises, strict=False))
-            if r is not None and p is not None and not (r in self._written and p.usual)
+            if r is not None and p is not None and not (p.usual and (r in self._written or self._is_number(r)))
         ]  # fmt: skip
         held = {
             r for r in self._plan.hoisted if not is_integral(self._program, r)
@@ -244,6 +291,13 @@ class Wrapper:
         # The memo keeps its results, so a caller gets other tensor objects, unless only we will see them.
         kept_by_memo = set(self._plan.hoisted) - self._private
         return [f"lent({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
+
+    def _is_number(self, ref: Ref) -> bool:
+        """Whether a call of PyTorch computes the value, a tensor without dims, which then has memory of its own."""
+        t = self._program.types[ref]
+        return (
+            isinstance(self._program.nodes[ref], Pointwise) and isinstance(t, Type) and (t.space, t.shape) == (UNIT, ())
+        )
 
     def _index_of(self, m: Ref) -> str:
         node = self._program.nodes[m]

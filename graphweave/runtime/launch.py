@@ -43,7 +43,7 @@ def _integers(count: int) -> Struct:
 class NativeKernel:
     """A compiled kernel. The caller keeps every tensor alive whose address it passes, until the call returns."""
 
-    __slots__ = ("_function", "_library", "symbol")
+    __slots__ = ("_function", "_library", "address", "symbol")
 
     def __init__(self, library: ctypes.CDLL, symbol: str) -> None:
         """AttributeError if the library has no such symbol."""
@@ -52,6 +52,7 @@ class NativeKernel:
         function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
         function.restype = ctypes.c_int32
         self.symbol = symbol
+        self.address = ctypes.cast(function, ctypes.c_void_p).value or 0
         self._function = function
         self._library = library
 
