@@ -69,7 +69,7 @@ def write(scope: ValueScope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
     if find(scope, ref) is None:
         match node:
             case Concat(xs, dim):
-                return _write_pieces(scope, xs, dim, sink, names)
+                return _write_parts(scope, xs, dim, sink, names)
             case Pad(x, dim, before, after):
                 return _write_padded(scope, x, dim, before, after, sink, names)
             case Reduce():
@@ -97,7 +97,7 @@ def loop_over(
     return lanes, index, extents
 
 
-def _write_pieces(scope: ValueScope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_parts(scope: ValueScope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
     out: list[Stmt] = []
     start = 0
     for x in xs:

@@ -72,9 +72,9 @@ def _on_rows(build: Builder, xs: tuple[Ref, ...]) -> bool:
     return not any(value_type(build, r).space == UNIT for r in xs)
 
 
-def _feature_sum(build: Builder, ref: Ref, total: Reduce, pieces: Concat) -> Ref:
+def _feature_sum(build: Builder, ref: Ref, total: Reduce, whole: Concat) -> Ref:
     loc = build.locs[ref]
-    parts = [build.add(Reduce(r, Fold.sum, total.dims, total.keepdim), loc) for r in pieces.xs]
+    parts = [build.add(Reduce(r, Fold.sum, total.dims, total.keepdim), loc) for r in whole.xs]
     return reduce(lambda a, b: build.add(Pointwise(Op.add, (a, b)), loc), parts)
 
 
