@@ -2,7 +2,7 @@
 
     tile t < 64
       array a: f32[t; 64]
-      rows of t { passes over the edges of a row, row-wise members; a[v, c] = what is multiplied }
+      rows of t { passes over the edges of a row, row-wise members; a[v, c] = the product's operand }
       array h: f32[t; 64]
       matmul h = a, w of t
       rows of t { y[v, c] = relu(add(h[v, c], b[c])) }

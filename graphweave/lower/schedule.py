@@ -101,7 +101,7 @@ def schedule(
 
 
 def _fused_push(program: Program, ref: Ref) -> Region | None:
-    """The region of the fused push `ref`, which has no other nodes; None if `ref` is not one."""
+    """The region of the fused push `ref`, which holds only the push and its product; None if `ref` is not one."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
     if pushed is None or not isinstance(node, Push):
         return None

@@ -2,7 +2,7 @@
 
 A policy (`passes/recompute.py`) says what is computed again instead of saved. With "auto" the forward saves nothing on
 an edge space that can be recomputed at O(1) work an element from values on nodes: the backward program starts from
-values on nodes, results that are dear to compute, seeds of random masks, and tensors that depend on the graph alone.
+values on nodes, expensive results, seeds of random masks, and tensors that depend on the graph alone.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref]) -> set[
 
 
 def _origins(facts: Facts, ref: Ref, there: set[Ref] | frozenset[Ref]) -> set[Ref]:
-    """The values from which `ref` can be computed again: the first ones that are `there`, inputs, or dear to repeat."""
+    """The values from which `ref` can be computed again: the first that are `there`, inputs, or expensive to repeat."""
     found, joint = set[Ref](), facts.program
     todo = list(operands(joint.nodes[ref]))
     while todo:

@@ -43,7 +43,7 @@ Recompute: TypeAlias = Literal["auto", "never", "always"]
 """Which values the backward computes again.
 
 `auto`: values on edge spaces, matrix products there included, so that nothing of edges x features is saved; random
-masks; and rows on nodes that are wider than all their operands. Other values on nodes are saved, also pushes (a
+masks; and rows on nodes that are wider than all they are computed from. Other values on nodes are saved, also pushes (a
 softmax's maximum and sum, the maximum of an aggregation). `never`: none, as in eager mode: the first values that the
 backward reads are saved, whatever their size. `always`: all, also on nodes, and pushes at the cost of their mean
 degree; only inputs, matrix products on nodes and ATen calls are saved.

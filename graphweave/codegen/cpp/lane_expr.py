@@ -201,7 +201,7 @@ class Vector:
     def _uniform(self, expr: Uniform) -> str:
         self.scope.headers.add("random")
         if self._computed(expr.row) or self.differs(expr.seed):
-            raise IRError("a random number's seed and row may not be computed by lanes.")
+            raise IRError("a random number's seed and row must not depend on values that lanes compute.")
         affine, rest = flatten((expr.index,), (expr.size,))
         step = sum(c for name, c in affine.terms.items() if name in self.lanes and name not in self.scope.fused)
         seed = expression(expr.seed, self.scope)

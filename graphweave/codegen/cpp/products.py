@@ -106,7 +106,7 @@ def multiplied(kernel: Kernel) -> list[Buffer]:
     return [b for b in kernel.buffers if b.name in read]
 
 
-# ---------------------------------------------------------------- rows where they lie
+# ---------------------------------------------------------------- rows that are gathered or scattered
 
 
 def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
@@ -116,7 +116,7 @@ def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
     x, n = rows_of(p, stmt.x, tile, "const "), length(p, tile)
     shifted = any(isinstance(place, Rows) and place.shift is not None for place in (stmt.x, other))
     if tile not in p.csr_of:
-        raise IRError("a product of a tile of rows multiplies by one matrix, as it lies.")
+        raise IRError("a product of a tile of rows has one matrix for all rows, not transposed and without blocks.")
     limit = names.derived(p.csr_of[tile], "end" if shifted else "positions")
     known = f"{limit} - {names.derived(tile, 'begin')}"
     template = ", ".join(map(str, (stmt.blocks, *extents(stmt, p.scope.arrays), p.tiles[tile])))
@@ -125,7 +125,9 @@ def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
         p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {adds(p, stmt)});")
         return
     if isinstance(stmt.add, str):
-        raise IRError("a product that is added to other rows finds them, and its own, one after the other.")
+        raise IRError(
+            "a product of gathered rows, of blocks or with a transposed matrix cannot add to rows of an array."
+        )
     out = rows_of(p, stmt.out, tile, "")
     transposed = _turned_name(stmt.w)
     w = names.of(transposed) if transposed in p.scope.arrays else matrix(p, stmt)

@@ -70,7 +70,7 @@ class _Unit:
         for s in inner:
             if isinstance(s, TileGram) and s.out not in self.sums:
                 if not isinstance(s.x, str) or not isinstance(s.y, str):
-                    raise IRError("a Triton kernel adds up a gram of rows in memory by itself, and stores it.")
+                    raise IRError("a Triton kernel cannot add a gram of gathered rows to a total.")
                 self.grams[s.out] = s.x, s.y
 
     def function(self) -> str:

@@ -77,7 +77,7 @@ def print_matmul(scope: TritonScope, stmt: TileMatMul, tile: Tile) -> None:
     x, out = _operand(scope, stmt.x, tile), _operand(scope, stmt.out, tile, written=True)
     begun = None if stmt.add is None else _operand(scope, stmt.add, tile)
     if stmt.blocks > 1 and out.padded:
-        raise IRError("a Triton kernel stores rows of several blocks in memory alone.")
+        raise IRError("a Triton kernel can store rows of several diagonal blocks only to memory, not to registers.")
     adds = isinstance(stmt.add, Rows)
     step, columns = _steps(x, out, i, j, MAX_WHOLE_MATRIX if not adds else 0)
     acc = ttype(computed(arrays[stmt.w].dtype))
@@ -102,7 +102,7 @@ def print_gram(scope: TritonScope, stmt: TileGram, tile: Tile) -> None:
     """Prints a gram that is added to the matrices of `start_sum`, or to a total of the kernel."""
     x, y = (_operand(scope, place, tile) for place in (stmt.x, stmt.y))
     if stmt.blocks > 1 and (x.padded or y.padded):
-        raise IRError("a Triton kernel multiplies rows of several blocks in memory alone.")
+        raise IRError("a Triton kernel can read rows of several diagonal blocks only from memory, not from registers.")
     acc = ttype(scope.arrays[stmt.out].dtype)
     held = scope.held.get(stmt.out)
     for b, own in enumerate(_gram_parts(scope, stmt)):
@@ -122,7 +122,7 @@ def start_sum(scope: TritonScope, name: str, found: Sum) -> None:
     """Prints the matrices of zeros that replace the array `name`."""
     if scope.parts.gram is None and gram_room(found.gram, scope.arrays) > MAX_STEP_ELEMENTS:
         i, j = gram_extents(found.gram, scope.arrays)
-        raise IRError(f"a gram of {i} x {j} for each row is too large for what else a Triton kernel does with it.")
+        raise IRError(f"a gram of {i} x {j} for each row is too large for a Triton kernel with other work on it.")
     for b, own in enumerate(_gram_parts(scope, found.gram)):
         zeros = f"tl.zeros([{own.size_i}, {own.size_j}], {ttype(scope.arrays[name].dtype)})"
         scope.w.line(f"{_sum_name(scope, name, b)} = {zeros}")
@@ -270,7 +270,7 @@ class _Matrix:
         if stmt.row is not None:
             base = f"{base} + {_one(scope, stmt.row)} * {info.numel}"
         elif stmt.w in scope.held:
-            raise IRError("a Triton kernel multiplies by matrices in memory alone.")
+            raise IRError("a Triton kernel can multiply only by matrices in memory, not by those in registers.")
         return cls(base, i, j, info.dtype, stmt.transposed)
 
     def part(self, at_i: str, at_j: str, block: int) -> str:

@@ -85,7 +85,7 @@ def _lanes_in(scope: TritonScope, rest: list[tuple[Expr, int]]) -> frozenset[str
     found: set[str] = set()
     for expr, _ in rest:
         if not isinstance(expr, IndexSum):
-            raise IRError("an array of a Triton kernel cannot be indexed by what is known at run time only.")
+            raise IRError("a Triton kernel cannot index an array by a value that is known only at run time.")
         for lane, _ in expr.terms:
             found |= scope.variables[lane].axes
     return frozenset(found)
@@ -151,7 +151,7 @@ def placed(scope: TritonScope, value: str, axes: Axes, held: Held, at: Position)
     """
     terms, offset, rest = at
     if rest:
-        raise IRError("an array of a Triton kernel is written at positions that are sums of lanes.")
+        raise IRError("a Triton kernel can write arrays only at positions that are sums of lanes.")
     outer, lanes = held.axes, axes[len(held.axes) :]
     if held.padded == 0:
         return f"tl.broadcast_to({value}, {shape(outer)})" if outer else value, ""
@@ -185,7 +185,7 @@ def _scattered(
     w.line(f"{name}_from = tl.zeros_like({name})")
     ordered = sorted(terms.items(), key=lambda term: -term[1])
     if set(terms) != set(extents) or any(c < 0 for _, c in ordered):
-        raise IRError("an array of a Triton kernel is written once for each combination of lanes.")
+        raise IRError("a Triton kernel must write a different element of an array for each combination of lanes.")
     for lane, c in ordered:
         w.line(f"{name}_lane = tl.maximum({name} // {c}, 0)")
         w.line(f"{name}_inside = {name}_inside & ({name}_lane < {extents[lane]})")

@@ -220,7 +220,7 @@ class TritonPrinter:
         scope = self.scope
         begin, end = (f"tl.sum({scope.names.derived(stmt.csr, what)}, axis=0)" for what in ("begin", "end"))
         if scope.axes != (ROWS,) or stmt.row != self.row:
-            raise IRError("a Triton kernel walks edges inside of edges of a row, and of a tile of those.")
+            raise IRError("a Triton kernel can walk edges inside of edges only if the outer ones are those of its row.")
         with scope.block(f"for {scope.bind(stmt.k, POSITION, Printed(''))} in range({begin}, {end})"):
             self.body(stmt.body)
 

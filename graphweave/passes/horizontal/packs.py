@@ -133,7 +133,7 @@ class _Finder:
     # -------------------------------------------------------- growth
 
     def grow_up(self, p: int) -> None:
-        """Pack the operands that stand at the same place of all members, where they are alike."""
+        """Pack those operands of all members that have the same position and are alike."""
         lanes = self.packs.lanes[p]
         for k in range(len(self.graph.ops[lanes[0]]) if not isinstance(self.graph.nodes[lanes[0]], Tree) else 0):
             refs = [self.graph.ops[i][k] for i in lanes]

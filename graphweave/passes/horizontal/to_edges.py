@@ -127,7 +127,7 @@ class _Mover:
         out = times_pulled(self.build, inner, scaled.scales, scaled.sign, m, loc)
         return shaped(self.build, out, value_type(self.build, ref).shape, loc)
 
-    # -------------------------------------------------------- what is there
+    # -------------------------------------------------------- questions about nodes
 
     def _pushed(self, ref: Ref) -> Pushed | None:
         """`ref` as a scaled push from fewer rows that only typed products and grams read; None if it is not one."""
