@@ -1,4 +1,4 @@
-"""A push that multiplies what it folds: out[v] = sum over edges e with dst(e) = v of (s(e) x(e)) W[t(e)].
+"""Lowers a fused push: out[v] = sum over edges e with dst(e) = v of (s(e) x(e)) W[t(e)].
 
 Nothing of size edges x features is stored. A row of the kernel is a block of rows of the result, which stay in a near
 cache while products are added to them. The block's edges come in groups of one type, and within a group in pairs of

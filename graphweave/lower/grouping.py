@@ -63,7 +63,7 @@ def group(
 
 
 def _after_edges(facts: Facts, demanded: frozenset[Ref], products: frozenset[Ref]) -> frozenset[Ref]:
-    """Totals over edges, grams of rows, and shared values that only depend on such ones and that no others need.
+    """Totals over edges, grams of rows, and shared values computed from these, unless other nodes need them.
 
     They are placed last, since a total often stands before the pushes whose gathers it could share.
     """
@@ -168,7 +168,7 @@ class _Grouping:
         return max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
 
     def _belongs(self, ref: Ref, candidates: Iterable[int], beside: int | None) -> bool:
-        """Whether `ref` belongs into an existing group. Wide rows that share no bytes with any do not.
+        """Whether `ref` may join an existing group. Wide rows that share no bytes with any may not.
 
         A kernel of their own computes these when they are needed; from an earlier one they would lie in memory longer.
         """
@@ -239,7 +239,7 @@ class _Grouping:
         """Whether `ref` may join `g`.
 
         It must not need values of other rows of `g`, or values that wait for `g` to finish. If it walks edges, it must
-        not need a product of `g`. And neither of them may have to be apart.
+        not need a product of `g`. A node in `apart` shares its group with no other.
         """
         local, remote = self._deps(ref, g)
         members = self.groups[g].members

@@ -14,8 +14,8 @@ Target: TypeAlias = Literal["cpp", "triton"]
 class Options:
     """A gathered row is worth sharing between pushes if it has at least `wide` elements. An edge may keep values of at
     most `stash_width` elements from one pass over a row's edges to the next. Rows of at least `prefetch_bytes` are
-    prefetched `prefetch_distance` edges ahead. Matrix products on edges are computed in tiles of at most `tile` edges,
-    with the row's own matrix of at most `typed_tile`; a product's row may be kept for the next pass if it has at most
+    prefetched `prefetch_distance` edges ahead. Matrix products on edges are computed in tiles of at most `tile` edges
+    (`typed_tile` if each row has its own matrix); a product's row may be kept for the next pass if it has at most
     `stash_product` elements.
 
     `online`: whether a softmax's maximum and sums share a pass in tiles of at most `online_tile` edges; "auto" does so

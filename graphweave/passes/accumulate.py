@@ -38,7 +38,7 @@ class Accumulate:
 
 
 def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
-    """Signed terms of each sum, in a space without edges, of two products or more, one of them with a plus."""
+    """The signed terms of each sum on nodes that has two products or more, one of them with a plus."""
     flow = Facts(program).flow
     used = flow.users
     kept = {r for r in program.outputs if r is not None}
@@ -73,7 +73,7 @@ def _own_product(program: Program, ref: Ref, used: Sequence[Sequence[Ref]], kept
 
 
 def _shared(program: Program, ref: Ref) -> bool:
-    """Whether this is a product with shared weights; only the library's kernels for those add to an existing tensor."""
+    """Whether this is a product with shared weights; only such a one can add to an existing tensor (`AddMatMul`)."""
     node = program.nodes[ref]
     return isinstance(node, MatMul) and node.map is None
 

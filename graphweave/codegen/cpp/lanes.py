@@ -156,7 +156,7 @@ def vector_loop(
     stored: int = 1,
 ) -> None:  # fmt: skip
     """Prints `body` for all lanes of `vector`, whose values are `exprs`: in whole vectors, then for lanes left over. If
-    `full`, these are taken in shorter vectors that are full, as far as such exist. The widest stored number has
+    `full`, these are taken in shorter vectors that are full, as far as possible. The widest stored number has
     `stored` bytes; it may be the same for all lanes."""
     w, c, width, extent = p.w, vector.variable, vector.width, vector.extent
     p.scope.headers.add("lanes")

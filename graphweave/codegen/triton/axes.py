@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """`size` is the axis's text in shapes: "R" rows, "K" edges, or a power of two that fits all of `lanes`.
+    """`size` stands in shapes: "R" rows, "K" edges, or a power of two that holds all combinations of `lanes`.
 
     `mask` names the variable that is false for padding; "" if there is no padding.
     """

@@ -1,4 +1,4 @@
-"""Disjoint unions of spaces and the maps between them. Each union is made once, when it is first asked for."""
+"""Disjoint unions of spaces and the maps between them. Each union is made once, when it is first needed."""
 
 from __future__ import annotations
 
