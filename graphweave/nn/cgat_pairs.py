@@ -44,8 +44,8 @@ def edge_pairs(
     # a run of a random order, around its end, from anywhere: no k twice, each equally likely
     first = (torch.rand(same.numel(), generator=generator) * rivals).long()
     place = torch.arange(int(taken.sum())) - (taken.cumsum(0) - taken).repeat_interleave(taken)
-    slot = (first.repeat_interleave(taken) + place) % rivals.repeat_interleave(taken)
-    rival = other[starts.repeat_interleave(taken) + slot]
+    offset = (first.repeat_interleave(taken) + place) % rivals.repeat_interleave(taken)
+    rival = other[starts.repeat_interleave(taken) + offset]
     pairs = make_graph((rival, same.repeat_interleave(taken)), num_nodes=src.numel())
     if max_pairs_per_edge is not None:
         pairs.edata["weight"] = (rivals / taken).repeat_interleave(taken)
