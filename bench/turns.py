@@ -136,10 +136,10 @@ def take_turns(
     known_steps: Mapping[str, int] | None = None, seconds: float = TURN_SECONDS, settle: float = SETTLE_SECONDS,
     **arguments: Any,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Ask every player for a turn, round after round; seconds of a step for each: median, q1, q3, repeats, min.
+    """Asks every player for a turn, round after round. Returns the seconds of a step: median, q1, q3, repeats, min.
 
-    How many steps fill a turn of `seconds` is found while warming up, unless `known_steps` has it; without both it is
-    one. `settle` is the pause between turns.
+    The warm-up determines how many steps fill a turn of `seconds`, unless `known_steps` has the number; without a
+    warm-up it is one. `settle` is the pause between turns in seconds.
     A player that fails on the way keeps no numbers: its entry has the reason as `status`. The others go on.
     """
     steps = {name: (known_steps or {}).get(name, 1) for name in players}

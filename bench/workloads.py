@@ -99,7 +99,7 @@ COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "graphweave": graphweave.compile,
     "graphweave-always": partial(graphweave.compile, options={"recompute": "always"}),
 }
-"""System -> what its user calls. inductor runs with sizes known at compile time, its faster setting.
+"""System -> the function with which its user compiles a model. inductor compiles for static sizes, its faster setting.
 
 graphweave-always recomputes all that it can for the backward: less memory, more time."""
 

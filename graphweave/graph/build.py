@@ -128,8 +128,8 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
     if index.numel() == 0 and not isinstance(value, (Tensor, np.ndarray)):
         index = index.to(torch.int64)  # torch makes an empty list a tensor of floats
     if index.dtype not in (_INTEGERS if idtype else _INDEX_DTYPES):
-        hint = "" if index.dtype.is_floating_point else " Pass idtype=torch.int64 to convert."
-        raise DataError(f"{what} must be int32 or int64 (got {index.dtype}).{hint} Convert it with .long().")
+        hint = "" if index.dtype.is_floating_point else ", or pass idtype=torch.int64"
+        raise DataError(f"{what} must be int32 or int64 (got {index.dtype}). Convert it with .long(){hint}.")
     if index.dim() != 1:
         raise DataError(f"{what} must have shape [num_edges] (got {list(index.shape)}). Flatten it first.")
     if idtype == torch.int32 and index.dtype == torch.int64 and index.numel():
