@@ -1,4 +1,4 @@
-"""graphweave, its eager twin and PyG for `bench.relational`, in processes of their own: `python -m ... HOST` serves."""
+"""The processes of `bench.relational` for graphweave, its eager twin and PyG: `python -m ... HOST` serves."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ VARIANTS: dict[str, dict[str, bool]] = {
     "gw-R": {"compact": False, "reorder": True},
     "gw-C+R": {"compact": True, "reorder": True},
 }
-"""Variant -> options of graphweave.compile: compact materialization and reordering of linear operators, forced on or
-off; "graphweave" leaves both to the cost model."""
+"""Variant -> options of graphweave.compile, which force compact materialization and reordering of linear operators on
+or off. "graphweave" leaves both to the cost model."""
 
 HOSTS = ("graphweave", "bmm", "pyg", "reference")
 
 
 def missing_options(system: str) -> list[str]:
-    """Options that a variant needs and this graphweave does not have."""
+    """The options of a variant that this version of graphweave does not have."""
     return [name for name in VARIANTS[system] if name not in CompileOptions.__slots__]
 
 
 def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor]) -> Form:
-    """Model and loss compiled by graphweave, or as they are ("bmm")."""
+    """The form of a variant of graphweave, or of "bmm", which does not compile model and loss."""
     layer = LAYERS[model](weights)
     loss, run = (
         module if system == "bmm" else graphweave.compile(module, options=VARIANTS[system])
@@ -58,7 +58,7 @@ def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor])
 
 
 def forget_graphs() -> None:
-    """Drop all that graphweave keeps for the graphs it has seen, and free buffers."""
+    """Drops all that graphweave keeps for graphs, and frees buffers."""
     for thing in gc.get_objects():
         if type(thing) is CppStep:  # isinstance would ask dead proxies for their class
             thing.forget()
@@ -68,7 +68,7 @@ def forget_graphs() -> None:
 
 
 def next_case() -> None:
-    """A graph's sizes of weights are compiled in: what was compiled for the case before is of no use."""
+    """Drops compiled code. The numbers of types are compiled in, so code for one case is of no use to the next."""
     forget_graphs()
     torch._dynamo.reset()
 
