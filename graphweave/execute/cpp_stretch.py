@@ -25,7 +25,7 @@ from graphweave.runtime import arena
 from graphweave.runtime.drive import Drive, Place, turn
 from graphweave.runtime.tracked import Mark
 
-MOST_BYTES = 32 << 20
+MAX_BYTES = 32 << 20
 """Written by the kernels of a native call, at most. Where it is more, Python costs little, and a value is freed after
 its last use, so that the next one may take its memory."""
 
@@ -127,7 +127,7 @@ class CppStretch:
             table.append(bound.step(places))
             kernels.append(bound)
         written = nbytes + sum(numel(shapes[r][0]) * shapes[r][1].itemsize for r in self.writes)
-        if len(self._steps) > 1 and written > MOST_BYTES:
+        if len(self._steps) > 1 and written > MAX_BYTES:
             return None
         drive = Drive(table, [*("" for _ in self._turned), *(s.name for s in self._steps)], inside + 1)
         return _Bound(drive, [shapes[r] for r in self.writes], nbytes, kernels)
