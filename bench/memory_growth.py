@@ -21,7 +21,6 @@ left out of the fit.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -33,11 +32,9 @@ from torch import nn
 
 import graphweave
 from bench.common import arguments, in_fresh_process, peak_extra_bytes, ratio_table, save
+from bench.forget import forget_graphs
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
 from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
-from graphweave.execute.cpp_step import CppStep
-from graphweave.runtime import arena, formats
-from graphweave.runtime.memo import memo
 
 TARGET = 24.0
 """Upper limit on bytes an edge: the bytes of indices for both directions."""
@@ -63,16 +60,6 @@ def random_graph(nodes: int, edges: int, *, pseudo: bool, seed: int = 0) -> Work
     x = torch.randn(nodes, FEATURES, generator=generator)
     y = torch.randint(HIDDEN, (nodes,), generator=generator)
     return Workload(x, index, y, pseudo_coordinates(index, nodes) if pseudo else None)
-
-
-def forget_graphs() -> None:
-    """Drops all that graphweave keeps for graphs, and frees buffers."""
-    for thing in gc.get_objects():
-        if type(thing) is CppStep:  # isinstance would ask dead proxies for their class
-            thing.forget()
-    formats.clear()
-    memo.clear()
-    arena.trim()
 
 
 def worker(options: argparse.Namespace) -> None:

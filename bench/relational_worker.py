@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,15 +13,13 @@ from torch import Tensor
 
 import graphweave
 from bench import relational_pyg
+from bench.forget import forget_graphs
 from bench.relational_graphs import Case, load
 from bench.relational_models import LAYERS, WithLoss, inputs
 from bench.relational_reference import reference
 from bench.relational_serve import Form, Host
 from bench.turns import serve
-from graphweave.execute.cpp_step import CppStep
 from graphweave.frontends.dynamo.backend import CompileOptions
-from graphweave.runtime import arena, formats
-from graphweave.runtime.memo import memo
 
 VARIANTS: dict[str, dict[str, bool]] = {
     "graphweave": {},
@@ -55,16 +52,6 @@ def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor])
         return {name: value.grad for name, value in layer.named_parameters() if value.grad is not None}
 
     return Form(layer, lambda: run(*given), lambda: loss(case.y, *given), grads)
-
-
-def forget_graphs() -> None:
-    """Drops all that graphweave keeps for graphs, and frees buffers."""
-    for thing in gc.get_objects():
-        if type(thing) is CppStep:  # isinstance would ask dead proxies for their class
-            thing.forget()
-    formats.clear()
-    memo.clear()
-    arena.trim()
 
 
 def next_case() -> None:

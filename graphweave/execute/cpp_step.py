@@ -65,6 +65,10 @@ class CppStep(RegionStep):
         self._divided[wide].build()
         return self._divided[wide]
 
+    def forget(self) -> None:
+        """Let go of the last graph, whose index tensors and formats stay alive otherwise."""
+        self._last = None
+
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         outputs = [arena.empty(shape, dtype) for shape, dtype in self.shapes(rows)]
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]

@@ -71,6 +71,10 @@ class CppStretch:
         bound.drive([t.data_ptr() for t in (*inputs, *outputs, inside)])
         return outputs
 
+    def forget(self) -> None:
+        """Let go of the last graph, whose index tensors and formats stay alive otherwise."""
+        self._last = None
+
     def _one_by_one(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
         count, index = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
         values = dict(zip(self.reads, held, strict=True))
