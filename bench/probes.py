@@ -15,6 +15,7 @@ from bench.traffic import Traffic, traffic_of
 from graphweave.core.types import UNIT
 from graphweave.execute import wrapper
 from graphweave.execute.calls import NodeCall
+from graphweave.execute.cpp_stretch import kernel_by_kernel
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.targets import STEPS
 from graphweave.ir.message.infer import numel
@@ -95,7 +96,8 @@ def probed(
         step.__call__ = timed(run)  # type: ignore[method-assign]
     wrapper.call_step = timed_call_step  # type: ignore[attr-defined]
     try:
-        yield recorder
+        with kernel_by_kernel():
+            yield recorder
     finally:
         for step, run in runs.items():
             step.__call__ = run  # type: ignore[method-assign]

@@ -16,7 +16,7 @@ import graphweave
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.settings import settings
 from graphweave.execute import cpp_stretch
-from graphweave.execute.cpp_stretch import CppStretch
+from graphweave.execute.cpp_stretch import kernel_by_kernel
 from graphweave.runtime.drive import Drive, turn
 from tests.program_support import ZOO, compiled, in_order, large, same
 from tests.programs.random_programs import inputs, random_program
@@ -39,14 +39,13 @@ class Called:
 
 
 @pytest.mark.parametrize("number", range(12))
-def test_the_bits_are_those_of_kernel_after_kernel(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_bits_are_those_of_kernel_after_kernel(number: int) -> None:
     program = optimise(random_program(number)).program
     made = compiled(program)
     for graph in (*ZOO, large()):
         args = in_order(program, inputs(program, graph, 1))
         together = made([*args])
-        with monkeypatch.context() as patch:
-            patch.setattr(CppStretch, "_bound_to", lambda *_: None)
+        with kernel_by_kernel():
             same(made([*args]), together, graph.name)
 
 

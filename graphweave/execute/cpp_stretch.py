@@ -9,7 +9,8 @@ buffer.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +31,19 @@ MAX_BYTES = 32 << 20
 its last use, so that the next one may take its memory."""
 
 _ALIGNMENT = 64
+
+_together = True
+
+
+@contextmanager
+def kernel_by_kernel() -> Iterator[None]:
+    """In this block, Python calls every kernel, as who measures each of them needs it."""
+    global _together
+    before, _together = _together, False
+    try:
+        yield
+    finally:
+        _together = before
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +106,8 @@ class CppStretch:
 
     def _bound_to(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> _Bound | None:
         """What `_bind` gives, remembered for the last graph. Of inference tensors no edit would be noticed: None."""
+        if not _together:
+            return None
         last = self._last
         if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
             found: _Bound | None = last[2]
