@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -121,6 +122,19 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 
 def test_the_rooms_are_those_that_can_be_logged() -> None:
     assert {*map(room_of, FILES)} == set(MAY_IMPORT) == {*ROOMS, ""}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes = [n.name for p in FILES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ClassDef)]
+    assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def test_a_file_name_stands_in_three_rooms_at_most() -> None:
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for path in FILES:
+        if path.name != "__init__.py":
+            rooms[path.name].add(room_of(path))
+    assert {name: found for name, found in rooms.items() if len(found) > 3} == {}
 
 
 def test_the_table_has_no_circle() -> None:

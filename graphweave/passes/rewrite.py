@@ -59,8 +59,8 @@ class Rewrite:
         best.steps += [_refused(best, state) for state in found if state is not best]
         return best.rewritten()
 
-    def _run(self, facts: Facts, start: Start, moves: tuple[Moves, ...]) -> _State:
-        state = _State(self, facts, start)
+    def _run(self, facts: Facts, start: Start, moves: tuple[Moves, ...]) -> _Rewriting:
+        state = _Rewriting(self, facts, start)
         state.begin()
         for _ in range(_MAX_ROUNDS):
             if not state.round(moves):
@@ -68,7 +68,7 @@ class Rewrite:
         return state
 
 
-class _State:
+class _Rewriting:
     def __init__(self, settings: Rewrite, facts: Facts, start: Start) -> None:
         self.settings, self.start = settings, start
         self.where = unchanged(facts.program).where
@@ -173,7 +173,7 @@ def _last(replaced: Mapping[Ref, Ref], ref: Ref) -> Ref:
     return ref
 
 
-def _refused(best: _State, other: _State) -> Step:
+def _refused(best: _Rewriting, other: _Rewriting) -> Step:
     """The other start, reported as a choice that was not taken."""
     statistics = best.settings.statistics
     seconds = best.cost.seconds(statistics) - other.cost.seconds(statistics)

@@ -16,12 +16,12 @@ from torch import Tensor
 from graphweave.core.errors import CaptureError
 
 
-class _State(threading.local):
+class _Capture(threading.local):
     read: list[Tensor] | None = None
     refuses: bool = False
 
 
-_state = _State()
+_state = _Capture()
 
 
 @contextmanager

@@ -77,7 +77,7 @@ class CsrFormat:
         return self.indptr, self.chunks
 
 
-class _Grouping(ctypes.Structure):
+class _RawGrouping(ctypes.Structure):
     """As in `native/formats.cpp`."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("sorted", "max_degree", "num_chunks"))
@@ -296,7 +296,7 @@ def _build_csr(index: Index, wide: bool) -> CsrFormat:
     indptr = torch.empty(rows + 1, dtype=_int_dtype(wide))
     most = max(1, min(-(-(rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, rows))
     chunks = torch.empty(most + 1, dtype=torch.int64)
-    found = _Grouping()
+    found = _RawGrouping()
     status = _native(toolchain()).gw_group(
         _raw(index), indptr.data_ptr(), chunks.data_ptr(), most, ctypes.byref(found), wide, num_threads()
     )

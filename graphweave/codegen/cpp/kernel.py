@@ -42,7 +42,7 @@ def print_kernel(kernel: Kernel) -> str:
     Raises:
         IRError: where C++ cannot say it, such as an operator that has no C++ form.
     """
-    unit = _Unit(kernel)
+    unit = _CppUnit(kernel)
     body, entry = unit.row_function(), unit.entry()  # printing them collects the headers they need
     parts = [
         "".join(f"// {line}\n" for line in kernel.header),
@@ -53,7 +53,7 @@ def print_kernel(kernel: Kernel) -> str:
     return "\n".join(part for part in parts if part)
 
 
-class _Unit:
+class _CppUnit:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}

@@ -37,7 +37,7 @@ def print_kernel(kernel: Kernel) -> str:
         IRError: for what Triton cannot say: scratch over a row's edges, an online softmax, operators without a Triton
             form, registers indexed by values that are known only at run time.
     """
-    unit = _Unit(kernel)
+    unit = _TritonUnit(kernel)
     body = unit.function()  # printing it collects the helpers that it needs
     header = "".join(f"# {line}\n" for line in kernel.header)
     return f"{header}{_HEAD}{preamble(unit.scope.helpers)}\n\n{body}"
@@ -49,7 +49,7 @@ def programs_of_a_row(kernel: Kernel) -> int:
     return parts_of(kernel, arrays, sums_of(kernel, arrays, rounded=True)).count
 
 
-class _Unit:
+class _TritonUnit:
     def __init__(self, kernel: Kernel) -> None:
         if kernel.stashes:
             raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")

@@ -57,7 +57,7 @@ class ToEdges:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scaled:
+class _ScaledRows:
     """`sign` times node `rows` (a push or a product) times `scales`, each of which is one number a row."""
 
     rows: Ref
@@ -139,13 +139,13 @@ class _Mover:
         good = harmless and self._only_multiplied(scaled.rows)
         return Pushed(push, scaled.scales, scaled.sign) if good else None
 
-    def _scaled(self, ref: Ref) -> _Scaled | None:
+    def _scaled(self, ref: Ref) -> _ScaledRows | None:
         p, whole = product(self.build, ref), numel(value_type(self.build, ref).shape)
         rows = [f for f in p.factors if numel(f.shape) == whole and not f.inverse and self._makes_rows(f.ref)]
         scales = tuple(f for f in p.factors if f not in rows[:1])
         if not rows or any(numel(f.shape) != 1 for f in scales):
             return None
-        return _Scaled(below_reshapes(self.build, rows[0].ref), scales, p.sign)
+        return _ScaledRows(below_reshapes(self.build, rows[0].ref), scales, p.sign)
 
     def _makes_rows(self, ref: Ref) -> bool:
         return isinstance(self.build.nodes[below_reshapes(self.build, ref)], Push | MatMul)
