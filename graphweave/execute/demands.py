@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
 from functools import cached_property
 
+from graphweave.analysis.remembered import remembered
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.execute.region_step import RegionStep
@@ -36,6 +38,21 @@ class Demands:
         """The results of kernels that must be there before all of `refs` are."""
         return frozenset().union(*(self._of_values[r] for r in refs if r is not None))
 
+    @cached_property
+    def _steps_reading(self) -> Mapping[Ref, set[int]]:
+        """For each result of a kernel the steps that need it."""
+        out: dict[Ref, set[int]] = defaultdict(set)
+        for i in range(len(self._plan.schedule.steps)):
+            for ref in self.of_step(i):
+                out[ref].add(i)
+        return out
+
+    def read_elsewhere(self, members: Collection[int]) -> list[Ref]:
+        """What these kernels write and another step, or none, reads."""
+        written = (r for i in members for r in self._kernels[i].writes)
+        return [r for r in written if not self._steps_reading[r] or not self._steps_reading[r].issubset(members)]
+
+    @remembered
     def of_step(self, i: int) -> frozenset[Ref]:
         """What must be there before a step of the schedule runs."""
         step = self._plan.schedule.steps[i]

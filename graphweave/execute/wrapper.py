@@ -166,8 +166,7 @@ class Wrapper:
 
     def _stretch(self, members: Sequence[int]) -> None:
         """One call of kernels that follow one another."""
-        others = (i for i in range(len(self._plan.schedule.steps)) if i not in members)
-        kept = self._demands.of(self._outputs).union(self._narrow, *map(self._demands.of_step, others))
+        kept = self._demands.of(self._outputs).union(self._narrow, self._demands.read_elsewhere(members))
         stretch = CppStretch(self._program, [s for i in members if isinstance(s := self._kernels[i], CppStep)], kept)
         indices = [self._index_of(m) for m in stretch.maps]
         reads = [self._ensure(r) for r in stretch.reads]
