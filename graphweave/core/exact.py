@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
+
+from graphweave.core.records import values_of
 
 
 def exact(value: Any) -> Any:
     """A key of `value`, in tuples too, under which numbers differ that are equal in Python and not in programs."""
     if isinstance(value, tuple):
-        return tuple(map(exact, value))
-    if isinstance(value, bool | int | float):
+        return tuple([exact(item) for item in value])
+    if isinstance(value, bool | float):
         return type(value).__name__, repr(value)
     return value
 
@@ -21,11 +22,7 @@ class Exact:
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _key(other) == _key(self)
+        return type(other) is type(self) and exact(values_of(other)) == exact(values_of(self))
 
     def __hash__(self) -> int:
-        return hash(_key(self))
-
-
-def _key(x: Any) -> tuple[Any, ...]:
-    return tuple(exact(getattr(x, f.name)) for f in fields(x))
+        return hash(exact(values_of(self)))

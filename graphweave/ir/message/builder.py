@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from graphweave.core.exact import exact
+from graphweave.core.records import values_of
 from graphweave.core.sizes import Size
 from graphweave.core.types import Space
 from graphweave.ir.held import held, with_held
@@ -60,7 +61,7 @@ def operands(node: Node) -> tuple[Ref, ...]:
     """The nodes that `node` uses, in order, repeats included."""
     if isinstance(node, Aten):
         return (*_arg_refs(node.args), *(r for _, a in node.kwargs for r in _arg_refs(a)))
-    return tuple(held(node, _REF))
+    return held(node, _REF)
 
 
 def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
@@ -73,7 +74,7 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
 
 def spaces_in(said: Node | ValueType) -> tuple[Space, ...]:
     """The spaces that a node's own fields, or a type, speak of."""
-    return tuple(held(said, _SPACE))
+    return held(said, _SPACE)
 
 
 def _arg_refs(arg: Arg) -> tuple[Ref, ...]:
@@ -93,4 +94,4 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
 
 
 def _exact(node: Node) -> Any:
-    return type(node).__name__, tuple(exact(getattr(node, f.name)) for f in fields(node))
+    return type(node).__name__, exact(values_of(node))
