@@ -139,3 +139,26 @@ def test_an_edit_of_the_graph_is_seen() -> None:
         want = torch.zeros_like(x).index_add(0, index[1], x[index[0]]) + 1
         torch.testing.assert_close(model(x, index), want)
         index[1, ::2] = (index[1, ::2] + 1) % 9
+
+
+class Reversible(nn.Module):
+    """Frees the storage of what its block is given, as soon as that has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = pyg.GroupAddRev(pyg.SAGEConv(8, 8), num_groups=2)
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        return self.block(x + 0.0, index) + 0.0
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_what_frees_memory_stays_behind_the_kernels_that_read_it() -> None:
+    """Such a call gives nothing back, and has no number among the impure ones."""
+    torch.manual_seed(0)
+    model = Reversible()
+    index, got = random_graph(9, 9, 30), features(9, 16).float().requires_grad_()
+    want = got.detach().clone().requires_grad_()
+    (graphweave.compile(model)(got, index) ** 2).sum().backward()
+    (model(want, index) ** 2).sum().backward()
+    torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)

@@ -13,6 +13,7 @@ from graphweave.core.types import Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
+    NOTHING,
     AnyType,
     AssertIndex,
     Aten,
@@ -143,6 +144,12 @@ def is_scalar(program: Program, ref: Ref) -> bool:
     """A symbolic size or other Python number: costs nothing, is never a tensor."""
     t = program.types[ref]
     return isinstance(t, AnyType) and t.size is not None
+
+
+def has_effects(program: Program, ref: Ref) -> bool:
+    """A call that draws or writes something, or whose only use is what it does: its place among the others counts."""
+    node = program.nodes[ref]
+    return isinstance(node, Aten) and (node.serial > 0 or program.types[ref] == NOTHING)
 
 
 _NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})

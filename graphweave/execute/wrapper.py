@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import is_integral, is_view
+from graphweave.analysis.flow import has_effects, is_integral, is_view
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
@@ -159,7 +159,7 @@ class Wrapper:
     def _may_come_before(self, i: int, waiting: Sequence[int]) -> bool:
         """Whether the step i is a call that neither needs what the kernels that wait will write, nor has effects."""
         step = self._plan.schedule.steps[i]
-        if isinstance(step, Region) or (isinstance(node := self._program.nodes[step.ref], Aten) and node.serial):
+        if isinstance(step, Region) or has_effects(self._program, step.ref):
             return False
         written = {r for w in waiting for r in self._kernels[w].writes}
         return written.isdisjoint(self._demands.of_step(i))
