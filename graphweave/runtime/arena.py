@@ -24,16 +24,17 @@ from graphweave.core import locks
 from graphweave.core.settings import settings
 
 SMALLEST = 1 << 20
-"""Bytes from which a tensor gets a buffer; smaller ones are plain `torch.empty`, which reuses memory well."""
+"""Bytes of the smallest tensor that gets a buffer; smaller ones come from `torch.empty`, which reuses memory well."""
 
 HUGE_PAGE = 2 << 20
+"""Bytes of a huge page."""
 
 _HUGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 @dataclass(slots=True, eq=False)
 class _Block:
-    """An anonymous mapping; `offset` makes the usable part start on a huge page."""
+    """An anonymous mapping of memory; its usable part starts at `offset`, on a huge page."""
 
     memory: mmap.mmap
     size: int
@@ -63,12 +64,12 @@ class Arena:
     """Size-class free lists of mapped buffers. All methods may be called from any thread."""
 
     def __init__(self, bound: Callable[[], int]) -> None:
-        """`bound`: bytes of free buffers to keep, asked whenever buffers are freed."""
+        """`bound` gives the most bytes of free buffers to keep; it is called whenever buffers are freed."""
         self._bound = bound
         self._lock = locks.lock()
         self._free: dict[int, list[_Block]] = {}
-        # Storages die anywhere, even inside this class when the collector runs; so a death only appends here, which
-        # needs no lock, and the block is put away by whoever holds the lock next.
+        # Storages die anywhere, even inside this class when the garbage collector runs. So their death only appends a
+        # block here, which needs no lock; the next holder of the lock puts the block on its free list.
         self._returned: deque[_Block] = deque()
         self._leases: dict[int, tuple[weakref.ref[ctypes.Array[ctypes.c_char]], _Block]] = {}
         self._retained = 0
@@ -127,7 +128,7 @@ class Arena:
             del dropped
 
     def _settle(self) -> list[_Block]:
-        """Puts returned blocks on their free lists; gives those beyond the bound, for the caller to let go of."""
+        """Puts returned blocks on their free lists. Gives the blocks beyond the bound, for the caller to release."""
         while self._returned:
             block = self._returned.popleft()
             self._free.setdefault(block.size, []).append(block)
@@ -135,7 +136,7 @@ class Arena:
         return self._shrink(self._bound())
 
     def _shrink(self, bound: int) -> list[_Block]:
-        """Takes out the largest buffers first, the longest unused first among equals, until `bound` is met."""
+        """Takes out the largest buffers, among equals the longest unused, until at most `bound` bytes are left."""
         dropped: list[_Block] = []
         while self._retained > bound:
             size = max(self._free)
@@ -148,7 +149,7 @@ class Arena:
         return dropped
 
     def trim(self) -> int:
-        """Gives all free buffers back to the system; the bytes given back."""
+        """Gives all free buffers back to the system, and returns how many bytes these were."""
         with self._lock:
             dropped = [*self._settle(), *self._shrink(0)]
         return sum(block.size for block in dropped)
