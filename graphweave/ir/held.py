@@ -1,4 +1,4 @@
-"""What a node holds of one kind, found by the annotations of its fields: operands, spaces, expressions, statements."""
+"""The parts of one kind that a node holds (operands, spaces, expressions, statements), by its fields' annotations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _FIELDS: dict[tuple[type, frozenset[str]], tuple[str, ...]] = {}
 
 
 def fields_with(kind: type, words: frozenset[str]) -> tuple[str, ...]:
-    """The fields in whose annotation one of `words` stands."""
+    """The fields whose annotation contains one of `words`."""
     if (kind, words) not in _FIELDS:
         annotations = {f.name: re.findall(r"\w+", str(f.type)) for f in fields(kind)}
         _FIELDS[kind, words] = tuple(name for name, said in annotations.items() if not words.isdisjoint(said))
@@ -20,7 +20,7 @@ def fields_with(kind: type, words: frozenset[str]) -> tuple[str, ...]:
 
 
 def held(node: Any, words: frozenset[str]) -> Iterator[Any]:
-    """What these fields hold, in order, of tuples the items; None is left out."""
+    """The values of the fields with `words`, in order; for a tuple its items. None is left out."""
     for name in fields_with(type(node), words):
         value = getattr(node, name)
         if isinstance(value, tuple):
@@ -30,7 +30,8 @@ def held(node: Any, words: frozenset[str]) -> Iterator[Any]:
 
 
 def with_held(node: _N, words: frozenset[str], new: Callable[[Any], Any]) -> _N:
-    """`node` with new(x) for each x that these fields hold, called in their order; itself where there is none."""
+    """`node` with new(x) in place of each x of `held(node, words)`, called in that order; `node` itself if there is
+    none."""
     changes: dict[str, Any] = {}
     for name in fields_with(type(node), words):
         value = getattr(node, name)
