@@ -28,7 +28,8 @@ class IndexRangeError(GraphweaveError, IndexError):
         self.said, self.index, self.what, self.where, self.do = said, index, what, where, do
 
     def told(self, *, what: str = "", where: str = "") -> IndexRangeError:
-        """The same error with the user's name for the index and the line that uses it, where it has none yet."""
+        """The same error with the user's name for the index (`what`) and the line that uses it (`where`), if
+        missing."""
         words, line = self.what or what, self.where or where
         return IndexRangeError(self.said, index=self.index, what=words, where=line, do=self.do)
 

@@ -35,7 +35,7 @@ from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, versions_of
 
 CHUNK_SHARE = 1 << 10
-"""Least sum of rows and edges in a chunk of a CSR, which has at most `MAX_CHUNKS` chunks."""
+"""A chunk of a CSR has about this many rows and edges or more; there are at most `MAX_CHUNKS` chunks."""
 
 UNKNOWN = -1
 """Stands for a largest degree that the host does not know, since it has not asked the device."""

@@ -61,7 +61,7 @@ class NativeKernel:
     def __call__(self, ptrs: Sequence[int], sizes: Sequence[int], chunks: Tensor, num_threads: int) -> None:
         """Runs the kernel on addresses (`Tensor.data_ptr()`), sizes, and int64 row boundaries `[num_chunks + 1]`.
 
-        The GIL is released meanwhile. MemoryError when the kernel could not get its scratch memory.
+        The GIL is released during the call. MemoryError if the kernel could not get its scratch memory.
         """
         status = self._function(
             _pointers(len(ptrs)).pack(*ptrs),

@@ -43,7 +43,7 @@ class Weight:
 
 PRODUCTS = 4
 """Work of an edge whose row is multiplied by a matrix. With it, rows of fewer edges are long, and they have fewer and
-smaller pieces. A product is really more work, but a piece may leave a partial sum as large as the matrix."""
+smaller pieces. The real ratio is larger, but a piece may leave a partial sum as large as the matrix."""
 
 SUMS = Weight()
 """The weight of rows whose edges are only added up."""
@@ -84,7 +84,7 @@ def piece_size(num_edges: int, weight: Weight = SUMS) -> int:
     return max(PIECE // weight.work, -(-num_edges // pieces), 1)
 
 
-def cut(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | None:
+def rows_to_divide(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | None:
     """The rows that are divided, and the most edges of a piece; None if no row is long."""
     if not is_long(csr.max_degree, csr.num_rows, csr.num_edges, weight):
         return None
@@ -96,7 +96,7 @@ def cut(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | N
 def long_rows(index: Index, wide: bool, weight: Weight = SUMS) -> LongRows | None:
     """The long rows of the CSR of `index`; None if there are none."""
     csr = formats.csr(index, wide)
-    found = cut(csr, weight)
+    found = rows_to_divide(csr, weight)
     if found is None:
         return None
     key = ("long_rows", index.key, wide, weight)

@@ -97,7 +97,7 @@ class Memo:
         self._cache.clear()
 
     def stats(self) -> dict[str, int]:
-        """`entries` and `bytes` held now."""
+        """The number of `entries`, and the `bytes` that they hold."""
         return self._cache.stats()
 
 

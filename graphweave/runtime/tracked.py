@@ -92,7 +92,7 @@ class TrackedCache(Generic[T]):
                 return None
         if self._lock.acquire(blocking=False):  # if another thread walks the entries, their order stays as it is
             try:
-                if key in self._entries:  # not dropped meanwhile
+                if key in self._entries:  # another thread may have dropped it
                     self._entries.move_to_end(key)
             finally:
                 self._lock.release()
@@ -159,7 +159,7 @@ class TrackedCache(Generic[T]):
         dropped.clear()
 
     def stats(self) -> dict[str, int]:
-        """`entries` and `bytes` held now."""
+        """The number of `entries`, and the `bytes` that they hold."""
         with self._lock:
             return {"entries": len(self._entries), "bytes": self._bytes}
 

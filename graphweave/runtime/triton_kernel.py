@@ -89,7 +89,7 @@ def precision() -> str:
 
 
 def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter, which the environment decides when Triton is imported."""
+    """Whether kernels run in Triton's interpreter. The environment must say so before Triton is imported."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 

@@ -23,10 +23,10 @@ BLOCK_BYTES = 1 << 19
 """About the most bytes of a row block's rows in the result: a quarter of a second-level cache."""
 
 BLOCKS = 32
-"""Least row blocks, which threads share; there are fewer if each would have less than `BLOCK_EDGES` edges."""
+"""There are at least this many row blocks for threads to share, unless each had less than about `BLOCK_EDGES` edges."""
 
 BLOCK_EDGES = 2048
-"""Least edges of a row block on average, unless `BLOCK_BYTES` demands smaller blocks."""
+"""About the least edges of a row block on average, unless `BLOCK_BYTES` demands smaller blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,7 @@ def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPi
     Without long rows (see `long_rows.py`) there are no pieces.
     """
     csr, values = formats.csr(rows, wide), formats.flat(rows, wide)
-    found = long_rows.cut(csr)
+    found = long_rows.rows_to_divide(csr)
     if found is None:
         return TypedPieces(rows.rows, rows.rows, ()), values
     long, size = found
