@@ -102,7 +102,8 @@ def _planned(
 def kernel_prefix(name: str) -> str:
     """The common part of kernels' names: those of "graph3_forward" are "forward_0", "forward_1" and so on.
 
-    It leaves out the number of the graph, so that equal kernels of two graphs are one entry of the disk cache."""
+    It leaves out the number of the graph, so that equal kernels of two graphs are one entry of the disk cache.
+    """
     return name.rpartition("_")[2]
 
 
@@ -125,7 +126,8 @@ def lower_region(
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:
     """The inputs of the prelude and its program, which computes `kept`; no program if nothing is kept.
 
-    All sizes are inputs, since rows may have to be counted from them; tensors are inputs only if they are used."""
+    All sizes are inputs, since rows may have to be counted from them; tensors are inputs only if they are used.
+    """
     if not kept:
         return (), None
     needed = ancestors(program, kept)

@@ -66,7 +66,8 @@ class DerivativeError(GraphweaveError, RuntimeError):
 class CaptureError(GraphweaveError):
     """While a program was captured as a CUDA graph, it did something that a CUDA graph cannot hold.
 
-    The user sees one warning, and the program's calls run without a CUDA graph."""
+    The user sees one warning, and the program's calls run without a CUDA graph.
+    """
 
 
 class CacheError(GraphweaveError):

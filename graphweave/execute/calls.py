@@ -60,7 +60,8 @@ def _traced(
 ) -> tuple[tuple[Space, ...], Callable[..., Any]]:
     """The spaces whose row counts the node needs, and its ATen calls as a function.
 
-    The calls are recorded on proxies once: to interpret the node each time would cost more than most of the calls."""
+    The calls are recorded on proxies once: to interpret the node each time would cost more than most of the calls.
+    """
     node, graph = program.nodes[ref], fx.Graph()
     tracer = GraphAppendingTracer(graph)
     asked = dict.fromkeys(_ends_of_maps(program, ref))

@@ -50,7 +50,8 @@ def structure(plan: Plan) -> frozenset[int]:
 def why_not(plan: Plan, *, verify: bool = False) -> str | None:
     """Why no CUDA graph can hold the program: at each call it asks the device for numbers, sizes or indices.
 
-    None if nothing in the program stands against a CUDA graph."""
+    None if nothing in the program stands against a CUDA graph.
+    """
     if verify:
         return "verify=True compares every region at every call"
     program, only = plan.program, plan.facts.flow.graph_only

@@ -204,7 +204,8 @@ class _Lines(_Holes):
 class _Optional:
     """Parts that are written if a field has another value than in `absent`.
 
-    If the parts are not in the text, the fields have the values in `absent`; if they are, those in `present`."""
+    If the parts are not in the text, the fields have the values in `absent`; if they are, those in `present`.
+    """
 
     parts: Sequence[_Part]
     absent: Mapping[str, Any]
@@ -247,7 +248,8 @@ class Form:
     """How nodes of one class are written and read.
 
     A text that begins like the pattern `begins` is of this form. If several forms fit, the one with the least `rank`
-    is taken: 0 if the text begins with a word of its own, 1 if a mark follows the first hole, else 2."""
+    is taken: 0 if the text begins with a word of its own, 1 if a mark follows the first hole, else 2.
+    """
 
     kind: type
     parts: Sequence[_Part]

@@ -58,7 +58,8 @@ class TritonKernel:
     ) -> None:  # fmt: skip
         """Runs `programs` programs over the rows `span` (first, last + 1), each for `groups` groups of rows.
 
-        Asynchronous on a GPU."""
+        Asynchronous on a GPU.
+        """
         device = tensors[0].device
         listed = tensors[0] if order is None else order  # read only if ORDERED
         # No fusing into multiply-adds: the backward recomputes messages and compares them with a maximum.
