@@ -1,4 +1,4 @@
-"""Numbers told apart as tensor programs tell them apart: 1, 1.0 and True differ, as do 0.0 and -0.0; NaN is itself."""
+"""Equality of numbers as tensor programs need it: 1, 1.0 and True differ, as do 0.0 and -0.0; NaN equals itself."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphweave.core.records import values_of
 
 
 def exact(value: Any) -> Any:
-    """A key of `value`, in tuples too, under which numbers differ that are equal in Python and not in programs."""
+    """A key that is equal for two values only if their numbers are exactly the same, inside of tuples too."""
     if isinstance(value, tuple):
         return tuple([exact(item) for item in value])
     if isinstance(value, bool | float):
@@ -17,7 +17,7 @@ def exact(value: Any) -> Any:
 
 
 class Exact:
-    """A dataclass with numbers that is equal to another only if they are exactly the same."""
+    """A base of dataclasses that are equal only if their numbers are exactly the same."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""A fused push as a C++ kernel: its formats, and the rows and pieces that it adds products to."""
+"""A fused push as a C++ kernel: its formats, and the rows and pieces to which it adds products."""
 
 from __future__ import annotations
 

@@ -24,11 +24,12 @@ from graphweave.runtime.long_rows import is_long, long_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
-_PRODUCTS_A_NUMBER = 16
-"""Multiply-adds of a product of matrices in the time that a number takes to be touched."""
+_PRODUCTS_PER_NUMBER = 16
+"""Multiply-adds of a product of matrices that take as long as reading or writing one number."""
 
-_TOTALS = 32
-"""Numbers that a chunk touches for each number of a total: its part is cleared, added up in cache, and folded."""
+_WORK_PER_TOTAL = 32
+"""A chunk reads or writes at least this many numbers for each number of a total, of which it has a part of its own
+that must be cleared, added to in cache, and folded."""
 
 
 class CppStep(RegionStep):
@@ -66,7 +67,7 @@ class CppStep(RegionStep):
         return self._divided[wide]
 
     def forget(self) -> None:
-        """Let go of the last graph, whose index tensors and formats stay alive otherwise."""
+        """Release the graph of the last call, whose index and formats stay alive otherwise."""
         self._last = None
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -107,7 +108,7 @@ class CppStep(RegionStep):
         return [(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
 
     def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
-        """What `_bound` gives, remembered for the last graph."""
+        """The result of `_bound`, kept for the graph of the last call."""
         last = self._last
         if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
             return last[2]
@@ -118,7 +119,7 @@ class CppStep(RegionStep):
 
     def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
         """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
-        which rows these are (None where there are none), and what keeps all alive."""
+        the divided rows (None if there are none), and the tensors whose addresses these are."""
         wide = self._is_wide(rows, indices)
         kernel = self._kernel(wide)
         keep: list[Tensor] = []
@@ -163,7 +164,7 @@ class BoundKernel:
 
 
 def work_of(kernel: Kernel) -> Work:
-    """What the rows of a kernel without edges cost."""
+    """The work of a row of a kernel without edges."""
     sizes = {b.name: numel(b.shape) for b in kernel.buffers}
     products = 0
     for s in statements(kernel.body):
@@ -179,7 +180,7 @@ def work_of(kernel: Kernel) -> Work:
     touched = sum(numel(b.shape) for b in kernel.buffers if b.rows is not None)
     totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total)
     return Work(
-        row=max(1, touched + products // _PRODUCTS_A_NUMBER),
-        chunk=max(CHUNK_WORK, _TOTALS * totals),
+        row=max(1, touched + products // _PRODUCTS_PER_NUMBER),
+        chunk=max(CHUNK_WORK, _WORK_PER_TOTAL * totals),
         tile=1 if kernel.tile is None else kernel.tile[1],
     )

@@ -1,4 +1,4 @@
-"""What a node holds of one kind, found by the annotations of its fields: operands, spaces, expressions, statements."""
+"""The parts of one kind that a node holds (operands, spaces, expressions, statements), by its fields' annotations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _N = TypeVar("_N")
 
 @cache
 def _positions(kind: Any, words: frozenset[str]) -> tuple[int, ...]:
-    """The fields in whose annotation one of `words` stands."""
+    """The fields whose annotation contains one of `words`."""
     return tuple(i for i, f in enumerate(fields(kind)) if not words.isdisjoint(re.findall(r"\w+", str(f.type))))
 
 
@@ -39,13 +39,13 @@ def _reader(kind: Any, words: frozenset[str]) -> Callable[[Any], tuple[Any, ...]
 
 
 def held(node: Any, words: frozenset[str]) -> tuple[Any, ...]:
-    """What the fields hold in whose annotation one of `words` stands, in order, of tuples the items; without None."""
+    """The values of the fields whose annotation has one of `words`, in order; of a tuple its items. None is left out."""
     kind: Any = type(node)
     return _reader(kind, words)(node)
 
 
 def with_held(node: _N, words: frozenset[str], new: Callable[[Any], Any]) -> _N:
-    """`node` with new(x) for each x that these fields hold, called in their order; itself if it has no such field."""
+    """`node` with new(x) in place of each x of `held(node, words)`, called in that order; itself if there is none."""
     kind: Any = type(node)
     positions = _positions(kind, words)
     if not positions:

@@ -1,4 +1,4 @@
-"""Growing a message program node by node; equal nodes become one (hash-consing), each node is typed as it comes."""
+"""Builds a message program node by node. Equal nodes become one (hash-consing), and each node is typed when added."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _REF, _SPACE = frozenset({"Ref"}), frozenset({"Space"})
 
 
 class Builder:
-    """`add(node, loc)` gives the position of `node`, an earlier one where an equal node exists."""
+    """`add(node, loc)` gives the position of `node`, which is that of an equal node if there is one."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -35,7 +35,7 @@ class Builder:
         return build
 
     def add(self, node: Node, loc: str = "") -> Ref:
-        """Position of `node`. Raises IRError where it is ill typed."""
+        """The position of `node`. Raises IRError if it is ill typed."""
         key = _exact(node)
         known = self._seen.get(key)
         if known is not None:
@@ -73,7 +73,7 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
 
 
 def spaces_in(said: Node | ValueType) -> tuple[Space, ...]:
-    """The spaces that a node's own fields, or a type, speak of."""
+    """The spaces in the fields of a node or a type."""
     return held(said, _SPACE)
 
 
