@@ -39,7 +39,7 @@ def _reader(kind: Any, words: frozenset[str]) -> Callable[[Any], tuple[Any, ...]
 
 
 def held(node: Any, words: frozenset[str]) -> tuple[Any, ...]:
-    """The values of the fields whose annotation has one of `words`, in order; of a tuple its items. None is left out."""
+    """The values of the fields whose annotation has one of `words`, in order, but None; of a tuple its items."""
     kind: Any = type(node)
     return _reader(kind, words)(node)
 
