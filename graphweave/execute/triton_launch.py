@@ -140,7 +140,7 @@ class Launches:
     """The most rows that are divided; None if there is no bound."""
     piece_bytes: int = 0
 
-    def cut(self, num_rows: int) -> int:
+    def num_divided(self, num_rows: int) -> int:
         """How many of `num_rows` rows are divided."""
         if self.few is not None and num_rows > self.few:
             return self.few

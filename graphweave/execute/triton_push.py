@@ -17,7 +17,7 @@ from graphweave.execute.triton_folds import folded
 from graphweave.execute.triton_launch import TritonJob, run
 from graphweave.execute.triton_step import TritonStep
 from graphweave.lower.fused_push import CSRS
-from graphweave.runtime.typed_pairs import Cut, typed_pairs
+from graphweave.runtime.typed_pairs import PairSizes, typed_pairs
 
 BLOCK = 256
 """A row block has about this many edges or more. In smaller blocks hardly two edges share a type, and with larger ones
@@ -49,9 +49,9 @@ class TritonPushStep(PushStep, TritonStep):
     ) -> Tensor:
         ((shape, dtype, _),) = self._made
         types, along, wide = walked.types, walked.along, self._is_wide(rows, indices)
-        cut = cut_of(along.values.numel(), along.rows)
-        found = typed_pairs(types, along, cut, wide)
-        csrs, arrays = self._tables(walked, found, cut, wide)
+        sizes = sizes_of(along.values.numel(), along.rows)
+        found = typed_pairs(types, along, sizes, wide)
+        csrs, arrays = self._tables(walked, found, sizes, wide)
         # Products are added to zeros. The kernel itself clears no rows, since several blocks may add to one row.
         sums = torch.zeros((along.rows + found.folds.slots, *shape), dtype=dtype, device=found.order.device)
         given = {"format": arrays, "in": [t.contiguous() for t in inputs], "out": [sums]}
@@ -65,8 +65,8 @@ class TritonPushStep(PushStep, TritonStep):
         return folded(sums, found.folds, along.rows, type_of(self._program, written).dtype)
 
 
-def cut_of(edges: int, rows: int) -> Cut:
+def sizes_of(edges: int, rows: int) -> PairSizes:
     """Edges of a block and of a piece: powers of two, so that graphs of similar size share compiled kernels."""
     block = power_of_two(-(-edges // BLOCKS))
     piece = power_of_two(-(-2 * edges // max(rows // 8, PIECES)))
-    return Cut(max(block, BLOCK), max(piece, PIECE))
+    return PairSizes(max(block, BLOCK), max(piece, PIECE))

@@ -39,7 +39,7 @@ class Loaded:
         pieces_of: Callable[[int], RowPieces],
     ) -> list[TritonJob]:  # fmt: skip
         """Launches for all rows. `pieces_of(n)` gives the pieces of the n rows with the most edges."""
-        divided = how.cut(num_rows) if self.pieces and order is not None else 0
+        divided = how.num_divided(num_rows) if self.pieces and order is not None else 0
         whole = TritonJob(self.kernel, self.function, tensors, order, divided, num_rows, how.short)
         return [*self._of_pieces(tensors, pieces_of(divided), how), whole] if divided else [whole]
 

@@ -23,7 +23,7 @@ from graphweave.runtime.typed_parts import Folds, folds_of, several
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class PairSizes:
     """How edges are divided: about `block` edges in a row block, at most `piece` in a piece."""
 
     block: int
@@ -40,17 +40,17 @@ class TypedPairs(PushTables):
     folds: Folds
 
 
-def typed_pairs(types: Index, rows: Index, cut: Cut, wide: bool = False) -> TypedPairs:
+def typed_pairs(types: Index, rows: Index, sizes: PairSizes, wide: bool = False) -> TypedPairs:
     """The tables of edges, at least one, that each have a type and a row."""
-    key = "typed_pairs", types.key, rows.key, cut, wide
+    key = "typed_pairs", types.key, rows.key, sizes, wide
     tensors = types.values, rows.values
-    return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, cut, wide)))
+    return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, sizes, wide)))
 
 
-def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:
-    order, key, row, target, folds = _sorted(types, rows, cut, wide)
+def _build(types: Index, rows: Index, sizes: PairSizes, wide: bool) -> TypedPairs:
+    order, key, row, target, folds = _sorted(types, rows, sizes, wide)
     num, dtype = order.numel(), torch.int64 if wide else torch.int32
-    blocks = -(-num // cut.block)
+    blocks = -(-num // sizes.block)
     in_group = _changes(key)
     group = in_group.cumsum(0) - 1
     pair = (in_group | _changes(target)).cumsum(0) - 1
@@ -70,7 +70,7 @@ def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:
     )
 
 
-def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Folds]:
+def _sorted(types: Index, rows: Index, sizes: PairSizes, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Folds]:
     """The edge, block * types + type, row and target at each position, and the rows to fold.
 
     In a group, targets rise, and edges of one target keep their order. The first edge of a piece decides the block of
@@ -84,14 +84,14 @@ def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Te
     order = at if perm is None else perm.long()
     row, kind = row.index_select(0, order), kind.index_select(0, order)
     start = indptr.index_select(0, row)
-    needed, first = several((indptr.diff() + (cut.piece - 1)) // cut.piece)
-    piece = (at - start) // cut.piece
+    needed, first = several((indptr.diff() + (sizes.piece - 1)) // sizes.piece)
+    piece = (at - start) // sizes.piece
     slot = num_rows + first.index_select(0, row) + piece
     target = torch.where(needed.index_select(0, row) > 0, slot, row)
-    block = (start + piece * cut.piece) // cut.block
+    block = (start + piece * sizes.piece) // sizes.block
     key, by = torch.sort(block * types.rows + kind, stable=True)
-    longer = num // (cut.piece + 1)  # rows of more than one piece
-    folds = folds_of(needed, first, min(longer, num_rows), num // cut.piece + longer)
+    longer = num // (sizes.piece + 1)  # rows of more than one piece
+    folds = folds_of(needed, first, min(longer, num_rows), num // sizes.piece + longer)
     return order.index_select(0, by), key, row.index_select(0, by), target.index_select(0, by), folds
 
 
