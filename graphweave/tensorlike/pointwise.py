@@ -1,4 +1,4 @@
-"""Functions that are applied to the data of each row alike, number by number."""
+"""Functions that work number by number, and are applied to the data as it is."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ _CONVERSIONS = (
 )  # fmt: skip
 
 Meeting = Callable[[Sequence[Any]], tuple[TensorLike, list[Any]]]
-"""Operands of one operation -> an object of the rows of its result, and the operands as data of those rows."""
+"""Operands of one operation -> an object with the rows of its result, and each operand as data for those rows."""
 
 
 def pointwise(function: Callable[..., Any], meeting: Meeting) -> Handler:
-    """`function` of the operands where they meet."""
+    """A handler that applies `function` to the operands, each as data for the rows of the result."""
 
     def handler(*args: Any, **kwargs: Any) -> Any:
         inplace = kwargs.pop("inplace", False)
@@ -53,7 +53,7 @@ def pointwise(function: Callable[..., Any], meeting: Meeting) -> Handler:
 
 
 def converted(function: Callable[..., Tensor]) -> Handler:
-    """`function` of the data of the first operand."""
+    """A handler that applies `function` to the data of the first operand."""
 
     def handler(x: Any, *args: Any, **kwargs: Any) -> Any:
         return x.like(function(x.tensor(), *args, **kwargs))
@@ -62,7 +62,7 @@ def converted(function: Callable[..., Tensor]) -> Handler:
 
 
 def pointwise_handlers(meeting: Meeting) -> dict[str, Handler]:
-    """What stands in for PyTorch's functions of this kind."""
+    """The handlers of all these functions, by name."""
     functions = {name: getattr(torch, name) for name in _TORCH} | {n: getattr(functional, n) for n in _FUNCTIONAL}
     return {name: pointwise(function, meeting) for name, function in functions.items()} | {
         name: converted(getattr(Tensor, name)) for name in _CONVERSIONS

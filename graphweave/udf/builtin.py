@@ -1,7 +1,7 @@
-"""Built-in message and reduce functions: shorthands, written as user-defined functions are.
+"""Built-in message and reduce functions, written in the same way as user-defined ones.
 
-Message: copies a field of sources (`u`) or edges (`e`), or combines two of sources, edges and destinations (`v`).
-Feature dims broadcast as DGL's: from the right, behind dim 0.
+A message function copies a field of sources (`u`) or edges (`e`), or combines two fields of sources, edges and
+destinations (`v`). Feature dims broadcast as in DGL: from the right, behind dim 0.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphweave.udf.arguments import EdgeBatch, FieldReader, NodeBatch
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """[edges, ..., F] twice -> [edges, ..., 1]; of one number a row, [edges] twice -> [edges], their product."""
+    """Two tensors [edges, ..., F] -> [edges, ..., 1]. Of one number a row, two tensors [edges] -> [edges]."""
     return x * y if x.dim() == 1 else (x * y).sum(-1, keepdim=True)
 
 
@@ -27,6 +27,7 @@ _OPS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 TARGETS = {"u": "sources", "e": "edges", "v": "destinations"}
+"""What the letters in the names of message functions mean."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class CopyMessage:
 class BinaryMessage:
     """out[e] = op(lhs field, rhs field) at the ends of edge e; `dot` sums the last dim and keeps it with size 1.
 
-    Fields of one number a row, [rows], give messages [edges], of `dot` too. DataError where the last dims of `dot`
-    differ in size: it does not broadcast them.
+    Fields with one number a row, [rows], give messages [edges], also with `dot`. DataError if the last dims of the
+    operands of `dot` differ in size: it does not broadcast them.
     """
 
     lhs: str
@@ -73,7 +74,7 @@ class BinaryMessage:
 
 @dataclass(frozen=True)
 class ReduceMessages:
-    """out[v] = sum, mean, max or min over the messages that v received; 0 for none."""
+    """out[v] = sum, mean, max or min over the messages that v received; 0 if it received none."""
 
     op: str
     field: str
