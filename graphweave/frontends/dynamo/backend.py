@@ -39,7 +39,7 @@ from graphweave.frontends.dynamo.handover import boxed, row_counts, split_module
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
-from graphweave.frontends.dynamo.progress import told
+from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
@@ -134,7 +134,7 @@ def graphweave(
     writes_apart(module)
     begin_early(example_inputs)
     try:
-        with told("compiling a graph"):
+        with shown("compiling a graph"):
             return _compiled(compilation, module)
     except _Interrupted:
         raise

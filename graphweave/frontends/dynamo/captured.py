@@ -35,7 +35,7 @@ from graphweave.frontends.dynamo.capture_settings import (
 )  # fmt: skip
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
-from graphweave.frontends.dynamo.progress import told
+from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.reasons import line_of, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, places_in, places_of, swapped
 from graphweave.frontends.dynamo.sparse_matrix import in_use
@@ -104,7 +104,7 @@ class Captured:
 
     def _first_call(self, *args: Any, **kwargs: Any) -> Any:
         """The first call compiles, and says so on a terminal if that takes long."""
-        with told(f"compiling {name_of(self._target)}"):
+        with shown(f"compiling {name_of(self._target)}"):
             return self._with_stand_ins(*args, **kwargs)
 
     def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:

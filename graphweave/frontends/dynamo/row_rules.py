@@ -1,4 +1,4 @@
-"""What each ATen call says about rows: which leading dims correspond, and what is an index into what."""
+"""What each ATen call says about rows: which leading dims correspond, and which operand is an index into which rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _POINTWISE = frozenset({
 
 
 def is_pointwise(node: fx.Node) -> bool:
-    """Does every full-rank operand correspond row by row to the result?
+    """Whether every operand with the rank of the result corresponds to it row by row.
 
     (A softmax over rows mixes them, but keeps their number and order.)
     """
@@ -39,7 +39,7 @@ def is_pointwise(node: fx.Node) -> bool:
 
 
 def index_uses(node: fx.Node, rep: Callable[[fx.Node], fx.Node]) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
-    """(index, what it counts rows of, may it count from the end) for a call that moves rows along an index."""
+    """(index, x, wrap) of a call that moves rows along an index into rows of x; `wrap` allows to count from the end."""
     found = pulled(node) or pushed(node)
     if found is not None:
         index, x, wrap = found
@@ -47,7 +47,7 @@ def index_uses(node: fx.Node, rep: Callable[[fx.Node], fx.Node]) -> Iterator[tup
 
 
 def pulled(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
-    """(index, x, wrap) where `node` is x[index[e]] for every row e of a vector `index`."""
+    """(index, x, wrap) if `node` is x[index[e]] for every row e of a vector `index`, else None."""
     match node.target:
         case aten.index_select.default:
             x, dim, index = node.args[:3]
@@ -66,7 +66,7 @@ def pulled(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
 
 
 def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
-    """(index, result, wrap) where `node` reduces rows into row index[e] of its result, index a vector."""
+    """(index, node, wrap) if `node` reduces row e into row index[e] of its result, with a vector `index`, else None."""
     match node.target:
         case aten.scatter_add.default | aten.scatter_reduce.two | aten.scatter.value:
             _, dim, index = node.args[:3]
@@ -83,7 +83,7 @@ def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
 
 
 def index_vector(arg: Any) -> fx.Node | None:
-    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None where `arg` is more."""
+    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None if it repeats none."""
     node = arg
     while isinstance(node, fx.Node) and is_tensor(node) and rank(node) > 0:
         column = all(fixed(n) == 1 for n in shape(node)[1:])
@@ -95,7 +95,7 @@ def index_vector(arg: Any) -> fx.Node | None:
 
 
 def _beneath(node: fx.Node, column: bool) -> fx.Node | None:
-    """The operand with the rows and numbers of `node`: before a repeat, a reshape of a column, a widening cast."""
+    """The operand if `node` only repeats it, reshapes it as a column or casts it to more bits, else None."""
     x = node.args[0] if node.args else None
     if not isinstance(x, fx.Node) or not is_tensor(x) or rank(x) == 0 or not same(shape(x)[0], shape(node)[0]):
         return None
@@ -120,7 +120,7 @@ def _use(index: Any, x: Any, dim: Any, wrap: bool) -> tuple[fx.Node, fx.Node, bo
 
 
 def _only_index(indices: Any) -> fx.Node | None:
-    """The index i of x[i]: a vector, and no other dim indexed."""
+    """The index i of x[i] if it is a vector and no other dim is indexed, else None."""
     first, *others = indices
     if not isinstance(first, fx.Node) or rank(first) != 1 or any(i is not None for i in others):
         return None
@@ -138,7 +138,7 @@ def _pull(node: fx.Node) -> Pairs:
 
 
 def within_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """x and index of a gather or scatter along features, which picks or writes numbers within each row."""
+    """x and index of a gather or scatter along features, which works within each row; None for other calls."""
     if node.target not in _WITHIN:
         return None
     x, dim, index = node.args[:3]
@@ -157,12 +157,12 @@ def _picked(node: fx.Node) -> Pairs:
 
 
 def pushed_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """Index and source of a pushing call: as many rows each."""
+    """The index and the source of a pushing call, whose rows correspond; None if they do not, and for other calls."""
     found = pushed(node)
     source = _base_and_source(node)[1] if found is not None else None
     if found is None or not isinstance(source, fx.Node) or not is_tensor(source):
         return None
-    # values of index_put may have fewer dims and broadcast; gradients of an embedding have the dims of its index
+    # The values of index_put may have fewer dims and broadcast; the gradient of an embedding has the dims of its index.
     whole = rank(source) == rank(node) or node.target is aten.embedding_dense_backward.default
     return (found[0], source) if whole else None
 
@@ -178,7 +178,7 @@ def _base_and_source(node: fx.Node) -> tuple[Any, Any]:
 
 
 def _push(node: fx.Node) -> Pairs:
-    """The base corresponds to the result; the source, where the index is a vector, to the index."""
+    """The base corresponds to the result, and the source to the index if that is a vector."""
     yield _base_and_source(node)[0], node
     yield from _picked(node)
     rows = pushed_rows(node)
@@ -196,7 +196,7 @@ def _written(node: fx.Node) -> Pairs:
 
 
 def _keeps_lead(node: fx.Node) -> Pairs:
-    """Views in row-major order keep rows where they keep the number of rows."""
+    """Views in row-major order keep rows if they keep the number of rows."""
     x = node.args[0]
     if is_tensor(x) and rank(x) > 0 and rank(node) > 0 and same(shape(x)[0], shape(node)[0]):  # type: ignore[arg-type]
         yield x, node
@@ -208,7 +208,7 @@ def _expand(node: fx.Node) -> Pairs:
 
 
 def _unless_first(name: str, default: Any = None) -> Rule:
-    """Rows correspond unless the call works on dim 0 (dims by argument `name`, all of them where it is None)."""
+    """Rows correspond unless the call works on dim 0. Argument `name` gives its dims; None means all."""
 
     def rule(node: fx.Node) -> Pairs:
         x = node.args[0]
@@ -251,7 +251,7 @@ def permutation(node: fx.Node) -> tuple[int, ...]:
 
 
 def transposed(arg: Any) -> fx.Node | None:
-    """x where `arg` is the transpose of a matrix x."""
+    """x if `arg` is the transpose of a matrix x, else None."""
     if isinstance(arg, fx.Node) and arg.target in _TRANSPOSES and permutation(arg) == (1, 0):
         x = arg.args[0]
         assert isinstance(x, fx.Node)
@@ -319,16 +319,16 @@ _ITEMS: Mapping[Any, tuple[int, ...]] = {
     aten.sort.default: (0, 1), aten.sort.stable: (0, 1),
     aten.var_mean.correction: (), aten.frexp.Tensor: (0, 1),
 }  # fmt: skip
-"""Results whose rows are the rows of the first operand."""
+"""For calls with several results, the positions of results whose rows are the rows of the first operand."""
 
 
 def _new_rows(node: fx.Node) -> Pairs:
-    """select_backward puts a tensor back as one of several along `dim`."""
+    """select_backward, whose operand has one dim less than its result."""
     if dim_of(node.args[2], rank(node)) != 0:  # type: ignore[arg-type]
         yield node.args[0], node
 
 
-# getitem is no ATen call: its rule is about the call whose item it takes
+# getitem is no ATen call; its rule depends on the call whose item it takes
 RULES: dict[Any, Rule] = {
     operator.getitem: _item,
     **dict.fromkeys((aten.index_select.default, aten.gather.default, aten.index.Tensor, aten._unsafe_index.Tensor,
