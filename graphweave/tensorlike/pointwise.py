@@ -22,17 +22,20 @@ _TORCH = (
     "rsqrt", "rsub", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan",
     "tanh", "true_divide", "trunc", "where", "xlogy",
 )  # fmt: skip
+"""Functions of `torch`."""
 
 _FUNCTIONAL = (
     "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
     "prelu", "relu6", "rrelu", "selu", "silu", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
     "alpha_dropout", "dropout",
 )  # fmt: skip
+"""Functions of `torch.nn.functional`."""
 
 _CONVERSIONS = (
     "bfloat16", "bool", "clone", "contiguous", "detach", "double", "float", "half", "int", "long", "to", "type_as",
     "type",
 )  # fmt: skip
+"""Methods of tensors with one tensor for an operand."""
 
 Meeting = Callable[[Sequence[Any]], tuple[TensorLike, list[Any]]]
 """Operands of one operation -> an object with the rows of its result, and each operand as data for those rows."""

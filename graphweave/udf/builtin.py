@@ -25,6 +25,7 @@ def _dot(x: Tensor, y: Tensor) -> Tensor:
 _OPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "dot": _dot,
 }  # fmt: skip
+"""Name of an operation in the names of message functions -> the operation."""
 
 TARGETS = {"u": "sources", "e": "edges", "v": "destinations"}
 """What the letters in the names of message functions mean."""
@@ -117,6 +118,7 @@ def _binary(lhs: str, op: str, rhs: str) -> Callable[[str, str, str], BinaryMess
 
 
 BINARY = {f"{lhs}_{op}_{rhs}": _binary(lhs, op, rhs) for op in _OPS for lhs in TARGETS for rhs in TARGETS if lhs != rhs}
+"""The message functions of two fields, by name: `u_mul_e` and its like."""
 
 
 def _reduce(op: str) -> Callable[[str, str], ReduceMessages]:
@@ -129,3 +131,4 @@ def _reduce(op: str) -> Callable[[str, str], ReduceMessages]:
 
 
 REDUCE = {op: _reduce(op) for op in ("sum", "mean", "max", "min")}
+"""The reduce functions, by name."""

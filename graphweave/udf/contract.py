@@ -112,3 +112,4 @@ def _linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
 PRODUCTS: dict[str, Handler] = {
     "einsum": _einsum, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "linear": _linear,
 }  # fmt: skip
+"""The handlers of products, by name."""

@@ -21,6 +21,7 @@ _ARITHMETIC: dict[str, Operator] = {
     "div": operator.truediv, "divide": operator.truediv, "true_divide": operator.truediv,
     "floor_divide": operator.floordiv, "pow": operator.pow,
 }  # fmt: skip
+"""Name of a function of PyTorch -> Python's operator, which takes numbers too."""
 
 
 class Extent(TensorLike):

@@ -271,3 +271,4 @@ REDUCTIONS: dict[str, Handler] = {
     "log_softmax": _log_softmax,
     "normalize": _normalize,
 }
+"""The handlers of reductions and normalisations, by name."""

@@ -131,3 +131,4 @@ SHAPES: dict[str, Handler] = {
     "getitem": _getitem, "expand_as": _expand_as,
     **{name: _new(name) for name in ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")},
 }  # fmt: skip
+"""The handlers of these functions, by name."""

@@ -20,7 +20,9 @@ from graphweave.frontends.dynamo.numbering import RESHAPES
 aten = torch.ops.aten
 
 _PULLS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_select.default, aten.embedding.default})
+"""Calls that gather rows."""
 _VIEWS = RESHAPES | {aten.permute.default, aten.transpose.int, aten.clone.default}
+"""Calls behind which a gather is looked for: they only rearrange or copy features."""
 
 
 @dataclass(frozen=True, slots=True)

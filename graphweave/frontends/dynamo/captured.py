@@ -67,6 +67,7 @@ _EACH_APART: dict[str, Any] = {
 frame of ours) is compiled, and counted against the limit on compilations, for each of them alone (PyTorch 2.13)."""
 
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
+"""Errors that PyTorch only raises while it traces."""
 
 
 class Captured:

@@ -30,6 +30,7 @@ _COMPOUND: tuple[Any, ...] = (
     aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward,
     aten.soft_margin_loss, aten.soft_margin_loss_backward, aten._prelu_kernel, aten._prelu_kernel_backward,
 )  # fmt: skip
+"""Calls that are taken apart by torch's own decompositions."""
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:

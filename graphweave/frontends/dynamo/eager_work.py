@@ -25,7 +25,9 @@ aten = torch.ops.aten
 _GATHERS = frozenset({
     aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.embedding.default,
 })  # fmt: skip
+"""Calls that read as many rows of their first operand as they return."""
 _ALLOCATE = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::detach"})
+"""Names of calls that compute nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ Boxed = Callable[[list[Any]], list[Any]]
 """A function that takes a list of arguments, which it empties, and returns a list."""
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Types of symbolic numbers."""
 
 
 def split_modules(

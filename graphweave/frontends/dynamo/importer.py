@@ -60,6 +60,7 @@ from graphweave.ir.message.nodes import (
 )
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
+"""Call -> the function that translates it; all other calls stay ATen's."""
 
 aten = torch.ops.aten
 

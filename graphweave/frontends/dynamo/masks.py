@@ -13,7 +13,9 @@ from graphweave.frontends.dynamo.captured_sizes import Size, argument, is_tensor
 aten = torch.ops.aten
 
 _READS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
+"""Calls x[mask]."""
 _WRITES = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
+"""Calls x[mask] = values."""
 
 
 def masks_to_indices(gm: fx.GraphModule) -> fx.GraphModule:

@@ -27,6 +27,7 @@ RESHAPES = frozenset({
 """Calls that rearrange nothing, so that the shape of the result determines the result."""
 
 _SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})
+"""Calls that are identities if they take a whole dim."""
 
 
 def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:

@@ -104,3 +104,4 @@ COLUMNS: Table = {
         aten.scatter_add.default: _scatter_add,
     }.items()
 }
+"""The handlers of these calls."""

@@ -204,3 +204,4 @@ DENSE: Table = {
     **dict.fromkeys((aten.amin.default, aten.min.default), _fold(Fold.min)),
     **dict.fromkeys((aten.mean.dim, aten.mean.default), _mean),
 }
+"""The handlers of these calls."""

@@ -199,6 +199,7 @@ _CLAMPS: tuple[Any, ...] = (
     aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor, aten.clamp_max.default,
     aten.clamp_max.Tensor, aten.hardtanh.default,
 )  # fmt: skip
+"""Calls that limit numbers to a range."""
 
 _special: dict[Any, Callable[[Context, fx.Node], Ref | None]] = {
     aten.div.Tensor_mode: _divide, aten.div.Scalar_mode: _divide,
@@ -218,3 +219,4 @@ POINTWISE: Table = {
     **dict.fromkeys(_CLAMPS, _clamp),
     **_special,
 }
+"""The handlers of these calls."""

@@ -123,6 +123,7 @@ _SPLITS = frozenset({
     aten.split.Tensor, aten.split_with_sizes.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
     aten.unbind.int, aten.chunk.default, aten.unsafe_chunk.default,
 })  # fmt: skip
+"""Calls with several results, each of which is a slice of the operand."""
 
 
 def _concat(cx: Context, node: fx.Node) -> Ref:
@@ -329,3 +330,4 @@ SHAPE: Table = {
                     _fill_with(0)),
     **dict.fromkeys((aten.ones.default, aten.new_ones.default, aten.ones_like.default), _fill_with(1)),
 }  # fmt: skip
+"""The handlers of these calls."""

@@ -174,6 +174,7 @@ _FOLD = {
     "sum": Fold.sum, "add": Fold.sum, "prod": Fold.mul, "multiply": Fold.mul, "amax": Fold.max, "amin": Fold.min,
     "mean": Fold.sum,
 }  # fmt: skip
+"""Reduction of scatter_reduce or index_reduce -> the fold of the push."""
 
 
 def _scatter_reduce(cx: Context, node: fx.Node) -> Ref:
@@ -244,6 +245,7 @@ _PULLS = (
 )  # fmt: skip
 
 SPARSE: Table = {**dict.fromkeys(_PULLS, _pull), **_pushes}
+"""The handlers of these calls."""
 
 MOVES_ROWS = frozenset(SPARSE) | {
     aten.scatter.src, aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default,

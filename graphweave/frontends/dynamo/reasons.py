@@ -13,9 +13,13 @@ from torch import fx
 from graphweave.core.lines import calling_function, frames, own_frame, shown_code, shown_frame, shown_path
 
 _USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTALL)
+"""The user's lines in an error of Dynamo's."""
 _ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
+"""Lines of an error of Dynamo's that only give advice."""
 _UNCONVERTED = re.compile(r"WON'T CONVERT (\S+) (\S+) line (\d+)")
+"""Dynamo's report of a frame that it leaves to Python: name, file, line."""
 _WRAPPED = re.compile(r"\Abackend=.*? raised:\n", re.DOTALL)
+"""What Dynamo puts in front of a backend's error."""
 
 
 def one_line(text: str) -> str:

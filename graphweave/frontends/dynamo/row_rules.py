@@ -27,6 +27,7 @@ _POINTWISE = frozenset({
     aten._softmax.default, aten._log_softmax.default, aten._softmax_backward_data.default,
     aten._log_softmax_backward_data.default, aten.uniform.default, aten.normal_functional.default,
 })  # fmt: skip
+"""Calls that keep rows, beside those that PyTorch tags as pointwise."""
 
 
 def is_pointwise(node: fx.Node) -> bool:
@@ -108,7 +109,9 @@ def _beneath(node: fx.Node, column: bool) -> fx.Node | None:
 
 _CASTS = frozenset({aten._to_copy.default, prims.convert_element_type.default})
 _WIDENS = frozenset({(torch.int32, torch.int64), (torch.int64, torch.int64), (torch.int32, torch.int32)})
+"""Dtypes before and after a cast that keeps every index."""
 _REPEATS = frozenset({aten.expand.default, aten.repeat.default, aten.expand_copy.default})
+"""Calls that may repeat a column over features."""
 
 
 def _use(index: Any, x: Any, dim: Any, wrap: bool) -> tuple[fx.Node, fx.Node, bool] | None:
@@ -148,6 +151,7 @@ def within_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 
 _WITHIN = frozenset({aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value})
+"""Calls that gather or scatter along a dim."""
 
 
 def _picked(node: fx.Node) -> Pairs:
@@ -302,6 +306,7 @@ _SPLITS = frozenset({
     aten.split.Tensor, aten.split_with_sizes.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
     aten.unbind.int, aten.chunk.default, aten.unsafe_chunk.default,
 })  # fmt: skip
+"""Calls with several results, each of which is a slice of the operand."""
 
 _ITEMS: Mapping[Any, tuple[int, ...]] = {
     aten.native_layer_norm.default: (0,),
@@ -360,3 +365,4 @@ RULES: dict[Any, Rule] = {
     aten.native_dropout_backward.default: _all_of(0, 1),
     aten.rand_like.default: _all_of(0),
 }  # fmt: skip
+"""Call -> the pairs of operands and results whose rows correspond."""

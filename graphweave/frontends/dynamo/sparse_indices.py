@@ -102,3 +102,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "diff": _diff, "__getitem__": _item,
     "getitem": _item, "sub": _sub, "__sub__": _sub, "repeat_interleave": _repeat_interleave,
 }  # fmt: skip
+"""Name of a function -> what it does with Indices; None if the result is a plain tensor."""

@@ -71,6 +71,7 @@ def _name_if_logged(filename: str, line: int) -> str | None:
 
 _time_guards: Any = getattr(guards, "profile_guard_manager", None)
 _GUARDS: logging.Logger | None = getattr(guards, "guards_log", None)
+"""PyTorch's log of guards, None in a version that has none."""
 
 
 def _time_if_logged(manager: Any, scope: Any, times: int) -> float:
