@@ -32,12 +32,11 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class CompiledTraining:
-    """`forward` gives the forward outputs, then the values of `cut.saved`; `backward` takes the saved values, then
-    tangents. `cut` is the partition that made both."""
+    """`forward` gives the forward outputs, then the values `partition.saved`; `backward` takes these, then tangents."""
 
     forward: Executable
     backward: Executable
-    cut: Split
+    partition: Split
 
 
 def build_inference(

@@ -51,7 +51,7 @@ def split_modules(
     place = dict(zip(imported.inputs, env.values(), strict=True))
     outputs = joint.graph.output_node()
     flat, _ = tree_flatten(outputs.args[0])
-    partition = training.cut
+    partition = training.partition
 
     primals = [place[r] for r in _input_refs(training.forward, partition.forward.where)]
     names = [n.name for n in primals]
