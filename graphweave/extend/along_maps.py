@@ -75,7 +75,7 @@ def _pushed(x: Tensor, index: Tensor, rows: int, fold: Fold, empty: float) -> Te
         total = x.new_zeros(size).index_add(0, index, x)
         count = x.new_zeros(rows).index_add(0, index, x.new_ones(index.shape[0]))
         return torch.where((count > 0).reshape(-1, *[1] * (x.dim() - 1)), total, empty)
-    spread = index.reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
+    spread = index.long().reshape(-1, *[1] * (x.dim() - 1)).expand_as(x)
     reduce = {"mean": "mean", "prod": "prod", "max": "amax", "min": "amin"}[fold]
     return x.new_full(size, empty).scatter_reduce(0, spread, x, reduce, include_self=False)
 

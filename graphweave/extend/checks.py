@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphweave.core.errors import DeclarationError
-from graphweave.extend.subject import Subject, described, drawn, results, shown
+from graphweave.extend.subject import Subject, described, drawn, in_a_line, results, shown
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 """Of values, as a share of them or of 1: a formula may round in other places than the operator."""
@@ -56,7 +57,7 @@ def of_formula(subject: Subject, formula: Formula, args: Sequence[Any]) -> tuple
     try:
         return results(formula(*args))
     except Exception as error:
-        raise subject.wrong(f"the formula does not run on {described(args)} ({error})") from error
+        raise subject.wrong(f"the formula does not run on {described(args)} ({in_a_line(error)})") from error
 
 
 def difference(got: Tensor, want: Tensor, tolerance: float | None = None) -> str:
@@ -104,7 +105,7 @@ def check_traced(subject: Subject, formula: Formula, args: Sequence[Any]) -> Non
     try:
         graph = make_fx(of_tensors, tracing_mode="symbolic")(*(args[i] for i in places)).graph
     except Exception as error:
-        raise subject.wrong(f"PyTorch cannot trace the formula ({type(error).__name__}: {error})") from error
+        raise subject.wrong(f"PyTorch cannot trace the formula ({in_a_line(error)})") from error
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
@@ -163,7 +164,7 @@ def check_slopes(subject: Subject, formula: Formula, args: Sequence[Any]) -> Non
         along = drawn(*args[i].shape, seed=4 + i).to(dtype)
         numeric = _slope(subject, args, i, along * _STEP[dtype], weights) / (2 * _STEP[dtype])
         got = float((ours[at] * along).sum())
-        if not abs(got - numeric) <= _SLOPE[dtype] * max(1.0, abs(numeric)) and got == got:
+        if not math.isclose(got, numeric, rel_tol=_SLOPE[dtype], abs_tol=_SLOPE[dtype]):
             raise subject.wrong(
                 f"the derivative in {argument!r} is another than finite differences of the operator: "
                 f"{got:.6g} instead of {numeric:.6g} along a random direction"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -109,6 +110,6 @@ def _compare(
 
 
 def _told(error: CompileError) -> str:
-    """The first errors of the compiler."""
-    lines = [line.strip() for line in str(error).splitlines() if "error" in line]
-    return " | ".join(lines[:3]) or str(error)
+    """What the compiler says is wrong, without the names of its files."""
+    found = dict.fromkeys(re.findall(r"error: (.*)", str(error)))
+    return "; ".join([*found][:3]) or str(error)

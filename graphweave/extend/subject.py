@@ -64,7 +64,7 @@ class Subject:
             return results(self.call(*_positional(self.call, args), **_named(self.call, args)))
         except Exception as error:
             raise self.wrong(
-                f"the operator does not run on {described(args)} ({_line(error)}). "
+                f"the operator does not run on {described(args)} ({in_a_line(error)}). "
                 "Pass example=, a tuple of arguments as one would call it with"
             ) from error
 
@@ -165,7 +165,7 @@ def _named(call: Any, args: Sequence[Any]) -> dict[str, Any]:
     return {said.name: x for x, said in zip(args, call._schema.arguments, strict=True) if said.kwarg_only}
 
 
-def _line(error: Exception) -> str:
-    """An error in a line."""
+def in_a_line(error: Exception) -> str:
+    """An error and the first line of what it says."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -22,6 +22,7 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     MapOf,
+    Pointwise,
     Program,
     Pull,
     Push,
@@ -151,8 +152,9 @@ def _not_worth_a_kernel(
 ) -> bool:
     """A single row-wise node gains nothing from a kernel of its own over PyTorch's, but where it writes wide rows.
 
-    Those belong into memory of the arena: to the fresh pages that PyTorch takes, the work itself is little. Products of
-    fewer rows than `TALL` are the vendor's library's, if nothing else is done with their rows.
+    Those belong into memory of the arena: to the fresh pages that PyTorch takes, the work itself is little. A declared
+    operator is computed by its body, since the call may be Python. Products of fewer rows than `TALL` are the vendor's
+    library's, if nothing else is done with their rows.
     """
     recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], Reshape)}
     if products.issuperset(group.members):
@@ -161,7 +163,9 @@ def _not_worth_a_kernel(
     if group.map is not None or len(group.members) > 1:
         return False
     ref = group.members[0]
-    t = program.types[ref]
-    if isinstance(program.nodes[ref], Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE):
+    node, t = program.nodes[ref], program.types[ref]
+    if isinstance(node, Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE):
         return False
-    return not recomputed and (isinstance(program.nodes[ref], Pull) or not leaves[ref].pulls)
+    if isinstance(node, Pointwise) and node.op.facts.cpp.function:
+        return False
+    return not recomputed and (isinstance(node, Pull) or not leaves[ref].pulls)
