@@ -276,6 +276,14 @@ def test_numbers_of_other_types_stay_calls(declared: ExitStack) -> None:
     torch.testing.assert_close(gw.compile(lambda a, b: ops.hypotenuse(a, b) * 2)(a, b), ops.hypotenuse(a, b) * 2)
 
 
+_scale = 1.0
+
+
+@library.define("scaled", lambda x: torch.empty_like(x))
+def scaled(x: Tensor) -> Tensor:
+    return x * _scale
+
+
 # ---------------------------------------------------------------- wrong declarations
 
 
@@ -316,6 +324,13 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
     "formula is detached": (
         lambda: extend.rowwise("gwtest::parts", lambda x: library.parts_formula(x.detach())),
         "derivative in 'x' is another than finite differences",
+    ),
+    "formula gives an argument": (
+        lambda: extend.rowwise("gwtest::scaled", lambda x: x if _scale == 1 else x * _scale), "gives an argument"
+    ),
+    "formula in other memory": (
+        lambda: extend.rowwise("gwtest::unit", lambda x: library.unit_formula(x).t().contiguous().t()),
+        "has strides .1, 6., the operator's .4, 1.",
     ),
     "no such shared": (lambda: extend.rowwise("gwtest::unit", torch.tanh, shared=["w"]), "no argument 'w'; it has x"),
     "rows differ": (
@@ -412,14 +427,6 @@ def test_the_same_again_is_the_same() -> None:
     first.remove()
     with twice(1.0) as second:
         assert second is not first
-
-
-_scale = 2.0
-
-
-@library.define("scaled", lambda x: torch.empty_like(x))
-def scaled(x: Tensor) -> Tensor:
-    return x * _scale
 
 
 def test_another_body_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:

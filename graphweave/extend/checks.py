@@ -33,6 +33,7 @@ def check_formula(subject: Subject, formula: Formula, args: Sequence[Any], hint:
     """
     check_captured(subject, args)
     check_values(subject, formula, args, hint)
+    check_memory(subject, formula, args)
     check_traced(subject, formula, args)
     if not subject.own_derivative:
         check_slopes(subject, formula, args)
@@ -51,6 +52,29 @@ def check_values(subject: Subject, formula: Formula, args: Sequence[Any], hint: 
             raise subject.wrong(
                 f"of {described(args)} the formula gives other numbers than the operator: {differs}{hint}"
             )
+
+
+def check_memory(subject: Subject, formula: Formula, args: Sequence[Any]) -> None:
+    """Results must lie in memory as the operator's do, as PyTorch expects: in new memory, with equal strides."""
+    got = of_formula(subject, formula, args)
+    for g, w in zip(got, subject.run(args), strict=True):
+        if _strides(g) != _strides(w):
+            raise subject.wrong(
+                f"the formula's result has strides {g.stride()}, the operator's {w.stride()}. Add .contiguous()"
+            )
+    taken = {_place(a) for a in args if isinstance(a, Tensor)}
+    places = [_place(g) for g in got if g.numel()]
+    if len(taken.union(places)) < len(taken) + len(places):
+        raise subject.wrong("the formula gives an argument, a view of one, or one result twice. Add .clone()")
+
+
+def _place(x: Tensor) -> int:
+    return x.untyped_storage().data_ptr()
+
+
+def _strides(x: Tensor) -> list[int]:
+    """Those that say where an element lies."""
+    return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
 
 
 def of_formula(subject: Subject, formula: Formula, args: Sequence[Any]) -> tuple[Any, ...]:
