@@ -26,6 +26,11 @@ def _like(value: Any, x: Tensor) -> Tensor:
     return torch.from_numpy(np.asarray(value)).to(x.dtype)
 
 
+def numbers(function: Callable[..., Any], *tensors: Tensor) -> Tensor:
+    """A function of NumPy's arrays, of tensors."""
+    return _like(function(*_numpy(*tensors)), tensors[0])
+
+
 def define(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """A custom operator `gwtest::name` of a Python function, and what shape it gives."""
 

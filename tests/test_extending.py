@@ -284,6 +284,38 @@ def scaled(x: Tensor) -> Tensor:
     return x * _scale
 
 
+_library = torch.library.Library("gwtest_plain", "DEF")
+_library.define("cubed.of(Tensor x, *, float factor=2.0) -> Tensor")
+_library.define("cubed.plus(Tensor x, Tensor y) -> Tensor")
+_library.impl("cubed.of", lambda x, *, factor=2.0: library.numbers(lambda a: factor * a**3, x), "CPU")
+_library.impl("cubed.plus", lambda x, y: library.numbers(lambda a, b: a**3 + b, x, y), "CPU")
+torch.library.register_fake("gwtest_plain::cubed.of", lambda x, *, factor=2.0: torch.empty_like(x), lib=_library)
+torch.library.register_fake("gwtest_plain::cubed.plus", lambda x, y: torch.empty_like(x), lib=_library)
+
+
+def test_overloads_of_a_library(declared: ExitStack) -> None:
+    """Defined without `custom_op`, so that autograd knows nothing of them; with an argument that must be named."""
+    with pytest.raises(ValueError, match="Name one of gwtest_plain::cubed"):
+        extend.rowwise("gwtest_plain::cubed", torch.tanh)
+    with pytest.raises(ValueError, match="'factor' is float; expected tensors and floats by position"):
+        extend.pointwise("gwtest_plain::cubed.of", "factor * x * x * x")
+    declared.enter_context(extend.rowwise("gwtest_plain::cubed.of", lambda x, factor: factor * x * x * x))
+    slopes = {"x": "3 * x * x * g", "y": "g"}
+    declared.enter_context(extend.pointwise("gwtest_plain::cubed.plus", "x * x * x + y", derivative=slopes))
+    cubed, calls = torch.ops.gwtest_plain.cubed, library.calls
+
+    def layer(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        messages = cubed.of(x[src], factor=3.0) + cubed.plus(x[dst], x[src]) + cubed.of(x[dst])
+        return torch.zeros_like(x).index_add(0, dst, messages)
+
+    def plain(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
+        return torch.zeros_like(x).index_add(0, dst, 3 * x[src] ** 3 + x[dst] ** 3 + x[src] + 2 * x[dst] ** 3)
+
+    gw.reset_counters()
+    compared(gw.compile(layer), plain, *data(GRAPHS["unsorted"]))
+    nothing_is_left_to_pytorch(calls)
+
+
 # ---------------------------------------------------------------- wrong declarations
 
 

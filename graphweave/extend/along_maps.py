@@ -13,7 +13,7 @@ from graphweave.extend.handle import Handle
 from graphweave.extend.rowwise import declared_by
 from graphweave.extend.subject import FEATURES, Subject, drawn, example_of, subject_of
 
-Fold = Literal["sum", "mean", "prod", "max", "min"]
+FoldName = Literal["sum", "mean", "prod", "max", "min"]
 
 _NODES = 5
 _INDEX = (1, 0, 4, 1, 2, 1, 4)
@@ -25,8 +25,8 @@ def pull(operator: str, *, x: str, index: str, example: Sequence[Any] | None = N
 
     `x` and `index` are the names of its arguments, of which there are no others. It becomes a pull of the algebra:
     kernels read the rows where they need them. Its derivative is the push with a sum, unless the operator has an
-    autograd formula of its own, whose backward operator is declared by `push`. An index out of range raises IndexError
-    in compiled models. `example`, errors and what is affected: as in `rowwise`.
+    autograd formula of its own, whose backward operator is declared by `push`. In compiled models an index below 0, or
+    beyond the rows of `x`, raises IndexError. `example`, errors and what is affected: as in `rowwise`.
     """
     subject = subject_of("pull", operator)
     source, place = _places(subject, x=x, index=index)
@@ -40,21 +40,21 @@ def pull(operator: str, *, x: str, index: str, example: Sequence[Any] | None = N
 
 
 def push(
-    operator: str, *, x: str, index: str, rows: str, fold: Fold = "sum", empty: float = 0.0,
+    operator: str, *, x: str, index: str, rows: str, fold: FoldName = "sum", empty: float = 0.0,
     example: Sequence[Any] | None = None,
 ) -> Handle:  # fmt: skip
     """Declare that `operator` reduces rows: `out[v]` is the `fold` of `x[e]` over all e with `index[e] == v`.
 
     `x: [E, ...], index: [E] int -> [V, ...]`; a row v that no e points to has `empty` everywhere. `x`, `index` and
     `rows` are the names of the operator's arguments, of which there are no others: `rows` is V, or a tensor that has V
-    rows. It becomes a push of the algebra, and kernels add up rows where they compute them. Its derivative is that of
-    `torch.scatter_reduce` (a maximum that several rows reach shares its gradient among them equally), unless the
-    operator has an autograd formula of its own, whose backward operator is declared as well. `example`, errors and
-    what is affected: as in `rowwise`.
+    rows. It becomes a push of the algebra, and kernels add up rows where they compute them. Indices are checked as
+    those of a pull are. Its derivative is that of `torch.scatter_reduce` (a maximum that several rows reach shares its
+    gradient among them equally), unless the operator has an autograd formula of its own, whose backward operator is
+    declared as well. `example`, errors and what is affected: as in `rowwise`.
     """
     subject = subject_of("push", operator)
-    if fold not in get_args(Fold):
-        raise subject.wrong(f"fold must be one of {', '.join(get_args(Fold))} (got {fold!r})")
+    if fold not in get_args(FoldName):
+        raise subject.wrong(f"fold must be one of {', '.join(get_args(FoldName))} (got {fold!r})")
     source, place, count = _places(subject, x=x, index=index, rows=rows)
 
     def formula(*args: Any) -> Tensor:
@@ -67,7 +67,7 @@ def push(
     return _declared(subject, formula, key, lambda: example_of(subject, example, given), _hint(fold, empty))
 
 
-def _pushed(x: Tensor, index: Tensor, rows: int, fold: Fold, empty: float) -> Tensor:
+def _pushed(x: Tensor, index: Tensor, rows: int, fold: FoldName, empty: float) -> Tensor:
     size = (rows, *x.shape[1:])
     if fold == "sum" and empty == 0:
         return x.new_zeros(size).index_add(0, index, x)
@@ -80,7 +80,7 @@ def _pushed(x: Tensor, index: Tensor, rows: int, fold: Fold, empty: float) -> Te
     return x.new_full(size, empty).scatter_reduce(0, spread, x, reduce, include_self=False)
 
 
-def _hint(fold: Fold, empty: float) -> str:
+def _hint(fold: FoldName, empty: float) -> str:
     return f". Declared are fold={fold!r} and empty={empty!r} for rows that none points to"
 
 

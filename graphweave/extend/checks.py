@@ -177,7 +177,7 @@ def check_slopes(subject: Subject, formula: Formula, args: Sequence[Any]) -> Non
     if not any(w is not None for w in weights):
         return
     ours = _gradients(formula, args, places, weights)
-    theirs = _gradients(subject.call, args, places, weights) if subject.own_derivative else None
+    theirs = _gradients(subject.operator, args, places, weights) if subject.own_derivative else None
     for at, i in enumerate(places):
         argument, dtype = subject.arguments[i], args[i].dtype
         if theirs is not None:

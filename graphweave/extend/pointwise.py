@@ -30,7 +30,7 @@ def pointwise(
     """Declare that `operator` ("mylib::op") works number by number, and say so in C++.
 
     `out[r, i] = op(x[r, i], y[r, i], ...)`, operands broadcast as PyTorch broadcasts. It takes one to three arguments:
-    tensors of one floating type, and numbers. `cpp` is an expression of the arguments' names, or the body of a function
+    tensors of one floating type, and floats. `cpp` is an expression of the arguments' names, or the body of a function
     that returns one. It is a template: `V` is float, double, or a vector of these, so it has no branches but
     `gw_select(condition, a, b)`, and writes numbers that are not whole as `gw_const<V>(0.1)`. What the headers
     `elementary.h` and `pointwise.h` of `runtime/native/graphweave/` hold may be called: `gw_exp`, `gw_log`, `gw_tanh`,
@@ -45,13 +45,15 @@ def pointwise(
     `cost` is what one element costs, in vector additions. The declaration is tried at once: the body is compiled and
     compared with the operator on numbers, zeros, infinities and NaN, in float64 and float32; the derivative is compared
     with the operator's own, or with finite differences, on `example` (arguments; drawn tensors and default numbers
-    where it is left out). Kernels in Triton have no body for it: there the operator stays a call of PyTorch's, and
-    `rowwise` says more. Graphs that were compiled before are not affected.
+    where it is left out). Kernels in Triton have no body for it: there what would be one kernel runs as PyTorch's
+    calls, and `rowwise` serves better. Graphs that were compiled before are not affected.
 
     Raises ValueError (DeclarationError) with the reason.
     """
     subject = subject_of("pointwise", operator)
     _check_arguments(subject)
+    if not isinstance(cost, int) or cost < 1:
+        raise subject.wrong(f"cost must be a number of vector additions, 1 at least (got {cost!r})")
     slopes = _derivative(subject, derivative)
     key = ("pointwise", cpp, slopes, cost)
     found = known(subject.name, key)
@@ -81,12 +83,14 @@ def _check_arguments(subject: Subject) -> None:
     kinds = [a.type.kind() for a in schema.arguments]
     if not 1 <= len(kinds) <= len(_OPERANDS) or len(schema.returns) != 1 or not subject.tensors:
         raise subject.wrong(f"expected one to three arguments, a tensor among them, and one result (got {schema})")
-    other = [a for a, kind in zip(schema.arguments, kinds, strict=True) if kind not in _KINDS]
+    other = [a for a, kind in zip(schema.arguments, kinds, strict=True) if kind not in _KINDS or a.kwarg_only]
     if other:
-        raise subject.wrong(f"argument {other[0].name!r} is {other[0].type}; expected tensors and numbers. Try rowwise")
+        raise subject.wrong(
+            f"argument {other[0].name!r} is {other[0].type}; expected tensors and floats by position. Try rowwise"
+        )
 
 
-_KINDS = ("TensorType", "FloatType", "IntType", "NumberType")
+_KINDS = ("TensorType", "FloatType", "NumberType")
 
 
 def _check(subject: Subject, op: Op, args: Sequence[Any]) -> None:

@@ -58,10 +58,15 @@ class Subject:
     def wrong(self, why: str) -> DeclarationError:
         return DeclarationError(f"{self.said}: {why}.")
 
+    def operator(self, *args: Any) -> Any:
+        """What the operator gives for its arguments, in the order of its schema."""
+        said = list(zip(self.call._schema.arguments, args, strict=True))
+        return self.call(*(x for a, x in said if not a.kwarg_only), **{a.name: x for a, x in said if a.kwarg_only})
+
     def run(self, args: Sequence[Any]) -> tuple[Tensor, ...]:
         """The results of the operator; DeclarationError where it does not take these arguments."""
         try:
-            return results(self.call(*_positional(self.call, args), **_named(self.call, args)))
+            return results(self.operator(*args))
         except Exception as error:
             raise self.wrong(
                 f"the operator does not run on {described(args)} ({in_a_line(error)}). "
@@ -135,7 +140,7 @@ def example_of(subject: Subject, example: Sequence[Any] | None, given: dict[str,
     schema = subject.call._schema.arguments
     if example is not None:
         defaults = [a.default_value for a in schema[len(example) :] if a.has_default_value()]
-        args = [*example, *defaults]
+        args = [x.detach() if isinstance(x, Tensor) else x for x in (*example, *defaults)]
         if len(args) != len(schema):
             raise subject.wrong(f"example= must have {len(schema)} arguments (got {len(example)})")
         return args
@@ -155,14 +160,6 @@ def described(args: Sequence[Any]) -> str:
 
 def shown(x: Tensor) -> str:
     return f"{str(x.dtype).removeprefix('torch.')} {list(x.shape)}"
-
-
-def _positional(call: Any, args: Sequence[Any]) -> list[Any]:
-    return [x for x, said in zip(args, call._schema.arguments, strict=True) if not said.kwarg_only]
-
-
-def _named(call: Any, args: Sequence[Any]) -> dict[str, Any]:
-    return {said.name: x for x, said in zip(args, call._schema.arguments, strict=True) if said.kwarg_only}
 
 
 def in_a_line(error: Exception) -> str:
