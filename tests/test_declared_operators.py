@@ -28,6 +28,7 @@ from graphweave.ir.message.show import show
 from graphweave.ir.operator_calls import call_of
 from tests import extend_operators as library
 from tests.program_support import assert_computes, compiled
+from tests.support import features, random_graph
 from tests.test_operators import alone, check_derivatives, operands, summed
 
 SLOPE = "g / ((1 + abs(x)) * (1 + abs(x)))"
@@ -162,3 +163,29 @@ def test_verify_compares_with_the_operator_itself(softsign: Op) -> None:
     calls = library.calls
     torch.testing.assert_close(torch.autograd.grad(made(x).sum(), x), torch.autograd.grad(plain(x).sum(), x))
     assert library.calls > calls
+
+
+@pytest.mark.slow
+def test_numbers_that_differ_by_relation(bump: Op) -> None:
+    """Relations that are merged make one operand of their numbers, which differs from row to row."""
+    width, relations = 4, 2
+    x = features(12, width, torch.float64).requires_grad_()
+    weights = features(relations * width, width, torch.float64).view(relations, width, width).requires_grad_()
+    edges = [random_graph(12, 12, 30, seed) for seed in range(relations)]
+
+    def layer(x: Tensor, weights: Tensor, edges: list[Tensor], bump: Any = ops.bump) -> Tensor:
+        out = torch.zeros_like(x)
+        for r, (src, dst) in enumerate(edges):
+            out = out.index_add(0, dst, bump(x[src] @ weights[r], 0.5 * 2.0**r))
+        return out
+
+    with torch.no_grad():
+        merged = gw.explain(lambda *args: layer(*args), x, weights, edges).rewrites[0].after
+    assert merged.count("gwtest__bump ") == 1
+    made = gw.compile(lambda *args: layer(*args), options={"verify": True})
+    found = []
+    for f in (made, lambda *args: layer(*args, lambda x, height: height / (1 + x * x))):
+        out = f(x, weights, edges)
+        found.append((out, *torch.autograd.grad(out.sin().sum(), (x, weights))))
+    for got, want in zip(*found, strict=True):
+        torch.testing.assert_close(got, want, rtol=1e-9, atol=1e-9)

@@ -305,7 +305,7 @@ def test_overloads_of_a_library(declared: ExitStack) -> None:
     cubed, calls = torch.ops.gwtest_plain.cubed, library.calls
 
     def layer(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-        messages = cubed.of(x[src], factor=3.0) + cubed.plus(x[dst], x[src]) + cubed.of(x[dst])
+        messages = cubed.of(x[src], factor=3.0) + cubed(x[dst], x[src]) + cubed(x[dst])
         return torch.zeros_like(x).index_add(0, dst, messages)
 
     def plain(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:

@@ -70,15 +70,25 @@ def replace_calls(module: fx.GraphModule) -> None:
             continue
         for node in part.graph.nodes:
             if node.op == "call_function":
-                node.target = differentiable(_overload(node.target))
+                node.target = _in_place_of(node.target)
         part.recompile()
 
 
-def _overload(target: Any) -> Any:
-    """The one overload of an operator that was called by its name alone."""
-    if isinstance(target, torch._ops.OpOverloadPacket) and len(target.overloads()) == 1:
-        return getattr(target, target.overloads()[0])
-    return target
+def _in_place_of(target: Any) -> Any:
+    """What to call for an operator, or for one that was called by its name alone, whose arguments say the overload."""
+    if not isinstance(target, torch._ops.OpOverloadPacket):
+        return differentiable(target)
+    overloads = [getattr(target, name) for name in target.overloads()]
+    if all(differentiable(overload) is overload for overload in overloads):
+        return target
+    name = target._qualified_op_name
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        overload = getattr(target, torch._C._jit_resolve_packet(name, *args, **kwargs))
+        return differentiable(overload)(*args, **kwargs)
+
+    chosen.__name__ = chosen.__qualname__ = name.replace("::", "__")
+    return chosen
 
 
 # ---------------------------------------------------------------- a derivative for an operator that has none
