@@ -394,6 +394,22 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: extend.pointwise("gwtest::softsign", "gw_select(x == x, x / (1 + gw_abs(x)), V{})"),
         "for x=nan its C.. gives 0 in f64, the operator nan",
     ),
+    "body without a float": (
+        lambda: extend.pointwise("gwtest::bump", "1 / (1 + x * x)"), "for x=0, height=1.75 its C.. gives 1 in f64, the"
+    ),
+    "derivative without a float": (
+        lambda: extend.pointwise(
+            "gwtest::bump", "height / (1 + x * x)", derivative="g * -2 * x / ((1 + x * x) * (1 + x * x))"
+        ),
+        "derivative in 'x' is another than the operator's own",
+    ),
+    "formula without a float": (
+        lambda: extend.rowwise(
+            "gwtest::rbf", lambda d, c, width: library.rbf_formula(d, c, 2.0), shared=["centers"],
+            **_example(torch.linspace(-1, 1, 5).double(), torch.linspace(0, 1, 3).double(), 2.0),
+        ),
+        "formula gives other numbers",
+    ),
     "body of infinities": (
         lambda: extend.pointwise(
             "gwtest::softsign", "const V a = gw_abs(x);\nreturn gw_select(a < gw_const<V>(INFINITY), x / (1 + a), V{});"

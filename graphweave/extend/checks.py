@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from graphweave.core.errors import DeclarationError
-from graphweave.extend.subject import Subject, described, drawn, in_a_line, results, shown
+from graphweave.extend.subject import Subject, described, drawn, in_a_line, results, shown, with_other_floats
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
 """Of values, as a share of them or of 1: a formula may round in other places than the operator."""
@@ -32,11 +32,13 @@ def check_formula(subject: Subject, formula: Formula, args: Sequence[Any], hint:
     `hint` says what else to look at where values differ.
     """
     check_captured(subject, args)
-    check_values(subject, formula, args, hint)
+    tries = with_other_floats(subject, args)
+    for some in tries:
+        check_values(subject, formula, some, hint)
     check_memory(subject, formula, args)
     check_traced(subject, formula, args)
-    if not subject.own_derivative:
-        check_slopes(subject, formula, args)
+    for some in () if subject.own_derivative else tries:
+        check_slopes(subject, formula, some)
 
 
 def check_values(subject: Subject, formula: Formula, args: Sequence[Any], hint: str = "") -> None:

@@ -15,7 +15,7 @@ from graphweave.core.operators import DEAR, Op, Operator, Spelling
 from graphweave.extend.checks import check_captured, check_slopes
 from graphweave.extend.cpp_check import check_cpp
 from graphweave.extend.handle import Handle, entered, known
-from graphweave.extend.subject import FEATURES, ROWS, Subject, drawn, example_of, subject_of
+from graphweave.extend.subject import FEATURES, ROWS, Subject, drawn, example_of, subject_of, with_other_floats
 from graphweave.frontends.dynamo.declared import Declared, add, discard, with_derivative
 
 _OPERANDS = "xyz"
@@ -99,9 +99,10 @@ def _check(subject: Subject, op: Op, args: Sequence[Any]) -> None:
     floats = {a.dtype for a in args if isinstance(a, Tensor)}
     if floats != {out.dtype} or not out.is_floating_point():
         raise subject.wrong(f"expected tensors of one floating type, and a result of it (got {floats} -> {out.dtype})")
-    check_cpp(subject, op, args)
-    if op.facts.derivative is not None:
-        check_slopes(subject, with_derivative(op), args)
+    tries = with_other_floats(subject, args)
+    check_cpp(subject, op, tries)
+    for some in () if op.facts.derivative is None else tries:
+        check_slopes(subject, with_derivative(op), some)
 
 
 def _row(subject: Subject, cpp: str, slopes: tuple[str, ...] | None, cost: int) -> Operator:
