@@ -188,6 +188,27 @@ def segment_mean(x: Tensor, index: Tensor, rows: int) -> Tensor:
     return _like(out / np.maximum(np.bincount(at, minlength=rows), 1).reshape(-1, *[1] * (a.ndim - 1)), x)
 
 
+UFUNCS: dict[str, Any] = {"sum": np.add, "mean": np.add, "prod": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def _folded(fold: str) -> None:
+    """gwtest::fold_FOLD, with 3 for a row that none points to."""
+    start = {"prod": 1.0, "max": -np.inf, "min": np.inf}.get(fold, 0.0)
+
+    def folded(x: Tensor, index: Tensor, rows: int) -> Tensor:
+        a, at = _numpy(x, index)
+        out = np.full((rows, *a.shape[1:]), start, a.dtype)
+        UFUNCS[fold].at(out, at, a)
+        count = np.bincount(at, minlength=rows).reshape(-1, *[1] * (a.ndim - 1))
+        return _like(np.where(count > 0, out / np.maximum(count, 1) if fold == "mean" else out, 3.0), x)
+
+    define(f"fold_{fold}", lambda x, index, rows: x.new_empty(rows, *x.shape[1:]))(folded)
+
+
+for _fold in UFUNCS:
+    _folded(_fold)
+
+
 # ---------------------------------------------------------------- of which nothing can be declared
 
 

@@ -228,6 +228,20 @@ def test_declared_operators_on_every_graph(name: str, width: int, declared: Exit
         compared(made, lambda *t: layer(*t, *formulas), x, src.int(), dst.int(), label=f"{graph.name}, int32")
 
 
+@pytest.mark.parametrize("fold", [*library.UFUNCS])
+def test_every_fold_and_what_empty_rows_have(fold: Any, declared: ExitStack) -> None:
+    """Values against the operator itself, which has no derivative: the declaration was compared with differences."""
+    name = f"gwtest::fold_{fold}"
+    declared.enter_context(extend.push(name, x="x", index="index", rows="rows", fold=fold, empty=3.0))
+    call = getattr(ops, f"fold_{fold}")
+    made = gw.compile(lambda x, src, dst: call(x[src] * 2, dst, x.shape[0]) + 1)
+    for graph in ("isolated", "no_edges"):
+        x, src, dst = data(GRAPHS[graph])
+        want, calls = call(x[src] * 2, dst, len(x)) + 1, library.calls
+        torch.testing.assert_close(made(x, src, dst), want)
+        assert library.calls == calls and (graph == "isolated" or (want == 4).all())
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_bodies_in_other_types(dtype: torch.dtype, declared: ExitStack) -> None:
     """Half precision is computed in float32 and rounded once."""

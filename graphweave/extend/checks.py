@@ -105,6 +105,7 @@ def difference(got: Tensor, want: Tensor, tolerance: float | None = None) -> str
 
 def check_captured(subject: Subject, args: Sequence[Any]) -> None:
     """The operator must say what shape it gives, or PyTorch cannot trace it at all."""
+    given = subject.run(args)
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in args]
         try:
@@ -113,7 +114,7 @@ def check_captured(subject: Subject, args: Sequence[Any]) -> None:
             raise subject.wrong(
                 f"PyTorch cannot trace it ({error.__cause__}). Say what shape it gives by torch.library.register_fake"
             ) from error
-    for fake, real in zip(said, subject.run(args), strict=True):
+    for fake, real in zip(said, given, strict=True):
         if fake.shape != real.shape or fake.dtype != real.dtype:
             raise subject.wrong(
                 f"of {described(args)} it gives {shown(real)}, and {shown(fake)} by what it told register_fake"
@@ -193,7 +194,8 @@ def check_slopes(subject: Subject, formula: Formula, args: Sequence[Any]) -> Non
         if not math.isclose(got, numeric, rel_tol=_SLOPE[dtype], abs_tol=_SLOPE[dtype]):
             raise subject.wrong(
                 f"the derivative in {argument!r} is another than finite differences of the operator: "
-                f"{got:.6g} instead of {numeric:.6g} along a random direction"
+                f"{got:.6g} instead of {numeric:.6g} along a random direction from {described(args)}. "
+                "Pass example= if it has none there"
             )
 
 
