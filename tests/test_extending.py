@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -520,6 +521,31 @@ def test_an_index_out_of_range_is_an_index_error(declared: ExitStack) -> None:
     src[3] = 99
     with pytest.raises(IndexError, match="index 99 at position 3 is out of range for 10 rows"):
         gw.compile(lambda *t: sum_layer(*t))(x, src, dst)
+
+
+def test_an_operator_is_not_the_function_of_its_name(declared: ExitStack) -> None:
+    """Of a mailbox, `torch.ops.mylib.exp` is not `torch.exp`: it is called for each number of messages."""
+    _softsign(declared)
+    declared.enter_context(extend.rowwise("gwtest::sigmoid", lambda x: x.sin()))
+    src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1])
+    graph, h = gw.graph((src, dst), num_nodes=3), torch.randn(3, 4, dtype=torch.float64)
+
+    def layer(graph: gw.Graph, h: Tensor) -> Tensor:
+        with graph.local_scope():
+            graph.ndata["h"] = h
+            messages = lambda edges: {"m": ops.softsign(edges.src["h"])}  # noqa: E731
+            graph.update_all(messages, lambda nodes: {"out": ops.sigmoid(nodes.mailbox["m"]).sum(1)})
+            return graph.ndata["out"]  # type: ignore[no-any-return]
+
+    want = torch.zeros_like(h).index_add(0, dst, torch.nn.functional.softsign(h[src]).sin())
+    with pytest.warns(UserWarning, match="sigmoid of a mailbox"):
+        torch.testing.assert_close(gw.compile(layer)(graph, h), want)
+
+
+@library.define("sigmoid", lambda x: torch.empty_like(x))
+def sigmoid(x: Tensor) -> Tensor:
+    """A sine."""
+    return library.numbers(np.sin, x)
 
 
 # ---------------------------------------------------------------- rules
