@@ -54,7 +54,7 @@ def push(
     """
     subject = subject_of("push", operator)
     if fold not in get_args(FoldName):
-        raise subject.wrong(f"fold must be one of {', '.join(get_args(FoldName))} (got {fold!r})")
+        raise subject.wrong(f"fold must be one of {', '.join(get_args(FoldName))} (got {fold!r}). Pass one of these")
     source, place, count = _places(subject, x=x, index=index, rows=rows)
 
     def formula(*args: Any) -> Tensor:

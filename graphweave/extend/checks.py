@@ -44,15 +44,17 @@ def check_formula(subject: Subject, formula: Formula, args: Sequence[Any], hint:
 def check_values(subject: Subject, formula: Formula, args: Sequence[Any], hint: str = "") -> None:
     want, got = subject.run(args), of_formula(subject, formula, args)
     if len(want) != len(got):
-        raise subject.wrong(f"the formula gives {len(got)} results where the operator gives {len(want)}")
+        raise subject.wrong(f"the formula gives {len(got)} results where the operator gives {len(want)}. Correct it")
     for w, g in zip(want, got, strict=True):
         if not isinstance(g, Tensor) or g.shape != w.shape or g.dtype != w.dtype:
             other = shown(g) if isinstance(g, Tensor) else repr(g)
-            raise subject.wrong(f"of {described(args)} the formula gives {other} where the operator gives {shown(w)}")
+            raise subject.wrong(
+                f"of {described(args)} the formula gives {other} where the operator gives {shown(w)}. Correct it"
+            )
         differs = difference(g, w)
         if differs:
             raise subject.wrong(
-                f"of {described(args)} the formula gives other numbers than the operator: {differs}{hint}"
+                f"of {described(args)} the formula gives other numbers than the operator: {differs}{hint}. Correct it"
             )
 
 
@@ -83,7 +85,9 @@ def of_formula(subject: Subject, formula: Formula, args: Sequence[Any]) -> tuple
     try:
         return results(formula(*args))
     except Exception as error:
-        raise subject.wrong(f"the formula does not run on {described(args)} ({in_a_line(error)})") from error
+        raise subject.wrong(
+            f"the formula does not run on {described(args)} ({in_a_line(error)}). Correct it"
+        ) from error
 
 
 def difference(got: Tensor, want: Tensor, tolerance: float | None = None) -> str:
@@ -112,12 +116,12 @@ def check_captured(subject: Subject, args: Sequence[Any]) -> None:
             said = subject.run(fakes)
         except DeclarationError as error:
             raise subject.wrong(
-                f"PyTorch cannot trace it ({error.__cause__}). Say what shape it gives by torch.library.register_fake"
+                f"PyTorch cannot trace it ({error.__cause__}). Call torch.library.register_fake to say its shape"
             ) from error
     for fake, real in zip(said, given, strict=True):
         if fake.shape != real.shape or fake.dtype != real.dtype:
             raise subject.wrong(
-                f"of {described(args)} it gives {shown(real)}, and {shown(fake)} by what it told register_fake"
+                f"of {described(args)} it gives {shown(real)}, and {shown(fake)} by its register_fake. Correct that"
             )
 
 
@@ -132,7 +136,9 @@ def check_traced(subject: Subject, formula: Formula, args: Sequence[Any]) -> Non
     try:
         graph = make_fx(of_tensors, tracing_mode="symbolic")(*(args[i] for i in places)).graph
     except Exception as error:
-        raise subject.wrong(f"PyTorch cannot trace the formula ({in_a_line(error)})") from error
+        raise subject.wrong(
+            f"PyTorch cannot trace the formula ({in_a_line(error)}). Write it without branches on data"
+        ) from error
     for node in graph.nodes:
         schema = getattr(node.target, "_schema", None)
         if schema is not None and schema.is_mutable:
@@ -153,7 +159,10 @@ def check_rows(subject: Subject, formula: Formula, args: Sequence[Any], of_rows:
     want = subject.run(args)
     for out in want:
         if not out.dim() or out.shape[0] != count:
-            raise subject.wrong(f"a result of {shown(out)} has no row for each of the {count} rows of its arguments")
+            raise subject.wrong(
+                f"a result of {shown(out)} has no row for each of the {count} rows of its arguments. "
+                "Use pull or push for what moves rows"
+            )
     chosen = [torch.tensor([r]) for r in range(count)] + [torch.arange(count).flip(0)[: max(count - 1, 1)]]
     for rows in chosen:
         some = [a[rows] if i in of_rows else a for i, a in enumerate(args)]
@@ -161,12 +170,13 @@ def check_rows(subject: Subject, formula: Formula, args: Sequence[Any], of_rows:
             for part, whole in zip(got, want, strict=True):
                 if part.shape != whole[rows].shape or difference(part, whole[rows]):
                     raise subject.wrong(
-                        f"the {who} mixes rows: rows {rows.tolist()} alone give other numbers than among {count} rows"
+                        f"the {who} mixes rows: rows {rows.tolist()} alone give other numbers than among {count}. "
+                        "Write what works on each row by itself"
                     )
     none = [a[:0] if i in of_rows else a for i, a in enumerate(args)]
     for part, whole in zip(of_formula(subject, formula, none), want, strict=True):
         if part.shape != whole[:0].shape:
-            raise subject.wrong(f"of no rows the formula gives {shown(part)}; expected {shown(whole[:0])}")
+            raise subject.wrong(f"of no rows the formula gives {shown(part)}; expected {shown(whole[:0])}. Correct it")
 
 
 # ---------------------------------------------------------------- derivatives
@@ -186,7 +196,9 @@ def check_slopes(subject: Subject, formula: Formula, args: Sequence[Any]) -> Non
         if theirs is not None:
             told = difference(ours[at], theirs[at], _SLOPE[dtype])
             if told:
-                raise subject.wrong(f"the derivative in {argument!r} is another than the operator's own: {told}")
+                raise subject.wrong(
+                    f"the derivative in {argument!r} is another than the operator's own: {told}. Leave it out"
+                )
             continue
         along = drawn(*args[i].shape, seed=4 + i).to(dtype)
         numeric = _slope(subject, args, i, along * _STEP[dtype], weights) / (2 * _STEP[dtype])

@@ -48,17 +48,17 @@ def check_cpp(subject: Subject, op: Op, tries: Sequence[Sequence[Any]]) -> None:
         numbers = [{i: float(args[i]) for i in op.facts.numbers} for args in tries]
         cases = {d: values for d in _TOLERANCE if (values := _values(subject, op, d, numbers[0])) is not None}
         if not cases:
-            raise subject.wrong("the operator takes neither float64 nor float32")
+            raise subject.wrong("the operator takes neither float64 nor float32. Use rowwise")
         try:
             made = build_inference(_program(op, cases), (), {}, options_for("cpp"), {}, verify=False, watches=False)
             if made.plan.refused:
-                raise subject.wrong(f"no kernel was made ({'; '.join(made.plan.refused.values())})")
+                raise subject.wrong(f"no kernel was made ({'; '.join(made.plan.refused.values())}). Please report it")
             for chosen in numbers:
                 _check_numbers(subject, op, made, cases, chosen)
         except CompileError as error:
-            raise subject.wrong(f"the C++ compiler refuses the body: {_told(error)}") from error
+            raise subject.wrong(f"the C++ compiler refuses the body: {_told(error)}. Correct it") from error
         except ToolchainError as error:
-            warn_once(f"{subject.said}: its C++ is not checked: {error}")
+            warn_once(f"{subject.said}: its C++ is not checked ({error}). Install a compiler.")
 
 
 def _check_numbers(subject: Subject, op: Op, made: Executable, cases: Cases, numbers: Mapping[int, float]) -> None:
@@ -109,7 +109,9 @@ def _compare(
     operands = _operands(op, values, numbers)
     (want,) = subject.run(operands)
     if want.shape != got.shape:
-        raise subject.wrong(f"of {list(got.shape)} numbers it gives {list(want.shape)}: it is not pointwise")
+        raise subject.wrong(
+            f"of {list(got.shape)} numbers it gives {list(want.shape)}: it is not pointwise. Use rowwise"
+        )
     allowed = _TOLERANCE[dtype]
     wrong = (~torch.isclose(got, want, rtol=allowed, atol=allowed, equal_nan=True)).flatten().nonzero()
     if not len(wrong):
@@ -118,7 +120,7 @@ def _compare(
     numbers_of = (x.flatten()[at].item() if isinstance(x, Tensor) else x for x in operands)
     of = ", ".join(f"{name}={x:g}" for name, x in zip(subject.arguments, numbers_of, strict=True))
     mine, theirs = got.flatten()[at].item(), want.flatten()[at].item()
-    raise subject.wrong(f"for {of} its C++ gives {mine:.6g} in {dtype.value}, the operator {theirs:.6g}")
+    raise subject.wrong(f"for {of} its C++ gives {mine:.6g} in {dtype.value}, the operator {theirs:.6g}. Correct it")
 
 
 def _told(error: CompileError) -> str:

@@ -53,7 +53,7 @@ def pointwise(
     subject = subject_of("pointwise", operator)
     _check_arguments(subject)
     if not isinstance(cost, int) or cost < 1:
-        raise subject.wrong(f"cost must be a number of vector additions, 1 at least (got {cost!r})")
+        raise subject.wrong(f"cost must be a number of vector additions, 1 at least (got {cost!r}). Pass one")
     slopes = _derivative(subject, derivative)
     key = ("pointwise", cpp, slopes, cost)
     found = known(subject.name, key)
@@ -82,11 +82,13 @@ def _check_arguments(subject: Subject) -> None:
     schema = subject.call._schema
     kinds = [a.type.kind() for a in schema.arguments]
     if not 1 <= len(kinds) <= len(_OPERANDS) or len(schema.returns) != 1 or not subject.tensors:
-        raise subject.wrong(f"expected one to three arguments, a tensor among them, and one result (got {schema})")
+        raise subject.wrong(
+            f"expected one to three arguments, a tensor among them, and one result (got {schema}). Use rowwise"
+        )
     other = [a for a, kind in zip(schema.arguments, kinds, strict=True) if kind not in _KINDS or a.kwarg_only]
     if other:
         raise subject.wrong(
-            f"argument {other[0].name!r} is {other[0].type}; expected tensors and floats by position. Try rowwise"
+            f"argument {other[0].name!r} is {other[0].type}; expected tensors and floats by position. Use rowwise"
         )
 
 
@@ -98,7 +100,9 @@ def _check(subject: Subject, op: Op, args: Sequence[Any]) -> None:
     (out,) = subject.run(args)
     floats = {a.dtype for a in args if isinstance(a, Tensor)}
     if floats != {out.dtype} or not out.is_floating_point():
-        raise subject.wrong(f"expected tensors of one floating type, and a result of it (got {floats} -> {out.dtype})")
+        raise subject.wrong(
+            f"expected tensors of one floating type, and a result of it (got {floats} -> {out.dtype}). Use rowwise"
+        )
     tries = with_other_floats(subject, args)
     check_cpp(subject, op, tries)
     for some in () if op.facts.derivative is None else tries:
@@ -141,7 +145,9 @@ def _derivative(subject: Subject, derivative: str | Mapping[str, str] | None) ->
     by_name = {subject.tensors[0]: derivative} if isinstance(derivative, str) else dict(derivative)
     for name in by_name:
         if name not in subject.tensors:
-            raise subject.wrong(f"derivative speaks of {name!r}; its tensors are {', '.join(subject.tensors)}")
+            raise subject.wrong(
+                f"derivative speaks of {name!r}; its tensors are {', '.join(subject.tensors)}. Name these"
+            )
     missing = [name for name in subject.tensors if name not in by_name]
     if missing:
         raise subject.wrong(f"derivative says nothing of {missing[0]!r}. Give its formula, or '' for none")
@@ -162,19 +168,21 @@ def _formula(subject: Subject, text: str) -> str:
     try:
         tree = ast.parse(text, mode="eval")
     except SyntaxError as error:
-        raise subject.wrong(f"derivative {text!r} is no formula: {error.msg}") from error
+        raise subject.wrong(f"derivative {text!r} is no formula: {error.msg}. Correct it") from error
     functions = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and id(node) not in functions:
             if node.id not in letters:
-                raise subject.wrong(f"derivative {text!r} speaks of {node.id!r}; there are {', '.join(letters)}")
+                raise subject.wrong(
+                    f"derivative {text!r} speaks of {node.id!r}; there are {', '.join(letters)}. Use these"
+                )
             node.id = letters[node.id]
     formula = ast.unparse(tree)
 
     def apply(op: Op, operands: tuple[int, ...]) -> int:
         if len(operands) != op.facts.arity:
             raise subject.wrong(
-                f"derivative {text!r}: {op.value} takes {op.facts.arity} operands (got {len(operands)})"
+                f"derivative {text!r}: {op.value} takes {op.facts.arity} operands (got {len(operands)}). Correct it"
             )
         return 0
 
@@ -187,5 +195,5 @@ def _formula(subject: Subject, text: str) -> str:
     except ValueError as error:
         if type(error) is not ValueError:
             raise
-        raise subject.wrong(f"derivative {text!r}: {error}, as docs/design/operators.md lists them") from error
+        raise subject.wrong(f"derivative {text!r}: {error}. Use those that docs/design/operators.md lists") from error
     return formula

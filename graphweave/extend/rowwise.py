@@ -37,7 +37,7 @@ def rowwise(
     apart = {subject.position(name) for name in shared}
     of_rows = [i for name in subject.tensors if (i := subject.position(name)) not in apart]
     if not of_rows:
-        raise subject.wrong("none of its arguments is a tensor of rows")
+        raise subject.wrong("none of its arguments is a tensor of rows. Name fewer in shared=")
 
     def check() -> None:
         sizes = {n: (FEATURES,) if n in shared else (ROWS, FEATURES) for n in subject.tensors}

@@ -40,7 +40,9 @@ def rule(
     """
     said = f"graphweave.extend.rule({name!r})"
     if not re.fullmatch(r"[\w-]+", name):
-        raise DeclarationError(f"{said}: expected a name of letters, digits and hyphens, such as 'monotone-max'.")
+        raise DeclarationError(
+            f"{said}: expected a name of letters, digits and hyphens (got {name!r}). Choose one such as 'monotone-max'."
+        )
     if when not in get_args(When):
         raise DeclarationError(f"{said}: when must be 'always' or 'by cost' (got {when!r}). Pass one of these.")
     if not callable(function):
@@ -68,17 +70,19 @@ def _guarded(name: str, function: Callable[[Builder, Ref], Ref | None]) -> Apply
         try:
             new = function(build, ref)
         except Exception as error:
-            raise RuleError(f"{where} raised {type(error).__name__}: {error}, at {build.nodes[ref]}") from error
+            raise RuleError(
+                f"{where} raised {type(error).__name__}: {error}, at {build.nodes[ref]}. Correct it"
+            ) from error
         if new is None:
             return None
         if not isinstance(new, int) or not 0 <= new < len(build.nodes):
-            raise RuleError(f"{where} gave {new!r}: expected the position of a node, as build.add gives it, or None")
+            raise RuleError(f"{where} gave {new!r}: expected the position of a node or None. Give what build.add gives")
         if build.types[new] != build.types[ref]:
             raise RuleError(
-                f"{where} gave a value of {build.types[new]} for {build.nodes[ref]}, which is {build.types[ref]}"
+                f"{where} gave a value of {build.types[new]} for {build.nodes[ref]} of {build.types[ref]}. Correct it"
             )
         if new != ref and _uses(build, new, ref):
-            raise RuleError(f"{where} built upon the node that it was to replace, {build.nodes[ref]}: use its operands")
+            raise RuleError(f"{where} built upon the node that it was to replace, {build.nodes[ref]}. Use its operands")
         return new
 
     return apply

@@ -52,7 +52,9 @@ class Subject:
     def position(self, argument: str) -> int:
         """DeclarationError where the operator has no such argument."""
         if argument not in self.arguments:
-            raise self.wrong(f"the operator has no argument {argument!r}; it has {', '.join(self.arguments)}")
+            raise self.wrong(
+                f"the operator has no argument {argument!r}; it has {', '.join(self.arguments)}. Name one of these"
+            )
         return self.arguments.index(argument)
 
     def wrong(self, why: str) -> DeclarationError:
@@ -81,30 +83,28 @@ def subject_of(kind: str, operator: str) -> Subject:
     schema = call._schema
     subject = Subject(call, said, _has_derivative(call))
     if call in HANDLERS or call in decompositions().keys() - formulas().keys():
-        raise subject.wrong("the compiler knows this operator already")
+        raise subject.wrong("the compiler knows this operator already. Leave it out")
     if schema.is_mutable or any(r.alias_info is not None for r in schema.returns):
-        raise subject.wrong(
-            f"it writes to an argument, or gives a view of one: {schema}. Declare one that does neither"
-        )
+        raise subject.wrong(f"it writes to an argument, or gives a view of one: {schema}. Write one that does neither")
     if torch.Tag.nondeterministic_seeded in call.tags:
-        raise subject.wrong("it draws random numbers, of which a formula says nothing")
+        raise subject.wrong("it draws random numbers, of which a declaration says nothing. Leave it out")
     if _dispatches(call, "CompositeImplicitAutograd"):
-        raise subject.wrong("PyTorch takes it apart into other operators, which the compiler sees. Declare those")
+        raise subject.wrong("PyTorch takes it apart into other operators, which the compiler sees. Name those")
     kinds = {r.type.kind() for r in schema.returns}
     if kinds != {"TensorType"}:
-        raise subject.wrong(f"its results must be tensors (got {schema})")
+        raise subject.wrong(f"its results must be tensors (got {schema}). Return tensors")
     return subject
 
 
 def _overload(said: str, operator: str) -> Any:
     found = re.fullmatch(r"(\w+)::(\w+)(?:\.(\w+))?", operator)
     if found is None:
-        raise DeclarationError(f"{said}: expected a name such as 'mylib::op' or 'mylib::op.overload'.")
+        raise DeclarationError(f"{said}: expected a name such as 'mylib::op' (got {operator!r}). Give one.")
     library, name, which = found.groups()
     packet = getattr(getattr(torch.ops, library), name, None)
     if packet is None:
         raise DeclarationError(
-            f"{said}: PyTorch has no operator {library}::{name}. Import the library that defines it."
+            f"{said}: PyTorch has no operator {library}::{name}. Check the name, and that its library is imported."
         )
     overloads = packet.overloads()
     if which is None and len(overloads) == 1:
@@ -142,7 +142,7 @@ def example_of(subject: Subject, example: Sequence[Any] | None, given: dict[str,
         defaults = [a.default_value for a in schema[len(example) :] if a.has_default_value()]
         args = [x.detach() if isinstance(x, Tensor) else x for x in (*example, *defaults)]
         if len(args) != len(schema):
-            raise subject.wrong(f"example= must have {len(schema)} arguments (got {len(example)})")
+            raise subject.wrong(f"example= must have {len(schema)} arguments (got {len(example)}). Give as many")
         return args
     missing = [a.name for a in schema if a.name not in given and not a.has_default_value()]
     if missing:

@@ -367,9 +367,9 @@ def _fall_back(error: Exception, module: fx.GraphModule) -> None:
     why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
     record_eager(f"{place} could not be compiled: {why}")
     _log.debug("%s could not be compiled", place, exc_info=error)
-    do = "correct the rule" if isinstance(error, RuleError) else "please report it"
+    unless = ", unless the rule is yours to correct" if isinstance(error, RuleError) else ""
     warnings.warn(
         f"graphweave: {place} runs eagerly, since its graph could not be compiled: {why}. The results are right; "
-        f"{do}, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
+        f"please report it{unless}, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
         stacklevel=3,
     )
