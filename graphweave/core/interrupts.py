@@ -9,16 +9,16 @@ from typing import Any
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The exception raised by a handler of a signal that `error` is, or was made of; None for any other error.
+    """The exception that the handler of a signal raised, if it is `error` or led to `error`; None for any other error.
 
-    Python runs a handler between two instructions of whatever runs, so the handler stands in the traceback.
+    Python runs a handler between two instructions of the running code, so the handler stands in the traceback.
     """
     codes = _handlers()
     return _find(error, codes, set()) if codes else None
 
 
 def _find(error: Any, codes: set[CodeType], seen: set[int]) -> BaseException | None:
-    """What was raised first: PyTorch's wrappers take over the traceback of what they wrap."""
+    """The exception that was raised first: PyTorch's wrappers take over the traceback of the exception they wrap."""
     if not isinstance(error, BaseException) or id(error) in seen:
         return None
     seen.add(id(error))
@@ -42,7 +42,7 @@ def _handlers() -> set[CodeType]:
             handler = handler.func
         if callable(handler) and not hasattr(handler, "__code__"):  # an object with a method __call__
             handler = type(handler).__call__
-        code = getattr(handler, "__code__", None)  # a method has its function's
+        code = getattr(handler, "__code__", None)  # a method has the code of its function
         if isinstance(code, CodeType):
             found.add(code)
     return found

@@ -1,4 +1,4 @@
-"""Which target compiles a graph: C++ for tensors on the CPU, Triton for tensors on a GPU."""
+"""Chooses the target of a graph: C++ for tensors on the CPU, Triton for tensors on a GPU."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from graphweave.runtime.triton_kernel import interpreted, triton_version
 
 
 def options_of(module: fx.GraphModule) -> Options | str:
-    """The schedule's choices for the devices of a graph's inputs, or why this machine cannot compile it.
+    """The schedule's choices for the device of a graph's inputs, or the reason why this machine cannot compile it.
 
-    Numbers on the CPU (tensors without dimensions) go with any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
+    Tensors without dims on the CPU may be beside tensors on any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
     tensors for Triton's interpreter.
     """
     vals = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
@@ -37,7 +37,7 @@ def options_of(module: fx.GraphModule) -> Options | str:
 
 
 def begin_early(values: Iterable[Any]) -> None:
-    """The compiler begins with what every kernel needs, if it is C++ that a function called with `values` becomes."""
+    """Let the C++ compiler begin with what every kernel needs, if a function called with `values` will be C++."""
     if settings().target != "triton" and all(v.device.type == "cpu" for v in values if isinstance(v, torch.Tensor)):
         early.begin()
 
