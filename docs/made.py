@@ -37,6 +37,7 @@ START = {
     "core": "operators.py",
     "data": "npz.py",
     "execute": "build.py",
+    "extend": "rowwise.py",
     "frontends": "dynamo/compile.py",
     "graph": "graph.py",
     "ir": "message/GRAMMAR.md",

@@ -1,6 +1,6 @@
 """graphweave compiles graph neural networks: message passing in plain PyTorch, as a few fused kernels."""
 
-from graphweave import loops
+from graphweave import extend, loops
 from graphweave.core.counters import counters, reset_counters
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import explain
@@ -55,6 +55,7 @@ __all__ = [
     "edge_softmax",
     "edge_subgraph",
     "explain",
+    "extend",
     "from_dgl",
     "from_networkx",
     "from_pyg",

@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {"core"},
     "execute": _STAGES | {"compiler", "runtime"},  # what a plan becomes: its steps run at every call
     "frontends": _STAGES | {"compiler", "runtime", "execute"},
+    "extend": _FACTS | {"passes", "lower", "execute", "frontends"},  # what is declared is tried at once, in a kernel
     "tensorlike": {"core"},
     "udf": {"core", "compiler", "frontends", "tensorlike"},
     "function": {"udf"},
@@ -37,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "loops": {"core", "udf", "graph", "frontends", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
     "data": {"core", "graph"},
-    "": _MODEL_SIDE | {"frontends", "loops"},
+    "": _MODEL_SIDE | {"extend", "frontends", "loops"},
     "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`."""

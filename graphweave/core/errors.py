@@ -43,6 +43,14 @@ class IRError(GraphweaveError, ValueError):
     """An ill-formed program of the message IR or the loop IR."""
 
 
+class DeclarationError(GraphweaveError, ValueError):
+    """What `graphweave.extend` was told of an operator or a rule is wrong; the message says where it differs."""
+
+
+class RuleError(GraphweaveError):
+    """A rule of `graphweave.extend.rule` failed, or gave what cannot stand for the node it was asked about."""
+
+
 class ParseError(IRError):
     """Text that is not a program of the IR; the message carries the line."""
 

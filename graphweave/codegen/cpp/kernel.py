@@ -47,6 +47,7 @@ def print_kernel(kernel: Kernel) -> str:
     parts = [
         "".join(f"// {line}\n" for line in kernel.header),
         includes(unit.scope.headers),
+        *(text for _, text in sorted(unit.scope.functions.items())),
         body,
         entry,
     ]

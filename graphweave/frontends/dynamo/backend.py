@@ -20,16 +20,18 @@ from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
-from graphweave.core.errors import SettingsError
+from graphweave.core.errors import RuleError, SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
 from graphweave.core.types import Space
 from graphweave.execute.build import build_inference, build_training
+from graphweave.frontends.dynamo.added_rules import Suspects, in_force
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
 from graphweave.frontends.dynamo.capture_settings import DuringCompilation
 from graphweave.frontends.dynamo.choices import guard_choices
+from graphweave.frontends.dynamo.declared import replace_calls
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
 from graphweave.frontends.dynamo.eager_work import eager_work
@@ -132,6 +134,7 @@ def graphweave(
     chosen = parse_options(with_mode(mode, options))
     compilation = _GraphCompilation(chosen, example_inputs, sources(module), parameters)
     writes_apart(module)
+    replace_calls(module)
     begin_early(example_inputs)
     try:
         with shown("compiling a graph"):
@@ -289,7 +292,9 @@ class _GraphCompilation:
         statistics = statistics_of(rows)
         known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
-        given = PassInputs(statistics, tangents, relational, at_hand, options.row_products)
+        given = PassInputs(statistics, tangents, relational, at_hand, options.row_products, in_force())
+        if reference is not None and any(given.added):
+            reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
         done = optimise(imported.program, given, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
@@ -370,8 +375,9 @@ def _fall_back(error: Exception, module: fx.GraphModule) -> None:
     why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
     record_eager(f"{place} could not be compiled: {why}")
     _log.debug("%s could not be compiled", place, exc_info=error)
+    unless = ", unless the rule is yours to correct" if isinstance(error, RuleError) else ""
     warnings.warn(
         f"graphweave: {place} runs eagerly, since its graph could not be compiled: {why}. The results are right; "
-        "please report it, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
+        f"please report it{unless}, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
         stacklevel=3,
     )
