@@ -98,7 +98,7 @@ def with_derivative(op: Op) -> Callable[..., Any]:
     """A function that calls the declared operator `op`, with the derivative that its row has."""
     call, slopes = overload(op.facts.aten[0]), op.facts.derivative or ()
 
-    class Call(torch.autograd.Function):
+    class DeclaredCall(torch.autograd.Function):
         @staticmethod
         def forward(*args: Any) -> Any:
             return call(*args)
@@ -116,7 +116,7 @@ def with_derivative(op: Op) -> Callable[..., Any]:
             return _gradients(slopes, args, out, grads[0], ctx.needs_input_grad)
 
     def called(*args: Any, **kwargs: Any) -> Any:
-        return Call.apply(*arguments(call, args, kwargs))
+        return DeclaredCall.apply(*arguments(call, args, kwargs))
 
     called.__name__ = called.__qualname__ = op.value
     return called
