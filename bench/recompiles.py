@@ -31,9 +31,8 @@ from bench.common import arguments, ratio_table, save
 from bench.recompile_programs import CASES, SIZES
 
 TOLERANCE = 5e-4
-"""Of float32 results, relative to the largest number of each, and of gradients to a small part of the largest gradient:
-one that cancels, as that of a bias under a softmax, is nothing but the rounding of its terms."""
-"""Relative error that is accepted in float32, for programs of several layers and divisions by small degrees."""
+"""Relative error that is accepted in float32, for programs of several layers and divisions by small degrees, and for
+gradients that cancel, such as that of a bias under a softmax, which are nothing but the rounding of their terms."""
 
 
 @dataclass(frozen=True, slots=True)
