@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphweave.analysis.facts import Facts
@@ -13,6 +13,7 @@ from graphweave.analysis.statistics import Statistics
 from graphweave.codegen import cpp, triton
 from graphweave.core.errors import IRError
 from graphweave.core.log import logger
+from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.loop.show import show as show_kernel
@@ -21,7 +22,8 @@ from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.options import Options, Target
 from graphweave.lower.region import Lowered, lower
-from graphweave.lower.schedule import Region, Schedule, schedule
+from graphweave.lower.schedule import Region, StepOrder, schedule
+from graphweave.lower.scheduled import check_taken, scheduled, walks_edges
 from graphweave.passes.split_pairs import SplitPairs
 
 _log, _lower_log, _codegen_log = logger(__name__), logger("graphweave.lower"), logger("graphweave.codegen")
@@ -36,6 +38,14 @@ class KernelPlan:
     region: Region
     lowered: Lowered
     text: str
+    whole: Kernel | None = None
+    """The kernel without feature tiles, where it has some: what its long rows are divided in."""
+
+    schedule: Schedule = COMPILERS_CHOICE
+    """The user's, for what is decided when the kernel is launched."""
+
+    not_taken: Mapping[str, str] = field(default_factory=dict)
+    """Its fields that say nothing to this kernel, with the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class Plan:
     hoisted: tuple[Ref, ...]
     prelude_inputs: tuple[Ref, ...]
     prelude: Plan | None
-    schedule: Schedule
+    schedule: StepOrder
     kernels: Mapping[int, KernelPlan]
     refused: Mapping[int, str]
     options: Options
@@ -65,7 +75,7 @@ class Plan:
 def make_plan(
     name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None
 ) -> Plan:
-    """Schedule and lower a program; `constants` are the inputs that come with it, `statistics` the row counts at hand.
+    """StepOrder and lower a program; `constants` are the inputs that come with it, `statistics` the row counts at hand.
 
     What cannot be lowered stays with PyTorch and is listed in `refused`.
     """
@@ -98,17 +108,29 @@ def _planned(
     return Plan(name, facts, kept, inputs, prelude, order, kernels, refused, options, constants)
 
 
+def check_schedule(plans: Iterable[Plan]) -> None:
+    """ScheduleError if the user's schedule has a field that no kernel of `plans`, one function's, can take. What walks no edges has
+    nothing to schedule."""
+    plans = tuple(plans)
+    kernels = [k for plan in plans for k in plan.kernels.values()]
+    if any(walks_edges(k.lowered.kernel) for k in kernels):
+        check_taken(plans[0].options.schedule, plans[0].options.target, [k.not_taken for k in kernels])
+
+
 def kernel_prefix(name: str) -> str:
     """Kernels of "graph3_forward" are "forward_0", ...: equal kernels of two graphs are one entry of the disk cache."""
     return name.rpartition("_")[2]
 
 
 def lower_region(
-    facts: Facts, region: Region, order: Schedule, name: str, options: Options, index: DType
+    facts: Facts, region: Region, order: StepOrder, name: str, options: Options, index: DType
 ) -> KernelPlan:
     """The kernel of one region, verified and printed; IRError says why there is none."""
     lowered = lower(facts, region, order.stored, name, options, index)
-    verify_kernel(lowered.kernel)
+    whole = lowered.kernel
+    kernel, unused = scheduled(whole, options.schedule, options.target)
+    lowered = replace(lowered, kernel=kernel)
+    verify_kernel(kernel)
     _lower_log.info("%s: %d nodes of rows of %s, %d buffers", name, len(region.members), region.rows.name,
                     len(lowered.kernel.buffers))  # fmt: skip
     if _lower_log.isEnabledFor(logging.DEBUG):
@@ -116,7 +138,9 @@ def lower_region(
     text = _PRINTERS[options.target](lowered.kernel)
     _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
     _codegen_log.debug("%s", text)
-    return KernelPlan(region, lowered, text)
+    for field_, why in unused.items():
+        _lower_log.info("%s: the schedule's %s is left out: %s", name, field_, why)
+    return KernelPlan(region, lowered, text, whole, options.schedule, unused)
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:

@@ -7,14 +7,32 @@ import signal
 from types import CodeType
 from typing import Any
 
+from graphweave.core.errors import ScheduleError
+
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The exception raised by a handler of a signal that `error` is, or was made of; None for any other error.
+    """The exception raised by a handler of a signal that `error` is, or was made of, or the refusal of what the user
+    asked for (`refusal_in`); None for any other error.
 
     Python runs a handler between two instructions of whatever runs, so the handler stands in the traceback.
     """
     codes = _handlers()
-    return _find(error, codes, set()) if codes else None
+    return (_find(error, codes, set()) if codes else None) or refusal_in(error)
+
+
+def refusal_in(error: BaseException) -> BaseException | None:
+    """The refusal of what a user asked for that `error` is or was made of: it is told, never worked around."""
+    seen: set[int] = set()
+    todo: list[Any] = [error]
+    while todo:
+        found = todo.pop()
+        if not isinstance(found, BaseException) or id(found) in seen:
+            continue
+        if isinstance(found, ScheduleError):
+            return found
+        seen.add(id(found))
+        todo += [getattr(found, "inner_exception", None), found.__cause__, found.__context__]
+    return None
 
 
 def _find(error: Any, codes: set[CodeType], seen: set[int]) -> BaseException | None:

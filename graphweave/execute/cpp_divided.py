@@ -45,8 +45,11 @@ class DividedRows:
             with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
                 self._functions = list(pool.map(lambda text: kernel_cache.load(*text), texts))
 
-    def __call__(self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor]) -> None:
-        """`ptrs` are the arguments of the kernel, which has been called; `totals`, its totals by name, are added to."""
+    def __call__(
+        self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor], threads: int | None = None
+    ) -> None:
+        """`ptrs` are the arguments of the kernel, which has been called; `totals`, its totals by name, are added to.
+        `threads` as in `num_threads`."""
         known = dict(zip(self._given, ptrs, strict=True))
         own = own_tensors(self._kernels, known, long.pieces, arena.empty)
         known.update((name, t.data_ptr()) for name, t in own.items())
@@ -57,7 +60,7 @@ class DividedRows:
             given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]
             # These kernels read the first of the sizes, and no largest degrees, which are for stashes.
             sizes = [rows] + [0] * (len(kernel.sizes) - 1 + len(kernel.csrs))
-            function(given, sizes, uniform_chunks(rows, Work(CHUNK_WORK)), num_threads())
+            function(given, sizes, uniform_chunks(rows, Work(CHUNK_WORK)), num_threads(threads))
             for b in kernel.buffers:
                 if b.fold is not None:
                     totals[b.name].copy_(FOLDS[b.fold](totals[b.name], mine[b.name]))

@@ -15,6 +15,7 @@ from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program
 from graphweave.runtime import arena, formats, launch
+from graphweave.runtime.chunks import equal_rows, equal_work
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
 from graphweave.runtime.long_rows import is_long, long_rows
@@ -36,6 +37,7 @@ class CppStep(RegionStep):
         self._kernels: dict[bool, launch.NativeKernel] = {}
         self._divided: dict[bool, DividedRows] = {}
         self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
+        self._divides = self._walks and plan.schedule.walk in (None, "divided")
         self._weight = weight_of(plan.lowered.kernel)
         self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
@@ -54,7 +56,7 @@ class CppStep(RegionStep):
     def _divided_rows(self, wide: bool) -> DividedRows:
         if wide not in self._divided:
             plan = self._wide_plan() if wide else self.plan
-            self._divided[wide] = DividedRows(plan.lowered.kernel)
+            self._divided[wide] = DividedRows(plan.whole or plan.lowered.kernel)
         self._divided[wide].build()
         return self._divided[wide]
 
@@ -68,10 +70,10 @@ class CppStep(RegionStep):
         kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices)
         ptrs = self._addresses(heads, found, held, outputs)
         if long is None or not long.is_all or self._totals:
-            kernel(ptrs, sizes, chunks, num_threads())
+            kernel(ptrs, sizes, chunks, num_threads(self.plan.schedule.threads))
         if long is not None:
             totals = {b.name: outputs[i] for b, i in self._totals}
-            divided(long, ptrs, totals)
+            divided(long, ptrs, totals, self.plan.schedule.threads)
         self._finish(rows, indices, outputs)
         return outputs
 
@@ -107,16 +109,27 @@ class CppStep(RegionStep):
                 walked = index[self.plan.lowered.map]
                 csr = formats.csr(walked, wide)
                 keep.append(csr.indptr)
-                heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
-                if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
-                    long = long_rows(walked, wide, self._weight)
+                heads, chunks, most = (csr.indptr.data_ptr(),), self._chunks(csr), csr.max_degree
+                if self._divides and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
+                    long = long_rows(walked, wide, self._weight, chunks)
                 if long is not None:
                     chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
                 sizes.append(most)
             else:
-                chunks = uniform_chunks(rows[0], self._work)
+                chunks = self._uniform(rows[0])
             arrays = [self._format(f, index, wide) for f in self._formats]
         return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
+
+    def _chunks(self, csr: formats.CsrFormat) -> Tensor:
+        """The chunks of the CSR, or those that the schedule asks for."""
+        asked = self.plan.schedule
+        if asked.walk == "rows":
+            return equal_rows(csr.num_rows, asked.chunks or csr.chunks.numel() - 1)
+        return csr.chunks if asked.chunks is None else equal_work(csr.indptr, asked.chunks)
+
+    def _uniform(self, num_rows: int) -> Tensor:
+        asked = self.plan.schedule.chunks
+        return uniform_chunks(num_rows, self._work) if asked is None else equal_rows(num_rows, asked)
 
 
 def work_of(kernel: Kernel) -> Work:

@@ -94,7 +94,8 @@ def fused_push(
     on_the_fly = {pushed.product.x} if read_along.map is not None else set()
     inner = replace(region, members=(sum_,), outputs=())
     own = (NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS)
-    ahead = replace(options, prefetch_distance=_SIZE)  # sources come in no order, so that each is a miss
+    distance = _SIZE if options.schedule.prefetch is None else options.prefetch_distance
+    ahead = replace(options, prefetch_distance=distance)  # sources come in no order, so that each is a miss
     draft = Draft(Facts(summed), inner, stored - on_the_fly, ahead, index, forced, own)
     body = (*_zeros(draft, ref), _groups(draft, ref, sum_, pushed))
     parameters = draft.parameters

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from graphweave.analysis.typed import WIDEST
+from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 
 Target: TypeAlias = Literal["cpp", "triton"]
 
@@ -13,20 +14,23 @@ Target: TypeAlias = Literal["cpp", "triton"]
 @dataclass(frozen=True, slots=True)
 class Options:
     """`wide`: elements from which a gathered row is worth sharing between pushes. `stash_width`: elements an edge may
-    keep from one pass over a row's edges to the next. Rows of at least `prefetch_bytes` are asked for
-    `prefetch_distance` edges ahead. Products of matrices on edges are computed for at most `tile` of them at a time, by
-    the matrix of the row for at most `typed_tile`; a row of one may be kept for the next pass if it has at most
-    `stash_product` elements.
+    keep from one pass over a row's edges to the next.
+
+    Rows of at least `prefetch_bytes` are asked for `prefetch_distance` edges ahead, if that is not 0. Products of
+    matrices on edges are computed for at most `tile` of them at a time, by the matrix of the row for at most
+    `typed_tile`; a row of one may be kept for the next pass if it has at most `stash_product` elements.
 
     `online`: whether a softmax's maximum and sums share a pass of tiles of at most `online_tile` edges; "auto": where a
     second pass would gather the same wide rows again.
 
     `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
-    whose arrays together have at most `tile_bytes`.
+    of at most `row_tile`, whose arrays together have at most `tile_bytes`.
 
     Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
     than `typed_gram` elements has a kernel of its own. If there is a bound `typed_operand`, rows of more elements or of
     several blocks are read from memory, and so are matrices.
+
+    `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`).
 
     `target` is the language that kernels are printed in, `device` where their tensors lie.
     """
@@ -41,21 +45,35 @@ class Options:
     online: Literal["auto", "always", "never"] = "auto"
     online_tile: int = 32
     row_products: bool = True
+    row_tile: int | None = None
     tile_bytes: int = 1 << 16
     typed_width: int | None = WIDEST
     typed_gram: int | None = None
     typed_operand: int | None = None
+    schedule: Schedule = COMPILERS_CHOICE
     target: Target = "cpp"
     device: str = "cpu"
 
 
-def options_for(target: Target, device: str = "cpu") -> Options:
-    """The choices for a target. In Triton an edge keeps nothing from one pass to the next, which computes it again: the
-    rows that it needs are in a cache by then, what it would keep is not. Products of rows stay
-    the vendor's library's. Registers hold what a program multiplies, so what is wide is read from memory."""
+def options_for(target: Target, device: str = "cpu", schedule: Schedule | None = None) -> Options:
+    """The choices for a target, those of `schedule` before the compiler's own.
+
+    In Triton an edge keeps nothing from one pass to the next, which computes it again: the rows that it needs are in a
+    cache by then, what it would keep is not. Products of rows stay the vendor's library's. Registers hold what a
+    program multiplies, so what is wide is read from memory.
+    """
     if target == "cpp":
-        return Options()
+        return _with(Options(), schedule or COMPILERS_CHOICE)
     return Options(
         stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
-        typed_operand=256, target=target, device=device,
+        typed_operand=256, target=target, device=device, schedule=schedule or COMPILERS_CHOICE,
     )  # fmt: skip
+
+
+def _with(options: Options, schedule: Schedule) -> Options:
+    if schedule.prefetch is not None:
+        options = replace(options, prefetch_distance=schedule.prefetch)
+    if schedule.product_tile is not None:
+        size = schedule.product_tile
+        options = replace(options, tile=size, typed_tile=size, row_tile=size)
+    return replace(options, schedule=schedule)

@@ -111,6 +111,8 @@ class RowTiles:
     def tile(self) -> tuple[str, int]:
         """The name of a tile and the most rows that it has: arrays of it are to stay in a near cache."""
         row = sum(numel(a.shape) * a.dtype.itemsize for a in self._arrays.values())
+        if self._draft.options.row_tile is not None:
+            return TILE, self._draft.options.row_tile
         rows = self._draft.options.tile_bytes // max(row, 1)
         return TILE, max(_FEWEST, min(_MOST, rows - rows % _FEWEST))
 

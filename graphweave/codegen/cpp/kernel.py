@@ -27,7 +27,7 @@ from graphweave.codegen.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
-from graphweave.ir.loop.types import identity, parameter_types
+from graphweave.ir.loop.types import POSITION, identity, parameter_types
 from graphweave.ir.loop.walk import csrs_around, statements
 
 _STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
@@ -60,18 +60,21 @@ class _Unit:
         turns = [*turned(kernel, arrays), *packed(kernel, arrays)]
         arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in turns}
         tile = () if kernel.tile is None else kernel.tile[:1]
+        self.swept = () if kernel.sweep is None else kernel.sweep[:1]
         self.names = cpp_names(
             [
                 kernel.name,
                 kernel.row,
                 *tile,
+                *self.swept,
                 *arrays,
                 *kernel.sizes,
                 *(csr.name for csr in kernel.csrs),
                 *binders(kernel.body),
             ]
         )
-        self.scope = CppScope(self.names, arrays, parameter_types(kernel), headers={"base"})
+        swept_types = dict.fromkeys(self.swept, POSITION)
+        self.scope = CppScope(self.names, arrays, parameter_types(kernel) | swept_types, headers={"base"})
         self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [
@@ -114,6 +117,7 @@ class _Unit:
             for b in kernel.buffers
         ]
         params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in self.private]
+        params += [f"int64_t {names.of(lane)}" for lane in self.swept]
         params += ["int64_t num_rows"] if self.counts_rows else []
         w.line("// the rows first .. last - 1, in order")
         w.line(f"static __attribute__((noinline)) void {self.rows_name}(")
@@ -175,18 +179,26 @@ class _Unit:
                 self._allocate_scratch(w)
             if self.totals:
                 self._allocate_parts(w)
-            w.flush_left(
-                "#pragma omp parallel for num_threads(num_threads) if (num_chunks > 1 && num_threads > 1) "
-                "schedule(dynamic, 1)"
-            )
-            with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
-                self._chunk(w)
+            if kernel.sweep is None:
+                self._chunks(w)
+            else:
+                lane = names.of(kernel.sweep[0])
+                with w.block(f"for (int64_t {lane} = 0; {lane} < {kernel.sweep[1]}; ++{lane})"):
+                    self._chunks(w)
             if self.totals:
                 self._fold_parts(w)
             if self.scratch:
                 w.line("free(scratch);")
             w.line("return 0;")
         return w.text()
+
+    def _chunks(self, w: Writer) -> None:
+        w.flush_left(
+            "#pragma omp parallel for num_threads(num_threads) if (num_chunks > 1 && num_threads > 1) "
+            "schedule(dynamic, 1)"
+        )
+        with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
+            self._chunk(w)
 
     def _allocate_scratch(self, w: Writer) -> None:
         """One block for all threads: each holds its stashes (largest degree x elements), then its large allocs."""
@@ -243,6 +255,7 @@ class _Unit:
             for array in self.private:
                 at = self.names.derived("at", array.name)
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")
+        args += [self.names.of(lane) for lane in self.swept]
         args += ["sizes[0]"] if self.counts_rows else []
         if not self.walked:
             w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'chunks[chunk + 1]'])});")

@@ -261,12 +261,16 @@ class Statements(CppPrinter):
 
     def _prefetch_row(self, prefetch: Prefetch, ahead: str) -> None:
         array, names = self.scope.arrays[prefetch.buffer], self.scope.names
-        size = array.numel * array.dtype.itemsize
+        numel = array.numel if prefetch.size is None else prefetch.size
+        size = numel * array.dtype.itemsize
         lines = list(range(0, size, _LINE))[:_MAX_LINES]
         if size > _LINE and size % _LINE and len(lines) < _MAX_LINES:
             lines.append(size - 1)  # rows that are not whole lines may straddle one more
         column = f"{names.of(prefetch.column)}[{ahead}]"
         row = f"(const char*)({names.of(array.name)} + (int64_t){column} * {array.numel})"
+        if prefetch.at is not None:
+            at = expression(prefetch.at, self.scope)
+            row = f"(const char*)({names.of(array.name)} + (int64_t){column} * {array.numel} + {at})"
         pointer = names.derived(prefetch.buffer, prefetch.column, "ahead")
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:

@@ -15,7 +15,12 @@ _MOST = 4096  # bytes of one row: it is staged on the stack
 
 
 def streamed(kernel: Kernel) -> list[Buffer]:
-    """Outputs over the kernel's own rows whose rows are whole cache lines."""
+    """Outputs over the kernel's own rows whose rows are whole cache lines.
+
+    A sweep, which writes rows in parts, has none.
+    """
+    if kernel.sweep is not None:
+        return []
     rows = kernel.sizes[0]
     outputs = [b for b in kernel.buffers if b.role is Role.output and b.rows == rows and b.dtype.is_float]
     return [b for b in outputs if _bytes(b) % _LINE == 0 and 0 < _bytes(b) <= _MOST]

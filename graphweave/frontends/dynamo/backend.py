@@ -24,6 +24,7 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import Space
 from graphweave.execute.build import build_inference, build_training
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
@@ -66,6 +67,7 @@ class CompileOptions:
     (None). `reorder`: the same for weights multiplied by weights before rows. `cuda_graphs`: calls on a CUDA device are
     replayed as CUDA graphs (`execute/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
     each call looks for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
+    `schedule`: what kernels do in place of the compiler's choice.
     """
 
     verify: bool = False
@@ -74,6 +76,7 @@ class CompileOptions:
     reorder: bool | None = None
     cuda_graphs: bool = False
     unseen_edits: bool = True
+    schedule: Schedule | None = None
 
 
 _SWITCH = (True, False)
@@ -91,8 +94,14 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     """SettingsError names an option that does not exist, or whose value it cannot have."""
     given = dict(options or {})
-    known = ", ".join(_ALLOWED)
+    known = ", ".join([*_ALLOWED, "schedule"])
     for name, value in given.items():
+        if name == "schedule":
+            if value is not None and not isinstance(value, Schedule):
+                raise SettingsError(
+                    f"option 'schedule' must be a graphweave.Schedule or None (got {value!r}). Pass one of these."
+                )
+            continue
         if name not in _ALLOWED:
             raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
         if not any(value is allowed or (isinstance(allowed, str) and value == allowed) for allowed in _ALLOWED[name]):
@@ -205,7 +214,7 @@ class _Side:
         self.gradients: Gradients | None = None  # of the joint graph, once it is cut
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = _options(module)
+        options = _options(module, self.options.schedule)
         if options is None:
             return make_boxed_func(module.forward)
         guard_sizes(module)
@@ -234,7 +243,7 @@ class _Side:
     def partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        options = _options(joint)
+        options = _options(joint, self.options.schedule)
         if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         guard_sizes(joint)
@@ -345,9 +354,9 @@ def _donate_nothing() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
-def _options(module: fx.GraphModule) -> Options | None:
+def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | None:
     """How this machine compiles the graph; None where it cannot, so that it runs as ATen calls, with one warning."""
-    options = options_of(module)
+    options = options_of(module, schedule or Schedule())
     if isinstance(options, Options):
         return options
     bump("eager_fallbacks")

@@ -22,13 +22,13 @@ from graphweave.frontends.dynamo.breaks import (
 )
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
-from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text
+from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text, loops_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
 from graphweave.frontends.dynamo.reasons import line_of
 
-Detail = Literal["short", "kernels", "costs", "ir", "all"]
-"""How much `explain` prints: what a user asks first; with each kernel's code; with the choices made by cost; with the
-message IR; everything."""
+Detail = Literal["short", "kernels", "loops", "costs", "ir", "all"]
+"""How much `explain` prints: what a user asks first; with each kernel's code; with its loop IR; with the choices
+made by cost; with the message IR; everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class Explanation:
             parts += [costs_text(r) for r in self.rewrites]
         if detail in ("ir", "all"):
             parts += [ir_text(self)]
+        if detail in ("loops", "all"):
+            parts += [loops_text(g) for g in self.graphs]
         if detail in ("kernels", "all"):
             parts += [kernels_text(g, wrapper=detail == "all") for g in self.graphs]
         return parts
@@ -81,8 +83,9 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
 
     `fn` is a module or function, compiled already (its options are kept) or not. Where its result requires a gradient,
     a backward is compiled too, but not run. The compiled code of other functions is forgotten with it and built again
-    at their next call. `detail` is how much is printed: "short"; "kernels" with the code of each kernel; "costs" with
-    what the rewriting chose and refused, and what that costs; "ir" with the message IR; "all".
+    at their next call. `detail` is how much is printed: "short"; "kernels" with the code of each kernel; "loops" with
+    its loop IR, and what it does not take of a schedule; "costs" with what the rewriting chose and refused, and what
+    that costs; "ir" with the message IR; "all".
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn

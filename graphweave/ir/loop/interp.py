@@ -64,16 +64,27 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
         if buffer.role is Role.total:
             assert buffer.fold is not None
             buffers[buffer.name].fill_(identity(buffer.fold, buffer.dtype).value)
-    rows = sizes[kernel.sizes[0]]
+    if kernel.sweep is None:
+        _rows(kernel, buffers, csrs, sizes[kernel.sizes[0]], {})
+        return
+    name, extent = kernel.sweep
+    for i in range(extent):
+        _rows(kernel, buffers, csrs, sizes[kernel.sizes[0]], {name: torch.tensor(i)})
+
+
+def _rows(
+    kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], rows: int, known: dict[str, Tensor]
+) -> None:
+    """`known` are the scalars of what is swept."""
     if kernel.tile is not None:
         tile, size = kernel.tile
         for first in range(0, rows, size):
-            frame = _Frame(dict(buffers), csrs, kernel)
+            frame = _Frame(dict(buffers), csrs, kernel, dict(known))
             frame.tiles[tile] = range(first, min(first + size, rows))
             frame.block(kernel.body)
         return
     for row in range(rows):
-        _Frame(dict(buffers), csrs, kernel).row(row, kernel.body)
+        _Frame(dict(buffers), csrs, kernel, dict(known)).row(row, kernel.body)
 
 
 @dataclass

@@ -213,18 +213,21 @@ class Lanes:
     body: tuple[Stmt, ...]
 
 
-@part("prefetch {buffer}[{column}[{^k} + {shift+distance: + }]]")
+@part("prefetch {buffer}[{column}[{^k} + {shift+distance: + }]]| from {at}|| < {size}|")
 @dataclass(frozen=True, slots=True)
 class Prefetch:
     """Row `buffer[column[k + distance]]` will be needed `distance` positions later; a hint that a target may ignore.
 
-    With `shift`, a variable, it is `buffer[column[k + shift + distance]]`, where the row's edges reach that far.
+    With `shift`, a variable, it is `buffer[column[k + shift + distance]]`, where the row's edges reach that far. With
+    `at`, it is the `size` features from there on.
     """
 
     buffer: str
     column: str
     distance: int
     shift: str | None = None
+    at: IndexSum | None = None
+    size: int | None = None
 
 
 @statement("edges {k} in {csr}[{row}]| of {tile}| {prefetch: } {\n  {body}\n}")
@@ -410,7 +413,7 @@ kernel {name}({row} < {sizes}; {index}) {
   {csrs}
   {buffers}
   {stashes}
-  do| tile {tile}|
+  do| sweep {sweep}|| tile {tile}|
     {body}
 }""")
 @dataclass(frozen=True, slots=True)
@@ -423,6 +426,9 @@ class Kernel:
     With `tile`, a name and a size, body is run for tiles of at most so many rows that together are all of them, in
     increasing order within what a thread takes, and what is done for a row stands in `TileRows`. How long each tile is,
     is the target's choice. Of a stash nothing outlives one `TileRows`.
+
+    With `sweep`, a lane, all of this is done for each of its values, one after the other in increasing order. An output
+    is then indexed by the lane, so that each of its elements is stored once.
     """
 
     name: str
@@ -435,3 +441,4 @@ class Kernel:
     body: tuple[Stmt, ...]
     header: tuple[Text, ...] = ()
     tile: Lane | None = None
+    sweep: Lane | None = None
