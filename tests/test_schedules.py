@@ -14,21 +14,33 @@ from hypothesis import strategies as st
 import graphweave
 from graphweave.compiler.pipeline import optimise
 from graphweave.core.errors import ScheduleError, SettingsError
-from graphweave.core.schedule import WALKS, Schedule
+from graphweave.core.schedule import EDGE_ORDERS, WALKS, Schedule
 from graphweave.core.types import DType
 from graphweave.lower.options import options_for
 from graphweave.runtime.chunks import equal_rows, equal_work
+from graphweave.runtime.edge_orders import ordered_column, ordered_edges, source_pieces
+from graphweave.runtime.index import Index
 from tests.program_support import ZOO, assert_computes, compiled, large
 from tests.programs.random_programs import random_program
 
-SCHEDULES = st.builds(
+ONE_RANGE = st.builds(
     Schedule,
+    edge_order=st.sampled_from([None, *EDGE_ORDERS]),
     walk=st.sampled_from([None, *WALKS]),
     feature_tile=st.sampled_from([None, 1, 2, 4, 8]),
     prefetch=st.sampled_from([None, 0, 1, 7]),
     product_tile=st.sampled_from([None, 1, 3, 16]),
     chunks=st.sampled_from([None, 1, 2, 5, 300]),
 )  # fmt: skip
+PARTITIONS = st.builds(
+    Schedule,
+    source_partitions=st.sampled_from([1, 2, 3, 50]),
+    edge_order=st.sampled_from([None, "source"]),
+    feature_tile=st.sampled_from([None, 1, 4]),
+    product_tile=st.sampled_from([None, 3]),
+    chunks=st.sampled_from([None, 4]),
+)  # fmt: skip
+SCHEDULES = st.one_of(ONE_RANGE, PARTITIONS)
 """Legal schedules of the CPU; threads are the test's."""
 
 
@@ -65,12 +77,26 @@ def test_default_chooses_nothing() -> None:
         ("product_tile", 2.0, "a whole number from 1 on"),
         ("gpu_rows", 12, "a power of two"),
         ("gpu_warps", 64, "at most 32"),
+        ("edge_order", "hilbert", "one of 'given', 'source', 'degree'"),
+        ("source_partitions", 0, "a whole number from 1 on"),
     ],
 )
 def test_value_that_cannot_be_is_refused(field: str, value: Any, expected: str) -> None:
     with pytest.raises(ScheduleError, match=expected) as error:
         Schedule(**{field: value})
     assert repr(value) in str(error.value) and field in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"edge_order": "degree"}, "'edge_order' must be 'source' where there are source_partitions"),
+        ({"walk": "rows"}, "'walk' must be None where there are source_partitions"),
+    ],
+)
+def test_partitions_and_another_order_are_refused(fields: dict[str, Any], why: str) -> None:
+    with pytest.raises(ScheduleError, match=why):
+        Schedule(source_partitions=4, **fields)
 
 
 def test_unknown_field_is_refused() -> None:
@@ -88,6 +114,7 @@ def test_option_must_be_a_schedule() -> None:
     [
         (Schedule(gpu_rows=4), "expected a field that says something to a CPU"),
         (Schedule(product_tile=8), "product_tile=8: the kernel multiplies no tiles"),
+        (Schedule(gpu_warps=4, gpu_stages=2), "Move the tensors to a GPU, or use fields of the CPU"),
     ],
 )
 def test_schedule_that_no_kernel_can_take_is_refused(schedule: Schedule, why: str) -> None:
@@ -138,6 +165,38 @@ def test_tiles_of_several_feature_dimensions(tile: int) -> None:
 def test_tile_that_does_not_divide_is_refused(size: int, why: str) -> None:
     with pytest.raises(ScheduleError, match=why):
         graphweave.compile(gcn, options={"schedule": Schedule(feature_tile=size)})(*graph())
+
+
+def test_partitions_are_read_back() -> None:
+    text = loops(Schedule(source_partitions=4, feature_tile=8))
+    assert "pass_0(piece < num_pieces" in text and "fold_0(slot < num_slots" in text and "finish(slot" in text
+    assert text.count("do sweep f < 4") == 1  # the pieces alone: FeatGraph's figure 6
+
+
+def test_partitions_run_in_place_of_the_kernel() -> None:
+    made, before = graphweave.compile(gcn, options={"schedule": Schedule(source_partitions=3)}), graphweave.counters()
+    torch.testing.assert_close(made(*graph()), gcn(*graph()))
+    assert graphweave.counters()["divided_launches"] == before["divided_launches"] + 1
+
+
+def test_order_of_edges() -> None:
+    index = Index(torch.tensor([1, 0, 1, 1, 1, 2]), 4)
+    source = Index(torch.tensor([3, 0, 2, 0, 2, 2]), 5)
+    assert ordered_edges(index, source, "source").tolist() == [1, 3, 2, 4, 0, 5]
+    assert ordered_edges(index, source, "degree").tolist() == [1, 2, 4, 3, 0, 5]
+    assert ordered_column(index, source, source, "source").tolist() == [0, 0, 2, 2, 3, 2]
+
+
+def test_pieces_of_source_ranges() -> None:
+    """Rows 0 to 3 in ranges of sources {0, 1, 2} and {3, 4}: row 1 has edges of both, row 3 none."""
+    index, source = Index(torch.tensor([1, 0, 1, 1, 1, 2]), 4), Index(torch.tensor([3, 0, 2, 0, 2, 2]), 5)
+    table = source_pieces(index, source, 2).pieces
+    assert table.piece_row.tolist() == [0, 1, 2, 3, 1]
+    assert table.pieces.tolist() == [0, 1, 4, 5, 5, 6]
+    starts = [int(k + s) for k, s in zip(table.pieces[:-1], table.piece_shift, strict=True)]
+    assert starts == [0, 1, 5, 6, 4]  # positions in the order of ordered_edges
+    assert table.slots.tolist() == [0, 1, 3, 4, 5]
+    assert table.slot_piece is not None and table.slot_piece.tolist() == [0, 1, 4, 2, 3]
 
 
 def test_fields_that_a_kernel_does_not_take_are_told() -> None:

@@ -21,9 +21,11 @@ from graphweave.ir.loop.verify import verify as verify_kernel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.options import Options, Target
+from graphweave.lower.parameters import Column
 from graphweave.lower.region import Lowered, lower
 from graphweave.lower.schedule import Region, StepOrder, schedule
 from graphweave.lower.scheduled import check_taken, scheduled, walks_edges
+from graphweave.lower.source_partitions import partitioned
 from graphweave.passes.split_pairs import SplitPairs
 
 _log, _lower_log, _codegen_log = logger(__name__), logger("graphweave.lower"), logger("graphweave.codegen")
@@ -40,6 +42,9 @@ class KernelPlan:
     text: str
     whole: Kernel | None = None
     """The kernel without feature tiles, where it has some: what its long rows are divided in."""
+
+    partitioned: tuple[Kernel, ...] = ()
+    """What runs instead of the kernel where the schedule asks for source partitions."""
 
     schedule: Schedule = COMPILERS_CHOICE
     """The user's, for what is decided when the kernel is launched."""
@@ -109,8 +114,10 @@ def _planned(
 
 
 def check_schedule(plans: Iterable[Plan]) -> None:
-    """ScheduleError if the user's schedule has a field that no kernel of `plans`, one function's, can take. What walks no edges has
-    nothing to schedule."""
+    """ScheduleError if the user's schedule has a field that no kernel of `plans`, one function's, can take.
+
+    A function that walks no edges has nothing to schedule.
+    """
     plans = tuple(plans)
     kernels = [k for plan in plans for k in plan.kernels.values()]
     if any(walks_edges(k.lowered.kernel) for k in kernels):
@@ -128,7 +135,8 @@ def lower_region(
     """The kernel of one region, verified and printed; IRError says why there is none."""
     lowered = lower(facts, region, order.stored, name, options, index)
     whole = lowered.kernel
-    kernel, unused = scheduled(whole, options.schedule, options.target)
+    gathers = any(isinstance(b, Column) and b.map == lowered.map for b in lowered.bindings)
+    kernel, unused = scheduled(whole, options.schedule, options.target, gathers)
     lowered = replace(lowered, kernel=kernel)
     verify_kernel(kernel)
     _lower_log.info("%s: %d nodes of rows of %s, %d buffers", name, len(region.members), region.rows.name,
@@ -138,9 +146,14 @@ def lower_region(
     text = _PRINTERS[options.target](lowered.kernel)
     _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
     _codegen_log.debug("%s", text)
+    parts: tuple[Kernel, ...] = ()
+    if options.schedule.source_partitions is not None and "source_partitions" not in unused:
+        parts = partitioned(whole, options.schedule.feature_tile)
+        if any(k.sweep is not None for k in parts):
+            unused.pop("feature_tile", None)
     for field_, why in unused.items():
         _lower_log.info("%s: the schedule's %s is left out: %s", name, field_, why)
-    return KernelPlan(region, lowered, text, whole, options.schedule, unused)
+    return KernelPlan(region, lowered, text, whole, parts, options.schedule, unused)
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:

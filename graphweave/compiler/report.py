@@ -42,7 +42,7 @@ class KernelNote:
     does: str
     lines: tuple[str, ...]
     loops: str = ""
-    """Its loop IR."""
+    """Its loop IR, or that of the kernels over source partitions that run instead."""
 
     not_taken: tuple[tuple[str, str], ...] = ()
     """Fields of the user's schedule that say nothing to it, with the reasons."""
@@ -215,7 +215,7 @@ def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
                 k.text,
                 does,
                 lines,
-                show_kernel(k.lowered.kernel),
+                "\n".join(map(show_kernel, k.partitioned or (k.lowered.kernel,))),
                 tuple(k.not_taken.items()),
             )
         )

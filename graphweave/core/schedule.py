@@ -10,12 +10,16 @@ from graphweave.core.errors import ScheduleError
 
 Walk = Literal["rows", "edges", "divided"]
 
+EdgeOrder = Literal["given", "source", "degree"]
+
 WALKS: tuple[Walk, ...] = get_args(Walk)
+
+EDGE_ORDERS: tuple[EdgeOrder, ...] = get_args(EdgeOrder)
 
 GPU_FIELDS = ("gpu_rows", "gpu_edges", "gpu_warps", "gpu_stages")
 """Fields that say something to a GPU alone."""
 
-CPU_FIELDS = ("feature_tile", "prefetch", "product_tile", "threads", "chunks")
+CPU_FIELDS = ("feature_tile", "source_partitions", "edge_order", "prefetch", "product_tile", "threads", "chunks")
 """Fields that say something to a CPU alone."""
 
 
@@ -41,6 +45,16 @@ class Schedule:
     """Features that a kernel computes at a time: it goes through the graph once for each tile of so many, in which the
     gathered rows are narrower, so that more of them stay in a cache (FeatGraph, section III-C.1). It divides the width
     of the kernel's results, all feature dimensions taken together."""
+
+    source_partitions: int | None = None
+    """Equal ranges of sources that a kernel goes through one after the other, so that the rows gathered from one range
+    stay in a cache: FeatGraph's one-dimensional graph partitioning (figure 6). Each row has a result for each range it
+    has edges of, and these are folded at last. Edges are in the order "source". With `feature_tile`, all ranges are
+    gone through for each tile of features."""
+
+    edge_order: EdgeOrder | None = None
+    """Order of the edges of a row: "given" is the user's, "source" that of their sources' rows, "degree" begins with
+    those whose source has the most edges."""
 
     prefetch: int | None = None
     """A gathered row is asked for so many edges before it is read; 0 asks for none."""
@@ -70,7 +84,11 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.walk is not None and self.walk not in WALKS:
             _refuse("walk", f"one of {', '.join(map(repr, WALKS))}", self.walk)
-        for name in ("feature_tile", "product_tile", "threads", "chunks", "gpu_stages"):
+        if self.edge_order is not None and self.edge_order not in EDGE_ORDERS:
+            _refuse("edge_order", f"one of {', '.join(map(repr, EDGE_ORDERS))}", self.edge_order)
+        if self.source_partitions is not None:
+            self._partitions_alone()
+        for name in ("feature_tile", "source_partitions", "product_tile", "threads", "chunks", "gpu_stages"):
             self._whole(name, 1)
         self._whole("prefetch", 0)
         for name in ("gpu_rows", "gpu_edges", "gpu_warps"):
@@ -80,11 +98,18 @@ class Schedule:
         if self.gpu_warps is not None and self.gpu_warps > 32:
             _refuse("gpu_warps", "at most 32", self.gpu_warps)
 
+    def _partitions_alone(self) -> None:
+        """Partitions say themselves how rows are cut, and in which order their edges are."""
+        if self.edge_order not in (None, "source"):
+            _refuse("edge_order", "'source' where there are source_partitions", self.edge_order)
+        if self.walk is not None:
+            _refuse("walk", "None where there are source_partitions, which cut every row", self.walk)
+
     def _whole(self, name: str, least: int) -> int | None:
         value = getattr(self, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
             _refuse(name, f"a whole number from {least} on", value)
-        return value  # type: ignore[no-any-return]
+        return value
 
     @property
     def given(self) -> dict[str, Any]:
@@ -107,7 +132,8 @@ class Schedule:
                 raise ScheduleError(
                     f"Schedule: expected fields out of {', '.join(known)} (got {name!r}). Name one of these."
                 )
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+        return cls(**values)
 
 
 COMPILERS_CHOICE = Schedule()

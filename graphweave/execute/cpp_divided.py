@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.counters import bump
-from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
+from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors, verified
 from graphweave.ir.loop.interp import FOLDS
 from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
@@ -33,9 +33,10 @@ def weight_of(kernel: Kernel) -> Weight:
 class DividedRows:
     """The kernels that the rows of `kernel` are divided into; compiled when they are first asked for."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, kernels: tuple[Kernel, ...] | None = None) -> None:
+        """`kernels` are others than those of long rows."""
         self._given = [*(csr.name for csr in kernel.csrs), *(b.name for b in kernel.buffers)]
-        self._kernels = divided_kernels(kernel)
+        self._kernels = divided_kernels(kernel) if kernels is None else verified(kernels)
         self._functions: Sequence[launch.NativeKernel] = ()
 
     def build(self) -> None:

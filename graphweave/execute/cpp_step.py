@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from graphweave.compiler.plan import KernelPlan
 from graphweave.execute.cpp_divided import DividedRows, weight_of
-from graphweave.execute.region_step import RegionStep
+from graphweave.execute.region_step import Format, RegionStep
 from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
-from graphweave.ir.message.nodes import Program
+from graphweave.ir.message.nodes import Program, Ref
+from graphweave.lower.parameters import Column, Perm
 from graphweave.runtime import arena, formats, launch
 from graphweave.runtime.chunks import equal_rows, equal_work
+from graphweave.runtime.edge_orders import EdgeKey, ordered_column, ordered_edges, source_pieces
+from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
-from graphweave.runtime.long_rows import is_long, long_rows
+from graphweave.runtime.long_rows import LongRows, is_long, long_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
@@ -42,6 +45,11 @@ class CppStep(RegionStep):
         self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
         self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
+        columns = [b for b in plan.lowered.bindings if isinstance(b, Column) and b.map == plan.lowered.map]
+        self._source = next((b.other for b in columns if b.other != b.map), None)
+        self._partitioned = bool(plan.partitioned)
+        given = None if "edge_order" in plan.not_taken else plan.schedule.edge_order
+        self._edge_order: EdgeKey | None = "source" if self._partitioned else given if given != "given" else None
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
 
     def build(self) -> None:
@@ -56,7 +64,7 @@ class CppStep(RegionStep):
     def _divided_rows(self, wide: bool) -> DividedRows:
         if wide not in self._divided:
             plan = self._wide_plan() if wide else self.plan
-            self._divided[wide] = DividedRows(plan.whole or plan.lowered.kernel)
+            self._divided[wide] = self._divided_into(plan)
         self._divided[wide].build()
         return self._divided[wide]
 
@@ -110,8 +118,7 @@ class CppStep(RegionStep):
                 csr = formats.csr(walked, wide)
                 keep.append(csr.indptr)
                 heads, chunks, most = (csr.indptr.data_ptr(),), self._chunks(csr), csr.max_degree
-                if self._divides and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
-                    long = long_rows(walked, wide, self._weight, chunks)
+                long = self._cut(index, csr, chunks, wide)
                 if long is not None:
                     chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
                 sizes.append(most)
@@ -119,6 +126,32 @@ class CppStep(RegionStep):
                 chunks = self._uniform(rows[0])
             arrays = [self._format(f, index, wide) for f in self._formats]
         return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
+
+    def _cut(self, index: Mapping[Ref, Index], csr: formats.CsrFormat, chunks: Tensor, wide: bool) -> LongRows | None:
+        """The rows that are cut into pieces: all by ranges of sources, or the long ones."""
+        assert self.plan.lowered.map is not None
+        walked, parts = index[self.plan.lowered.map], self.plan.schedule.source_partitions
+        if self._partitioned and self._source is not None and parts is not None:
+            return source_pieces(walked, index[self._source], parts, wide)
+        if self._divides and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
+            return long_rows(walked, wide, self._weight, chunks)
+        return None
+
+    def _divided_into(self, plan: KernelPlan) -> DividedRows:
+        kernel = plan.whole or plan.lowered.kernel
+        return DividedRows(kernel, plan.partitioned if self._partitioned else None)
+
+    def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
+        """Those over positions in the order of edges that the schedule asks for."""
+        source, by = self._source, self._edge_order
+        if source is None or by is None:
+            return super()._format(binding, index, wide)
+        match binding:
+            case Perm(m):
+                return ordered_edges(index[m], index[source], by, wide)
+            case Column(m, other):
+                return ordered_column(index[m], index[source], index[other], by, wide)
+        return super()._format(binding, index, wide)
 
     def _chunks(self, csr: formats.CsrFormat) -> Tensor:
         """The chunks of the CSR, or those that the schedule asks for."""

@@ -130,6 +130,10 @@ def _split(every: tuple[Lane, ...], size: int) -> _Split:
     raise NotTiled(f"{size} does not divide the feature dimensions {extents}")
 
 
+def _as_sum(index: Expr, split: _Split) -> Expr:
+    return IndexSum(((index.name, 1),)) if isinstance(index, Var) and index.name in split.strides else index
+
+
 class _Tiled:
     def __init__(self, width: int, size: int, kernel: Kernel) -> None:
         self._width, self._size = width, size
@@ -166,7 +170,7 @@ class _Tiled:
     def _inside(self, stmt: Stmt, split: _Split) -> Stmt:
         if isinstance(stmt, Alloc | Edges):
             raise NotTiled("a loop over features has arrays or edges inside")
-        if isinstance(stmt, Store | Accum) and stmt.buffer in self._wide:
+        if isinstance(stmt, Store | Accum):
             place = self._expr(Load(stmt.buffer, stmt.index), split)
             assert isinstance(place, Load)
             return replace(stmt, index=place.index, value=self._expr(stmt.value, split))
@@ -176,8 +180,10 @@ class _Tiled:
         match expr:
             case IndexSum():
                 return split.index(expr)
-            case Load(buffer, (IndexSum() as index,)) if buffer in self._wide:
-                return Load(buffer, (split.local(index),))
+            case Load(buffer, index) if any(isinstance(i, Var) and i.name in split.strides for i in index):
+                return self._expr(Load(buffer, tuple(_as_sum(i, split) for i in index)), split)
+            case Load(buffer, (IndexSum() as feature,)) if buffer in self._wide:
+                return Load(buffer, (split.local(feature),))
             case Var(name) if name in split.strides or name in split.ones:
                 raise NotTiled("the number of a feature is itself a value")
         return mapped(expr, lambda e: self._expr(e, split))

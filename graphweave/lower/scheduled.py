@@ -14,9 +14,19 @@ from graphweave.lower.options import Target
 _INSTEAD = {"cpp": "Move the tensors to a GPU, or use fields of the CPU", "triton": "Use gpu_* fields"}
 
 
-def scheduled(kernel: Kernel, schedule: Schedule, target: Target) -> tuple[Kernel, dict[str, str]]:
-    """`kernel` rewritten as `schedule` says, and the fields that it does not take, each with the reason."""
+_OF_EDGES = ("walk", "prefetch", "feature_tile", "source_partitions", "edge_order")
+"""Fields that say how a kernel goes along its edges."""
+
+
+def scheduled(kernel: Kernel, schedule: Schedule, target: Target, gathers: bool) -> tuple[Kernel, dict[str, str]]:
+    """`kernel` rewritten as `schedule` says, and the fields that it does not take, each with the reason.
+
+    `gathers`: its edges read rows of the other end of a map.
+    """
     refused = _not_taken(kernel, schedule, target)
+    if not gathers:
+        why = "the kernel gathers no rows along its edges"
+        refused.update((name, why) for name in ("source_partitions", "edge_order") if name in schedule.given)
     if schedule.feature_tile is not None and "feature_tile" not in refused:
         try:
             kernel = feature_tiles(kernel, schedule.feature_tile)
@@ -58,9 +68,9 @@ def _reason(name: str, kernel: Kernel, target: Target) -> str | None:
     if name in CPU_FIELDS and target == "triton":
         return "the kernel runs on a GPU"
     walks, products, nested = walks_edges(kernel), _multiplies(kernel), _nested(kernel)
-    if name in ("walk", "prefetch", "feature_tile") and not walks:
+    if name in _OF_EDGES and not walks:
         return "the kernel walks no edges"
-    if name in ("walk", "chunks", "feature_tile") and nested:
+    if name in ("walk", "chunks", "feature_tile", "source_partitions", "edge_order") and nested:
         return "a push that multiplies what it folds goes by blocks of its own size"
     if name == "product_tile" and (not products or nested):
         return "the kernel multiplies no tiles of rows or edges whose size could be chosen"

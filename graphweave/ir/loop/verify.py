@@ -279,7 +279,7 @@ class _Verifier:
             fail(place, "a prefetch of some features says from where on, and how many.")
         if prefetch.at is not None and prefetch.size is not None:
             self._index_sum(prefetch.at, scope)
-            span, width = bounds(prefetch.at, scope.extents), math.prod(buffer.shape)
+            span, width = bounds(prefetch.at, scope.extents), math.prod(self.buffers[prefetch.buffer].shape)
             if prefetch.size < 1 or span is None or span[0] < 0 or span[1] + prefetch.size > width:
                 fail(place, f"'{prefetch.buffer}' has {width} features a row.")
         if prefetch.distance < 1:
