@@ -1,4 +1,4 @@
-"""How close every kernel of a compiled training step comes to what the machine allows.
+"""How close every kernel of a compiled training step comes to the bounds of the machine.
 
     python -m bench.bounds [--models gcn sage gin gat ...] [--graphs arxiv rmat points] [--repeats 20] [--threads 2]
                            [--no-compile-loss] [--out FILE]
@@ -6,13 +6,13 @@
 For each fused kernel, and each call left to PyTorch: the bytes it must move, its flops, its median time, and the
 fraction bound / time, where bound = max(bytes / triad, flops / gemm). The machine's triad bandwidth and its rate of
 matrix products are measured in the same process with as many threads. Bytes are counted from the loop IR in two ways
-(bench/traffic.py): `compulsory`, every tensor and index array once, as if caches held all that is gathered; `gather`, a
-gathered row for every edge, as if they held nothing. What caches hold lies between, so a kernel's own fraction lies
-between the two columns, and the second may exceed 1. Flops count one for each operator and element, and run at the
-rate of matrix products, so arithmetic-bound kernels of exponentials show small fractions.
+(bench/traffic.py): `compulsory` counts every tensor and index array once, as if caches held all gathered rows; `gather`
+counts a gathered row for every edge, as if there were no caches. The truth lies between the two columns, and the second
+may exceed 1. Flops are one for each operator and element, and the bound assumes the rate of matrix products, so kernels
+with much other arithmetic (exponentials) show small fractions.
 
-`kernels` sums the fused kernels, `step` is the whole training step; the rest of its time, beyond all rows, is Python,
-autograd and (with --no-compile-loss) the loss. Every model and graph has a process of its own.
+`kernels` sums the fused kernels, `step` is the whole training step. The difference between the step and the sum of all
+rows is Python, autograd and (with --no-compile-loss) the loss. Every model and graph has a process of its own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from bench.probes import Probe, probed
 from bench.workloads import MODELS, training_step
 
 TARGET = 0.6
-SHOWN = 0.005
+MIN_SHARE_SHOWN = 0.005
 """Rows that take less than this share of the step are in the JSON only."""
 
 
@@ -77,7 +77,7 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def entry(probe: Probe, triad: float, gemm: float, repeats: int) -> dict[str, Any]:
-    """One row, in seconds a step (a call made several times a step counts as often)."""
+    """One row of the table, in seconds of a step, over all calls in the step."""
     traffic = probe.traffic
     calls = max(1, round(len(probe.seconds) / repeats))
     answer: dict[str, Any] = {
@@ -100,7 +100,7 @@ def total(runs: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(pair: str, answer: dict[str, Any]) -> None:
-    shown = [one for one in answer["runs"] if one["seconds"] >= SHOWN * answer["step"]]
+    shown = [one for one in answer["runs"] if one["seconds"] >= MIN_SHARE_SHOWN * answer["step"]]
     rows = [_row(one["name"], one) for one in sorted(shown, key=lambda one: -one["seconds"])]
     rows.append(_row("kernels", answer["kernels"]))
     whole = {**answer["all"], "seconds": answer["step"]}

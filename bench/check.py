@@ -1,4 +1,4 @@
-"""Is a compiled model right: outputs and every gradient against eager, on the same seed."""
+"""Checks of a compiled model: outputs and every gradient against eager mode, with the same seed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torch.utils import _pytree as pytree
 from bench.randomness import CounterBased
 
 FLOAT_TOLERANCE = {torch.float32: 1e-5, torch.float64: 1e-12}
-"""Largest relative error accepted: sums in another order differ by a few ulp per addition."""
+"""Largest relative error that is accepted. Sums in another order differ by a few ulp per addition."""
 
 NOISE_FLOOR = 1e-2
-"""A gradient this much smaller than the largest one of its model is measured against that fraction of it.
+"""Errors of a gradient are relative to at least this fraction of the largest gradient of its model.
 
 Gradients that are zero in exact arithmetic (a bias before batch norm, a softmax shift) hold rounding noise only.
 """
@@ -26,14 +26,14 @@ Gradients that are zero in exact arithmetic (a bias before batch norm, a softmax
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What one step gave: `outputs` in tree order, `grads` by name of the parameter or input (`input[i]`)."""
+    """The results of one step: `outputs` in tree order, `grads` by name of the parameter or input (`input[i]`)."""
 
     outputs: tuple[Tensor, ...]
     grads: dict[str, Tensor | None]
 
 
 def detached(tree: Any) -> Any:
-    """A copy of nested inputs whose floating tensors are fresh leaves that ask for a gradient; strides are kept."""
+    """A copy of nested inputs, with the same strides, whose floating tensors are leaves that require a gradient."""
 
     def leaf(value: Any) -> Any:
         if not isinstance(value, Tensor):
@@ -58,10 +58,10 @@ def step(
     backward: bool = True,
     counter_based: bool = False,
 ) -> Result:
-    """Run `fn` on leaf copies of its inputs and pull a fixed random cotangent through every float output.
+    """Runs `fn` on leaf copies of its inputs, and its backward with a fixed random gradient of every float output.
 
     `module` owns the parameters whose gradients are reported; they are cleared before. The seed is set right before
-    the call. With `counter_based` eager mode draws the dropout masks that compiled programs draw for the same seed.
+    the call. With `counter_based` eager mode draws the same dropout masks as compiled programs with that seed.
     """
     args, kwargs = detached((tuple(args), dict(kwargs or {})))
     if module is not None:
@@ -73,7 +73,7 @@ def step(
     live = [value for value in outputs if value.is_floating_point() and value.requires_grad]
     if backward and live:
         noise = torch.Generator().manual_seed(seed + 1)
-        # The same numbers in every precision: those that PyTorch draws depend on it.
+        # Drawn in float64 for every precision, because the numbers that PyTorch draws depend on the dtype.
         drawn = [torch.randn(value.shape, generator=noise, dtype=torch.float64) for value in live]
         cotangents = [one.to(value.dtype) for one, value in zip(drawn, live, strict=True)]
         torch.autograd.backward(live, cotangents)
@@ -93,7 +93,7 @@ def _grad(value: Tensor) -> Tensor | None:
 def relative_error(got: Tensor, want: Tensor, scale: float = 0.0) -> float:
     """Largest absolute difference over the largest finite magnitude of `want` (at least `scale`).
 
-    NaN and infinity must stand in the same places, else the error is infinite.
+    The error is infinite unless NaN and infinity stand in the same places.
     """
     if got.shape != want.shape or got.dtype != want.dtype:
         return float("inf")
@@ -141,10 +141,10 @@ def _magnitude(value: Tensor) -> float:
 
 
 def no_worse_than_eager(got: Result, eager: Result, exact: Result) -> bool:
-    """True when `got` is within 4 times eager's own float32 error of the float64 result `exact`.
+    """Whether the error of `got` against the float64 result `exact` is at most 4 times that of eager's float32 result.
 
-    For programs that lose digits in float32 by themselves (a variance by difference of squares, say), where two
-    correct evaluations differ by more than the tolerance.
+    This judges programs that lose digits in float32 by themselves (such as a variance by difference of squares), for
+    which two correct evaluations differ by more than the tolerance.
     """
     return error_against(got, exact) <= 4 * error_against(eager, exact)
 

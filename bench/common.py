@@ -29,7 +29,7 @@ from bench.turns import ROOT
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds. `first` is the first call (capture and compilation included); median and quartiles are of warm calls."""
+    """Seconds: `first` of the first call (with capture and compilation), median and quartiles of warm calls."""
 
     first: float
     median: float
@@ -51,10 +51,10 @@ def interleaved(
     warmup: int = 2,
     first: Mapping[str, float] | None = None,
 ) -> dict[str, Timing]:
-    """Time the calls round-robin, so that a slow minute of the machine falls on all of them alike.
+    """Times the calls round-robin, so that a slow minute of the machine affects all of them alike.
 
-    Each round runs every call once. `first` holds first-call times already taken; without it they are taken here.
-    The garbage collector is off while a call is timed and runs between rounds.
+    Each round runs every call once. `first` holds the seconds of first calls; without it they are measured here. The
+    garbage collector is off while a call is timed and runs between rounds.
     """
     first = first or {name: seconds_of(call) for name, call in calls.items()}
     for call in calls.values():
@@ -98,9 +98,10 @@ def peak_extra_bytes(call: Callable[[], Any]) -> int:
 
 
 def triad_bandwidth(megabytes: int = 256, repeats: int = 7) -> float:
-    """Best bytes per second of `a = b + 3 c` over three float32 arrays, 12 bytes an element counted (no fill of `a`).
+    """Best bytes per second of `a = b + 3 c` over three float32 arrays, on the current number of threads.
 
-    The measured bound that traffic of kernels is compared with, at the current thread count.
+    The traffic of kernels is compared with this bound. It counts 12 bytes an element, even if the processor reads `a`
+    before it writes.
     """
     size = megabytes * 2**20 // 4
     a, b, c = torch.zeros(size), torch.rand(size), torch.rand(size)
@@ -116,7 +117,7 @@ def gemm_rate(size: int = 2048, repeats: int = 5) -> float:
 
 
 def machine() -> dict[str, Any]:
-    """Processor, thread count and versions: what a number cannot be read without."""
+    """Processor, thread count and versions, without which a measurement cannot be interpreted."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -166,7 +167,7 @@ def in_fresh_process(
     timeout: float | None = None,
     memory: int | None = None,
 ) -> Any:
-    """Run `python -m module *arguments --worker FILE` and return the JSON it writes to FILE.
+    """Runs `python -m module *arguments --worker FILE` and returns the JSON that it writes to FILE.
 
     A child that fails, is killed, or takes more than `timeout` seconds or `memory` bytes (private, RLIMIT_DATA) gives
     {"status": reason} instead: a benchmark reports a crash, it does not end.
@@ -210,7 +211,7 @@ def ratio_table(title: str, headings: Sequence[str], rows: Sequence[Sequence[str
 
 
 def arguments(description: str | None) -> argparse.ArgumentParser:
-    """Options every benchmark has; `--worker FILE` is how a benchmark calls itself in a fresh process."""
+    """A parser with the options of every benchmark. `--worker FILE` is for a benchmark's own fresh processes."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
@@ -223,7 +224,7 @@ def arguments(description: str | None) -> argparse.ArgumentParser:
 
 
 def save(path: Path | None, record: Mapping[str, Any]) -> None:
-    """Write `record` to `path`, or to FOLDER/<benchmark>.json where `path` is a folder that exists."""
+    """Writes `record` to `path`, or to FOLDER/<benchmark>.json if `path` is a folder that exists."""
     if path is None:
         return
     if path.is_dir():

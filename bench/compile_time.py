@@ -2,8 +2,8 @@
 
     python -m bench.compile_time [--out FILE]
 
-Three fresh processes share one new GRAPHWEAVE_CACHE_DIR. Counted is the first step less a warm one, from
-`graphweave.compile` on (imports are not counted); the graph is small, so that all of it is compilation.
+Three fresh processes share one empty GRAPHWEAVE_CACHE_DIR. The time is that of the first step minus a warm one, without
+imports. The graph is small, so that all of this is compilation.
 """
 
 from __future__ import annotations

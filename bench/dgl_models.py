@@ -1,8 +1,8 @@
-"""The benchmarks' models by DGL's own layers, at DGL's best settings, with the weights of their PyG twins.
+"""The benchmarks' models of DGL's own layers, with DGL's best settings and the weights of their PyG twins.
 
-Runs in DGL's virtual environment: nothing of this project's dependencies is imported here. What a layer of DGL would do
-at every step and need not (inserting self-loops, degrees, checking for nodes without edges) is done before. Where the
-definitions differ, the twin is built so that numbers are equal:
+This file runs in DGL's virtual environment and imports nothing of this project's dependencies. Work that a layer of DGL
+would repeat at every step without need (inserting self-loops, counting degrees, checking for nodes without edges) is
+done before. Where the definitions differ, the twin is built so that numbers are equal:
 
 - GCN: GraphConv's norm="both" takes out-degrees on the source's side, PyG in-degrees on both, and counts degrees at
   every call. So degrees are counted once, and GraphConv runs with norm="none" between two scalings of node rows.
@@ -32,18 +32,18 @@ Weights = Mapping[str, Tensor]
 
 
 class Twin(nn.Module):
-    """One layer. `names` maps a parameter of the PyG layer to its counterpart here."""
+    """One layer. `names` maps the name of a parameter of PyG's layer to the name of its counterpart."""
 
     names: ClassVar[Mapping[str, str]] = {}
 
     def pyg_grads(self) -> dict[str, Tensor]:
-        """Gradients under PyG's names, as far as they can be compared."""
+        """The gradients that can be compared, by PyG's names."""
         own = dict(self.named_parameters())
         grads = {theirs: own[mine].grad for theirs, mine in self.names.items()}
         return {name: grad for name, grad in grads.items() if grad is not None}
 
     def take(self, weights: Weights, prefix: str) -> None:
-        """Copy the weights of the PyG layer."""
+        """Copies the weights of the PyG layer."""
         own = dict(self.named_parameters())
         with torch.no_grad():
             for theirs, mine in self.names.items():
@@ -197,7 +197,7 @@ class Layers(nn.Module):
 
 
 class UserDefined(nn.Module):
-    """Layers of `bench.udf_layers`, which have PyG's names already."""
+    """Layers of `bench.udf_layers`, whose parameters have PyG's names already."""
 
     def __init__(self, model: Stack) -> None:
         super().__init__()
@@ -235,13 +235,13 @@ MODELS: dict[str, Callable[[int], Layers | UserDefined]] = {
     "edgeconv": _edge_convs,
     **{f"udf-{name}": lambda inputs, make=make: UserDefined(make(inputs)) for name, make in LAYERS.items()},
 }
-"""Model name -> twin from the input width. udf-NAME: the layer as user-defined functions."""
+"""Model name -> function from the input width to the twin. udf-NAME: the layer as user-defined functions."""
 
 _SELF_LOOPS = ("gcn", "gat", "gatv2", *(f"udf-{name}" for name in SELF_LOOPS))
 
 
 def graph_of(model: str, case: Mapping[str, Tensor], index: torch.dtype) -> DGLGraph:
-    """The graph with every format built, and what the layers read of it."""
+    """The graph with every format built and the fields that the layers read."""
     nodes = case["x"].size(0)
     graph = dgl.graph((case["edge_index"][0], case["edge_index"][1]), num_nodes=nodes)
     if model in _SELF_LOOPS:

@@ -1,9 +1,9 @@
-"""DGL's side of `bench.peers` and `bench.udf`, run by the Python of DGL's own environment: serves one case from a file.
+"""DGL's process of `bench.peers` and `bench.udf`, run by the Python of DGL's environment: serves one case from a file.
 
-Questions: "first" builds the formats and runs once; "result" writes the kernel's output, or loss and gradients (PyG's
-names) of the last step, which may have taken minutes; "turn" times steps; "first_infer", "result_infer" and "infer" are
-the same for forward passes of a model. The loss is taken by PyTorch eagerly: DGL 2.1's graphs are not captured by its
-compiler.
+Questions: "first" builds the formats and runs once; "result" writes the kernel's output, or loss and gradients (by
+PyG's names) of the last step, because another step may take minutes; "turn" times steps; "first_infer", "result_infer"
+and "infer" are the same for forward passes of a model. PyTorch computes the loss eagerly, because its compiler cannot
+capture DGL 2.1's graphs.
 """
 
 from __future__ import annotations

@@ -11,25 +11,25 @@ optimiser) on seeded synthetic graphs of published sizes, 64 random features. gc
 rgat and hgt are one layer, 64 -> 64, as in bench.relational. R-MAT graphs have the sizes of ogbn-arxiv, Reddit (10
 million edges), PPI and Cora; aifb, bgs and biokg those of Hector's Table 3.
 
-Systems: PyG's layers eagerly; the same under torch.compile's default backend, sizes known, with the loss in the same
-function; torch.sparse where a model can be said in it (GCN, SAGE), its adjacency normalised and transposed before,
-which PyG's GCN does in each step; graphweave. For rgcn, rgat and hgt "eager" is every form that PyG has, of which the
-fastest counts, and inductor and graphweave compile the same text (bench/relational_models.py).
+Systems: PyG's layers in eager mode; the same under torch.compile's default backend with static sizes, the loss in the
+same function; torch.sparse for models that it can express (GCN, SAGE), with the adjacency normalised and transposed
+before (PyG's GCN normalises in each step); graphweave. For rgcn, rgat and hgt "eager" is every form that PyG has, of
+which the fastest counts, and inductor and graphweave compile the same text (bench/relational_models.py).
 
-Correctness comes first: outputs, loss and gradients of every system against PyG eager in float64 (typed layers: a
-relation by relation float64 reference, which PyG's own layers must match too). A system is wrong where its error is
-above 1e-4 in float32 and above 4 times eager's own. A wrong one is timed, and its status says it is wrong: it meets
-no target and counts for no ratio. So is a graphweave that fell back to eager PyTorch ("ran eagerly").
+Correctness is checked first: outputs, loss and gradients of every system are compared with PyG's eager ones in float64
+(for typed layers with a float64 reference, relation by relation, which PyG's own layers must match, too). A system is
+wrong if its error is above 1e-4 in float32 and above 4 times eager's own. A wrong system is timed and its status says
+so, but it meets no target and counts for no ratio. So is graphweave if it fell back to eager mode ("ran eagerly").
 
-Times are CUDA events around turns of about 20 ms; systems take turns; the first call, compilation included, is apart.
-Memory is torch.cuda.max_memory_allocated of a warm step, as if the system were alone with its inputs. Bandwidth is
-bytes counted from each fused kernel's loop IR (bench/traffic.py; a row gathered for every edge, or every tensor once)
-over the kernel's time, as a fraction of a copy measured in the same process.
+Times are CUDA events around turns of about 20 ms; systems take turns; the first call, with compilation, is reported
+separately. Memory is torch.cuda.max_memory_allocated of a warm step, as if the system were alone with its inputs.
+Bandwidth is bytes counted from each fused kernel's loop IR (bench/traffic.py; a row gathered for every edge, or every
+tensor once) over the kernel's time, as a fraction of the bandwidth of a copy measured in the same process.
 
-One process has the device. A system that fails (out of memory, compilation) is recorded with its traceback and the rest
-goes on; where it takes the process or the device with it, or takes longer than --system-seconds for an answer, a new
-process measures the case again without it. Cases are ordered by importance; one that would not fit in what is left of
---minutes is recorded as skipped. The JSON is written anew after each answer.
+One process has the device. If a system fails (out of memory, compilation), its traceback is recorded and the rest goes
+on. If it ends the process, loses the device, or takes longer than --system-seconds for an answer, another process
+measures the case again without it. Cases are ordered by importance; a case that would not fit into the rest of
+--minutes is recorded as skipped. The JSON is written after each answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models, graphs and systems of `bench.gpu`, the order of its cases, and a model as a system has it."""
+"""The models, graphs and systems of `bench.gpu`, the order of its cases, and the form of a model in each system."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SIZES = {
     "ppi": (56_944, 818_716),
     "cora": (2_708, 10_556),
 }
-"""R-MAT graphs: nodes and edges as published; of Reddit's 115 million edges 10 million."""
+"""R-MAT graphs: name -> published numbers of nodes and edges, but only 10 of Reddit's 115 million edges."""
 
-SMALLER = 100
-"""With --small R-MAT graphs have this many times fewer nodes and edges."""
+SMALL_DIVISOR = 100
+"""With --small, the numbers of nodes and edges of R-MAT graphs are divided by this."""
 
 POINTS = "points"
 TYPED_GRAPHS = ("aifb", "bgs", "biokg")
@@ -75,7 +75,7 @@ class Pair:
 
     @property
     def systems(self) -> tuple[str, ...]:
-        """For typed models eager PyG is several systems, and inductor compiles the text that graphweave compiles."""
+        """The systems of a case. For typed models, each of PyG's layers is a system in place of "eager"."""
         if self.model in TYPED:
             forms = [name for name, models in relational_pyg.FORMS.items() if self.model in models]
             return (*forms, "inductor", "graphweave")
@@ -83,12 +83,12 @@ class Pair:
 
 
 def kind_of(system: str) -> str:
-    """The name in `SYSTEMS` that a system goes by."""
+    """The name of a system's kind in `SYSTEMS`."""
     return "eager" if system.startswith("pyg-") else system
 
 
 def other_function(system: str, model: str) -> bool:
-    """HeteroConv of GATConv has a softmax for each relation: another function than RGAT."""
+    """Whether a system computes another function than the model: HeteroConv of GATConv has a softmax by relation."""
     return (system, model) == relational_pyg.WITHIN
 
 
@@ -111,14 +111,14 @@ ORDER = tuple(
     )
     for model in models
 )
-"""Most important first: what the targets are about, then each model once, then the rest."""
+"""The cases by importance: first those of the targets, then each model once, then the rest."""
 
 SECONDS = {"eager": 4.0, "sparse": 4.0, "inductor": 35.0, "graphweave": 25.0}
 GRAPH_SECONDS = {"reddit": 15.0, "biokg": 15.0}
 
 
 def guess(pair: Pair, systems: tuple[str, ...]) -> float:
-    """Seconds that a case takes on a machine of which nothing is known yet: compilation, above all."""
+    """A guess of the seconds that a case takes, most of them for compilation, before anything was measured."""
     return 3.0 + GRAPH_SECONDS.get(pair.graph, 0.0) + sum(SECONDS[kind_of(system)] for system in systems)
 
 
@@ -126,12 +126,12 @@ def guess(pair: Pair, systems: tuple[str, ...]) -> float:
 
 
 def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path, seed: int = 0) -> Workload:
-    """On the CPU, float32. Edges of R-MAT graphs are kept in `folder`, since a large one takes seconds to draw."""
+    """A graph on the CPU in float32. Edges of R-MAT graphs are kept in `folder`, because drawing them takes seconds."""
     generator = torch.Generator().manual_seed(seed)
     if name == POINTS:
         x, index = knn_clouds(*POINT_SETS["tiny-points" if small else POINTS], generator)
     else:
-        nodes, edges = (count // SMALLER if small else count for count in SIZES[name])
+        nodes, edges = (count // SMALL_DIVISOR if small else count for count in SIZES[name])
         index = _kept(folder / f"{name}-{nodes}-{edges}.pt", lambda: rmat(nodes, edges, seed))
         x = torch.randn(nodes, FEATURES, generator=generator)
     y = torch.randint(HIDDEN, (x.size(0),), generator=generator)
@@ -139,7 +139,7 @@ def plain_graph(name: str, *, pseudo: bool, small: bool, folder: Path, seed: int
 
 
 def typed_graph(name: str, *, small: bool, folder: Path, seed: int = 0) -> Case:
-    """On the CPU, float32. With `small` all are the graph `tiny` of bench.relational."""
+    """A typed graph on the CPU in float32. With `small` it is always the graph `tiny` of bench.relational."""
     path = folder / f"{name}-{small}.npz"
     if not path.exists():
         relational_graphs.save(relational_graphs.make("tiny" if small else name, folder, seed), str(path))
@@ -158,7 +158,7 @@ def plain_on(work: Workload, device: torch.device, dtype: torch.dtype) -> Worklo
 
 
 def typed_on(case: Case, device: torch.device, dtype: torch.dtype) -> Case:
-    """What a layer reads; counts by type stay on the CPU."""
+    """A case with the inputs of layers on `device`. Counts by type stay on the CPU."""
     moved = {name: getattr(case, name).to(device) for name in ("y", "src", "dst", "etype", "ntype")}
     return replace(case, x=case.x.to(device, dtype), norm=case.norm.to(device, dtype), **moved)
 
@@ -167,9 +167,9 @@ def typed_on(case: Case, device: torch.device, dtype: torch.dtype) -> Case:
 
 
 class Subject:
-    """What is shared by the systems of a case: the graph on the device, initial weights, and what is right.
+    """What the systems of a case share: the graph on the device, initial weights, and expected results.
 
-    `form(system)` builds the model of one system; `want` computes in float64 what each mode should give.
+    `form(system)` builds the model of one system; `want` computes the expected results of each mode in float64.
     """
 
     inputs: tuple[Tensor, ...]
@@ -180,7 +180,7 @@ class Subject:
         raise NotImplementedError
 
     def want(self, *, within: bool) -> dict[str, Result]:
-        """`within`: of the other function (see `other_function`)."""
+        """The expected results; with `within`, those of the other function (see `other_function`)."""
         raise NotImplementedError
 
 
@@ -199,7 +199,7 @@ class Plain(Subject):
         return _compiled(system, module, module, self._work)
 
     def want(self, *, within: bool) -> dict[str, Result]:
-        """By PyG's layers, eager."""
+        """The expected results by PyG's layers in eager mode."""
         module = copy.deepcopy(self._model).double()
         form = _compiled("eager", module, module, self._work.double())
         return {mode: result_of(form, mode) for mode in MODES}
@@ -224,7 +224,7 @@ class Typed(Subject):
         return Form(layer, lambda: run(*given), lambda: loss(self._case.y, *given), lambda: _grads(layer))
 
     def want(self, *, within: bool) -> dict[str, Result]:
-        """Relation by relation, so that no tensor of edges x features is kept; PyG's layers are compared with it."""
+        """The expected results of a reference that runs relation by relation, so that memory suffices."""
         found = relational_reference(self._model, self._case, self._weights, within=within)
         out, loss = found.pop("out"), found.pop("loss")
         return {"infer": Result((out,), {}), "train": Result((loss,), dict(found))}
@@ -239,7 +239,7 @@ def subject(pair: Pair, device: torch.device, dtype: torch.dtype, *, small: bool
 
 
 def _compiled(system: str, module: nn.Module, owner: nn.Module, work: Workload) -> Form:
-    """Model and loss as one function, and the model alone; gradients are those of `owner`'s parameters."""
+    """The form of a system that compiles model and loss as one function. Gradients are of `owner`'s parameters."""
     loss, run = (COMPILERS[system](one) for one in (WithLoss(module), module))
     return Form(owner, lambda: run(*work.inputs), lambda: loss(work.y, *work.inputs), lambda: _grads(owner))
 
@@ -249,7 +249,7 @@ def _grads(module: nn.Module) -> dict[str, Tensor]:
 
 
 def result_of(form: Form, mode: str) -> Result:
-    """The output of one more forward pass; or the loss of one more training step, and gradients."""
+    """The output of one more forward pass, or the loss and gradients of one more training step."""
     form.step(mode)
     out = form.last[mode]["out"].detach().clone()
     grads = form.grads() if mode == "train" else {}
@@ -257,7 +257,7 @@ def result_of(form: Form, mode: str) -> Result:
 
 
 def expected(exact: Result, got: Result) -> Result:
-    """What should have come, as far as a system gives it. `sum.<name>`: one parameter that all relations share."""
+    """The results that are expected of a system. `sum.<name>` is a parameter that all relations share."""
     grads = {}
     for name in got.grads:
         grad = exact.grads[name.removeprefix("sum.")]
@@ -269,5 +269,5 @@ GELU = F.gelu
 
 
 def restore() -> None:
-    """PyG's HGT is built with the identity in place of its activation, in the whole process."""
+    """Restores GELU, which `relational_pyg` replaces by the identity in the whole process to build PyG's HGT."""
     F.gelu = GELU  # type: ignore[assignment]

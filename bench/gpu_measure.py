@@ -15,10 +15,10 @@ import torch
 from bench.probes import Probe, probed
 
 COPY_BYTES = {"cuda": 1 << 30, "cpu": 1 << 25}
-"""Of each of the two tensors of a copy."""
+"""Size of each of the two tensors of a copy, by kind of device."""
 
-PASSES = 5
-"""Recorded steps of which each kernel's time is the median."""
+RECORDED_STEPS = 5
+"""A kernel's time is the median over this many steps."""
 
 
 class Clock:
@@ -66,9 +66,9 @@ class Clock:
         return time.perf_counter() - start
 
     def busy(self, seconds: float) -> Any:
-        """Keeps the device busy for about `seconds`, so that what is asked for meanwhile then runs without gaps.
+        """Keeps the device busy for about `seconds`, so that work queued meanwhile runs without gaps afterwards.
 
-        An event after it; None on a CPU.
+        Returns an event at the end of the busy time; None on a CPU.
         """
         if not self.cuda:
             return None
@@ -78,7 +78,7 @@ class Clock:
     # ------------------------------------------------------------ memory
 
     def allocated(self) -> int:
-        """Bytes of tensors on the device; what nobody holds is collected first. 0 on a CPU."""
+        """Bytes of tensors on the device, after garbage is collected. 0 on a CPU."""
         gc.collect()
         if not self.cuda:
             return 0
@@ -114,7 +114,7 @@ class Clock:
     # ------------------------------------------------------------ the device
 
     def copy_bandwidth(self, repeats: int = 10) -> dict[str, float]:
-        """Bytes a second of `y.copy_(x)`, read and written: the median of `repeats`, tensors no cache holds."""
+        """Bytes a second of `y.copy_(x)`, read and written, on tensors larger than caches: the median of `repeats`."""
         size = COPY_BYTES[self.device.type]
         if self.cuda:
             size = min(size, torch.cuda.mem_get_info(self.device)[0] // 8)
@@ -125,7 +125,7 @@ class Clock:
         return {"bytes": float(2 * x.nbytes), "seconds": seconds, "bytes_per_second": 2 * x.nbytes / seconds}
 
     def warm_up(self, dtypes: Sequence[torch.dtype]) -> None:
-        """Products in each dtype, forward and backward: libraries then hold their workspaces before any system runs."""
+        """Runs products in each dtype, forward and backward, so that libraries allocate their workspaces beforehand."""
         for dtype in dtypes:
             layer = torch.nn.Linear(64, 64, device=self.device, dtype=dtype)
             x = torch.ones(256, 64, device=self.device, dtype=dtype, requires_grad=True)
@@ -154,9 +154,9 @@ class Clock:
 def kernels(clock: Clock, step: Callable[[], Any]) -> dict[str, Any]:
     """Every fused kernel of a warm step: bytes counted from its loop IR (bench/traffic.py) and median seconds.
 
-    On a GPU the step is asked for while the device is busy with something else, so that the time between two events is
-    that of what stands between them. `host_bound`: the host was slower than that nevertheless (it waited for the device
-    on the way), and times hold its work as well.
+    On a GPU the step is queued while the device is busy, so that the time between two events is that of the kernels
+    between them. `host_bound`: the device ran out of queued work nevertheless (the host waited for it on the way), so
+    that times include work of the host.
     """
     with probed(clock.mark, clock.between) as recorder:
         recorder.on = True
@@ -166,26 +166,26 @@ def kernels(clock: Clock, step: Callable[[], Any]) -> dict[str, Any]:
         for wait in (2 * took + 0.02, 8 * took + 0.1):
             for probe in recorder.probes.values():
                 probe.marks.clear()
-            held = [_held(clock, step, wait) for _ in range(PASSES)]
+            held = [_held(clock, step, wait) for _ in range(RECORDED_STEPS)]
             host_bound = not all(held)
             if not host_bound:
                 break
         clock.sync()
-    found = [_entry(probe, PASSES) for probe in recorder.probes.values() if probe.kernel and probe.seconds]
+    found = [_entry(probe, RECORDED_STEPS) for probe in recorder.probes.values() if probe.kernel and probe.seconds]
     return {"host_bound": clock.cuda and host_bound, "kernels": found}
 
 
 def _held(clock: Clock, step: Callable[[], Any], wait: float) -> bool:
-    """One step behind `wait` seconds; whether the device was still waiting when all of it had been asked for."""
+    """Queues a step behind `wait` busy seconds. Returns whether the whole step was queued before these were over."""
     clock.sync()
     event = clock.busy(wait)
     step()
     return event is None or not event.query()
 
 
-def _entry(probe: Probe, passes: int) -> dict[str, Any]:
-    """Bytes, flops and seconds a step: a kernel called several times in a step counts as often."""
-    calls = max(1, round(len(probe.seconds) / passes))
+def _entry(probe: Probe, steps: int) -> dict[str, Any]:
+    """Bytes, flops and seconds of a kernel in one step, over all of its calls."""
+    calls = max(1, round(len(probe.seconds) / steps))
     traffic = probe.traffic
     return {
         "name": probe.name, "calls": calls, "seconds": median(probe.seconds) * calls,
@@ -199,7 +199,7 @@ SMI = ("name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "cl
 
 
 def nvidia_smi() -> dict[str, str] | None:
-    """What nvidia-smi says of the first GPU; None where there is no such program or it fails."""
+    """What nvidia-smi reports of the first GPU; None if the program is absent or fails."""
     command = ["nvidia-smi", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader", "--id=0"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)

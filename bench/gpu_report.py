@@ -1,4 +1,4 @@
-"""What the numbers of `bench.gpu` mean: fractions of bandwidth, targets met or missed, and tables."""
+"""Evaluates the numbers of `bench.gpu`: fractions of bandwidth, targets that are met or missed, and tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ABSENT = "not measured"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one case says about a target: a value to compare, or `verdict` and why there is none."""
+    """The finding of one case for a target: a value to compare, or a `verdict` and why there is no value."""
 
     value: float | None = None
     verdict: str = ABSENT
@@ -25,9 +25,9 @@ class Finding:
 
 
 def bandwidth(found: Mapping[str, Any] | None, copy: float) -> dict[str, float] | None:
-    """Bytes, seconds, and bytes a second over those of a copy, of all fused kernels of a step together.
+    """Bytes and seconds of all fused kernels of a step together, and their bandwidth as a fraction of a copy's.
 
-    `gather`: with a row read for every edge; `compulsory`: every tensor once. None where no kernel was timed.
+    `gather` counts a row for every edge, `compulsory` every tensor once. None if no kernel was timed.
     """
     kernels = (found or {}).get("kernels") or []
     seconds = sum(one["seconds"] for one in kernels)
@@ -49,14 +49,14 @@ def usable(entry: Entry | None) -> bool:
 
 
 def best(case: Entry, mode: str, kind: str) -> tuple[str, Entry] | None:
-    """The fastest right system of a kind. One that computes another function counts where no other ran."""
+    """The fastest correct system of a kind. One that computes another function counts only if no other ran."""
     fitting = {name: one for name, one in systems_in(case, mode).items() if kind_of(name) == kind and usable(one)}
     same = {name: one for name, one in fitting.items() if not one.get("other_function")} or fitting
     return min(same.items(), key=lambda item: item[1]["median"]) if same else None
 
 
 def against(case: Entry, mode: str, kind: str, key: str = "median") -> Finding:
-    """`key` of the best system of a kind over graphweave's. A graphweave that is not right misses."""
+    """The ratio of `key` of the best system of a kind to graphweave's. If graphweave is wrong, it misses the target."""
     own = systems_in(case, mode).get(BASE)
     if own is None:
         return Finding(why=_without(case))
@@ -72,12 +72,12 @@ def against(case: Entry, mode: str, kind: str, key: str = "median") -> Finding:
 
 
 def _without(case: Entry) -> str:
-    """Why a case has no graphweave."""
+    """Why a case has no result of graphweave."""
     return "graphweave was not asked for" if case["status"] == "ok" else str(case["status"])
 
 
 def slower_mode(case: Entry) -> Finding:
-    """The smaller ratio to eager of training and forward pass."""
+    """The smaller of the ratios of eager mode to graphweave in training and in the forward pass."""
     found = [against(case, mode, "eager") for mode in MODES]
     without = [one for one in found if one.value is None]
     missed = [one for one in without if one.verdict == "missed"]
@@ -104,7 +104,7 @@ def of_copy(case: Entry, copy: float) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`measure` of every case of `models` on `graphs` is at least (or at most) `wanted`."""
+    """A target: `measure` of every case of `models` on `graphs` should be at least (or at most) `wanted`."""
 
     name: str
     models: Sequence[str]
@@ -138,7 +138,7 @@ TARGETS = (
 
 
 def verdicts(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every target with the verdict of each case: missed if one misses, met if one meets and none misses."""
+    """Every target with its cases' verdicts. It is missed if one case misses, and met if one meets and none misses."""
     copy = record.get("device", {}).get("copy", {}).get("bytes_per_second", 0.0)
     answer = []
     for target in TARGETS:
@@ -193,7 +193,7 @@ def _row(name: str, case: Entry, mode: str, copy: float) -> list[str]:
 
 
 def _cell(case: Entry, mode: str, kind: str) -> str:
-    """Milliseconds of the best of a kind; else what became of it."""
+    """Milliseconds of the best system of a kind, or its status if it has no time."""
     found = best(case, mode, kind)
     if found is not None:
         return f"{1e3 * found[1]['median']:.3f}"

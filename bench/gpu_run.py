@@ -1,4 +1,4 @@
-"""How `bench.gpu` goes through its cases: the budget of time, the process with the device, what fails, the record."""
+"""Runs the cases of `bench.gpu`: keeps to the budget of time, drives the process with the device, records failures."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from bench.gpu_measure import nvidia_smi
 from bench.gpu_report import verdicts
 from bench.turns import Player, PlayerLost, take_turns
 
-GRACE = 15.0
-"""Seconds past the budget after which a question that is still open is given up."""
+GRACE_SECONDS = 15.0
+"""A question that has no answer yet is given up this long after the budget is spent."""
 
 TURN_SECONDS = 0.02
-"""Of a turn; there is no need to wait between turns, since all systems share a process."""
+"""Length of a turn. There are no pauses between turns, because all systems share a process."""
 
-PACES = (0.2, 4.0)
-"""How far estimates follow what cases took."""
+PACE_LIMITS = (0.2, 4.0)
+"""Smallest and largest factor by which guesses are corrected."""
 
 
 @dataclass(slots=True)
 class Budget:
-    """Seconds in all. Estimates are guesses times the pace of the cases so far: what they took over their guesses."""
+    """The seconds of a run. A case's estimate is its guess times the pace: seconds taken so far over those guessed."""
 
     seconds: float
     clock: Callable[[], float] = time.monotonic
@@ -48,10 +48,10 @@ class Budget:
 
     @property
     def pace(self) -> float:
-        return min(max(self._taken / self._guessed, PACES[0]), PACES[1]) if self._guessed else 1.0
+        return min(max(self._taken / self._guessed, PACE_LIMITS[0]), PACE_LIMITS[1]) if self._guessed else 1.0
 
     def refusal(self, guessed: float) -> str | None:
-        """Why a case is skipped, None where it fits."""
+        """Why a case is skipped; None if it fits into the time that is left."""
         need, left = guessed * self.pace, self.left
         return None if need <= left else f"skipped: would take about {need:.0f} s, {max(left, 0):.0f} s are left"
 
@@ -61,7 +61,7 @@ class Budget:
 
 
 class Lost(Exception):
-    """The process with the device is gone, or the device for it. `system` did it, None where it is not known."""
+    """The process with the device has ended, or can no longer use the device. `system` is the cause, if it is known."""
 
     def __init__(self, system: str | None, answer: dict[str, Any]) -> None:
         super().__init__(answer["status"])
@@ -69,7 +69,7 @@ class Lost(Exception):
 
 
 class Failed(PlayerLost):
-    """One system failed; the process goes on."""
+    """One system failed, but the process goes on."""
 
     def __init__(self, answer: dict[str, Any]) -> None:
         super().__init__(answer["status"])
@@ -77,7 +77,7 @@ class Failed(PlayerLost):
 
 
 class Worker(Protocol):
-    """PlayerLost where there is no answer within `seconds`, or no process any more."""
+    """Something to ask questions. Raises PlayerLost if it does not answer within `seconds`, or has ended."""
 
     def ask_within(self, seconds: float, do: str, **given: Any) -> Any: ...
 
@@ -85,7 +85,7 @@ class Worker(Protocol):
 
 
 class Process(Player):
-    """`bench.gpu_worker`."""
+    """A process of `bench.gpu_worker`."""
 
     def __init__(self, arguments: Sequence[str]) -> None:
         super().__init__([sys.executable, "-m", "bench.gpu_worker", *arguments], {}, timeout=600)
@@ -95,7 +95,7 @@ class Process(Player):
         return self.ask(do, **given)
 
     def _last_words(self) -> str:
-        """How it ended, and the end of what it wrote."""
+        """How the process ended, and the end of its output."""
         code = self._process.wait(timeout=30)
         self._errors.seek(0)
         said = self._errors.read().strip()[-4000:]
@@ -104,7 +104,7 @@ class Process(Player):
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One system in one mode, for `take_turns`."""
+    """One system in one mode, as a player of `take_turns`."""
 
     run: Run
     system: str
@@ -115,7 +115,7 @@ class Seat:
 
 
 class Run:
-    """`record` has everything, and is written to `out` after each answer."""
+    """One run of the benchmark. `record` holds all results, and is written to `out` after each answer."""
 
     def __init__(
         self, start: Callable[[], Worker], budget: Budget, record: dict[str, Any], out: Path | None, *,
@@ -126,7 +126,7 @@ class Run:
         self._worker: Worker | None = None
 
     def go(self, cases: Sequence[tuple[Pair, tuple[str, ...]]]) -> None:
-        """All cases and their systems, in order."""
+        """Measures all cases and their systems, in order."""
         try:
             for pair, systems in cases:
                 self._one(pair, systems)
@@ -142,11 +142,10 @@ class Run:
     # ------------------------------------------------------------ questions
 
     def ask(self, culprit: str | None, do: str, /, **given: Any) -> Any:
-        """Failed where the answer is a failure, Lost where there is none in time or the process is of no use any more.
-
-        `culprit` is the system that is asked about.
+        """The answer to a question about the system `culprit`. Raises Failed if the system failed, and Lost if there is
+        no answer in time or the process can no longer be used.
         """
-        allowed = min(self._system_seconds, self._budget.left + GRACE)
+        allowed = min(self._system_seconds, self._budget.left + GRACE_SECONDS)
         try:
             answer = self._at_work().ask_within(allowed, do, **given)
         except PlayerLost as problem:
@@ -161,7 +160,7 @@ class Run:
     def _at_work(self) -> Worker:
         if self._worker is None:
             self._worker = self._start()
-            found = self._worker.ask_within(self._budget.left + GRACE, "hello")
+            found = self._worker.ask_within(self._budget.left + GRACE_SECONDS, "hello")
             if "failed" in found:
                 raise PlayerLost(f"{found['failed']['status']}\n{found['failed']['traceback']}")
             self.record.setdefault("device", found)
@@ -184,7 +183,7 @@ class Run:
         began = self._budget.left
         try:
             self._measure(pair, systems, entry)
-        except Exception as problem:  # a mistake here costs one case of a run that cannot be repeated soon
+        except Exception as problem:  # an error costs one case and not the whole run, which is expensive to repeat
             entry.update(status=f"failed: {type(problem).__name__}: {problem}", traceback=traceback.format_exc())
             self._close()
         entry["seconds"] = began - self._budget.left
@@ -193,7 +192,7 @@ class Run:
         self._say(f"{pair.name}: {entry['status']}, {entry['seconds']:.0f} s; {self._budget.left:.0f} s left")
 
     def _measure(self, pair: Pair, systems: tuple[str, ...], entry: dict[str, Any]) -> None:
-        """As often as a system takes the process with it, without those that did."""
+        """Measures a case, and starts over without a system when that system ends the process or loses the device."""
         culprits: dict[str, dict[str, Any]] = {}
         while True:
             entry["modes"] = {mode: dict(culprits) for mode in MODES}
@@ -207,12 +206,12 @@ class Run:
             except Lost as problem:
                 self._close()
                 if problem.system is None or self._budget.left <= 0:
-                    self._cut(entry, problem)
+                    self._cut_short(entry, problem)
                     return
                 culprits[problem.system] = problem.answer
 
-    def _cut(self, entry: dict[str, Any], problem: Lost) -> None:
-        """What was measured so far stays."""
+    def _cut_short(self, entry: dict[str, Any], problem: Lost) -> None:
+        """Ends a case early. What was measured so far stays in the record."""
         entry.update(problem.answer)
         if problem.system is not None:
             for found in entry["modes"].values():
@@ -247,7 +246,7 @@ class Run:
         self.write()
 
     def _turns(self, mode: str, found: dict[str, Any]) -> None:
-        """A system that is wrong is timed and stays wrong: no target counts it."""
+        """Times all systems that ran. A system that is wrong is timed and keeps its status: no target counts it."""
         seats: Mapping[str, Any] = {name: Seat(self, name, mode) for name, one in found.items() if "first" in one}
         for name, timing in take_turns(seats, repeats=self._repeats, seconds=TURN_SECONDS, settle=0).items():
             status = timing.pop("status")
@@ -266,7 +265,7 @@ class Run:
 
 
 def write(path: Path | None, record: Mapping[str, Any]) -> None:
-    """In one step: a reader, or a run that is killed, finds the old file or the new one."""
+    """Writes a record atomically, so that a reader finds a whole file even if the run is killed."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -278,7 +277,7 @@ def write(path: Path | None, record: Mapping[str, Any]) -> None:
 def chosen(
     order: Sequence[Pair], models: Sequence[str], graphs: Sequence[str], kinds: Sequence[str]
 ) -> list[tuple[Pair, tuple[str, ...]]]:
-    """Cases of the models and graphs that were asked for, with their systems of those kinds."""
+    """The cases of the given models and graphs, each with its systems of the given kinds."""
     found = []
     for pair in order:
         systems = tuple(name for name in pair.systems if kind_of(name) in kinds)

@@ -1,4 +1,4 @@
-"""GCN and GraphSAGE in torch.sparse: the adjacency as CSR, prepared once, both ways, and products with it."""
+"""GCN and GraphSAGE in torch.sparse, by products with the adjacency and its transpose as CSR, which are made once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SPARSE = ("gcn", "sage")
 
 
 class _Product(torch.autograd.Function):
-    """A x, and A^T grad for the backward, from a CSR of A and one of A^T: autograd would transpose A at every step."""
+    """A x, and A^T grad in the backward, from CSRs of A and of A^T. Autograd would transpose A at every step."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, transposed: Tensor, x: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ class _Product(torch.autograd.Function):
 
 
 class _SparseLayers(nn.Module):
-    """ReLU between layers, as `Layers`; takes the model's arguments and reads the features alone."""
+    """Layers with ReLU between them. It takes the model's arguments, of which it reads only the features."""
 
     def __init__(self, layers: nn.ModuleList, pair: tuple[Tensor, Tensor]) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class _Sage(_SparseLayers):
 
 
 def sparse_model(model: Any, work: Workload) -> nn.Module:
-    """The same function as `model` (bench.workloads.Layers of GCNConv or SAGEConv), with the same parameters."""
+    """A module that computes the same as `model` (Layers of GCNConv or SAGEConv) with the same parameters."""
     nodes, index = work.x.size(0), work.edge_index
     if type(model.layers[0]).__name__ == "GCNConv":
         index, weight = gcn_norm(index, None, nodes, False, True, "source_to_target", torch.float32)
@@ -67,7 +67,7 @@ def sparse_model(model: Any, work: Workload) -> nn.Module:
 
 
 def both_ways(index: Tensor, weight: Tensor, nodes: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """A [nodes, nodes] with A[dst, src] = weight, multi-edges added, and its transpose; indices in 32 bits."""
+    """A [nodes, nodes], where A[dst, src] is the sum of these edges' weights, and its transpose; 32-bit indices."""
     return _csr(index[1], index[0], weight, nodes, dtype), _csr(index[0], index[1], weight, nodes, dtype)
 
 

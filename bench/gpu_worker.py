@@ -1,9 +1,9 @@
 """The process of `bench.gpu` that owns the device: `python -m bench.gpu_worker OPTIONS` answers its questions.
 
-"hello" describes the device and measures a copy; "case" prepares a graph and weights, "reference" what is right, in
-float64; "first" builds a system and runs its first step, checks it and takes its peak memory; "turn" times warm steps;
-"kernels" gives bandwidth kernel by kernel. A system that fails is an answer (`failed`, with the traceback), as is a
-device that is lost with it: then this process can do nothing more, and another one is started.
+"hello" describes the device and measures a copy; "case" prepares a graph and weights, "reference" the expected results
+in float64; "first" builds a system, runs its first step, checks it and measures its peak memory; "turn" times warm
+steps; "kernels" measures bandwidth kernel by kernel. If a system fails, the answer is `failed` with the traceback. It
+also says whether the device was lost: then this process is of no use, and another one is started.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from graphweave.compiler.report import Report, collect
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-"""Relative error against float64 above which a system is wrong, unless eager's own is a quarter of it or more."""
+"""A system is wrong if its relative error against float64 is above this and above 4 times eager's own."""
 
-SHOWN = 6000
-"""Characters of a traceback, its end, that are kept."""
+MAX_TRACEBACK_CHARACTERS = 6000
+"""Of a longer traceback only the end is kept."""
 
 
 class Bench:
-    """What the process keeps: one case at a time, and the forms of it that systems have."""
+    """The state of the process: one case at a time, and its forms by system."""
 
     def __init__(self, device: torch.device, dtype: torch.dtype, *, small: bool, folder: Path) -> None:
         self._device, self._dtype, self._small, self._folder = device, dtype, small, folder
@@ -55,7 +55,7 @@ class Bench:
         return {name: self._guarded(getattr(self, name)) for name in names}
 
     def _guarded(self, handler: Callable[..., Any]) -> Callable[..., Any]:
-        """An exception as an answer; what it holds is freed, and the device is asked whether it still works."""
+        """The handler with exceptions turned into answers. After one, memory is freed and the device is tested."""
 
         def answer(**given: Any) -> Any:
             try:
@@ -69,7 +69,14 @@ class Bench:
             lost = self._clock.lost()
             if not lost:
                 self._clock.release()
-            return {"failed": {"status": what, "traceback": text[-SHOWN:], "out_of_memory": oom, "lost": lost}}
+            return {
+                "failed": {
+                    "status": what,
+                    "traceback": text[-MAX_TRACEBACK_CHARACTERS:],
+                    "out_of_memory": oom,
+                    "lost": lost,
+                }
+            }
 
         return answer
 
@@ -89,7 +96,8 @@ class Bench:
         return {"nodes": self._subject.nodes, "edges": self._subject.edges, "input_bytes": self._inputs}
 
     def reference(self, within: bool) -> dict[str, Any]:
-        """What each mode should give, in float64. Without it, as where memory is short, eager PyG's own is taken."""
+        """Computes the expected results of each mode in float64. If this fails for lack of memory, eager PyG's results
+        are taken instead."""
         assert self._subject is not None
         for mode, result in self._subject.want(within=within).items():
             self._wants[within, mode] = result
@@ -97,10 +105,10 @@ class Bench:
         return {"precision": "float64"}
 
     def first(self, system: str, mode: str, within: bool) -> dict[str, Any]:
-        """First call (compilation included), error, counts of graphweave, peak memory. `within`: see `other_function`.
+        """First call (with compilation), error, counters of graphweave, peak memory. `within`: see `other_function`.
 
         Peaks are torch.cuda.max_memory_allocated of a warm step as if this system were alone: its inputs, what it keeps
-        (parameters, formats of the graph), and what the step takes.
+        (parameters, formats of the graph), and the memory of the step.
         """
         assert self._subject is not None
         before = self._clock.allocated()
@@ -110,7 +118,7 @@ class Bench:
         form = self._forms[system]
         graphweave.reset_counters()
         with warnings.catch_warnings(), collect() as report:
-            warnings.simplefilter("ignore")  # what graphweave warns about is in the report
+            warnings.simplefilter("ignore")  # the report has what graphweave warns about
             seconds = self._clock.first(lambda: form.step(mode))
         answer: dict[str, Any] = {"first": seconds}
         if system == "graphweave":
@@ -121,11 +129,11 @@ class Bench:
             answer["status"] = f"ran eagerly: {answer['eager'][0]}"
         _drop(form)
         gc.collect()
-        gc.freeze()  # what compilers keep is not looked through at every collection
+        gc.freeze()  # later collections skip the objects that compilers keep
         return answer
 
     def _counted(self, form: Form, mode: str, report: Report) -> dict[str, Any]:
-        """What compiling counted, what a warm step counts, what was left to PyTorch, and why anything ran eagerly."""
+        """Counters of compilation and of a warm step, the calls left to PyTorch, and why anything ran eagerly."""
         compiling = {name: n for name, n in graphweave.counters().items() if n}
         graphweave.reset_counters()
         form.step(mode)
@@ -137,13 +145,13 @@ class Bench:
         left = sorted({f"{note.what}: {note.why}" for graph in report.graphs for note in graph.fallbacks})
         return {
             "counters": compiling, "step_counters": warm, "launches": launches, "left_to_pytorch": left,
-            "eager": [why[:SHOWN] for why in eager],
+            "eager": [why[:MAX_TRACEBACK_CHARACTERS] for why in eager],
         }  # fmt: skip
 
     def _checked(self, system: str, form: Form, mode: str, within: bool) -> dict[str, Any]:
         """Largest relative error of the output, or of loss and gradients.
 
-        Where the reference is eager's own text in float64, 4 times eager's error is allowed.
+        If the case has the system "eager", 4 times its error is allowed.
         """
         assert self._subject is not None
         got = _wide(result_of(form, mode))
@@ -180,7 +188,7 @@ class Bench:
         return kernels(self._clock, lambda: form.step(mode))
 
     def forget(self) -> None:
-        """Let go of the case, and of what was compiled and kept for it."""
+        """Drops the case, and all that was compiled and kept for it."""
         gc.unfreeze()
         self._subject = None
         for held in (self._forms, self._kept, self._wants, self._own_errors):
@@ -191,7 +199,7 @@ class Bench:
 
 
 def _drop(form: Form) -> None:
-    """Let go of what the last step gave."""
+    """Drops the results and gradients of the last step."""
     form.last.clear()
     for parameter in form.module.parameters():
         parameter.grad = None

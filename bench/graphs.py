@@ -26,9 +26,9 @@ ARXIV_NODES, ARXIV_EDGES = 169_343, 1_166_243
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Node features [N, F], edge index [2, E], labels [N] in 0..63, and pseudo-coordinates [E, 2] where a model asks.
+    """Node features [N, F], edge index [2, E], labels [N] in 0..63, and for some models pseudo-coordinates [E, 2].
 
-    `edge_attr` is (1 / sqrt(deg(u)), 1 / sqrt(deg(v))), degrees at least 1: what MoNet's authors take for a graph
+    `edge_attr` is (1 / sqrt(deg(u)), 1 / sqrt(deg(v))), degrees at least 1, as MoNet's authors choose for graphs
     without coordinates.
     """
 
@@ -49,13 +49,13 @@ class Workload:
 
 
 GRAPHS = ("arxiv", "pubmed", "computers", "cora", "cora-features", "ppi", "rmat", "rmat-ppi", "tiny")
-"""Graphs with node features: 64 random ones, but cora-features has its own 1433. `tiny` is for trying things out."""
+"""Graphs with 64 random features, except cora-features, which has Cora's own 1433. `tiny` is for trying things out."""
 
 POINT_SETS = {"points": (16, 1024, 20), "tiny-points": (2, 100, 5)}
-"""Static k-nearest-neighbour graphs: name -> clouds, points in each, neighbours k. Features: 3 coordinates."""
+"""Static k-nearest-neighbour graphs: name -> (clouds, points in each, neighbours k). Features are 3 coordinates."""
 
 _RANDOM = {"rmat": (ARXIV_NODES, ARXIV_EDGES), "rmat-ppi": (14_755, 492_000), "tiny": (1000, 6000)}
-"""R-MAT graphs: nodes, edges. rmat-ppi has as many nodes as PPI and as many edges as Amazon's computers."""
+"""R-MAT graphs: name -> (nodes, edges). rmat-ppi has as many nodes as PPI, and as many edges as Amazon's computers."""
 
 _FILES = {
     "arxiv": "ogbn_arxiv_structure.npz",
@@ -73,14 +73,14 @@ def data_dir() -> Path:
 
 
 def missing(name: str, folder: Path) -> str | None:
-    """Why a graph cannot be loaded, None when it can."""
+    """Why a graph cannot be loaded; None if it can."""
     if name not in _FILES or (folder / _FILES[name]).is_file():
         return None
     return f"{folder / _FILES[name]} is absent"
 
 
 def load(name: str, folder: Path, seed: int = 0, *, pseudo: bool = False) -> Workload:
-    """arxiv is made symmetric (2.3M edges); R-MAT is directed, as drawn."""
+    """The workload of a graph. arxiv is made symmetric (2.3M edges); R-MAT graphs are directed."""
     generator = torch.Generator().manual_seed(seed)
     x: Tensor | None = None
     if name in POINT_SETS:
@@ -100,7 +100,7 @@ def load(name: str, folder: Path, seed: int = 0, *, pseudo: bool = False) -> Wor
 
 
 def pseudo_coordinates(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """[E, 2], see `Workload`; degrees count incoming edges."""
+    """The pseudo-coordinates of `Workload`, [E, 2]. Degrees count incoming edges."""
     degree = torch.bincount(edge_index[1], minlength=num_nodes).clamp(min=1).float()
     return degree.rsqrt()[edge_index].t().contiguous()
 

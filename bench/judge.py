@@ -1,4 +1,4 @@
-"""Is what a process computed right: against eager PyG, and where float32 is in doubt, by eager PyG in float64."""
+"""Checks the results of a process against eager PyG, and, if float32 may be the cause, against float64."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Looser than the tests' 1e-5: a hub adds 13,000 float32 terms, and a weight gradi
 
 
 def read_result(path: Path) -> Result:
-    """Arrays that a process wrote: `out` (the loss, or a kernel's result), all others gradients by name."""
+    """The arrays that a process wrote: `out` is the loss, or a kernel's result; all others are gradients by name."""
     with np.load(path) as arrays:
         tensors = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     return Result((tensors.pop("out"),), dict(tensors))
 
 
 def result_of(player: Player, question: str = "result") -> Result:
-    """One more step of the process, with its numbers."""
+    """The result that a process gives for `question`, by default that of one more step."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "result.npz"
         player.ask(question, path=str(path))
@@ -36,17 +36,17 @@ def result_of(player: Player, question: str = "result") -> Result:
 
 
 class Judge:
-    """`eager(wide)` starts the process of eager PyG, in float64 where `wide`; it is started when first needed."""
+    """Judges results by those of eager PyG. `eager(wide)` starts its process, in float64 if `wide`, when needed."""
 
     def __init__(self, eager: Callable[[bool], Player], want: Result | None = None, question: str = "result") -> None:
-        """`want` is eager's float32 result where that is known; `question` is what eager is asked for it."""
+        """`want` is eager's float32 result, if it is known; otherwise eager's process is asked `question` for it."""
         self._eager, self._want, self._question = eager, want, question
         self._exact: Result | None = None
 
     def verdict(self, got: Result) -> dict[str, Any]:
-        """Errors, and `status`: "ok" or how it is wrong. Gradients that `got` does not know are not compared.
+        """Errors, and `status`: "ok" or the error of a wrong result. Gradients that `got` lacks are not compared.
 
-        Wrong is an error above the tolerance that is also above 4 times eager's own, measured against float64.
+        A result is wrong if its error is above the tolerance and, against float64, above 4 times eager's own.
         """
         try:
             self._want = self._want or self._run(wide=False)

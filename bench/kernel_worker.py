@@ -1,4 +1,4 @@
-"""One sparse kernel by one system, in a process of its own; questions as of `bench.train_worker`, without gradients."""
+"""One sparse kernel of one system, in a process of its own. It serves the questions of `bench.train_worker`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def spmm_weighted(x: Tensor, edge_index: Tensor, weight: Tensor) -> Tensor:
 
 
 KERNELS: dict[str, Callable[..., Tensor]] = {"spmm": spmm, "spmm-weighted": spmm_weighted, "sddmm": sddmm}
-"""Name -> plain PyTorch; spmm-weighted takes a weight for each edge as well."""
+"""Name -> the kernel in plain PyTorch. spmm-weighted also takes a weight for each edge."""
 
 
 def start(

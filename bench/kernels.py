@@ -2,11 +2,11 @@
 
     python -m bench.kernels [--graph rmat] [--repeats 20] [--threads 2] [--out FILE]
 
-`handwritten` is a page of C++ for just this work on the same formats (bench/handwritten.cpp): the bound that generated
-code can be held to on this machine. `csr` is the product of a torch CSR matrix (of ones, made before) and the features;
-it takes its turn in both rows, and `ratio` is its time over the system's. GB/s counts what a kernel that caches nothing
-moves: a row of features for every edge end it gathers, the index, and the result; `of triad` compares it with the
-measured bandwidth of a = b + 3 c, which a gather whose rows stay in cache exceeds.
+`handwritten` is a page of C++ for just this work on the same formats (bench/handwritten.cpp), a bound for generated
+code. `csr` is the product of a torch CSR matrix (of ones, made before) and the features. It is timed beside both
+kernels, and `ratio` is its time over the system's. GB/s counts the bytes that a kernel without caches moves: a row of
+features for every end of an edge that it gathers, the index, and the result. `of triad` compares this with the measured
+bandwidth of a = b + 3 c; a gather whose rows stay in cache exceeds it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphweave.runtime import arena, formats, kernel_cache
 from graphweave.runtime.index import Index
 
 TOLERANCE = 1e-5
-"""Relative to the largest result: sums of up to some thousand float32 terms in another order."""
+"""Error relative to the largest result: up to some thousand float32 terms are added in another order."""
 
 
 def spmm(x: Tensor, edge_index: Tensor) -> Tensor:
@@ -41,17 +41,17 @@ def sddmm(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def spmm_bytes(nodes: int, edges: int) -> int:
-    """A gathered row and a 4-byte index an edge, an 8-byte pointer and a written row a node."""
+    """For each edge a gathered row and a 4-byte index, for each node an 8-byte pointer and a written row."""
     return edges * (4 * FEATURES + 4) + nodes * (4 * FEATURES + 8)
 
 
 def sddmm_bytes(nodes: int, edges: int) -> int:
-    """A gathered row, a 4-byte index and a 4-byte result an edge; a row and an 8-byte pointer a node."""
+    """For each edge a gathered row, a 4-byte index and a 4-byte result, for each node a row and an 8-byte pointer."""
     return edges * (4 * FEATURES + 8) + nodes * (4 * FEATURES + 8)
 
 
 def csr_product(work: Workload) -> Callable[[], Tensor]:
-    """torch's CSR matrix product that gives what `spmm` gives."""
+    """torch's CSR matrix product with the same result as `spmm`."""
     rows, columns = work.edge_index[1], work.edge_index[0]
     order = torch.argsort(rows, stable=True)
     pointer = torch.zeros(work.x.size(0) + 1, dtype=torch.int64)
@@ -62,7 +62,7 @@ def csr_product(work: Workload) -> Callable[[], Tensor]:
 
 
 def handwritten(name: str, work: Workload) -> Callable[[], Tensor]:
-    """The hand-written kernel, on formats built before; its result lies in reused huge-page memory, as graphweave's."""
+    """The handwritten kernel, on formats built before. Its result lies in the arena, as graphweave's does."""
     dst, src = work.edge_index[1].contiguous(), work.edge_index[0].contiguous()
     nodes, edges = work.x.size(0), src.numel()
     to, of = Index(dst, nodes), Index(src, nodes)
@@ -80,7 +80,7 @@ def handwritten(name: str, work: Workload) -> Callable[[], Tensor]:
 
 
 def measure(name: str, fn: Callable[[Tensor, Tensor], Tensor], work: Workload, repeats: int) -> dict[str, Any]:
-    """Check graphweave and the hand-written kernel against eager, then time all and the CSR product in turn."""
+    """Checks graphweave and the handwritten kernel against eager mode, then times all systems in turn."""
     compiled = graphweave.compile(fn)
     calls: dict[str, Callable[[], Tensor]] = {
         "eager": lambda: fn(work.x, work.edge_index),

@@ -1,4 +1,4 @@
-"""Machine code of a kernel: instructions, the line of its text that each comes from, and the loops that they form."""
+"""The machine code of a kernel: its instructions, the line of its text that each comes from, and its loops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Instruction:
 
 
 def functions_of(library: Path, source: Path) -> list[list[Instruction]]:
-    """The instructions of each function, lines being those of `source` that a chain of inlined calls began at."""
+    """The instructions of each function. An inlined instruction has the line of the outermost call in `source`."""
     text = _run("objdump", "-d", "--no-show-raw-insn", "-j", ".text", str(library))
     functions: list[list[tuple[int, str, int | None]]] = []
     for row in text.splitlines():
@@ -44,7 +44,7 @@ def functions_of(library: Path, source: Path) -> list[list[Instruction]]:
 
 
 def loops_of(function: Sequence[Instruction]) -> list[list[Instruction]]:
-    """The instructions of each loop: from where a jump back leads to the jump."""
+    """The instructions of each loop, from the target of a backward jump to the jump."""
     return [
         [other for other in function if jump.target <= other.address <= jump.address]
         for jump in function
@@ -53,7 +53,7 @@ def loops_of(function: Sequence[Instruction]) -> list[list[Instruction]]:
 
 
 def _lines(library: Path, source: Path, addresses: Sequence[int]) -> dict[int, int]:
-    """For each address the line of `source`, the outermost where a call was inlined."""
+    """For each address the line of `source`, that of the outermost call if calls were inlined."""
     asked = "".join(f"{address:#x}\n" for address in addresses)
     text = _run("addr2line", "-a", "-i", "-e", str(library), given=asked)
     found: dict[int, int] = {}
@@ -64,7 +64,7 @@ def _lines(library: Path, source: Path, addresses: Sequence[int]) -> dict[int, i
             continue
         file, _, line = row.partition(" ")[0].rpartition(":")
         if Path(file).name == source.name and line.isdigit():
-            found[address] = int(line)  # chains go outwards, so the last is the outermost
+            found[address] = int(line)  # addr2line lists inner calls first, so the last line is the outermost
     return found
 
 

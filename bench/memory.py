@@ -4,10 +4,10 @@
                            [--channels 32] [--no-compile-loss] [--threads 2] [--out FILE]
 
 Each system has a fresh process; `graphweave-always` is graphweave with recompute="always", its option for the least
-memory. Compiled systems get the loss with the model (see bench.train_step). A system compiles and runs one step on a
-small graph first, so that what the compiler itself takes is not counted; then the resident size is read, the high-water
-mark is set back, and one step runs on the large graph. Peak extra memory is the high-water mark less that resident size
-(data and parameters were there before). Formats and what is kept of the graph are made in that step and counted.
+memory. Compiled systems get the loss with the model (see bench.train_step). A process first compiles and runs steps on
+small graphs, so that the memory of the compiler is not counted. It then reads the resident size, resets the high-water
+mark, and runs one step on the large graph. Peak extra memory is the high-water mark minus that resident size, which
+includes data and parameters. Formats and all that is kept for the graph are made in that step and counted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def worker(options: argparse.Namespace) -> None:
     torch.manual_seed(0)
     model = attention(FEATURES, options.heads, options.channels)
     step = training_step(options.systems[0], model, compile_loss=options.compile_loss)
-    for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic on the second one
+    for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic at the second one
         small = Workload(torch.randn(nodes, FEATURES), rmat(nodes, 6 * nodes), torch.randint(64, (nodes,)))
         step(small)
     peak = peak_extra_bytes(lambda: step(work))

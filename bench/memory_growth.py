@@ -1,27 +1,26 @@
-"""Bytes of peak memory that one more edge costs in training: a line fitted over graphs of equal nodes, growing edges.
+"""Bytes of peak memory for each edge in training: the slope of a line over graphs with equal nodes and more edges.
 
     python -m bench.memory_growth [--models gcn sage gin gat gatv2 transformer edgeconv monet]
                                   [--systems graphweave eager inductor] [--nodes 20000] [--no-compile-loss]
                                   [--edges 500000 1000000 2000000 4000000] [--peer-share 0.25] [--out FILE]
 
-Training steps of 2 layers, 64 features, on uniformly random edges; edgeconv has a linear message and max. Every point
-has a fresh process: it compiles and runs on two small graphs and on one of the measured size first, since the form that
-is chosen by cost may be another for more edges, and compiling takes memory too. All that is kept for these graphs is
-dropped; then the resident size is read, the high-water mark is set back, and two steps run on a graph never seen
-before. So formats and everything else that is kept for a graph is counted; edge_index (16 bytes an edge) and MoNet's
-pseudo-coordinates (8 bytes), made before, are not. malloc hands every larger block back to the system at once in these
-processes, so the high-water mark is what was alive.
+Each point is training steps of 2 layers, 64 features, on uniformly random edges; edgeconv has a linear message and max.
+Each point has a fresh process. The process first compiles and runs on two small graphs and on one of the measured size,
+because the cost model may choose another form for more edges, and compiling takes memory, too. It drops all that is
+kept for these graphs, reads the resident size, resets the high-water mark, and runs two steps on another graph. So
+formats and everything else that is kept for a graph is counted; edge_index (16 bytes an edge) and MoNet's
+pseudo-coordinates (8 bytes), made before, are not. malloc returns larger blocks to the system at once in these
+processes, so that the high-water mark is the memory in use.
 
-A line is fitted by least squares: its slope is bytes an edge (both directions together), its intercept what the nodes
-cost, and the worst residual says how straight the line is. eager and inductor keep tensors of edges x features, so
-their edges are --peer-share of graphweave's; a point that fails, or takes more than --memory-gb, is recorded and left
-out of the fit.
+A line is fitted by least squares: its slope is bytes an edge (both directions together), its intercept the bytes of the
+nodes, and the worst residual says how straight the line is. eager and inductor keep tensors of edges x features, so
+they get only --peer-share of graphweave's edges. A point that fails, or takes more than --memory-gb, is recorded and
+left out of the fit.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -33,14 +32,12 @@ from torch import nn
 
 import graphweave
 from bench.common import arguments, in_fresh_process, peak_extra_bytes, ratio_table, save
+from bench.forget import forget_graphs
 from bench.graphs import FEATURES, HIDDEN, Workload, pseudo_coordinates
 from bench.workloads import COMPILERS, MODELS, Model, training_step, two_layer
-from graphweave.execute.cpp_step import CppStep
-from graphweave.runtime import arena, formats
-from graphweave.runtime.memo import memo
 
 TARGET = 24.0
-"""Bytes an edge: indices only, for both directions."""
+"""Upper limit on bytes an edge: the bytes of indices for both directions."""
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
 
@@ -65,22 +62,12 @@ def random_graph(nodes: int, edges: int, *, pseudo: bool, seed: int = 0) -> Work
     return Workload(x, index, y, pseudo_coordinates(index, nodes) if pseudo else None)
 
 
-def forget_graphs() -> None:
-    """Drop all that graphweave keeps for the graphs it has seen, and free buffers."""
-    for thing in gc.get_objects():
-        if type(thing) is CppStep:  # isinstance would ask dead proxies for their class
-            thing.forget()
-    formats.clear()
-    memo.clear()
-    arena.trim()
-
-
 def worker(options: argparse.Namespace) -> None:
     torch.set_num_threads(options.threads)
     chosen = GROWING[options.models[0]]
     torch.manual_seed(0)
     step = training_step(options.systems[0], chosen.make(FEATURES), compile_loss=options.compile_loss)
-    for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic on the second one
+    for nodes in (500, 600):  # two sizes, for a compiler that makes sizes dynamic at the second one
         step(random_graph(nodes, 6 * nodes, pseudo=chosen.pseudo))
     step(random_graph(options.nodes, options.edges[0], pseudo=chosen.pseudo, seed=2))
     forget_graphs()
@@ -97,7 +84,7 @@ def worker(options: argparse.Namespace) -> None:
 
 
 def fit(points: Sequence[tuple[int, int]]) -> dict[str, float] | None:
-    """Least squares line through (edges, bytes): None of fewer than three points."""
+    """The least-squares line through points (edges, bytes); None for fewer than three points."""
     if len(points) < 3:
         return None
     edges, peaks = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))

@@ -1,9 +1,9 @@
-"""Graphs that are seen once: a training step on a graph that no call has seen before, against eager PyG.
+"""Training steps on graphs that are used only once, against eager PyG.
 
     python -m bench.new_graphs [--only NAME ...] [--repeats 20] [--threads 2] [--out FILE]
 
-Every step gets tensors of its own, so that nothing prepared for an earlier graph is of use; they are made outside of
-what is timed. 64 features, 64 hidden, 64 logits, float32, cross entropy compiled with the model.
+Every step gets tensors of its own, so that nothing that was prepared for an earlier graph can be reused. Making them is
+not timed. 64 features, 64 hidden, 64 logits, float32, cross entropy compiled with the model.
 
 - `sage`, `gcn`, `gat` (two layers) on R-MAT graphs of 2,000 nodes and 10,000 edges; 20,000 and 120,000; 100,000 and
   600,000.
@@ -62,7 +62,8 @@ def random_parts(count: int) -> Batches:
 
 
 def sampled_blocks(count: int, seeds: int = 1024, fanout: int = 10, hops: int = 2) -> Batches:
-    """Subgraphs of `hops` rounds of `fanout` neighbours with replacement, numbered anew, edges as they were drawn."""
+    """Subgraphs of `hops` rounds of `fanout` neighbours, with replacement. Nodes are renumbered; edges keep the order
+    in which they were drawn."""
     y, x, index = whole_graphs(*SIZES[-1], 1)[0]
     generator = torch.Generator().manual_seed(1)
     order = index[1].argsort()
@@ -112,7 +113,7 @@ def molecules(count: int, size: int = 128) -> Batches:
 
 
 class Pooled(nn.Module):
-    """Two GIN layers and a readout; `pool` between them, if given, drops nodes."""
+    """Two GIN layers and a readout. `pool`, if given, drops nodes between the layers."""
 
     def __init__(self, readout: Callable[..., Tensor], pool: nn.Module | None = None) -> None:
         super().__init__()
@@ -141,7 +142,7 @@ POOLS: dict[str, Callable[[], nn.Module]] = {
 
 
 def cases(count: int) -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[], Batches]]]:
-    """Name, model and batches."""
+    """For each case its name, a function that makes the model, and one that makes the batches."""
     for nodes, edges in SIZES:
         for model in ("sage", "gcn", "gat"):
             make = lambda model=model: MODELS[model].make(FEATURES)  # noqa: E731
@@ -155,7 +156,7 @@ def cases(count: int) -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[
 
 
 def measure(make: Callable[[], nn.Module], batches: Batches) -> dict[str, Any]:
-    """Median seconds of a step, and what the compiler counted; the first four batches warm up."""
+    """Median seconds of a step, and the compiler's counters. The first four batches warm up."""
     torch.manual_seed(0)
     model = make()
     parameters = list(model.parameters())

@@ -8,11 +8,12 @@ processes that stay alive and take turns, step by step, with equal thread counts
 once. Both get the same inputs and initial weights, and both are compared with eager PyG first (loss and gradients; in
 float64 where float32 is in doubt): a wrong system is not timed.
 
-DGL runs its own layers and operators at their best: every format built before, self-loops and degrees prepared, no
-checks for nodes without edges, 64-bit ids, its default and on CPU its slightly faster choice (bench/dgl_models.py says
-how definitions are made equal). dgl-thp is DGL with PyTorch's switch for huge pages, reported beside. graphweave's
-formats are warm as well, and its models are PyG's with default arguments. graphweave's loss is compiled with the model
-unless --no-compile-loss; DGL's is eager PyTorch. edgeconv runs on the k-NN graphs of points, all else on --graph.
+DGL runs its own layers and operators with its best settings: every format is built before, self-loops and degrees are
+prepared, there are no checks for nodes without edges, and ids have 64 bits, which is its default and slightly faster on
+a CPU (bench/dgl_models.py says how definitions are made equal). dgl-thp is DGL with PyTorch's switch for huge pages,
+reported separately. graphweave's formats are warm as well, and its models are PyG's with default arguments. Its loss is
+compiled with the model unless --no-compile-loss; DGL's is eager PyTorch. edgeconv runs on the k-NN graphs of points,
+all else on --graph.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from bench.turns import ROOT, Player, PlayerLost, take_turns
 from bench.workloads import MODELS
 
 TARGETS = {"gat": 6.0, "edgeconv": 4.0, "monet": 3.0, "spmm": 5.0, "sddmm": 12.0}
-"""How many times faster than DGL graphweave is to be."""
+"""By case, how many times as fast as DGL graphweave should be."""
 
 DGL: dict[str, dict[str, str]] = {"dgl": {}, "dgl-thp": {train_worker.THP: "1"}}
-"""DGL's processes, and what is added to their environment."""
+"""DGL's processes, and variables that are added to their environments."""
 
 TRAINED = ("gat", "edgeconv", "monet", "gcn", "sage", "gin", "gatv2")
 """Models that DGL has layers for."""
@@ -81,7 +82,7 @@ class Case:
         return answer
 
     def _own(self, system: str, *, wide: bool = False) -> Player:
-        """This project's virtual environment: graphweave, or eager PyG to compare with."""
+        """A process in this project's virtual environment: graphweave, or eager PyG to compare with."""
         options = self.options
         limits = {"timeout": options.timeout, "memory": available_memory()}
         if self.name in KERNELS:

@@ -1,4 +1,4 @@
-"""Times of every kernel and every PyTorch call inside a compiled step, with what each must move and compute."""
+"""Times of every kernel and every PyTorch call in a compiled step, with the bytes and flops of each."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from bench.traffic import Traffic, traffic_of
 from graphweave.core.types import UNIT
 from graphweave.execute import wrapper
 from graphweave.execute.calls import NodeCall
+from graphweave.execute.cpp_stretch import kernel_by_kernel
 from graphweave.execute.region_step import RegionStep
 from graphweave.execute.targets import STEPS
 from graphweave.ir.message.infer import numel
@@ -25,9 +26,9 @@ from graphweave.lower.options import Options
 
 @dataclass(slots=True)
 class Probe:
-    """One step of the program: `kernel` tells fused kernels from calls left to PyTorch.
+    """One step of the program: a fused kernel if `kernel`, else a call left to PyTorch.
 
-    `marks` are what the clock gave before and after each run; `seconds` are there once the block has ended."""
+    `marks` are the clock's points in time before and after each run. `seconds` are set when `probed` ends."""
 
     name: str
     kernel: bool
@@ -38,7 +39,7 @@ class Probe:
 
 @dataclass(slots=True)
 class Recorder:
-    """Probes in the order in which steps ran; nothing is recorded while not `on`."""
+    """Probes in the order in which steps ran. Nothing is recorded unless `on`."""
 
     on: bool = False
     probes: dict[Any, Probe] = field(default_factory=dict)
@@ -56,10 +57,10 @@ Run = Callable[[RegionStep, tuple[int, ...], Sequence[Tensor], Sequence[Tensor]]
 def probed(
     mark: Callable[[], Any] = time.perf_counter, between: Callable[[Any, Any], float] = lambda start, end: end - start
 ) -> Iterator[Recorder]:
-    """Inside the block, what is compiled and what runs is timed; compile the model there, then switch `on`.
+    """In this block, the steps of compiled programs are timed: compile the model inside, then set `on` of the recorder.
 
-    Of a model compiled before, the kernels are timed and the calls left to PyTorch are not. `mark` gives a point in
-    time, `between` the seconds from one to another, asked when the block ends.
+    If a model is compiled before, only its kernels are timed, not its calls left to PyTorch. `mark` returns a point in
+    time, and `between`, called when the block ends, the seconds between two of them.
     """
     recorder = Recorder()
     runs: dict[type[RegionStep], Run] = {step: step.__call__ for step in STEPS}
@@ -95,7 +96,8 @@ def probed(
         step.__call__ = timed(run)  # type: ignore[method-assign]
     wrapper.call_step = timed_call_step  # type: ignore[attr-defined]
     try:
-        yield recorder
+        with kernel_by_kernel():
+            yield recorder
     finally:
         for step, run in runs.items():
             step.__call__ = run  # type: ignore[method-assign]

@@ -15,9 +15,10 @@ aten = torch.ops.aten
 
 
 class CounterBased(TorchDispatchMode):
-    """Inside, dropout, bernoulli and rand_like take one seed from PyTorch's generator each, and numbers by position.
+    """In this mode each call of dropout, bernoulli or rand_like takes one seed from PyTorch's generator, and computes
+    its numbers from the seed and their positions.
 
-    So do compiled programs for tensors on rows of a graph's spaces; of other tensors these draw as eager mode does.
+    Compiled programs do so, too, for tensors on rows of a graph's spaces. For other tensors they draw as eager mode.
     """
 
     def __torch_dispatch__(
@@ -28,7 +29,7 @@ class CounterBased(TorchDispatchMode):
 
 
 def draw(like: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """Uniform numbers in the shape of `like` by the next seed."""
+    """Uniform numbers in the shape of `like`, by the next seed of PyTorch's generator."""
     seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
     position = torch.arange(like.numel()).reshape(like.shape)
     return uniform(seed, position, dtype or like.dtype)

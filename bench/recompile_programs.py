@@ -1,4 +1,4 @@
-"""Programs whose compilations are counted, and their arguments at every set of sizes (`bench.recompiles`)."""
+"""The programs of `bench.recompiles`, and their arguments at every set of sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RELATIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Row counts of one call; `strided` hands over indices and features that are not contiguous."""
+    """Row counts of one call. With `strided`, indices and features are not contiguous."""
 
     name: str
     nodes: int
@@ -41,7 +41,7 @@ Arguments = Callable[[Sizes], tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class RecompileCase:
-    """A module or function made once, and what it is called with at each set of sizes."""
+    """A module or function that is made once, and its arguments at each set of sizes."""
 
     make: Callable[[], Callable[..., Any]]
     arguments: Arguments
@@ -51,14 +51,14 @@ class RecompileCase:
 
 
 def rows(n: int, *widths: int, strided: bool = False) -> Tensor:
-    """Signed values [n, *widths]; `strided`: every other column of twice as many."""
+    """Signed values [n, *widths]; with `strided`, every other column of a tensor twice as wide."""
     if strided and widths:
         return torch.randn(n, *widths[:-1], 2 * widths[-1])[..., ::2]
     return torch.randn(n, *widths)
 
 
 def edge_index(s: Sizes, sources: int, targets: int, edges: int | None = None) -> Tensor:
-    """[2, edges]; not contiguous: the transpose of a list of pairs."""
+    """[2, edges]. It is the transpose of a list of pairs if it is not to be contiguous."""
     count = s.edges if edges is None else edges
     index = torch.stack([torch.randint(sources, (count,)), torch.randint(targets, (count,))])
     return index.t().contiguous().t() if s.strided else index
@@ -260,7 +260,7 @@ def triplets(x: Tensor, ei: Tensor, pairs: Tensor) -> Tensor:
 
 
 class Stack(nn.Module):
-    """Layers one after the other with relu between, each called with all further arguments."""
+    """Layers in sequence with ReLU between them, each called with all further arguments."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()

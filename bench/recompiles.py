@@ -3,9 +3,9 @@
     python -m bench.recompiles [--only NAME ...] [--door compile|backend] [--shared] [--out FILE]
 
 Each program is called with gradients at every set of sizes: usual, odd and not contiguous, equal by chance, no edges,
-one of each. A recompilation has the guard that failed for a reason, as PyTorch names it; reasons are put into classes.
-`--shared` compiles all programs in one process without forgetting, as an application does. Results are compared with
-eager; exit code 1 where one is wrong.
+one of each. The reason of a recompilation is the guard that failed, as PyTorch names it; reasons are put into classes.
+`--shared` compiles all programs without a reset between them, as an application does. Results are compared with eager
+mode; the exit code is 1 if one is wrong.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from bench.common import arguments, ratio_table, save
 from bench.recompile_programs import CASES, SIZES
 
 TOLERANCE = 1e-4
-"""Relative, in float32: several layers deep, and programs that divide by degrees of graphs of one node."""
+"""Relative error that is accepted in float32, for programs of several layers and divisions by small degrees."""
 
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Compilations of one program over all sets of sizes; `reasons` holds (class, guard that failed) of each again."""
+    """Compilations of one program over all sets of sizes. `reasons` has (class, failed guard) of each recompilation."""
 
     program: str
     compilations: int
@@ -48,7 +48,7 @@ class Count:
 
 
 class _Reasons(logging.Handler):
-    """What PyTorch's log of recompilations says: the guard of the latest compilation that failed."""
+    """Collects from PyTorch's log of recompilations, for each, the failed guard of the latest compilation."""
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -98,11 +98,11 @@ def doors(name: str) -> Callable[[Any], Callable[..., Any]]:
 
 
 def count(name: str, door: Callable[[Any], Callable[..., Any]]) -> Count:
-    """Compile one program and call it at every set of sizes."""
+    """Compiles one program and calls it at every set of sizes."""
     case = CASES[name]
     torch.manual_seed(0)
     target = case.make()
-    eager = copy.deepcopy(target)  # a lazy module is still to make its parameters
+    eager = copy.deepcopy(target)  # copied before the first call, in which lazy modules create parameters
     compiled = door(target)
     graphweave.reset_counters()
     wrong, start = "", time.perf_counter()
@@ -114,7 +114,7 @@ def count(name: str, door: Callable[[Any], Callable[..., Any]]) -> Count:
             args = case.arguments(sizes)
             try:
                 want = step(eager, args, module=reference, counter_based=True)
-            except Exception:  # what eager mode refuses at these sizes is nothing to compile
+            except Exception:  # eager mode does not support these sizes
                 continue
             try:
                 error, where = worst_error(step(compiled, args, module=module), want)

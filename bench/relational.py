@@ -19,14 +19,14 @@ seeded synthetic ones with the counts of Hector's Table 3, and real knowledge gr
 
 Each system has a process of its own; they take turns (bench/turns.py), with equal inputs, weights and thread counts.
 Edges are sorted by relation and nodes by type for all. Before timing, outputs, loss and gradients are compared with
-a float64 reference (bench/relational_reference.py); a wrong system is not timed. What would need more than --memory-gb
-by an estimate, runs into that limit, or takes more than --timeout seconds for an answer is recorded as that: "no peer
-fits" is a result. A system that takes more than a second a step has --slow-repeat rounds; where a peer takes more than
-four, its first call is its time.
+a float64 reference (bench/relational_reference.py); a wrong system is not timed. If a system would need more than
+--memory-gb by an estimate, runs into that limit, or takes more than --timeout seconds for an answer, this is recorded
+as its result. A system that takes more than a second a step has --slow-repeat rounds; for a peer that takes more than
+four seconds, the time of its first call is taken.
 
-Ratios are to the fastest peer of a kind that computes the same function, and their geometric means are over the graphs
-where there is one. HeteroConv of GATConv has another softmax (over the edges of one relation); it counts where no other
-peer fits, and the table says so. Memory is measured in processes apart (peak resident bytes of one step beyond those
+Ratios are to the fastest peer of a kind that computes the same function, and geometric means are over the graphs that
+have such a peer. HeteroConv of GATConv has another softmax (over the edges of one relation); it counts if no other peer
+fits, and the table says so. Memory is measured in separate processes (peak resident bytes of one step beyond those
 before it), and kernel launches of HeteroConv over 5 and over 140 relations are counted.
 """
 
@@ -64,13 +64,13 @@ from bench.turns import ROOT, Player, PlayerLost, take_turns
 
 MODES = ("infer", "train")
 
-SLOW, LONG = 1.0, 4.0
-"""Seconds of a step above which a system has few rounds, or no more than its first call."""
+SLOW_SECONDS, LONG_SECONDS = 1.0, 4.0
+"""A system whose step takes longer than the first has few rounds; longer than the second, only its first call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """One system's place in a process that may hold several: what `take_turns` asks."""
+    """One system in one mode, as a player of `take_turns`, in a process that may hold several systems."""
 
     player: Player
     system: str
@@ -95,7 +95,7 @@ class Pair:
         self.limit = int(options.memory_gb * GIB)
 
     def measure(self) -> dict[str, Any]:
-        """Mode -> systems."""
+        """Mode -> the results of all systems."""
         try:
             want = {other: self._reference(other) for other in self._softmaxes()}
         except PlayerLost as problem:
@@ -113,7 +113,7 @@ class Pair:
         return read_result(path)
 
     def seat(self, system: str, mode: str) -> Seat:
-        """A process that has the case."""
+        """The system in its process, which has loaded the case."""
         host = host_of(system)
         player = self.hosts.get(host)
         if host not in self.ready:
@@ -160,9 +160,9 @@ class Pair:
         return {"status": status, "error": error}
 
     def _probe(self, seat: Seat, answer: dict[str, Any]) -> None:
-        """A second call tells a slow step from one that compiled."""
+        """Estimates the seconds of a step: by a second call, unless the first was too long to be mostly compilation."""
         answer["probe"] = answer["first"]
-        if answer["first"] < LONG or host_of(seat.system) == "graphweave":
+        if answer["first"] < LONG_SECONDS or host_of(seat.system) == "graphweave":
             answer["probe"] = seat.ask("turn", steps=1)
 
     def _turns(self, seats: Mapping[str, Seat], systems: dict[str, dict[str, Any]]) -> None:
@@ -170,9 +170,9 @@ class Pair:
         slow: dict[str, Any] = {}
         for name, seat in seats.items():
             probe = systems[name]["probe"]
-            if probe < SLOW:
+            if probe < SLOW_SECONDS:
                 quick[name] = seat
-            elif probe < LONG:
+            elif probe < LONG_SECONDS:
                 slow[name] = seat
             else:
                 once = {"median": probe, "q1": probe, "q3": probe, "min": probe, "repeats": 1, "steps": 1}
@@ -185,10 +185,10 @@ class Pair:
                 self.lost(name)
 
     def memory(self, mode: str, timed: Mapping[str, Any]) -> dict[str, Any]:
-        """Peaks of the systems that were timed and are not slow, and Hector's formula of graphweave's."""
+        """Peaks of the systems that were timed and are not slow, and Hector's formula for graphweave's variants."""
         peaks: dict[str, int | str] = {}
         for name in self.names:
-            if "median" not in timed.get(name, {}) or timed[name]["median"] > LONG / 2:
+            if "median" not in timed.get(name, {}) or timed[name]["median"] > LONG_SECONDS / 2:
                 continue
             try:
                 peaks[name] = self.seat(name, mode).ask("peak")
@@ -212,7 +212,7 @@ def _wide(result: Result) -> Result:
 
 
 def _expected(exact: Result, mode: str, got: Result) -> Result:
-    """What a system should give, as far as it gives it. `sum.<name>`: one parameter that all relations share."""
+    """The results that are expected of a system. `sum.<name>` is a parameter that all relations share."""
     if mode == "infer":
         return Result(exact.outputs, {})
     loss = exact.grads["loss"]
@@ -225,7 +225,7 @@ def _expected(exact: Result, mode: str, got: Result) -> Result:
 
 
 def launches(options: argparse.Namespace) -> dict[str, Any]:
-    """Kernels a step of HeteroConv over 5 and over 140 relations."""
+    """The number of kernels that a step of HeteroConv calls over 5 and over 140 relations."""
     given = ["--threads", str(options.threads)]
     return {
         f"{count} relations": in_fresh_process(

@@ -5,7 +5,7 @@
                 relation: another function) for RGAT
     dgl-udf     messages as user-defined functions, with one small product an edge; sums are built in
 
-HGTConv's skip connection has a gate of 1 here. What a layer need not do at each step (degrees, formats, checks for
+HGTConv's skip connection has a gate of 1 here. Work that a layer need not do at each step (degrees, formats, checks for
 nodes without edges) is done before.
 """
 
@@ -30,7 +30,7 @@ from bench.relational_serve import Form, Host
 
 Weights = Mapping[str, Tensor]
 GATE = 100.0
-"""Its sigmoid is 1 in float32."""
+"""Value of a gate before its sigmoid, which is 1 in float32."""
 
 
 def copy(parameter: Tensor, value: Tensor) -> None:
@@ -95,7 +95,7 @@ class Hgt(nn.Module):
 
 
 class Hetero(nn.Module):
-    """HeteroGraphConv over one convolution a relation."""
+    """HeteroGraphConv with one convolution for each relation."""
 
     def __init__(self, model: str, case: Case, weights: Weights) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Graphs of typed nodes and edges for `bench.relational`: synthetic ones of published sizes, and real knowledge graphs.
 
-Nodes are sorted by type and edges by relation, which is how DGL's and PyG's own conversions give them and what lets
-their layers skip a sort. Needs NumPy and PyTorch only: DGL's virtual environment reads the same cases.
+Nodes are sorted by type and edges by relation, as by DGL's and PyG's own conversions, so that their layers can skip a
+sort. This file imports NumPy and PyTorch only, because DGL's virtual environment reads the same cases.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ Index = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is published of a graph: Table 3 of Hector (Wu et al., ASPLOS 2024), counts as printed there.
+    """The sizes of a graph as printed in Table 3 of Hector (Wu et al., ASPLOS 2024).
 
-    `inverses`: half of the relations are the other half's with both ends swapped, as DGL prepares its RDF graphs.
+    `inverses`: half of the relations are the inverses of the other half, as in DGL's RDF graphs.
     """
 
     nodes: int
@@ -40,20 +40,20 @@ SYNTHETIC = {
     "biokg": Shape(94_000, 5, 4_800_000, 51, False),
     "tiny": Shape(300, 3, 1_500, 8, True),
 }
-"""Synthetic graphs by the name of what they are the size of; `tiny` is for trying things out."""
+"""Synthetic graphs, named by the graph that has their size; `tiny` is for trying things out."""
 
 REAL = {"rdf_aifb": "rdf_aifb.npz", "fb15k_237": "fb15k_237.npz", "wn18rr": "wn18rr.npz"}
-"""Real graphs: one node type, every relation and its inverse."""
+"""Files of real graphs, which have one node type, and get the inverse of every relation."""
 
 GRAPHS = (*SYNTHETIC, *REAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A graph with what a layer reads: N nodes, E edges, T node types, R relations.
+    """A graph with the inputs of a layer: N nodes, E edges, T node types, R relations.
 
-    x [N, 64] and norm [E] float32, all indices int64; norm is 1 / (edges of the relation at the destination).
-    ends [R, 2]: the node types that a relation connects. counts [T]: nodes of each type.
+    x [N, 64] and norm [E] are float32, indices int64. norm is 1 / (edges of the same relation into the same node).
+    ends [R, 2] are the node types that a relation connects, counts [T] the numbers of nodes of each type.
     """
 
     x: Tensor
@@ -76,21 +76,21 @@ class Case:
 
     @property
     def first_nodes(self) -> list[int]:
-        """[T + 1] number of the first node of each type, and of all."""
+        """[T + 1]: the number of the first node of each type, then the number of all nodes."""
         return [0, *self.counts.cumsum(0).tolist()]
 
     @property
     def first_edges(self) -> list[int]:
-        """[R + 1] number of the first edge of each relation, and of all."""
+        """[R + 1]: the number of the first edge of each relation, then the number of all edges."""
         return [0, *torch.bincount(self.etype, minlength=self.num_relations).cumsum(0).tolist()]
 
     @property
     def compaction(self) -> float:
-        """Different (source, relation) pairs over edges: Hector's entity compaction ratio."""
+        """Unique pairs (source, relation) over edges: Hector's entity compaction ratio."""
         return torch.unique(self.src * self.num_relations + self.etype).numel() / self.src.numel()
 
     def by_relation(self) -> list[Tensor]:
-        """[2, edges] of each relation, numbers within the two node types."""
+        """The edges of each relation, [2, edges], by the numbers of nodes within their types."""
         first, bounds, types = self.first_nodes, self.first_edges, self.ends.tolist()
         both = torch.stack([self.src, self.dst])
         return [
@@ -109,7 +109,7 @@ def load(path: str) -> Case:
 
 
 def missing(name: str, folder: Path) -> str | None:
-    """Why a graph cannot be made, None when it can."""
+    """Why a graph cannot be made; None if it can."""
     if name not in REAL or (folder / REAL[name]).is_file():
         return None
     return f"{folder / REAL[name]} is absent"
@@ -149,9 +149,9 @@ def _zipf(total: int, parts: int) -> Index:
 def synthetic(shape: Shape, seed: int) -> tuple[Index, Index, Index, Index, Index]:
     """Node counts, ends of relations, sources, destinations and relations of edges.
 
-    Sizes of node types and of relations follow Zipf's law. Each relation connects one node type with one (of those
-    with room for its edges, at least 8 pairs an edge), without duplicates; both ends of an edge are drawn from a power
-    law over the type's nodes, by a random rank that belongs to the node.
+    Sizes of node types and of relations follow Zipf's law. Each relation connects two random node types, which have at
+    least 8 pairs of nodes for each of its edges if possible. It has no duplicate edges. Both ends of an edge are drawn
+    from a power law over the type's nodes, which are ranked at random.
     """
     random = np.random.default_rng(seed)
     counts = random.permutation(_zipf(shape.nodes, shape.node_types))
@@ -176,10 +176,10 @@ def synthetic(shape: Shape, seed: int) -> tuple[Index, Index, Index, Index, Inde
 
 
 def _pairs(size: int, rows: int, columns: int, random: np.random.Generator) -> Index:
-    """`size` different numbers row * columns + column; low rows and columns are frequent (density ~ 1 / sqrt)."""
+    """`size` different numbers row * columns + column. Low rows and columns are frequent (density ~ 1 / sqrt)."""
     size = min(size, rows * columns)
     keys: Index = np.empty(0, dtype=np.int64)
-    for power in [2] * 20 + [1] * 200:  # where the frequent pairs are used up, uniform ones fill the rest
+    for power in [2] * 20 + [1] * 200:  # once the frequent pairs are used up, uniform ones fill the rest
         if len(keys) >= size:
             break
         more = 2 * (size - len(keys)) + 8
@@ -189,7 +189,7 @@ def _pairs(size: int, rows: int, columns: int, random: np.random.Generator) -> I
 
 
 def _real(path: Path) -> tuple[Index, Index, Index, Index, Index]:
-    """As `synthetic`; all splits of a knowledge graph together, each relation followed by its inverse."""
+    """The same arrays as `synthetic`, from a file. All splits of a knowledge graph are joined; inverses follow."""
     with np.load(path) as arrays:
         parts = [""] if "head" in arrays.files else ["train_", "valid_", "test_"]
         head, rel, tail = (

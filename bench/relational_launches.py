@@ -1,6 +1,6 @@
-"""Kernels that one step of PyG's HeteroConv calls, compiled by graphweave: `python -m ... --relations 140`.
+"""The number of kernels that one step of PyG's HeteroConv calls, compiled by graphweave: `... --relations 140`.
 
-One SAGEConv (means, no root weight) a relation between two node types of 200 nodes, 64 wide.
+HeteroConv has one SAGEConv (means, no root weight, 64 wide) for each relation between two node types of 200 nodes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""RGCN, RGAT and HGT as a user of PyTorch writes them: gathers, one small product an edge, scatters.
+"""RGCN, RGAT and HGT as a user of PyTorch writes them: gathers, one small product for each edge, scatters.
 
-This is the text that graphweave compiles, and run eagerly it is the peer "bmm": the weight of every edge's type is
-copied for the edge. Single layers, 64 -> 64, one head, as in section 4.1 of Hector (Wu et al., ASPLOS 2024). N nodes,
-E edges, R relations, T node types. Nothing but PyTorch is imported.
+graphweave compiles this text. In eager mode it is the peer "bmm", which copies the weight of its type for every edge.
+Single layers, 64 -> 64, one head, as in section 4.1 of Hector (Wu et al., ASPLOS 2024). N nodes, E edges, R relations,
+T node types. Nothing but PyTorch is imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bench.relational_graphs import FEATURES, Case
 
 SLOPE = 0.2
-"""Of RGAT's leaky ReLU."""
+"""Negative slope of RGAT's leaky ReLU."""
 
 MODELS = ("rgcn", "rgat", "hgt")
 
@@ -25,8 +25,8 @@ MODELS = ("rgcn", "rgat", "hgt")
 def weights(model: str, num_relations: int, num_node_types: int, seed: int = 0) -> dict[str, Tensor]:
     """Parameters by name, drawn from one seed.
 
-    RGAT's attention vectors are equal for all relations at the start, since PyG's layer has one pair for all; the
-    model has one for each relation nevertheless, and gradients of PyG's are compared with the sum of theirs.
+    Each relation has attention vectors of its own in RGAT, but PyG's layer has one pair for all relations. So they are
+    equal for all relations here, and the gradient of PyG's pair is compared with the sum of their gradients.
     """
     generator = torch.Generator().manual_seed(seed)
 
@@ -60,12 +60,12 @@ def typed(x: Tensor, weight: Tensor, kind: Tensor) -> Tensor:
 
 
 def summed(message: Tensor, dst: Tensor, x: Tensor) -> Tensor:
-    """[N, 64]: messages of each destination, 0 where there is none."""
+    """[N, 64]: the sum of the messages of each destination, 0 if it has none."""
     return torch.zeros_like(x).index_add(0, dst, message)
 
 
 def edge_softmax(score: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
-    """[E]: over all edges of a destination, whatever their relation."""
+    """[E]: the softmax over all edges of a destination, of any relation."""
     index = dst
     top = score.new_full((num_nodes,), -math.inf).scatter_reduce(0, index, score.detach(), "amax")
     shifted = torch.exp(score - top[dst])
@@ -74,7 +74,7 @@ def edge_softmax(score: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
 
 
 class Rgcn(Layer):
-    """h_v W_0 + sum over relations of the mean of h_u W_r; the means are given as weights of edges (`norm`)."""
+    """h_v W_0 + sum over relations of the mean of h_u W_r. The weights of edges, `norm`, make sums of means."""
 
     weight: Tensor
     root: Tensor
@@ -101,7 +101,7 @@ class Rgat(Layer):
 
 
 class Hgt(Layer):
-    """Keys, queries and values by node type, products by relation, softmax over all edges of a node, output by type."""
+    """Keys, queries, values and the output have weights by node type, edges by relation; softmax over all edges."""
 
     key: Tensor
     query: Tensor
@@ -124,7 +124,7 @@ LAYERS: dict[str, type[Layer]] = {"rgcn": Rgcn, "rgat": Rgat, "hgt": Hgt}
 
 
 class WithLoss(nn.Module):
-    """Negative log-likelihood of random labels, with the layer in one function, so that a compiler gets both."""
+    """A layer and its loss, the negative log-likelihood of random labels, as one module for a compiler."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -135,6 +135,6 @@ class WithLoss(nn.Module):
 
 
 def inputs(model: str, case: Case) -> tuple[Tensor, ...]:
-    """Arguments of the layer."""
+    """The arguments of a model's layer."""
     last = {"rgcn": (case.norm,), "rgat": (), "hgt": (case.ntype,)}[model]
     return (case.x, case.src, case.dst, case.etype, *last)

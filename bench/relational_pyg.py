@@ -1,8 +1,9 @@
 """The three layers by PyTorch Geometric's own classes, with the weights of `bench.relational_models`.
 
-Where PyG's definition has more, it is switched off so that numbers are equal: HGTConv's biases are 0, its skip
-connection's gate is 1, and its activation is the identity in this process. HeteroConv has one convolution a relation:
-SAGEConv's means for RGCN; for RGAT GATConv, whose softmax is over the edges of one relation, so another function.
+What PyG's layers compute in addition is switched off, so that numbers are equal: HGTConv's biases are 0, its skip
+connection's gate is 1, and its activation is the identity in this process. HeteroConv has one convolution for each
+relation: for RGCN SAGEConv with means; for RGAT GATConv, whose softmax is over the edges of one relation, which is
+another function.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from bench.relational_serve import Form
 
 Weights = Mapping[str, Tensor]
 GATE = 100.0
-"""Its sigmoid is 1 in float32."""
+"""Value of a gate before its sigmoid, which is 1 in float32."""
 
 FORMS = {
     "pyg-rgcn": ("rgcn",),
@@ -30,10 +31,10 @@ FORMS = {
     "pyg-hgt": ("hgt",),
     "pyg-hetero": ("rgcn", "rgat"),
 }
-"""System -> models it has."""
+"""System -> the models that it has."""
 
 WITHIN = ("pyg-hetero", "rgat")
-"""System and model whose softmax is over each relation's edges."""
+"""The system and model whose softmax is over the edges of each relation by itself."""
 
 
 def copy(parameter: Tensor, value: Tensor) -> None:
@@ -90,7 +91,7 @@ class Typed:
         self.x = dict(zip(self.nodes, case.x.split(case.counts.tolist()), strict=True))
 
     def joined(self, out: Mapping[str, Tensor | None]) -> Tensor:
-        """[N, 64]; 0 for types that no relation ends in."""
+        """The results of all types as [N, 64]; 0 for a type in which no relation ends."""
         rows = [out.get(name) for name in self.nodes]
         return torch.cat(
             [torch.zeros_like(self.x[n]) if v is None else v for n, v in zip(self.nodes, rows, strict=True)]

@@ -1,6 +1,7 @@
-"""The same three layers relation by relation, for checking: float64, and no tensor of edges x features is kept.
+"""Reference results of the three layers in float64, computed relation by relation.
 
-Each relation is computed again in the backward (activation checkpointing), so that a graph of millions of edges fits.
+No tensor of edges x features is kept: the backward computes each relation again (activation checkpointing), so that a
+graph of millions of edges fits into memory.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def _collect(rows: Tensor, weight: Tensor, share: Tensor, case: Case) -> Tensor:
 
 
 def _softmax(score: Tensor, case: Case, *, within: bool) -> Tensor:
-    """[E], over the edges of a destination, of one relation each where `within`."""
+    """[E]: the softmax over the edges of a destination, or, if `within`, over those of the same relation."""
     groups = case.dst * case.num_relations + case.etype if within else case.dst
     _, which = torch.unique(groups, return_inverse=True)
     count = int(which.max()) + 1 if which.numel() else 0
@@ -93,7 +94,7 @@ def _hgt(x: Tensor, w: Weights, case: Case, within: bool) -> Tensor:
 
 
 def reference(model: str, case: Case, weights: Weights, *, within: bool = False) -> dict[str, Tensor]:
-    """`out` [N, 64], `loss`, and gradients by name, all float64. `within`: a softmax for each relation."""
+    """`out` [N, 64], `loss`, and gradients by name, all float64. `within`: each relation has its own softmax."""
     wide = {name: value.double().requires_grad_() for name, value in weights.items()}
     forward = {"rgcn": _rgcn, "rgat": _rgat, "hgt": _hgt}[model]
     out = forward(case.x.double(), wide, case, within)

@@ -1,7 +1,7 @@
-"""What a process of `bench.relational` serves: layers on one case at a time, several forms of them side by side.
+"""The server in each process of `bench.relational`: a layer on one case at a time, in the forms of several systems.
 
-Questions: "case" loads a graph and weights and forgets the case before; "first" runs a form once (seconds, what was
-counted); "result" writes what that run gave; "turn" times steps; "peak" gives peak memory of a step. A form is named by
+Questions: "case" loads a graph and weights and drops the previous case; "first" runs a form once (seconds, counters);
+"result" writes the results of that run; "turn" times steps; "peak" measures peak memory of a step. A form is named by
 `system`, and `mode` is "infer" (forward, no gradients) or "train" (forward, loss, backward). Both virtual environments
 run this file.
 """
@@ -28,7 +28,7 @@ from bench.turns import serve, steps_timer
 
 @dataclass(slots=True)
 class Form:
-    """A layer as one system has it. `infer` gives outputs [N, 64], `loss` a scalar to be differentiated.
+    """A layer in the form of one system. `infer` returns outputs [N, 64], `loss` a scalar to be differentiated.
 
     `grads`: gradients of the module's parameters under the names of `bench.relational_models`.
     """
@@ -52,7 +52,7 @@ class Form:
 
 
 Build = Callable[[str, str, Case, Mapping[str, Tensor]], Form]
-"""system, model, case, weights -> the layer."""
+"""(system, model, case, weights) -> the layer in the form of that system."""
 
 
 def _status_kib(what: str) -> int:
@@ -62,9 +62,10 @@ def _status_kib(what: str) -> int:
 
 
 class Host:
-    """The process's state.
+    """The state of the process.
 
-    `forget` drops what a system keeps for graphs, `next_case` what it keeps for a case, `counted` says what it counted.
+    `forget` drops what a system keeps for graphs, `next_case` what it keeps for a case. `counted` returns a system's
+    counters, and `reset` sets them to 0.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Host:
         self._versions = {name: version(name) for name in (*packages, "torch", "numpy")}
         self._forms: dict[str, Form] = {}
         gc.collect()
-        gc.freeze()  # what was imported is not looked through before every turn
+        gc.freeze()  # the collections before every turn skip imported objects
 
     def case(self, graph: str, weights: str, model: str) -> dict[str, str]:
         self._forms.clear()
@@ -100,7 +101,7 @@ class Host:
         return self._forms[system]
 
     def first(self, system: str, mode: str) -> dict[str, Any]:
-        """Preparing the layer (formats that are built once) is not counted, compilation is."""
+        """Seconds of the first step, with compilation, but without building the layer and its formats."""
         form = self._form(system)
         self._reset()
         start = time.perf_counter()
@@ -109,7 +110,7 @@ class Host:
         return {"first": seconds, "counters": self._counted()}
 
     def result(self, system: str, mode: str, path: str) -> None:
-        """Of the last step: no system runs again for it."""
+        """Writes the results of the last step, without running the system again."""
         form = self._form(system)
         tensors = form.last[mode] if mode == "infer" else {**form.last[mode], **form.grads()}
         arrays: dict[str, Any] = {name: value.detach().numpy() for name, value in tensors.items()}
@@ -120,9 +121,9 @@ class Host:
         return steps_timer(lambda: form.step(mode))(steps)
 
     def peak(self, system: str, mode: str) -> int:
-        """Peak resident bytes of a step beyond those before it, what is kept for the graph included (Linux)."""
+        """Peak resident bytes of a step beyond those before it, with all that is kept for the graph (Linux)."""
         form = self._form(system)
-        form.step(mode)  # compiles; what that takes is not counted
+        form.step(mode)  # compiles, so that the memory of compilation is not counted
         form.last.clear()
         for parameter in form.module.parameters():
             parameter.grad = None
@@ -135,7 +136,7 @@ class Host:
         return max(_status_kib("VmHWM") - before, 0) * 1024
 
     def launches(self, system: str, mode: str) -> int:
-        """Kernels that one warm step calls."""
+        """The number of kernels that one warm step calls."""
         form = self._form(system)
         self._reset()
         form.step(mode)

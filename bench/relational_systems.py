@@ -1,4 +1,4 @@
-"""The systems that `bench.relational` compares: which models they have, which process runs them, what they take."""
+"""The systems that `bench.relational` compares: the models that they have, their processes, the memory they need."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
     "dgl-hetero": ("rgcn", "rgat"),
     "dgl-udf": MODELS,
 }
-"""System -> models it has."""
+"""System -> the models that it has."""
 
 OTHER_SOFTMAX = {("pyg-hetero", "rgat"), ("dgl-hetero", "rgat")}
-"""System and model whose softmax is over the edges of one relation instead of all."""
+"""The systems and models whose softmax is over the edges of one relation instead of all."""
 
 GIB = 2**30
 
 MALLOC = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536"}
-"""Where memory is measured malloc hands larger blocks back at once, so that the high-water mark is what was alive."""
+"""Environment of processes whose memory is measured: malloc returns larger blocks to the system at once, so that the
+high-water mark is the memory in use."""
 
 
 def host_of(system: str) -> str:
@@ -39,7 +40,7 @@ def host_of(system: str) -> str:
 
 
 class Hosts:
-    """Processes by name, started when they are first needed and again after one was lost."""
+    """Processes by name. They start when they are first needed, and again after they were lost."""
 
     def __init__(
         self, *, threads: int, dgl_python: Path, timeout: float, limit: int, environment: Mapping[str, str]
@@ -62,7 +63,7 @@ class Hosts:
         return self._players[host]
 
     def lose(self, host: str) -> None:
-        """End a process: what it holds after a failure is in doubt."""
+        """Ends a process, because its state is unknown after a failure."""
         if host in self._players:
             self._players.pop(host).close()
 
@@ -72,7 +73,7 @@ class Hosts:
 
 
 def refusal(system: str, model: str, mode: str, case: Case, limit: int) -> str | None:
-    """Why a system is not run, None where it is: options that are absent, or more memory than `limit` bytes."""
+    """Why a system is not run: it lacks options, or needs more than `limit` bytes. None if it is run."""
     lacking = missing_options(system) if system in VARIANTS else []
     if lacking:
         return f"no option {', '.join(lacking)} in this version"
@@ -83,9 +84,9 @@ def refusal(system: str, model: str, mode: str, case: Case, limit: int) -> str |
 def needed(system: str, model: str, train: bool, case: Case) -> int:
     """Bytes of the largest tensors that are alive at once, estimated from how the layers are written.
 
-    bmm, UDF, FastRGCNConv, RGATConv: a 64 x 64 weight an edge; in training its gradient (RGAT: two, added; HGT: two
-    weights an edge, kept, and a gradient). Loops over relations keep rows of nodes for each relation.
-    Factors of rows are peaks measured on rdf_aifb.
+    bmm, UDF, FastRGCNConv, RGATConv: for each edge a 64 x 64 weight, and in training its gradient (RGAT: two, which are
+    added; HGT: two weights, which are kept, and a gradient). Loops over relations keep rows of nodes for each relation.
+    Factors of rows come from peaks measured on rdf_aifb.
     """
     row = 4 * FEATURES
     edges, nodes, relations = case.src.numel(), case.x.size(0), case.num_relations
@@ -111,10 +112,10 @@ def needed(system: str, model: str, train: bool, case: Case) -> int:
 
 
 def node_bytes(model: str, train: bool, case: Case, weights: Mapping[str, torch.Tensor]) -> int:
-    """Bytes of node rows and weights that a step must hold: what compaction of edges cannot make less.
+    """Bytes of rows of nodes and of weights that a step must hold, which compaction of edges cannot reduce.
 
-    Rows of nodes: features and output, for HGT keys, queries, values and the sum besides; in training as many
-    gradients, less that of the features. Weights, and in training their gradients.
+    Rows of nodes are features and output, in HGT also keys, queries, values and the sum; in training also their
+    gradients, except that of the features. Weights have gradients in training.
     """
     rows = 6 if model == "hgt" else 2
     own = sum(value.numel() * 4 for value in weights.values())

@@ -11,7 +11,7 @@ from bench.relational_systems import OTHER_SOFTMAX
 
 BASE = "graphweave"
 FIXED = ("gw-U", "gw-C", "gw-R", "gw-C+R")
-"""Variants with both choices forced."""
+"""Variants of graphweave with both choices (compaction and reordering) forced."""
 
 PEERS: dict[str, tuple[str, ...]] = {
     "best PyG": ("pyg-rgcn", "pyg-fast-rgcn", "pyg-rgat", "pyg-hgt", "pyg-hetero"),
@@ -19,7 +19,7 @@ PEERS: dict[str, tuple[str, ...]] = {
     "bmm": ("bmm",),
     "DGL UDF": ("dgl-udf",),
 }
-"""Name -> systems of which the fastest counts."""
+"""Peer -> its systems, of which the fastest counts."""
 
 TARGETS: dict[str, dict[tuple[str, str], float]] = {
     "best PyG": {
@@ -30,20 +30,20 @@ TARGETS: dict[str, dict[tuple[str, str], float]] = {
     "bmm": {(model, mode): 40 for model in ("rgcn", "rgat", "hgt") for mode in ("infer", "train")},
     "DGL UDF": {(model, mode): 40 for model in ("rgcn", "rgat", "hgt") for mode in ("infer", "train")},
 }  # fmt: skip
-"""Peer -> (model, mode) -> how many times faster graphweave is to be, as a geometric mean over graphs."""
+"""Peer -> (model, mode) -> how many times as fast graphweave should be, as a geometric mean over graphs."""
 
 Results = Mapping[str, Mapping[str, Any]]
 """"model graph" -> mode -> {"systems": {system: answer}}."""
 
 
 def seconds(systems: Mapping[str, Any], names: Iterable[str]) -> tuple[float, str] | None:
-    """The fastest of `names` that computed the right thing."""
+    """The median and the name of the fastest of `names` that was timed; wrong systems are not."""
     taken = [(systems[name]["median"], name) for name in names if "median" in systems.get(name, {})]
     return min(taken) if taken else None
 
 
 def best_peer(peer: str, model: str, systems: Mapping[str, Any]) -> tuple[float, str] | None:
-    """Systems that compute another function count where none that computes the same one fits."""
+    """The fastest system of a peer. One that computes another function counts only if no other was timed."""
     same = [name for name in PEERS[peer] if (name, model) not in OTHER_SOFTMAX]
     return seconds(systems, same) or seconds(systems, PEERS[peer])
 
@@ -53,7 +53,7 @@ def geometric(values: Sequence[float]) -> float:
 
 
 def summarise(results: Results, modes: Sequence[str]) -> list[dict[str, Any]]:
-    """One entry for each model, mode and peer: geometric mean over the graphs that the peer can do, and the verdict."""
+    """For each model, mode and peer: the geometric mean over the graphs on which the peer ran, and the verdict."""
     entries = []
     for model in dict.fromkeys(pair.split()[0] for pair in results):
         pairs = {pair: one for pair, one in results.items() if pair.split()[0] == model}
@@ -87,7 +87,7 @@ def _entry(model: str, mode: str, peer: str, pairs: Results) -> dict[str, Any]:
 
 
 def short(status: str) -> str:
-    """What a table says of a system that gave no time."""
+    """The status of a system without a time, shortened for a table."""
     if any(
         words in status for words in ("allocate memory", "bad_alloc", "MemoryError", "signal 9", "not enough memory")
     ):
@@ -105,7 +105,7 @@ def _cell(answer: Mapping[str, Any] | None) -> str:
 
 
 def print_times(results: Results, mode: str, names: Sequence[str], threads: int) -> None:
-    """Peers alone; graphweave's variants are the ablation's."""
+    """Prints the times of graphweave and its peers. The forced variants are in the table of the ablation."""
     shown = [name for name in names if name not in FIXED]
     rows = []
     for pair, one in results.items():
@@ -150,7 +150,7 @@ def print_summary(entries: Sequence[Mapping[str, Any]]) -> None:
 
 
 def print_memory(memory: Mapping[str, Mapping[str, Any]]) -> None:
-    """Hector's formula: 1 where compaction takes all it can."""
+    """Prints peaks, and Hector's formula, which is 1 if compaction saves all that it can."""
     rows = []
     for pair, one in memory.items():
         for mode, answer in one.items():

@@ -1,9 +1,8 @@
-"""graphweave, its eager twin and PyG for `bench.relational`, in processes of their own: `python -m ... HOST` serves."""
+"""The processes of `bench.relational` for graphweave, its eager twin and PyG: `python -m ... HOST` serves."""
 
 from __future__ import annotations
 
 import argparse
-import gc
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,15 +13,13 @@ from torch import Tensor
 
 import graphweave
 from bench import relational_pyg
+from bench.forget import forget_graphs
 from bench.relational_graphs import Case, load
 from bench.relational_models import LAYERS, WithLoss, inputs
 from bench.relational_reference import reference
 from bench.relational_serve import Form, Host
 from bench.turns import serve
-from graphweave.execute.cpp_step import CppStep
 from graphweave.frontends.dynamo.backend import CompileOptions
-from graphweave.runtime import arena, formats
-from graphweave.runtime.memo import memo
 
 VARIANTS: dict[str, dict[str, bool]] = {
     "graphweave": {},
@@ -31,19 +28,19 @@ VARIANTS: dict[str, dict[str, bool]] = {
     "gw-R": {"compact": False, "reorder": True},
     "gw-C+R": {"compact": True, "reorder": True},
 }
-"""Variant -> options of graphweave.compile: compact materialization and reordering of linear operators, forced on or
-off; "graphweave" leaves both to the cost model."""
+"""Variant -> options of graphweave.compile, which force compact materialization and reordering of linear operators on
+or off. "graphweave" leaves both to the cost model."""
 
 HOSTS = ("graphweave", "bmm", "pyg", "reference")
 
 
 def missing_options(system: str) -> list[str]:
-    """Options that a variant needs and this graphweave does not have."""
+    """The options of a variant that this version of graphweave does not have."""
     return [name for name in VARIANTS[system] if name not in CompileOptions.__slots__]
 
 
 def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor]) -> Form:
-    """Model and loss compiled by graphweave, or as they are ("bmm")."""
+    """The form of a variant of graphweave, or of "bmm", which does not compile model and loss."""
     layer = LAYERS[model](weights)
     loss, run = (
         module if system == "bmm" else graphweave.compile(module, options=VARIANTS[system])
@@ -57,18 +54,8 @@ def own_form(system: str, model: str, case: Case, weights: Mapping[str, Tensor])
     return Form(layer, lambda: run(*given), lambda: loss(case.y, *given), grads)
 
 
-def forget_graphs() -> None:
-    """Drop all that graphweave keeps for the graphs it has seen, and free buffers."""
-    for thing in gc.get_objects():
-        if type(thing) is CppStep:  # isinstance would ask dead proxies for their class
-            thing.forget()
-    formats.clear()
-    memo.clear()
-    arena.trim()
-
-
 def next_case() -> None:
-    """A graph's sizes of weights are compiled in: what was compiled for the case before is of no use."""
+    """Drops compiled code. The numbers of types are compiled in, so code for one case is of no use to the next."""
     forget_graphs()
     torch._dynamo.reset()
 

@@ -1,4 +1,4 @@
-"""Calls so small that what is no arithmetic counts: models on a graph of Cora's size, and a call that computes nothing.
+"""Calls in which overhead dominates: models on a graph of Cora's size, and a call with almost nothing to compute.
 
     python -m bench.small_graphs [--models gcn sage gin gat] [--repeats 40] [--threads 2] [--out FILE]
 
@@ -6,8 +6,8 @@
 over every node (compiled with the model) and backward; inference is the model under `torch.no_grad`. Eager PyTorch and
 graphweave take turns in one process; a turn is as many calls as fill 20 ms, and medians over the turns are compared.
 
-The call with nothing to compute is `x * 2` of eight numbers, against an autograd function of one's own that does the
-same (`torch.autograd.Function`): forward and backward of each, in microseconds.
+The call with almost nothing to compute is `x * 2` of eight numbers, against a `torch.autograd.Function` that does the
+same: forward and backward of each, in microseconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from bench.workloads import MODELS, training_step
 from graphweave.data import rmat
 
 NODES, EDGES = 2_708, 10_556
-"""Cora's."""
+"""The size of Cora."""
 
 TURN_SECONDS = 0.02
 
@@ -87,7 +87,7 @@ class _Nothing(torch.autograd.Function):
 
 
 def of_nothing(repeats: int) -> dict[str, dict[str, float]]:
-    """Seconds of a call with nothing to compute, forward and backward, and forward alone."""
+    """Seconds of a call with almost nothing to compute, forward and backward, and forward alone."""
     x, ones = torch.randn(8, 1, requires_grad=True), torch.ones(8, 1)
     compiled = graphweave.compile(lambda x: x * 2)
 

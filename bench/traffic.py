@@ -1,4 +1,4 @@
-"""What a kernel must move and compute, counted from its loop IR and the sizes of a graph."""
+"""Bytes that a kernel must move and operations that it computes, counted from its loop IR and a graph's sizes."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 class Traffic:
     """Bytes and flops of one run.
 
-    `compulsory`: every tensor and index array once, which is all that a perfect cache would move. `gather`: with no
-    cache at all, a gathered row and the index of it for every edge of every pass over the edges, and what is not
-    gathered once. `flops`: of every operator one an element, of a matrix product two a multiplication.
+    `compulsory` counts every tensor and index array once: the bytes that a perfect cache would move. `gather` counts
+    without caches: a gathered row and its index for every edge in every pass over edges, and other tensors once.
+    `flops` counts one for each element of every operator, two for each multiplication of a matrix product.
     """
 
     compulsory: int
@@ -44,12 +44,12 @@ class Traffic:
     flops: int
 
     def seconds(self, triad: float, gemm: float, *, gathered: bool) -> float:
-        """The bound: bytes at the measured bandwidth, or flops at the measured rate of matrix products."""
+        """Lower bound on the time: that of bytes at the bandwidth `triad` or of flops at the rate `gemm`."""
         return max((self.gather if gathered else self.compulsory) / triad, self.flops / gemm)
 
 
 def traffic_of(kernel: Kernel, sizes: Mapping[str, int], positions: Mapping[str, int]) -> Traffic:
-    """`sizes` by name, the kernel's rows first; `positions` of each CSR."""
+    """The traffic of a kernel, given its sizes by name and the number of positions (edges) of each CSR."""
     count = _Count(kernel, sizes, positions)
     for stmt in kernel.body:
         count.visit(stmt, count.rows, "")
@@ -69,14 +69,14 @@ class _Count:
     positions: Mapping[str, int]
     flops: float = 0.0
     gathered: dict[str, list[int]] = field(default_factory=dict)
-    """Buffer -> bytes of each pass that reads it at rows given by an index."""
+    """Buffer -> bytes of each pass over edges that reads the buffer at rows given by an index."""
     streamed: set[str] = field(default_factory=set)
     _buffers: dict[str, Buffer] = field(init=False)
     _arrays: dict[str, int] = field(default_factory=dict)
     _indices: set[str] = field(default_factory=set)
     _seen: set[tuple[str, str]] = field(default_factory=set)
     _walked: dict[str, int] = field(default_factory=dict)
-    """Positions of each pass."""
+    """The number of positions of each pass over edges, by its name."""
 
     def __post_init__(self) -> None:
         self._buffers = {b.name: b for b in self.kernel.buffers}
@@ -93,7 +93,7 @@ class _Count:
         return math.prod(buffer.shape) * TORCH_DTYPE[buffer.dtype].itemsize
 
     def visit(self, node: Any, times: float, walk: str) -> None:
-        """`times`: how often `node` runs in all; `walk` names the pass over edges it is in, "" for rows."""
+        """Counts a node that runs `times` times in all, in the pass over edges named `walk` ("" outside of passes)."""
         match node:
             case Edges(k=k, csr=csr, body=body, tile=tile):
                 self._walked[walk if tile is not None else k] = self.positions[csr]
@@ -133,7 +133,7 @@ class _Count:
         return buffer in self._buffers and self._buffers[buffer].role in (Role.column, Role.index)
 
     def _load(self, load: Load, times: float, walk: str) -> None:
-        """A load at a row that an index gave is counted once for each pass and index, at every edge (or row)."""
+        """Counts a load. At a row given by an index, it counts every edge (or row), once for each pass and index."""
         buffer = self._buffers.get(load.buffer)
         if buffer is None or buffer.rows is None:
             return
@@ -153,7 +153,7 @@ class _Count:
 
 
 def _children(node: Any) -> Iterator[Any]:
-    """Statements and expressions directly inside."""
+    """The statements and expressions directly inside a node."""
     if not is_dataclass(node):
         return
     for f in fields(node):

@@ -4,25 +4,25 @@
                                [--graphs arxiv pubmed cora cora-features rmat points] [--no-compile-loss]
                                [--systems eager eager-thp inductor graphweave] [--repeats 10] [--threads 2] [--out FILE]
 
-Forward, cross entropy on random labels over every node, backward; no optimiser, since all systems would share it.
+A step is forward, cross entropy on random labels over every node, and backward; an optimiser would be equal for all.
 2 layers, 64 random input features (cora-features: Cora's own 1433), 64 hidden, 64 logits, float32; the EdgeConv models
-have 4 layers, 64-64-128-256, on k-NN graphs of 16 x 1,024 random points, k = 20. A model is measured on the graphs it
-is for: the EdgeConv models on points, the others on the rest.
+have 4 layers, 64-64-128-256, on k-NN graphs of 16 x 1,024 random points, k = 20. The EdgeConv models are measured on
+points, the others on the other graphs.
 
-The loss belongs to what is compiled: who uses torch.compile compiles `F.cross_entropy(model(x, edge_index), y)`, and a
-compiler may then fuse the loss with the last layer. inductor and graphweave get that whole function; eager runs the
-same calls as they are. With --no-compile-loss both get the model alone, and eager PyTorch takes the loss for all three.
-The JSON says which it was ("loss": "compiled" or "eager").
+The loss is compiled with the model: users of torch.compile compile `F.cross_entropy(model(x, edge_index), y)`, so that
+the compiler may fuse the loss with the last layer. inductor and graphweave get that whole function; eager runs the same
+calls as they are. With --no-compile-loss both get the model alone, and eager PyTorch computes the loss for all three.
+The JSON has the choice as "loss": "compiled" or "eager".
 
 Every system has a process of its own on every model and graph, and the processes take turns (bench/turns.py), so that a
 crash or a lack of memory ends one entry only. eager-thp is eager with PyTorch's own switch for huge pages
-(THP_MEM_ALLOC_ENABLE=1): what remains of a ratio there is not page faults. torch.compile runs with dynamic=False, its
-faster setting (sizes known at compile time), and Dynamo's other settings as they are by default.
+(THP_MEM_ALLOC_ENABLE=1), so that ratios to it do not come from page faults. torch.compile runs with dynamic=False, its
+faster setting (sizes known at compile time), and the defaults of Dynamo's other settings.
 
-Before timing, loss and gradients are compared with eager's: a wrong system is not timed. Where they differ by more than
-the tolerance, which eager's own float32 sums over hubs can cause, a float64 run judges: a system is wrong when its
-error is above the tolerance and above 4 times eager's own (a logit within rounding of leaky_relu's kink can do that to
-a right one: another --seed of the weights tells).
+Before timing, loss and gradients are compared with eager's: a wrong system is not timed. If they differ by more than
+the tolerance, which eager's own float32 sums over hubs can cause, a float64 run decides: a system is wrong if its
+error is above the tolerance and above 4 times eager's own. (A logit within rounding of leaky_relu's kink can cause such
+an error in a correct system; another --seed of the weights shows it.)
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ DEFAULT_GRAPHS = ("arxiv", "rmat", "points", "pubmed", "cora", "cora-features")
 
 
 class Pair:
-    """One model on one graph: its processes, and what is known of each system."""
+    """One model on one graph: the processes of all systems, and their results."""
 
     def __init__(self, options: argparse.Namespace, model: str, graph: str) -> None:
         self.options, self.model, self.graph = options, model, graph
@@ -86,7 +86,7 @@ class Pair:
 
 
 def table_row(pair: str, answer: dict[str, Any], names: Sequence[str]) -> list[str]:
-    """Milliseconds of each system, then how many times faster than the others graphweave is."""
+    """The milliseconds of each system, then the ratios of the others to graphweave."""
     if answer["status"] != "ok":
         return [pair, answer["status"]]
     systems = answer["systems"]

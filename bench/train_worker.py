@@ -38,7 +38,7 @@ def start(
     system: str, model: str, graph: str, *, threads: int, seed: int = 0, compile_loss: bool = True, wide: bool = False,
     folder: Path | None = None, timeout: float = 1800, memory: int | None = None,
 ) -> Player:  # fmt: skip
-    """The process of one system; `wide` makes it float64. `folder` holds the graph files."""
+    """Starts the process of one system, in float64 if `wide`. `folder` holds the graph files."""
     compiler, environment = SYSTEMS[system]
     command = [sys.executable, "-m", "bench.train_worker", compiler, model, graph, "--threads", str(threads)]
     command += ["--seed", str(seed), "--data-dir", str(folder or data_dir())]
@@ -47,7 +47,7 @@ def start(
 
 
 class Training:
-    """What the process keeps."""
+    """The state of the process: the workload, the model, and its training step."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -62,7 +62,7 @@ class Training:
         return self._step(self.work)
 
     def first(self) -> dict[str, Any]:
-        """What graphweave counted is part of the answer: a model that fell back to eager PyTorch is seen there."""
+        """Runs the first step. The answer has graphweave's counters, which show a fallback to eager mode."""
         seconds = seconds_of(self.step)
         answer: dict[str, Any] = {"first": seconds, "nodes": self.work.x.size(0), "edges": self.work.edge_index.size(1)}
         if self.options.system == "graphweave":

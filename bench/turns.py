@@ -1,8 +1,8 @@
-"""Processes that take turns: each stays alive with what it measures, and runs only when it is asked.
+"""Processes that take turns: each stays alive with the system that it measures, and runs only when it is asked.
 
 So systems that cannot share a process (another PyTorch, another allocator, one that may be killed for memory) are
-still measured in turn, in the same minutes, and never two at once. Question and answer are one line of JSON each, over
-pipes. Standard library only: a peer's virtual environment runs this file too.
+measured in the same minutes, but never two at once. A question and an answer are one line of JSON each, over pipes.
+Only the standard library is imported, because a peer's virtual environment runs this file, too.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 
 TURN_SECONDS = 0.05
-"""A turn is as many steps as fill about this time, so that a step of a millisecond is not mostly waking up."""
+"""A turn has as many steps as fill about this time, so that the process's waking up has little weight."""
 
 SETTLE_SECONDS = 0.02
-"""Pause between turns: the OpenMP threads of the process before have then stopped spinning."""
+"""Pause between turns, in which the OpenMP threads of the previous process stop spinning."""
 
 
 ANSWERS = "BENCH_ANSWERS"
-"""Variable that tells a process the pipe for its answers: standard output is for whatever libraries print."""
+"""Environment variable with the pipe for a process's answers. Libraries may print to standard output."""
 
 
 class PlayerLost(Exception):
-    """The process ended, ran out of memory or time, or its answer is an error; the text says which."""
+    """The process ended, ran out of memory or time, or answered with an error. The message says which."""
 
 
 class Player:
-    """A process that runs `serve`. `ask(do, **arguments)` runs one of its handlers and gives what that returns."""
+    """A process that runs `serve`. `ask(do, **arguments)` runs one of its handlers and returns the result."""
 
     def __init__(
         self, command: Sequence[str], environment: Mapping[str, str], *, timeout: float, memory: int | None = None
     ) -> None:
         """`timeout`: seconds that one answer may take. `memory`: bytes of private memory (RLIMIT_DATA), None for all.
 
-        Past it an allocation fails in that process alone, before the system kills one of its own choice.
+        Beyond this limit an allocation fails in that process, before the system kills a process of its own choice.
         """
         self._timeout = timeout
         self._errors = tempfile.TemporaryFile(mode="w+", errors="replace")  # noqa: SIM115 (closed by `close`)
@@ -90,7 +90,7 @@ class Player:
         return f"killed by signal {-code}" if code < 0 else f"exit {code}: {last}"
 
     def close(self) -> None:
-        """End the process and whatever it started; it may have ended already."""
+        """Ends the process and its children. It may have ended already."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
@@ -102,9 +102,9 @@ class Player:
 
 
 def serve(handlers: Mapping[str, Callable[..., Any]]) -> None:
-    """Answer questions until the other end closes. A handler's exception is an answer; the process lives on."""
+    """Answers questions until the other end closes. A handler's exception is an answer and does not end the process."""
     pipe = int(os.environ.pop(ANSWERS))
-    os.set_inheritable(pipe, False)  # who waits for answers must see the pipe end with this process
+    os.set_inheritable(pipe, False)  # so that the pipe closes with this process, which the reader waits for
     answers = os.fdopen(pipe, "w", buffering=1)
     for line in sys.stdin:
         question = json.loads(line)
@@ -116,7 +116,7 @@ def serve(handlers: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def steps_timer(step: Callable[[], Any]) -> Callable[[int], float]:
-    """Handler "turn": mean seconds of `steps` calls. The garbage collector runs before and is off meanwhile."""
+    """The handler "turn": mean seconds of `steps` calls. The garbage collector runs before and is off meanwhile."""
 
     def turn(steps: int) -> float:
         gc.collect()
@@ -136,10 +136,10 @@ def take_turns(
     known_steps: Mapping[str, int] | None = None, seconds: float = TURN_SECONDS, settle: float = SETTLE_SECONDS,
     **arguments: Any,
 ) -> dict[str, dict[str, Any]]:  # fmt: skip
-    """Ask every player for a turn, round after round; seconds of a step for each: median, q1, q3, repeats, min.
+    """Asks every player for a turn, round after round. Returns the seconds of a step: median, q1, q3, repeats, min.
 
-    How many steps fill a turn of `seconds` is found while warming up, unless `known_steps` has it; without both it is
-    one. `settle` is the pause between turns.
+    The warm-up determines how many steps fill a turn of `seconds`, unless `known_steps` has the number; without a
+    warm-up it is one. `settle` is the pause between turns in seconds.
     A player that fails on the way keeps no numbers: its entry has the reason as `status`. The others go on.
     """
     steps = {name: (known_steps or {}).get(name, 1) for name in players}

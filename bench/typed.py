@@ -1,13 +1,14 @@
-"""Typed products, their gradients by matrices, and their sums by row, against PyTorch by copies and by product a type.
+"""Typed products, the gradients of their matrices, and their sums by destination, against two ways in PyTorch.
 
     python -m bench.typed [--repeats 5] [--threads 2] [--case 620k ...] [--out FILE]
 
-Rows are edges with Zipf-sized types in random order, whose features are gathered from nodes. `copies` is torch.bmm with
-a matrix for each row (where all fit into 2 GB), `segments` one torch.mm for each type on gathered rows in the order of
-types, computed before, and a scatter back. `scatter` is the sum by destination of products with one scale an edge:
-`segments` and then `index_add`, `two steps` our product and then that. GFLOP/s counts 2 k j operations a row, GB/s a
-row of features read, one written and two indices; `of mm` is the rate over that of one large torch.mm, `of triad` over
-that of a = b + 3 c. What is near neither waits for gathered rows. Times are first quartiles.
+Rows are edges in random order, with types of Zipf-distributed sizes, and features gathered from nodes. `copies` is
+torch.bmm with a matrix for each row (if the copies fit into 2 GB). `segments` gathers rows in the order of types,
+which is computed before, runs one torch.mm for each type, and scatters the rows back. The kernel `scatter` is the sum
+by destination of products with one scale an edge: `segments` is the above followed by `index_add`, `two steps` is
+graphweave's product followed by `index_add`. GFLOP/s counts 2 k j operations a row, GB/s a row of features read, one
+written and two indices. `of mm` compares with the rate of one large torch.mm, `of triad` with that of a = b + 3 c. A
+kernel that is near neither bound waits for gathered rows. Times are first quartiles.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ from graphweave.ir.message.nodes import Input
 from graphweave.lower.options import options_for
 
 TOLERANCE = 1e-4
-"""Relative to the largest result: sums of up to some hundred thousand float32 terms in another order."""
+"""Error relative to the largest result: up to some hundred thousand float32 terms are added in another order."""
 
-_COPIES_BYTES = 2 << 30
+_MAX_COPIES_BYTES = 2 << 30
+"""`copies` runs if its largest tensor has at most this size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ CASES = {
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """x [nodes, k], y [rows, j], w [types, k, j], with blocks after the rows and types where there are several."""
+    """x [nodes, k], y [rows, j], w [types, k, j]. If there are several blocks, they are dim 1 of each."""
 
     x: Tensor
     y: Tensor
@@ -107,7 +109,7 @@ def product_calls(case: Case, work: Work) -> dict[str, Callable[[], Tensor]]:
         "segments": segments,
         "graphweave": run,
     }
-    if 4 * case.rows * case.blocks * case.k * case.j <= _COPIES_BYTES:
+    if 4 * case.rows * case.blocks * case.k * case.j <= _MAX_COPIES_BYTES:
         calls["copies"] = copies
     return calls
 

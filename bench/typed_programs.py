@@ -1,4 +1,4 @@
-"""Message programs of one typed product, of its gram, or of both; or of a product that is pushed."""
+"""Message programs of a typed product, of its gram, of both, or of a fused push."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def typed_program(
     blocks: int, k: int, j: int, dtype: DType = DType.f32, *, gathers: bool = False, transposed: bool = False,
     wraps: bool = False, results: tuple[str, ...] = (PRODUCT, GRAM), swapped: bool = False,
 ) -> Program:  # fmt: skip
-    """The program gives x W[t], and sums by type of x' y, or of y' x if `swapped`; 1 block is none.
+    """A program whose results are x W[t], and sums by type of x' y, or of y' x if `swapped`. 1 block means none.
 
     Inputs: x [V, k], gathered through `src`, or x [E, k]; w [R, k, j], given as [R, j, k] if `transposed`; the types t
     [E] and src [E]; y [E, j]. Blocks come before k and j. If it `wraps`, indices may be negative.
@@ -66,7 +66,7 @@ return %10, %11
 
 
 def computed_rows(blocks: int, k: int, j: int, dtype: DType) -> Program:
-    """As `typed_program`, with x[src] times the number s [E, 1] of the row in place of x."""
+    """As `typed_program`, with x[src] times a number s [E, 1] of each row in place of x."""
     b, ones = ("", "1") if blocks == 1 else (f"{blocks}, ", "1, 1")
     return parse(_COMPUTED.format(b=b, k=k, j=j, f=dtype.value, ones=ones))
 
@@ -75,9 +75,9 @@ def pushed_program(
     blocks: int, k: int, j: int, dtype: DType = DType.f32, *, along: str | None = "src", transposed: bool = False,
     scaled: bool = False, wraps: bool = False,
 ) -> Program:  # fmt: skip
-    """The program gives the sum along dst of s x W[t] as a fused push.
+    """A program whose result is the sum along dst of s x W[t] as a fused push.
 
-    Inputs: src, dst and types t [E]; x [V, k], gathered `along` src or dst, or without that x [E, k] and v [V];
+    Inputs: src, dst and types t [E]; x [V, k], gathered `along` src or dst, or, if that is None, x [E, k] and v [V];
     w [R, k, j], given as [R, j, k] if `transposed`; s [E] if `scaled`. Blocks come before k and j. If it `wraps`,
     indices may be negative.
     """
@@ -94,7 +94,7 @@ def pushed_program(
         lines += [f"E[] {f} = input s", f"E[{ones}] {f} = reshape %{len(lines)} [{ones}]"]
         scale = f"%{len(lines) - 1}"
     if along is None:
-        lines.append(f"V[] {f} = input v")  # which says how many rows there are
+        lines.append(f"V[] {f} = input v")  # its rows are the rows of the result
     else:
         x = f"%{len(lines)}"
         lines.append(f"E[{b}{k}] {f} = pull %6, %{3 if along == 'src' else 4}")

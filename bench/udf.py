@@ -16,10 +16,10 @@ a forward pass without gradients, `train` forward, loss and backward. Systems:
 
 Every system has a process of its own with equal thread counts; they take turns (bench/turns.py) and never run at once.
 All get the same inputs and weights, and outputs, loss and gradients are compared with eager PyG first, as in
-bench/peers.py: a wrong system is not timed. Formats and graph-only work are warm on both sides. dgl-udf takes seconds
-a step, so it has few rounds of its own (--dgl-repeats, and one only where its first step took more than a minute), in
-which the others take part; the ratios to it are of those rounds, all other ratios of --repeats rounds without it. What
-runs out of memory or --timeout says so.
+bench/peers.py: a wrong system is not timed. Formats and work on the graph alone are warm on both sides. dgl-udf takes
+seconds a step, so it has few rounds of its own (--dgl-repeats, or one if its first step took more than a minute), in
+which the others take part; the ratios to it are of those rounds, all other ratios of --repeats rounds without it. A
+system that runs out of memory or --timeout has this as its result.
 
 Building a graph (5M edges by default, bench/udf_build.py) is compared with torch.sort at the end.
 """
@@ -41,17 +41,17 @@ from bench.turns import ROOT, Player, PlayerLost, take_turns
 from bench.udf_layers import LAYERS
 
 MODES = {"infer": ("first_infer", "result_infer", "infer"), "train": ("first", "result", "turn")}
-"""Mode -> questions: the first call, what it computes, a turn."""
+"""Mode -> the questions for the first call, for its results, and for a turn."""
 
 OWN = ("udf", "udf-eager", "builtin", "pyg")
 SYSTEMS = (*OWN, "dgl-udf", "dgl")
-SLOW = ("gcn", "gat", "cgat")
+DGL_UDF_LAYERS = ("gcn", "gat", "cgat")
 """Layers that DGL runs as user-defined functions."""
 
-LONG = 60.0
-"""Seconds of DGL's first step above which one more round is all it gets."""
+LONG_SECONDS = 60.0
+"""If DGL's first step takes longer than this, it gets only one more round."""
 
-EXPERT = ("gcn", "gat", "sage", "gin")
+DGL_LAYERS = ("gcn", "gat", "sage", "gin")
 """Layers that DGL has itself."""
 
 TARGETS: dict[str, dict[str, float]] = {
@@ -59,7 +59,7 @@ TARGETS: dict[str, dict[str, float]] = {
     "train": {"dgl-udf / udf": 50.0, "dgl-udf / udf-eager": 50.0, "udf / builtin": 1.1, "udf / pyg": 1.1}
     | {"dgl / udf": 3.0},
 }
-"""Mode -> ratio -> what it is to be: at least where DGL is the numerator, at most elsewhere."""
+"""Mode -> ratio -> its target, a lower limit if DGL is the numerator, else an upper limit."""
 
 
 class Case:
@@ -67,11 +67,11 @@ class Case:
 
     def __init__(self, options: argparse.Namespace, layer: str, graph: str) -> None:
         self.options, self.layer, self.graph = options, layer, graph
-        left_out = {"dgl-udf": layer not in SLOW, "dgl": layer not in EXPERT}
+        left_out = {"dgl-udf": layer not in DGL_UDF_LAYERS, "dgl": layer not in DGL_LAYERS}
         self.names = [name for name in options.systems if not left_out.get(name)]
 
     def measure(self) -> dict[str, Any]:
-        """Mode -> systems and ratios."""
+        """Mode -> results of all systems, and ratios."""
         players: dict[str, Player] = {}
         answer: dict[str, Any] = {}
         try:
@@ -105,7 +105,7 @@ class Case:
         slow: dict[str, dict[str, Any]] = {}
         if "dgl-udf" in right:
             steps = {name: answer["steps"] for name, answer in timed.items() if answer["status"] == "ok"}
-            rounds = self.options.dgl_repeats if systems["dgl-udf"]["first"] < LONG else 1
+            rounds = self.options.dgl_repeats if systems["dgl-udf"]["first"] < LONG_SECONDS else 1
             slow = take_turns(right, repeats=rounds, warmup=0, question=turn, known_steps=steps)
         for name in right:
             systems[name].update(timed.get(name, slow.get(name, {})))
@@ -143,7 +143,7 @@ def _ratios(mode: str, timed: Mapping[str, Any], slow: Mapping[str, Any]) -> dic
 
 
 def short(status: str) -> str:
-    """What a table says of a system that gave no time."""
+    """The status of a system without a time, shortened for a table."""
     if any(words in status for words in ("allocate memory", "bad_alloc", "MemoryError", "signal 9")):
         return "out of memory"
     return "timeout" if status.startswith("no answer") else status[:60]

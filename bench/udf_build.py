@@ -2,11 +2,11 @@
 
     python -m bench.udf_build [--nodes 200000] [--edges 5000000] [--kinds rmat uniform] [--repeats 9] [--threads 2]
 
-`graph` makes a `graphweave.Graph` of int64 indices and asks for what message passing over node features and its
-backward read: edges grouped by destination and by source, and for each grouping the rows at the other end, all indices
-checked. `with-perm` asks for the edge at each position of both groupings besides, which features of edges need. `sort`
-is `torch.sort` of the destinations: values and permutation. All run in one process in turn, on fresh copies of the
-indices, so that nothing is remembered from the round before. Target: at most 1.5 times the sort.
+`graph` makes a `graphweave.Graph` from int64 indices, and the formats that message passing over node features and its
+backward read: edges grouped by destination and by source, and for each grouping the rows at the other end, with all
+indices checked. `with-perm` also makes the permutations of both groupings, which features of edges need. `sort` is
+`torch.sort` of the destinations: values and permutation. All run in one process in turn, on fresh copies of the
+indices, so that no cache holds anything from the previous round. Target: at most 1.5 times the sort.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Grouping:
 
 
 def build(src: Tensor, dst: Tensor, num_nodes: int, *, perm: bool) -> list[Grouping]:
-    """By destination and by source."""
+    """The groupings by destination and by source."""
     graph = graphweave.graph((src, dst), num_nodes=num_nodes)
     src, dst = graph.edges()
     ends = Index(dst, num_nodes), Index(src, num_nodes)
@@ -60,7 +60,7 @@ def build(src: Tensor, dst: Tensor, num_nodes: int, *, perm: bool) -> list[Group
 
 
 def check(found: Sequence[Grouping], src: Tensor, dst: Tensor) -> None:
-    """Against torch.sort."""
+    """Compares the groupings with torch.sort."""
     for one, (row, other) in zip(found, ((dst, src), (src, dst)), strict=True):
         order = torch.sort(row, stable=True).indices
         assert one.perm is not None
@@ -70,7 +70,7 @@ def check(found: Sequence[Grouping], src: Tensor, dst: Tensor) -> None:
 
 
 def measure(kind: str, num_nodes: int, num_edges: int, repeats: int) -> dict[str, Any]:
-    """Seconds of all, and ratios to the sort; the first round is not counted."""
+    """Seconds of all systems, and ratios to the sort. The first round is not counted."""
     index = indices(kind, num_nodes, num_edges)
     check(build(index[0], index[1], num_nodes, perm=True), index[0], index[1])
 

@@ -1,8 +1,9 @@
 """Layers as a user of DGL writes them: user-defined message and reduce functions, called by `graph.update_all`.
 
 Nothing but PyTorch is imported: `graph` is DGL's or graphweave's, and both run these very lines. Parameters have the
-names of PyG's layers, so that weights and gradients of all systems compare. Where a layer wants self-loops the graph
-has them already; `ndata["norm"]` [N, 1] is 1 / sqrt(in-degree). N nodes, E edges, H heads of C channels, D messages.
+names of PyG's layers, so that weights and gradients of all systems can be compared. If a layer needs self-loops, the
+graph has them already; `ndata["norm"]` [N, 1] is 1 / sqrt(in-degree). N nodes, E edges, H heads of C channels, D
+messages of a node.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from torch import Tensor, nn
 HIDDEN, HEADS, CHANNELS = 64, 4, 16
 
 SLOPE = 0.2
-"""Of the attention's leaky ReLU."""
+"""Negative slope of the attention's leaky ReLU."""
 
 ZETA = 0.1
-"""Margin of C-GAT: how much more attention a neighbour of the node's class is to have than any other neighbour."""
+"""Margin of C-GAT: a neighbour of the node's class should have this much more attention than any other neighbour."""
 
 LAMBDA = 0.5
 """Weight of C-GAT's margins in the loss."""
@@ -107,7 +108,7 @@ class Gin(nn.Module):
 
 
 class Attention(nn.Module):
-    """Parameters of GAT, and the fields that its functions read: z [N, H, C], left and right [N, H]."""
+    """The parameters of GAT. `project` sets the fields that its functions read: z [N, H, C], left and right [N, H]."""
 
     def __init__(self, inputs: int, heads: int = HEADS, channels: int = CHANNELS) -> None:
         super().__init__()
@@ -144,11 +145,11 @@ class Gat(Attention):
 
 
 class CGat(Attention):
-    """GAT with a margin on its attention: a neighbour of the node's class shall beat all of other classes.
+    """GAT with a margin on its attention: a neighbour of the node's class should have more than all of other classes.
 
     margin_v = sum over j of v's class of relu(zeta + max over k of other classes of alpha_vk - alpha_vj), for each
-    head; without such a k it is 0. The constraint of Wang et al., "Improving Graph Attention Networks with Large
-    Margin-based Constraints" (2019), over the worst pair of each j. Labels y [N] are a field of the nodes.
+    head; without such a k it is 0. This is the constraint of Wang et al., "Improving Graph Attention Networks with
+    Large Margin-based Constraints" (2019), over the worst pair of each j. Labels y [N] are a field of the nodes.
     """
 
     @staticmethod
@@ -160,7 +161,7 @@ class CGat(Attention):
     def reduce(nodes: Any) -> dict[str, Any]:
         alpha = torch.softmax(nodes.mailbox["e"], dim=1)  # [N, D, H]
         same = (nodes.mailbox["y"] == nodes.data["y"].unsqueeze(1)).unsqueeze(-1)
-        rival = torch.where(same, -1.0, alpha).amax(1, keepdim=True)  # -1: no hinge opens
+        rival = torch.where(same, -1.0, alpha).amax(1, keepdim=True)  # at -1 every hinge is 0
         hinge = torch.where(same, F.relu(ZETA + rival - alpha), 0.0)
         return {"h": (alpha.unsqueeze(-1) * nodes.mailbox["z"]).sum(1), "margin": hinge.sum(1)}
 
@@ -174,7 +175,7 @@ class CGat(Attention):
 
 
 class Stack(nn.Module):
-    """Layers with ReLU between them: logits from graph, x and y (which plain layers do not read)."""
+    """Layers with ReLU between them. They compute logits from graph, x and y (which plain layers do not read)."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -190,7 +191,7 @@ class Stack(nn.Module):
 
 
 class ConstrainedStack(Stack):
-    """Layers that give margins too: logits [N, O], and the margins of all layers, their heads' mean summed [N]."""
+    """Layers that also return margins: logits [N, O], and the sum over layers of the heads' mean margin [N]."""
 
     def forward(self, graph: Any, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         total = None
@@ -206,12 +207,12 @@ class ConstrainedStack(Stack):
 
 
 def joined(out: Tensor | tuple[Tensor, ...]) -> Tensor:
-    """All outputs of a model as one tensor, to compare. [N, O] or [N, O + 1]."""
+    """All outputs of a model as one tensor, for comparisons: [N, O] or [N, O + 1]."""
     return out if isinstance(out, Tensor) else torch.cat([x.flatten(1) if x.dim() > 1 else x[:, None] for x in out], 1)
 
 
 class WithLoss(nn.Module):
-    """The loss of a model as a module: what is compiled for training."""
+    """The loss of a model as a module, which is compiled for training."""
 
     def __init__(self, model: Stack) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
 """The layers of `bench.udf_layers` written in two other ways: with built-in functions, and as PyG's users write them.
 
-All have the same parameters. A PyG-written model takes an edge index where the others take a graph.
+All have the same parameters. Models written for PyG take an edge index, the others a graph.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from bench.workloads import mlp
 
 
 class GcnBuiltin(Gcn):
-    """The norms as two scalings of node rows, as DGL's GraphConv has them."""
+    """GCN with the norms as two scalings of node rows, as in DGL's GraphConv."""
 
     def forward(self, graph: Any, x: Tensor) -> Tensor:
         with graph.local_scope():
@@ -63,7 +63,7 @@ class GinBuiltin(Gin):
 
 
 def attend(graph: Any) -> None:
-    """Edge field "alpha" [E, H] from the fields left and right."""
+    """Sets the edge field "alpha" [E, H] from the node fields "left" and "right"."""
     graph.apply_edges(fn.u_add_v("left", "right", "e"))
     graph.edata["alpha"] = graphweave.edge_softmax(graph, F.leaky_relu(graph.edata["e"], SLOPE))
 
@@ -126,7 +126,7 @@ class CGatPyg(pyg.MessagePassing):
         return alpha.unsqueeze(-1) * x_j
 
     def margins(self, edge_index: Tensor, alpha: Tensor, y: Tensor) -> Tensor:
-        """[N, H]."""
+        """The margins of C-GAT, [N, H]."""
         src, dst = edge_index
         nodes = y.size(0)
         same = (y[src] == y[dst]).unsqueeze(-1)
@@ -167,5 +167,5 @@ PYG: dict[str, Callable[[int], Stack]] = {
 
 
 def plain_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Parameters or gradients of a PyG model under the names that the other models have."""
+    """Parameters or gradients of a PyG model by the names of the other models."""
     return {name.replace(".layer.", "."): value for name, value in state.items()}

@@ -32,7 +32,7 @@ SYSTEMS: dict[str, tuple[dict[str, Callable[[int], Stack]], bool]] = {
     "pyg": (PYG, True),
     "eager": (PYG, False),
 }
-"""Name -> how the layers are written, and whether model and loss are compiled. eager: PyTorch alone."""
+"""Name -> (layers by name, whether graphweave compiles model and loss). eager: PyTorch alone."""
 
 
 def start(
@@ -45,7 +45,7 @@ def start(
 
 
 def with_self_loops(edge_index: Tensor, num_nodes: int) -> Tensor:
-    """One self-loop at every node, after all other edges."""
+    """The edges with exactly one self-loop at every node, after all other edges."""
     return add_self_loops(remove_self_loops(edge_index)[0], num_nodes=num_nodes)[0]
 
 
@@ -60,7 +60,7 @@ def graph_of(layer: str, edge_index: Tensor, x: Tensor) -> Any:
 
 
 class Work:
-    """What the process keeps."""
+    """The state of the process: inputs, model, and compiled functions."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
@@ -98,7 +98,7 @@ class Work:
             return self._infer(*self.inputs)
 
     def first(self) -> dict[str, Any]:
-        """What graphweave counted is part of the answer: a model that fell back to eager PyTorch is seen there."""
+        """Runs the first step. The answer has graphweave's counters, which show a fallback to eager mode."""
         return {**self._counted(self.step), "nodes": self.case["x"].size(0), "edges": self.case["edge_index"].size(1)}
 
     def first_infer(self) -> dict[str, Any]:

@@ -2,15 +2,15 @@
 
     python -m bench.vectorised [--only NAME ...] [--texts DIR] [--out FILE]
 
-Prints the loops over 16 lanes or more that compute with one floating-point number at a time, and how many there are: 0
-is expected, and the exit code is 1 otherwise. `--texts` judges the kernels of a folder (`*.cpp`, as a kernel cache has
-them) instead of compiling models.
+Prints the loops over 16 lanes or more that compute with one floating-point number at a time, and their number. The exit
+code is 1 unless there are none. `--texts` checks the kernels of a folder (`*.cpp`, as a kernel cache has them) instead
+of compiling models.
 
-A loop over lanes is known from the kernel's text: an innermost loop whose extent is a number. The kernel is compiled as
-usual, with line tables (`-g1`), which lead from each instruction, through the functions that were inlined, to its line.
-A loop offends where scalar floating-point arithmetic of its lines stands in a loop of the machine code whose jump back
-is of its lines too, or more often than it has lanes, which is a loop written out. What does not differ from lane to
-lane is computed once, in front of the loop, and does not count.
+A loop over lanes is recognised in the kernel's text: an innermost loop whose extent is a number. The kernel is compiled
+as usual, with line tables (`-g1`), which give the line of each instruction, also of inlined functions. A loop offends
+if scalar floating-point arithmetic of its lines stands in a loop of the machine code whose jump back belongs to these
+lines, too, or if it occurs at least as often as the loop has lanes, because the compiler unrolled the loop. Arithmetic
+that is the same for all lanes is computed once, before the loop, and does not count.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from graphweave.data import rmat
 from graphweave.runtime import headers
 from graphweave.runtime.toolchain import compile_shared, toolchain
 
-MANY = 16
-"""Lanes from which on a loop has to be vectors."""
+MIN_VECTOR_LANES = 16
+"""A loop over at least this many lanes has to be vectorised."""
 
 _LOOP = re.compile(r"for \(int64_t (\w+) = (\w+); \1 (?:\+ \w+ <=|<) (?:\w+ \+ )?(\d+); ")
 _OVER = re.compile(r"gw_over<(\d+), ")
@@ -48,7 +48,7 @@ _OVER = re.compile(r"gw_over<(\d+), ")
 
 @dataclass(frozen=True, slots=True)
 class LaneLoop:
-    """Lines first .. last of a text, counted from 1, are a loop over `lanes`."""
+    """A loop over `lanes`, which is lines first .. last of a text, counted from 1."""
 
     first: int
     last: int
@@ -57,7 +57,7 @@ class LaneLoop:
 
 @dataclass(frozen=True, slots=True)
 class Offence:
-    """A loop over lanes that computes number by number: a line of it, and the instructions."""
+    """A loop over lanes that is not vectorised: its first line, and its scalar instructions."""
 
     kernel: str
     lanes: int
@@ -69,12 +69,12 @@ def lane_loops(text: str) -> list[LaneLoop]:
     """The innermost loops over lanes of a kernel's text."""
     found: list[LaneLoop] = []
     opened: list[tuple[int, int, int]] = []  # line, indentation, lanes
-    inner = False  # whether a loop has ended inside of those that are open
+    inner = False  # whether a loop has ended inside the innermost open one
     for number, row in enumerate(text.splitlines(), 1):
         indent = len(row) - len(row.lstrip())
         match = _LOOP.search(row) or _OVER.search(row)
         if match and row.rstrip().endswith(("{", "GW_BODY {")):
-            block = re.search(r"= (\w+_block); ", row)  # a part of the loop around it
+            block = re.search(r"= (\w+_block); ", row)  # a block of the lanes of the loop around it
             lanes = opened[-1][2] if block and opened else int(match[match.lastindex or 1])
             opened.append((number, indent, lanes))
             inner = False
@@ -90,7 +90,7 @@ def lane_loops(text: str) -> list[LaneLoop]:
 
 def offences(text: str, kernel: str, folder: Path) -> list[Offence]:
     """The offending loops of a kernel, which is compiled in `folder`."""
-    long = [loop for loop in lane_loops(text) if loop.lanes >= MANY]
+    long = [loop for loop in lane_loops(text) if loop.lanes >= MIN_VECTOR_LANES]
     if not long:
         return []
     source, library = folder / "kernel.cpp", folder / "kernel.so"
@@ -107,7 +107,7 @@ def offences(text: str, kernel: str, folder: Path) -> list[Offence]:
 
 
 def _scalars(function: Sequence[Instruction], loop: LaneLoop) -> list[str]:
-    """Scalar arithmetic of the lanes of `loop`."""
+    """The names of scalar instructions that compute lanes of `loop`."""
 
     def belongs(instruction: Instruction) -> bool:
         return instruction.line is not None and loop.first <= instruction.line <= loop.last
@@ -163,12 +163,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     loops = 0
     with tempfile.TemporaryDirectory() as folder:
         for text, name in track(kernels.items(), "reading machine code"):
-            loops += sum(loop.lanes >= MANY for loop in lane_loops(text))
+            loops += sum(loop.lanes >= MIN_VECTOR_LANES for loop in lane_loops(text))
             found += offences(text, name, Path(folder))
     console = Console()
     for offence in found:
         console.print(f"{offence.kernel}: {offence.lanes} lanes, {len(offence.instructions)} scalar: {offence.line}")
-    console.print(f"{len(kernels)} kernels, {loops} loops over {MANY} lanes or more, {len(found)} number by number")
+    console.print(
+        f"{len(kernels)} kernels, {loops} loops over {MIN_VECTOR_LANES} lanes or more, {len(found)} number by number"
+    )
     record: dict[str, Any] = {"kernels": len(kernels), "loops": loops, "offences": [asdict(o) for o in found]}
     save(options.out, {"benchmark": "vectorised", **record})
     return 1 if found else 0

@@ -19,7 +19,7 @@ EDGECONV_WIDTHS = (64, 64, 128, 256)
 """Output widths of the four EdgeConv layers; the input is the points' coordinates."""
 
 KERNELS, PSEUDO = 3, 2
-"""MoNet: Gaussian kernels, and pseudo-coordinates of an edge."""
+"""Numbers of MoNet's Gaussian kernels, and of the pseudo-coordinates of an edge."""
 
 
 class Layers(nn.Module):
@@ -48,7 +48,7 @@ class WithLoss(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """`make(input width)` builds it. `points`: it runs on k-NN graphs, else on the others. `pseudo`: see Workload."""
+    """`make(input width)` builds the model. `points`: it runs on k-NN graphs only. `pseudo`: see Workload."""
 
     make: Callable[[int], nn.Module]
     points: bool = False
@@ -73,7 +73,7 @@ def attention(inputs: int, heads: int, channels: int) -> Layers:
 
 
 def edge_convs(message: Callable[[int, int], nn.Module], inputs: int) -> Layers:
-    """Max over neighbours u of message([x_v, x_u - x_v])."""
+    """Layers that take the maximum over neighbours u of message([x_v, x_u - x_v])."""
     widths = (inputs, *EDGECONV_WIDTHS)
     return Layers(*(pyg.EdgeConv(message(2 * i, o)) for i, o in pairwise(widths)))
 
@@ -91,7 +91,7 @@ MODELS: dict[str, Model] = {
     "edgeconv": Model(lambda inputs: edge_convs(nn.Linear, inputs), points=True),
     "edgeconv-mlp": Model(lambda inputs: edge_convs(mlp, inputs), points=True),
 }
-"""Nothing is cached between steps by a layer: GCN normalises every step, as it does by default."""
+"""Models by name. Layers cache nothing between steps: GCN normalises in every step, as it does by default."""
 
 COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "eager": lambda model: model,
@@ -99,17 +99,17 @@ COMPILERS: dict[str, Callable[[nn.Module], Callable[..., Tensor]]] = {
     "graphweave": graphweave.compile,
     "graphweave-always": partial(graphweave.compile, options={"recompute": "always"}),
 }
-"""System -> what its user calls. inductor runs with sizes known at compile time, its faster setting.
+"""System -> the function with which its user compiles a model. inductor compiles for static sizes, its faster setting.
 
 graphweave-always recomputes all that it can for the backward: less memory, more time."""
 
 
 def training_step(system: str, model: nn.Module, *, compile_loss: bool) -> Callable[[Workload], Tensor]:
-    """One step: forward, cross entropy over every node, backward into fresh gradients; no optimiser (all share it).
+    """A function that runs one step: forward, cross entropy over every node, backward into fresh gradients.
 
-    With `compile_loss` a compiled system gets the loss and the model as one function, as its user would write it;
-    without, it gets the model and eager PyTorch takes the loss. Eager runs the same calls either way. The step gives
-    the loss, detached.
+    There is no optimiser, because it would be the same for all systems. With `compile_loss` a compiled system gets the
+    loss and the model as one function, as its user would write it; without, it gets the model, and eager PyTorch
+    computes the loss. Eager mode runs the same calls either way. The step returns the loss, detached.
     """
     parameters = list(model.parameters())
     compiler = COMPILERS[system]

@@ -37,15 +37,15 @@ DOORS: dict[str, Callable[[nn.Module], nn.Module]] = {
     "compile": graphweave.compile,
     "plain": lambda module: cast(nn.Module, torch.compile(module, backend="graphweave", dynamic=True)),
 }
-"""Ways of a module to the compiler, by name."""
+"""The ways to compile a module, by name."""
 
-SHOWN = 3
-"""Reasons of fallbacks printed a row; the JSON has all of them."""
+MAX_REASONS_SHOWN = 3
+"""A row of the table shows at most this many reasons of fallbacks; the JSON has all of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the table, of one case through one door; `seconds` is the cold compile and first step.
+    """One line of the table: one case through one door. `seconds` is the time of compilation and the first step.
 
     `graphs` counts compilations, `eager_calls` graphs and functions that could not be compiled. `eager` lists whole
     graphs that could not be compiled, `fallbacks` the calls left to PyTorch, both with reasons. `status` is ok,
@@ -69,7 +69,7 @@ class Row:
 
 
 def run_case(name: str, door: str = "compile") -> Row:
-    """Eager and compiled, through one of `DOORS`, on identical copies of one case."""
+    """Runs identical copies of one case in eager mode and compiled through one of `DOORS`, and compares them."""
     built = build(name)
     eager, compiled_module = built.module, build(name).module
     want = step(eager, built.args, built.kwargs, module=eager, counter_based=True)
@@ -96,7 +96,7 @@ def run_case(name: str, door: str = "compile") -> Row:
 
 
 def graph_breaks() -> int:
-    """Breaks of this process so far; of the two places where PyTorch counts them neither has all."""
+    """The number of graph breaks of this process so far. PyTorch counts in two places, neither of which has all."""
     counts = torch._dynamo.utils.counters
     return max(sum(counts[kind].values()) for kind in ("graph_break", "unimplemented"))
 
@@ -113,14 +113,14 @@ def judge(row: Row, name: str, got: Result, want: Result) -> Row:
 
 
 def in_float64(name: str) -> Result | None:
-    """The eager result in double precision, None where the operator is written for float32 only."""
+    """The eager result in float64; None if the operator supports float32 only."""
     built = build(name)
     module: nn.Module = built.module.double()
     args, kwargs = pytree.tree_map_only(
         torch.Tensor, lambda value: value.double() if value.is_floating_point() else value, (built.args, built.kwargs)
     )
     before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)  # of tensors that a model makes for itself
+    torch.set_default_dtype(torch.float64)  # for tensors that the model creates
     try:
         return step(module, args, kwargs, module=module, counter_based=True)
     except RuntimeError:
@@ -130,7 +130,7 @@ def in_float64(name: str) -> Result | None:
 
 
 def left_to_pytorch(report: Report) -> tuple[str, ...]:
-    """Calls that stayed with PyTorch and why, equal ones counted."""
+    """Calls that were left to PyTorch, with the reason; equal ones are counted."""
     left = [note for graph in report.graphs for note in graph.fallbacks]
     notes = Counter(note.why if note.why.startswith(note.what) else f"{note.what}: {note.why}" for note in left)
     return tuple(text if count == 1 else f"{text} ({count} times)" for text, count in notes.items())
@@ -175,9 +175,10 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def shown(row: Row) -> str:
-    """Whole graphs left eager, and the first few calls left to PyTorch."""
-    notes = "; ".join([*(f"eager: {why}" for why in row.eager), *row.fallbacks[:SHOWN]])
-    return f"{notes}; and {len(row.fallbacks) - SHOWN} more" if len(row.fallbacks) > SHOWN else notes
+    """The reasons why whole graphs ran eagerly, and the first few calls that were left to PyTorch."""
+    notes = "; ".join([*(f"eager: {why}" for why in row.eager), *row.fallbacks[:MAX_REASONS_SHOWN]])
+    more = len(row.fallbacks) - MAX_REASONS_SHOWN
+    return f"{notes}; and {more} more" if more > 0 else notes
 
 
 def summary(rows: Sequence[Row]) -> str:
@@ -199,7 +200,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """The table as a page: a line a case, with what both doors make of it; notes are those of `graphweave.compile`."""
+    """The table as a page, with one line for the results of a case through both doors. Notes are of the first door."""
     by_door = {door: {row.case: row for row in rows if row.door == door} for door in DOORS}
     lines = [
         "# PyTorch Geometric through graphweave", "",

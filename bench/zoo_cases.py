@@ -15,12 +15,12 @@ SMALL = (
     "GCNConv", "SAGEConv-max", "GATConv-heads", "GATv2Conv-edge", "GINConv", "EdgeConv", "RGCNConv", "HeteroConv",
     "models.GraphSAGE", "models.GAE",
 )  # fmt: skip
-"""The cases of the everyday test run; all of them run under the `zoo` marker."""
+"""The cases of the default test run; the marker `zoo` runs all cases."""
 
 __all__ = ["CASES", "NOT_HERE", "SMALL", "build"]
 
 
 def build(name: str, seed: int = 0) -> Built:
-    """The module and inputs of a case: the same for the same seed, whatever was drawn before."""
+    """The module and inputs of a case, drawn from `seed`."""
     torch.manual_seed(seed)
     return CASES[name]()

@@ -54,7 +54,7 @@ def mlp(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def histogram() -> Tensor:
-    """In-degree histogram PNA asks for."""
+    """A histogram of in-degrees, which PNA requires."""
     return torch.tensor([1, 4, 6, 9, 6, 3, 1])
 
 
@@ -94,7 +94,7 @@ def pna(**options: Any) -> Built:
 
 
 def edge_case(layer: nn.Module, dims: int) -> Built:
-    """Pseudo-coordinates in [0, 1) as edge attributes."""
+    """`layer` with pseudo-coordinates in [0, 1) as edge attributes."""
     return on(layer, torch.rand(EDGES, dims))
 
 
@@ -113,7 +113,7 @@ def degrees_one_hot() -> Built:
 
 
 def super_gat(kind: str) -> Built:
-    """Attention loss on given negative edges: drawing them inside would be a host-side sampler."""
+    """SuperGAT with given negative edges. Drawing them inside would need a sampler on the host."""
     layer = pyg.SuperGATConv(IN, OUT, heads=2, attention_type=kind, edge_sample_ratio=1.0)
     return on(layer, neg_edge_index=edges(num_edges=30))
 

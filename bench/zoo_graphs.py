@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """A module (or a module around a method) and the arguments of one call."""
+    """A module and the arguments of one call."""
 
     module: nn.Module
     args: tuple[Any, ...]

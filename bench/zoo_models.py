@@ -28,7 +28,7 @@ from bench.zoo_graphs import EDGE_DIM, EDGES, IN, METADATA, NODES, OUT, Built, M
 
 
 class Through(nn.Module):
-    """A module whose forward is another method, or several calls, of `inner`."""
+    """A module whose forward is another method of `inner`, or several calls of it."""
 
     def __init__(self, inner: nn.Module, call: Callable[..., Any]) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ def adversarial(model: nn.Module, x: Tensor, positive: Tensor, negative: Tensor)
 
 
 def auto_encoder(model: nn.Module, call: Callable[..., Any]) -> Built:
-    """Negative edges are an argument: drawing them inside would be a host-side sampler."""
+    """An auto-encoder whose negative edges are an argument. Drawing them inside would need a sampler on the host."""
     return Built(Through(model, call), (randn(NODES, IN), edges(), edges(num_edges=40)))
 
 

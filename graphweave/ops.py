@@ -14,12 +14,13 @@ __all__ = ["gather_mm", "segment_mm"]
 def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
     """out[n] = a[n] @ b[idx_b[n]]. [N, K], [R, K, J], types [N] -> [N, J].
 
-    With blocks (heads), which DGL's has not: out[n, i] = a[n, i] @ b[idx_b[n], i].
+    With blocks (heads), which DGL's function does not have: out[n, i] = a[n, i] @ b[idx_b[n], i].
     [N, B, K], [R, B, K, J] -> [N, B, J].
 
-    Inside a compiled model this is one product of the compiler, which copies no weights. Outside, rows are sorted by
-    type (unless they are) and multiplied type by type, which copies none either. No rows give no rows; types without
-    rows get a gradient of 0. Raises DataError for shapes that do not fit, IndexRangeError for types outside 0 .. R - 1.
+    A compiled model computes this as one typed product, which copies no weights. Eager mode sorts rows by type (unless
+    they are sorted) and multiplies type by type, which copies no weights either. If there are no rows, the result has
+    none; types without rows get a gradient of 0. Raises DataError for shapes that do not fit, IndexRangeError for types
+    outside 0 .. R - 1.
     """
     _check(a, b)
     if idx_b.dim() != 1 or idx_b.is_floating_point():
@@ -45,10 +46,10 @@ def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
 
 
 def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
-    """out = the concatenation of a_r @ b[r], a_r being the next seglen_a[r] rows of a. [N, K], [R, K, J] -> [N, J].
+    """The concatenation of a_r @ b[r], where a_r are the next seglen_a[r] rows of a. [N, K], [R, K, J] -> [N, J].
 
-    With blocks as in `gather_mm`: [N, B, K], [R, B, K, J] -> [N, B, J]. `seglen_a` [R]: integers that add up to N,
-    DataError if not. Rows sorted by type need no index: this is `gather_mm` without its sort.
+    With blocks as in `gather_mm`: [N, B, K], [R, B, K, J] -> [N, B, J]. `seglen_a` [R]: integers, not negative, that
+    add up to N (DataError otherwise). This is `gather_mm` for rows that are sorted by type, without its sort.
     """
     _check(a, b)
     if seglen_a.shape != b.shape[:1] or seglen_a.is_floating_point():
@@ -58,7 +59,7 @@ def segment_mm(a: Tensor, b: Tensor, seglen_a: Tensor) -> Tensor:
         )
     if torch.compiler.is_compiling():
         types = torch.arange(b.shape[0], device=a.device)
-        # the size is checked when it runs
+        # The compiled code checks that the lengths add up to this size.
         return _gathered(a, b, types.repeat_interleave(seglen_a.to(a.device), output_size=a.shape[0]))
     counts = seglen_a.tolist()
     if sum(counts) != a.shape[0] or min(counts, default=0) < 0:
@@ -80,7 +81,7 @@ def _check(a: Tensor, b: Tensor) -> None:
 
 
 def _gathered(a: Tensor, b: Tensor, types: Tensor) -> Tensor:
-    """The form that the compiler reads: a row of weights for each row, which it never makes."""
+    """The product in the form that the compiler recognises. It does not make a copy of the weights for each row."""
     weights = b.index_select(0, types)
     if a.dim() == 2:
         return torch.bmm(a.unsqueeze(1), weights).squeeze(1)
@@ -88,11 +89,15 @@ def _gathered(a: Tensor, b: Tensor, types: Tensor) -> Tensor:
 
 
 def _segments(a: Tensor, b: Tensor, counts: list[int]) -> Tensor:
-    """Rows sorted by type, `counts` of each. Unbound and split: gradients of parts are joined once, not summed."""
+    """The product for rows sorted by type, `counts` of each type.
+
+    `split` and `unbind` make the parts because their backward concatenates the parts' gradients. Slices would each add
+    a gradient of full size.
+    """
     parts = [
         rows @ weight if rows.dim() == 2 else torch.einsum("nbk,bkj->nbj", rows, weight)
         for rows, weight in zip(a.split(counts), b.unbind(0), strict=True)
         if rows.shape[0]
     ]
-    # with no rows there is nothing to join, but something to derive
+    # Without rows there is nothing to concatenate, but the result must still depend on a and b for autograd.
     return torch.cat(parts) if parts else _gathered(a, b, torch.zeros(0, dtype=torch.int64, device=a.device))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 LIST = Path(__file__).with_suffix(".txt")
 
-SECONDS = 2.0
+SECONDS = 1.0
 """What a case may take, beside which its function has a quicker one."""
 
 ALONE_SECONDS = 20.0

@@ -292,10 +292,10 @@ def test_the_pace_follows_what_cases_took_within_bounds() -> None:
     budget.spent(10.0, 30.0)
     assert budget.pace == 3.0 and budget.refusal(34.0) is not None
     budget.spent(10.0, 1e6)
-    assert budget.pace == gpu_run.PACES[1]
+    assert budget.pace == gpu_run.PACE_LIMITS[1]
     fast = Budget(100.0, clock)
     fast.spent(10.0, 0.0)
-    assert fast.pace == gpu_run.PACES[0]
+    assert fast.pace == gpu_run.PACE_LIMITS[0]
 
 
 def test_a_case_is_cut_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -313,7 +313,7 @@ def test_a_case_is_cut_when_the_time_is_over(monkeypatch: pytest.MonkeyPatch) ->
 
     cases: Any = [(GCN, ("eager", "inductor")), (Pair("gcn", "ppi"), ("eager",))]
     found = run_with(lambda: Slow(lambda do, given: None), cases, budget=Budget(50.0, clock))["cases"]
-    assert allowed == [50.0 + gpu_run.GRACE]
+    assert allowed == [50.0 + gpu_run.GRACE_SECONDS]
     assert found["gcn cora"]["status"] == "failed: no answer to 'first' within 65 s"
     assert found["gcn cora"]["modes"]["train"]["eager"]["first"] == 1.0
     assert found["gcn ppi"]["status"].startswith("skipped")

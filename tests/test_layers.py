@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -66,7 +67,6 @@ def room_of(path: Path) -> str:
 def imported(path: Path) -> Iterator[tuple[int, str]]:
     """(line, module within the package: "ir.loop.nodes", or "" for the package itself) of each import of our own."""
     for node in ast.walk(ast.parse(path.read_text())):
-        modules: list[str] = []
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -75,6 +75,8 @@ def imported(path: Path) -> Iterator[tuple[int, str]]:
             # `from graphweave.ir import loop` names the module graphweave.ir.loop.
             inner = [f"{module}.{alias.name}" for alias in node.names]
             modules = [full if _is_module(full) else module for full in inner]
+        else:
+            continue
         for module in modules:
             if module == "graphweave" or module.startswith("graphweave."):
                 yield node.lineno, module.removeprefix("graphweave").removeprefix(".")
@@ -120,6 +122,19 @@ def test_imports_stand_at_the_top(path: Path) -> None:
 
 def test_the_rooms_are_those_that_can_be_logged() -> None:
     assert {*map(room_of, FILES)} == set(MAY_IMPORT) == {*ROOMS, ""}
+
+
+def test_no_two_classes_have_one_name() -> None:
+    classes = [n.name for p in FILES for n in ast.walk(ast.parse(p.read_text())) if isinstance(n, ast.ClassDef)]
+    assert [name for name, count in Counter(classes).items() if count > 1] == []
+
+
+def test_a_file_name_stands_in_three_rooms_at_most() -> None:
+    rooms: dict[str, set[str]] = defaultdict(set)
+    for path in FILES:
+        if path.name != "__init__.py":
+            rooms[path.name].add(room_of(path))
+    assert {name: found for name, found in rooms.items() if len(found) > 3} == {}
 
 
 def test_the_table_has_no_circle() -> None:

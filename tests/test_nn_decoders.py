@@ -62,7 +62,7 @@ def test_scores(name: str, count: int) -> None:
 @pytest.mark.parametrize("step", [1, 2 * N * F, 1 << 22])
 @pytest.mark.parametrize("name", KINDS)
 def test_scores_against_all_nodes(name: str, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rotat_e, "_AT_ONCE", step)
+    monkeypatch.setattr(rotat_e, "_MAX_DIFFERENCES", step)
     kind, reference = KINDS[name]
     decoder = decoder_of(kind)
 

@@ -18,7 +18,7 @@ from graphweave.analysis.facts import Facts
 from graphweave.compiler.plan import Plan, make_plan
 from graphweave.execute.executable import Executable
 from graphweave.frontends.dynamo import backend
-from graphweave.ir.loop.nodes import EdgeList as EdgeLoop
+from graphweave.ir.loop.nodes import Edges as EdgeLoop
 from graphweave.ir.loop.nodes import Raise, Stmt, Tiles
 from graphweave.ir.loop.show import show
 from graphweave.ir.message.interp import interp

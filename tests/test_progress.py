@@ -23,7 +23,7 @@ def written(monkeypatch: pytest.MonkeyPatch, error: io.StringIO, *, seconds: flo
     """What is written to `error` while something takes so many seconds, and a line appears after `after`."""
     monkeypatch.setattr(progress, "AFTER", after)
     monkeypatch.setattr(sys, "stderr", error)
-    with progress.told("compiling Net"), progress.told("compiling a graph"):
+    with progress.shown("compiling Net"), progress.shown("compiling a graph"):
         time.sleep(seconds)
     return error.getvalue()
 

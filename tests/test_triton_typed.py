@@ -11,7 +11,7 @@ from torch import Tensor
 from graphweave.codegen.triton.folds import FoldProgram, print_fold
 from graphweave.core.types import DType
 from graphweave.runtime.index import Index
-from graphweave.runtime.typed_pairs import Cut, typed_pairs
+from graphweave.runtime.typed_pairs import PairSizes, typed_pairs
 
 NODES = 23
 """Rows of a push; the last two have no edges."""
@@ -52,8 +52,8 @@ def ends(edges: int) -> Tensor:
 def test_pairs_hold_each_edge_once_in_order(name: str, wide: bool) -> None:
     types, num = TYPES[name]
     edges, dst = types.numel(), ends(types.numel())
-    cut = Cut(block=8, piece=8)
-    found = typed_pairs(Index(types, num), Index(dst, NODES), cut, wide)
+    sizes = PairSizes(block=8, piece=8)
+    found = typed_pairs(Index(types, num), Index(dst, NODES), sizes, wide)
     own = {t.dtype for t in found.tensors[: -len(found.folds.tensors)]}
     assert own == {torch.int64 if wide else torch.int32}
     order, first, targets = found.order.tolist(), found.edges.tolist(), found.pair_target.tolist()
@@ -71,23 +71,23 @@ def test_pairs_hold_each_edge_once_in_order(name: str, wide: bool) -> None:
             for p in members:
                 assert owners.setdefault(targets[p], block) == block
                 here = order[first[p] : first[p + 1]]
-                assert here and here == sorted(here) and len(here) <= cut.piece
+                assert here and here == sorted(here) and len(here) <= sizes.piece
                 assert {int(types[e]) for e in here} == {kinds[group]}
                 assert {int(dst[e]) for e in here} == {rows_of.get(targets[p], targets[p])} == {int(found.pair_row[p])}
                 walked += here
     assert walked == order
     counts = torch.bincount(dst, minlength=NODES)
-    assert sorted(set(rows_of.values())) == (counts > cut.piece).nonzero().squeeze(1).tolist()
-    assert len(rows_of) == int((-(-counts[counts > cut.piece] // cut.piece)).sum()) <= found.folds.slots
+    assert sorted(set(rows_of.values())) == (counts > sizes.piece).nonzero().squeeze(1).tolist()
+    assert len(rows_of) == int((-(-counts[counts > sizes.piece] // sizes.piece)).sum()) <= found.folds.slots
 
 
 def test_tables_are_made_once_and_again_after_an_edit() -> None:
     types, num = TYPES["skewed"]
-    types, dst, cut = types.clone(), Index(ends(90), NODES), Cut(32, 8)
-    pairs = typed_pairs(Index(types, num), dst, cut)
-    assert typed_pairs(Index(types, num), dst, cut) is pairs
+    types, dst, sizes = types.clone(), Index(ends(90), NODES), PairSizes(32, 8)
+    pairs = typed_pairs(Index(types, num), dst, sizes)
+    assert typed_pairs(Index(types, num), dst, sizes) is pairs
     types[0] = (types[0] + 1) % num
-    assert typed_pairs(Index(types, num), dst, cut) is not pairs
+    assert typed_pairs(Index(types, num), dst, sizes) is not pairs
 
 
 def test_the_golden_text_of_a_small_kernel(golden: Callable[[str, str], None]) -> None:

@@ -1,8 +1,8 @@
 """What a node needs, as kernels see it: values of its own row, and values of other rows.
 
-Row-wise light nodes below a push are not kernels of their own: they are recomputed for every edge inside the push (its
-*cone*), whose leaves are pulls, materialised values of the edge's own row, and shared data. Matrix products on edges
-are inside cones too: they are computed for tiles of edges (`tiles.py`).
+Row-wise light nodes below a push have no kernel of their own: the push recomputes them for every edge. They are its
+*cone*, whose leaves are pulls, materialised values of the edge's own row, and shared data. Matrix products on edges are
+inside cones too: they are computed for tiles of edges (`tiles.py`).
 """
 
 from __future__ import annotations
@@ -42,9 +42,16 @@ from graphweave.ir.message.nodes import (
 )
 
 KERNEL_DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16, DType.bool, DType.i32, DType.i64})
-_MANY = 1024  # rows that are enough to share among threads
-_WIDE = 8  # elements from which a gathered row costs more than the order of edges
-_INLINE_UNIT = 4096  # elements; larger shared values are computed once by PyTorch and read
+"""Element types of values that kernels read and compute."""
+
+_MIN_GROUPED_ROWS = 1024
+"""Edges are grouped by a map only if it leads to this many rows, which are enough to share among threads."""
+
+_MIN_GATHERED_ELEMENTS = 8
+"""To gather rows of this many elements costs more than to take the edges in another order."""
+
+_MAX_SHARED_ELEMENTS = 4096
+"""Kernels compute shared values of at most this many elements; PyTorch computes larger ones once."""
 
 
 def space_of(program: Program, ref: Ref) -> Space | None:
@@ -78,7 +85,8 @@ def _readable(program: Program, ref: Ref) -> bool:
 class Needs:
     """Leaves of a node: `pulls` are (value, map) read at another row, `same` are values of the node's own row.
 
-    `shared` are unit values that must exist before the kernel starts; `inner` the nodes recomputed on the way.
+    `shared` are unit values that must exist before the kernel starts, `inner` the nodes that are recomputed between the
+    leaves and the node.
     """
 
     pulls: tuple[tuple[Ref, Ref], ...]
@@ -97,9 +105,9 @@ class Cones:
 
     @remembered
     def is_light(self, ref: Ref) -> bool:
-        """A node that a kernel may compute: O(1) work an element, sizes known, element type that kernels have.
+        """Whether a kernel may compute the node: O(1) work for each element, known sizes, an element type of kernels.
 
-        Or a product of matrices over edges, in tiles, or over rows of types.
+        Products of matrices that kernels compute in tiles of edges or by type are light, too.
         """
         program, node, t = self.program, self.program.nodes[ref], self.program.types[ref]
         if not isinstance(t, Type) or t.dtype not in KERNEL_DTYPES or numel(t.shape) == 0:
@@ -113,7 +121,7 @@ class Cones:
         if t.space == UNIT:
             good = (
                 isinstance(node, Pointwise | Cast | Reshape | Permute | Broadcast | Slice)
-                and numel(t.shape) <= _INLINE_UNIT
+                and numel(t.shape) <= _MAX_SHARED_ELEMENTS
             )
         else:
             good = isinstance(
@@ -130,13 +138,13 @@ class Cones:
         return isinstance(node, Gram) and self._is_multiplied(ref)
 
     def widens(self, ref: Ref) -> bool:
-        """A row-wise node whose rows are larger than every row behind it that holds data of its own."""
+        """Whether the row-wise node `ref` has larger rows than each of the rows that it is computed from."""
         wider = self._widest[ref] < _elements(self.program, ref)
         return wider and isinstance(self.program.nodes[ref], Pointwise | Broadcast)
 
     @cached_property
     def _widest(self) -> list[int]:
-        """Elements of the widest row that each node must read, looking through what only widens."""
+        """For each node, elements of the widest row that it must read, looking through nodes that only widen."""
         program, out = self.program, list[int]()
         for ref, node in enumerate(program.nodes):
             own, rows = _elements(program, ref), list[int]()
@@ -147,13 +155,13 @@ class Cones:
         return out
 
     def _is_multiplied(self, ref: Ref) -> bool:
-        """A product that kernels compute, in tiles of edges or by type."""
+        """Whether `ref` is a product that kernels compute, in tiles of edges or by type."""
         return ref in self.tiled or is_walked(self.program, ref)
 
     # -------------------------------------------------------- along which map a node is computed
 
     def pushed_along(self, ref: Ref) -> Ref | None:
-        """The map along which a push, or a gram by type, is summed into rows; None for a total, and for all else."""
+        """The map along which a push, or a gram by type, is folded into rows; None for a total and for other nodes."""
         node = self.program.nodes[ref]
         if not isinstance(node, Push | Gram) or not self.is_push(ref) or space_of(self.program, ref) == UNIT:
             return None
@@ -161,11 +169,11 @@ class Cones:
 
     @remembered
     def walks_along(self, ref: Ref) -> Ref | None:
-        """The map under whose rows a value of edges is best computed, though it lies on the edges themselves.
+        """The map by whose rows the edges are best grouped while a kernel computes `ref`, a value of edges.
 
-        Where a node reads wide values through two maps, grouping its edges by one of them leaves only the other to be
-        gathered (an SDDMM); where it needs a product of matrices, edges come in tiles; a typed product reads each
-        matrix once for all its rows. None for anything else: its own rows, in their order, do.
+        A node that reads wide values through two maps (an SDDMM) gathers through only one of them if its edges are
+        grouped by the other. A node that needs a product of matrices takes edges in tiles. A typed product reads each
+        matrix once for all its rows. None for any other node: it is computed for its own rows, in their order.
         """
         if is_typed_product(node := self.program.nodes[ref]) and is_walked(self.program, ref):
             assert isinstance(node, MatMul)
@@ -178,13 +186,14 @@ class Cones:
         return max(sorted(width), key=lambda m: (width[m], m)) if len(width) > 1 else None
 
     def in_tiles(self, ref: Ref) -> bool:
-        """Whether computing `ref` from other rows takes tiles of edges: it is a product of matrices, or has one."""
+        """Whether `ref` is computed in tiles of edges: it is a product of matrices, or its cone has one."""
         if self._is_multiplied(ref):
             return True
         return not self.tiled.isdisjoint(self.needs(ref, frozenset(), through=True).inner)
 
     def tile_map(self, ref: Ref) -> Ref:
-        """The map under whose rows the tiles of `ref` are computed, unless `ref` folds along one: it reads most so."""
+        """The map along which `ref` reads most; its tiles are computed for the rows of that map, unless `ref` itself
+        folds along one."""
         node = self.program.nodes[ref]
         space = space_of(self.program, node.x if isinstance(node, Push | Gram) else ref)
         assert space is not None
@@ -192,21 +201,21 @@ class Cones:
         return max(self.flow.maps_from[space], key=lambda m: (width.get(m, 0), self._has_many_rows(m), m))
 
     def _widths(self, ref: Ref) -> dict[Ref, int]:
-        """Elements of wide values that computing `ref` reads through each map, of those with enough rows to share."""
+        """For each map with enough rows to share among threads, the elements of wide rows that `ref` reads along it."""
         width: dict[Ref, int] = {}
         for y, m in self.needs(ref, frozenset(), through=True).pulls:
             t, elements = map_type(self.program, m), _elements(self.program, y)
-            if elements >= _WIDE and self._has_many_rows(m) and t.dom != t.cod:
+            if elements >= _MIN_GATHERED_ELEMENTS and self._has_many_rows(m) and t.dom != t.cod:
                 width[m] = width.get(m, 0) + elements
         return width
 
     def _has_many_rows(self, m: Ref) -> bool:
-        """A few rows (types) would not fill the threads."""
+        """Whether the map may lead to enough rows to fill the threads; a few rows, such as types, would not."""
         rows = dict(self.program.spaces).get(map_type(self.program, m).cod)
-        return not isinstance(rows, int) or rows >= _MANY
+        return not isinstance(rows, int) or rows >= _MIN_GROUPED_ROWS
 
     def on_edges(self, ref: Ref) -> bool:
-        """Whether `ref` is computed edge by edge, with all that leads to it from the edges' ends."""
+        """Whether `ref` is computed edge by edge, together with its cone."""
         return self.is_push(ref) or self.walks_along(ref) is not None
 
     # -------------------------------------------------------- what a node reads
@@ -215,16 +224,16 @@ class Cones:
     def needs(self, ref: Ref, stored: frozenset[Ref], *, through: bool) -> Needs:
         """Leaves of the operands of `ref`; `stored` are nodes that exist as values.
 
-        With `through` (a push), light nodes that are not stored are walked through; without, operands are the leaves.
-        Reshapes are always looked through, since they are views, random numbers, which are drawn again, and nodes that
-        only widen what they read: to store and load those costs more than to compute them again.
+        With `through` (a push), light nodes that are not stored are recomputed; without it, operands are the leaves.
+        Three kinds of nodes are always looked through: reshapes, since they are views; random numbers, since they are
+        drawn again; nodes that only widen what they read, since to store and load them costs more than to recompute.
         """
         walk = _Walk(self, stored, through)
         walk.below(ref)
         return walk.needs()
 
     def leaves(self, refs: Iterable[Ref], stored: frozenset[Ref]) -> Needs:
-        """Leaves of `refs` themselves, walked through as far as nothing is `stored`."""
+        """Leaves of `refs` themselves, where light nodes that are not `stored` are recomputed."""
         walk = _Walk(self, stored, True)
         for ref in refs:
             walk.visit(ref)
@@ -232,6 +241,8 @@ class Cones:
 
 
 class _Walk:
+    """Collects the leaves and the inner nodes of a cone."""
+
     def __init__(self, cones: Cones, stored: frozenset[Ref], through: bool) -> None:
         self._cones, self._program, self._stored, self._through = cones, cones.program, stored, through
         self._pulls: dict[tuple[Ref, Ref], None] = {}

@@ -1,10 +1,11 @@
-"""What a program will cost: bytes moved and flops, as its kernels will spend them.
+"""What a program will cost: the bytes that its kernels move, and their flops.
 
-A value of edges costs nothing by itself: it is recomputed inside every *walk* that needs it, a walk being all pushes
-along one map in one half (forward or backward) of the program. So a pulled row is gathered once a walk, and a pull
-along the walked map is the row itself. Values of nodes cost their work once, and their bytes where they must exist as
-tensors: read by a call, pulled by a walk along another map, kept for the backward, or given back. Products of rows with
-a matrix that all rows share are part of kernels (`row_products.py`), or calls where a target has no such kernels.
+A value of edges costs nothing by itself: every *walk* that needs it recomputes it. A walk is all pushes along one map
+in one half (forward or backward) of the program. So a pulled row is gathered once for each walk, and a pull along the
+walked map reads the walk's own row. Values of nodes cost their work once, and their bytes if they must exist as
+tensors: a call reads them, a walk along another map pulls them, the backward needs them, or they are outputs. Products
+of rows with a matrix that all rows share are part of kernels (`row_products.py`), or calls if a target has no kernels
+for them.
 """
 
 from __future__ import annotations
@@ -49,27 +50,33 @@ from graphweave.ir.message.nodes import (
 from graphweave.ir.message.pairs import pair_space
 
 BANDWIDTH = 20e9
-"""Bytes per second of a kernel that streams or gathers rows."""
+"""Bytes per second that a kernel moves when it streams or gathers rows."""
 
-VECTOR = 40e9
+VECTOR_RATE = 40e9
 """Operations per second of fused loops over features."""
 
-PRODUCT = 200e9
+PRODUCT_RATE = 200e9
 """Flops per second of matrix products."""
 
-_IN_BLOCKS = 2  # products of the few rows that a block of destinations has of one type run at half the rate
+_BLOCK_PRODUCT_FACTOR = 2
+"""A fused push multiplies the few rows of one type in a row block, which takes this many times as long for each row."""
 
-_LANES = 8  # a vector instruction costs as much for fewer elements
+_LANES = 8
+"""Lanes of a vector instruction, which costs the same for fewer elements."""
+
 _INDEX_BYTES = 4
-_UNIT_LIMIT = 1 << 20
+"""Bytes of an element of an index."""
+
+_MAX_SHARED_ELEMENTS = 1 << 20
+"""The work on a shared value counts only if the value has at most this many elements."""
 
 Walk: TypeAlias = tuple[bool, Ref | None, Ref | None]
-"""(in the backward, along this map, or alone for this value of edges)"""
+"""(whether it is in the backward, the map that it goes along, or the value of edges that it computes alone)."""
 
 
 @dataclass(slots=True)
 class Cost:
-    """Bytes, vector operations and flops of matrix products per row of each space."""
+    """Bytes, vector operations and flops of matrix products for each row of each space."""
 
     rows: dict[Space, list[float]] = field(default_factory=dict)
 
@@ -90,17 +97,17 @@ class Cost:
 
     def seconds(self, statistics: Statistics) -> float:
         moved, flops, products = self.total(statistics)
-        return moved / BANDWIDTH + flops / VECTOR + products / PRODUCT
+        return moved / BANDWIDTH + flops / VECTOR_RATE + products / PRODUCT_RATE
 
     def per_row(self) -> dict[Space, float]:
         """Seconds for each row of a space."""
-        return {s: b / BANDWIDTH + f / VECTOR + p / PRODUCT for s, (b, f, p) in self.rows.items()}
+        return {s: b / BANDWIDTH + f / VECTOR_RATE + p / PRODUCT_RATE for s, (b, f, p) in self.rows.items()}
 
 
 def cost(facts: Facts, tangents: Iterable[Ref] = (), keep: Iterable[Ref] = (), *, joins: bool = True) -> Cost:
-    """Cost of what a program's outputs and the calls in `keep` need; what depends on `tangents` is the backward.
+    """Cost of what a program's outputs and the calls in `keep` need. Nodes that depend on `tangents` are the backward.
 
-    `joins`: whether kernels multiply rows (`Options.row_products`).
+    `joins` says whether kernels multiply rows (`Options.row_products`).
     """
     return _Counter(facts, frozenset(tangents), tuple(keep), joins).count()
 
@@ -121,7 +128,7 @@ class _Counter:
         self.walks: dict[Ref, set[Walk]] = {}
 
     def _made_by_walks(self, ref: Ref) -> bool:
-        """A value of edges that kernels make again, although it depends on the graph alone."""
+        """Whether `ref` is a value of edges that kernels recompute, even if it depends on the graph alone."""
         return self._on_edges(ref) and not isinstance(self.nodes[ref], Opaque | Input)
 
     def count(self) -> Cost:
@@ -149,7 +156,7 @@ class _Counter:
     # -------------------------------------------------------- which walks need a value of edges
 
     def _walks_of_pushes(self) -> list[Ref]:
-        """Marks cones of pushes and values of edges that must exist; gives the totals over edges, marked later."""
+        """Marks the cones of pushes and the values of edges that must exist; gives the totals over edges, unmarked."""
         totals: list[Ref] = []
         for ref in reversed(self.live):
             node, t = self.nodes[ref], self.types[ref]
@@ -174,7 +181,7 @@ class _Counter:
         return totals
 
     def _is_leaf(self, ref: Ref) -> bool:
-        """A value of edges that walks read: pulled, or the stored rows of a typed product."""
+        """Whether walks read the value of edges: it is pulled, or the stored rows of a typed product."""
         return isinstance(self.nodes[ref], Pull) or ref in self.typed
 
     def _mark(self, ref: Ref, walks: set[Walk]) -> None:
@@ -195,7 +202,7 @@ class _Counter:
         found = {w for walks in self.walks.values() for w in walks if w[0] == late and w[1] is not None}
         fitting = [w for w in found if self._dom(w[1]) == getattr(space, "space", None)]
         alone: Walk = (late, None, roots[0])
-        best = min([*sorted(fitting), alone], key=lambda w: self._new_bytes(cone, w))
+        best = min([*sorted(fitting), alone], key=lambda w: self._added_bytes(cone, w))
         for r in cone:
             self.walks.setdefault(r, set()).add(best)
 
@@ -215,7 +222,7 @@ class _Counter:
                 todo.extend(self.operands[ref])
         return sorted(seen)
 
-    def _new_bytes(self, cone: Iterable[Ref], walk: Walk) -> float:
+    def _added_bytes(self, cone: Iterable[Ref], walk: Walk) -> float:
         return sum(self._read_bytes(r, walk) for r in cone if walk not in self.walks.get(r, ()))
 
     def _read_bytes(self, ref: Ref, walk: Walk) -> float:
@@ -242,7 +249,7 @@ class _Counter:
                 self.cost.add(t.space, bytes=numel(t.shape) * t.dtype.itemsize)
 
     def _typed(self, ref: Ref) -> None:
-        """A typed product reads its rows where they lie, each matrix once, and on edges writes what walks then read."""
+        """A typed product reads its rows where they lie and each matrix once; on edges it writes rows for the walks."""
         node, pushed = self.nodes[ref], pushed_product(self.program, ref)
         if pushed is not None:
             assert isinstance(node, Push)
@@ -261,7 +268,7 @@ class _Counter:
             self.cost.add(t.space, bytes=self._size(ref))
 
     def _pushed(self, pushed: PushedProduct, along: Ref) -> None:
-        """Gathers each edge's row once, and multiplies once for each destination and type."""
+        """A fused push gathers each edge's row once, and multiplies once for each destination and type."""
         node = pushed.product
         assert node.map is not None
         rows, types, matrix = self.types[node.x], self.types[node.map], self.types[matrices(self.program, node.w).w]
@@ -270,7 +277,7 @@ class _Counter:
         moved = self._size(node.x) + scale + 3 * _INDEX_BYTES
         self.cost.add(rows.space, bytes=moved, flops=max(numel(rows.shape), _LANES))
         pairs = pair_space(self.nodes, along, node.map)
-        self.cost.add(pairs, products=_IN_BLOCKS * 2 * numel(matrix.shape))
+        self.cost.add(pairs, products=_BLOCK_PRODUCT_FACTOR * 2 * numel(matrix.shape))
         self.cost.add(types.cod, bytes=numel(matrix.shape) * matrix.dtype.itemsize)
 
     def _size(self, ref: Ref) -> int:
@@ -301,7 +308,7 @@ class _Counter:
                 self.cost.add(source.space, flops=max(numel(t.shape), _LANES))
         elif isinstance(node, MatMul):
             self.cost.add(UNIT, products=self._products(ref))
-        elif numel(t.shape) <= _UNIT_LIMIT:
+        elif numel(t.shape) <= _MAX_SHARED_ELEMENTS:
             self.cost.add(UNIT, flops=self._flops(ref))
 
     def _flops(self, ref: Ref) -> float:
@@ -360,11 +367,11 @@ class _Counter:
                 self.cost.add(t.space, bytes=size * sum(kind in ("call", "row") for kind, _ in reads))
 
     def _is_call(self, ref: Ref) -> bool:
-        """Whether the node is run by itself, on tensors."""
+        """Whether the node runs by itself, on tensors, outside of fused kernels."""
         product = isinstance(self.nodes[ref], MatMul | Gram) and ref not in self.joined
         return product or isinstance(self.nodes[ref], Opaque) or ref in self.typed
 
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
-        """Whether a row-wise use in that half must load `ref`: it comes from outside the kernels around it."""
+        """Whether a row-wise use in one half (the backward if `late`) loads `ref`: no kernel of that half makes it."""
         stored = isinstance(self.nodes[ref], Input) or self._is_call(ref)
         return stored or ref in self.given or (late and ref not in self.late)

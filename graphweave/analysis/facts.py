@@ -1,12 +1,12 @@
-"""What is known of one program as a whole. Each fact is computed when it is first asked for, and kept.
+"""Facts about one program as a whole. Each fact is computed when it is first asked for, and kept.
 
     facts.flow          users, seeds, spaces of edges, what depends on tangents or on the graph alone (`flow.py`)
     facts.tiled         products on edges that kernels compute in tiles (`tiles.py`)
     facts.row_products  products that regions may compute for tiles of rows (`row_products.py`)
     facts.cones         what nodes need as kernels see it, and along which map they are computed (`cones.py`)
-    facts.hoist         graph-only values to keep from call to call, and checks to make once a graph (`hoist.py`)
+    facts.hoist         graph-only values to keep from call to call, and checks to make once for each graph (`hoist.py`)
 
-What follows from a node and its operands alone (`typed.py`, `type_of`, `is_view`) is a function of the program.
+Facts that follow from a node and its operands alone are plain functions (`typed.py`, `type_of`, `is_view`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphweave.ir.message.nodes import Program, Ref
 
 
 class Facts:
-    """The facts of `program`. They are made where a program is made, and passed on to every reader of it."""
+    """The facts of `program`. Whoever makes a program makes them, and passes them on to every reader of it."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

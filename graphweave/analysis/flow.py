@@ -13,6 +13,7 @@ from graphweave.core.types import Space
 from graphweave.ir.message.aten import resolve
 from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.nodes import (
+    NOTHING,
     AnyType,
     AssertIndex,
     Aten,
@@ -35,7 +36,7 @@ from graphweave.ir.message.nodes import (
 
 
 class Flow:
-    """Which nodes of one program use which, and what follows from that."""
+    """Which nodes of one program use which others, and facts that follow from that."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -79,12 +80,12 @@ class Flow:
 
     @cached_property
     def seeds(self) -> frozenset[Ref]:
-        """What random numbers are drawn from."""
+        """The nodes that seed random numbers."""
         return frozenset(n.seed for n in self._program.nodes if isinstance(n, Random))
 
     def is_work(self, ref: Ref) -> bool:
-        """A call that PyTorch computes something with: no view, number, seed or item of several results, and no copy
-        that is made for its strides or to be kept."""
+        """Whether `ref` is a call in which PyTorch computes something: no view, no number, no seed, no item of several
+        results, and none of the calls in `_NO_WORK`."""
         node = self._program.nodes[ref]
         if isinstance(node, UniquePairs | JoinIndices | RowsOfSegments | NumbersOfSegments | AssertIndex):
             return True
@@ -109,7 +110,7 @@ class Flow:
 def reached(
     roots: Iterable[Ref], below: Callable[[Ref], Iterable[Ref]], stop: frozenset[Ref] = frozenset()
 ) -> set[Ref]:
-    """`roots`, what is `below` each of them, and so on; what lies behind `stop` is not followed."""
+    """`roots`, the nodes `below` each of them, the nodes below those, and so on; nodes of `stop` are not followed."""
     seen: set[Ref] = set()
     todo = list(roots)
     while todo:
@@ -123,12 +124,12 @@ def reached(
 
 
 def ancestors(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
-    """Every node that `roots` need, themselves included; what lies behind `stop` is not followed."""
+    """Every node that `roots` need, themselves included; nodes of `stop` are not followed."""
     return reached(roots, lambda ref: operands(program.nodes[ref]), stop)
 
 
 def is_view(node: Node) -> bool:
-    """An ATen call whose result shares its operand's memory: free to repeat."""
+    """Whether the node is an ATen call whose result shares its operand's memory, so that repeating it costs nothing."""
     if not isinstance(node, Aten) or node.target.startswith("builtin."):
         return False
     overload = resolve(node.target)
@@ -140,28 +141,35 @@ def is_view(node: Node) -> bool:
 
 
 def is_scalar(program: Program, ref: Ref) -> bool:
-    """A symbolic size or other Python number: costs nothing, is never a tensor."""
+    """Whether the value is a symbolic size or another Python number, which costs nothing and is never a tensor."""
     t = program.types[ref]
     return isinstance(t, AnyType) and t.size is not None
 
 
+def has_effects(program: Program, ref: Ref) -> bool:
+    """A call that draws or writes something, or whose only use is what it does: its place among the others counts."""
+    node = program.nodes[ref]
+    return isinstance(node, Aten) and (node.serial > 0 or program.types[ref] == NOTHING)
+
+
 _NO_WORK = frozenset({"builtin.getitem", "aten._assert_scalar.default", "aten.scalar_tensor.default"})
+"""Calls that compute nothing on tensors."""
 
 
 def is_integral(program: Program, ref: Ref) -> bool:
-    """An integer or bool tensor: an index, a mask or a type, which carries no gradient."""
+    """Whether the value is an integer or bool tensor (an index, a mask or types), which carries no gradient."""
     t = program.types[ref]
     return isinstance(t, Type | AnyType) and t.dtype is not None and not t.dtype.is_float
 
 
 def is_structure(node: Node) -> bool:
-    """Nodes that hold no data of their own."""
+    """Whether the node holds no data of its own."""
     return isinstance(node, MapOf | ToUnit | Const)
 
 
 @dataclass(frozen=True, slots=True)
 class Extract:
-    """`program` computes `outputs` of another program from some of its values; `where[old] = new` position."""
+    """`program` computes some values of another program from others; `where` gives each node's position in it."""
 
     program: Program
     where: dict[Ref, Ref]
@@ -178,7 +186,7 @@ def extract(program: Program, inputs: Iterable[Ref], outputs: Iterable[Ref | Non
         if not isinstance(node, Input):
             assert not isinstance(t, MapType | PairsType)
             name = f"saved_{ref}"
-            while name in taken:  # by what another extract has named
+            while name in taken:  # an input of `program` may come from another extract, which named it
                 name += "_"
             node = Input(name, t)
         where[ref] = build.add(node, program.locs[ref])

@@ -1,4 +1,4 @@
-"""Which values that depend on the graph alone are kept, so that one computation a graph serves every call."""
+"""Which values that depend on the graph alone are kept, so that they are computed once for each graph."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ class Hoist:
     def values(self) -> tuple[Ref, ...]:
         """The graph-only values worth keeping from one call to the next, in program order.
 
-        Those are the graph-only tensors that the rest of the program uses and behind which lies real work (a pull, a
-        push, a computed index, or a call of PyTorch, which would be one at each call), and the index of every
-        graph-only map, so that equal graphs give the same tensor object and the formats built from it are found again.
-        Of what only widens or rearranges, the value beneath is kept: one number a node is little to store and to read,
-        the same number for each feature is not. Nor is a number for each edge that a kernel can make of its two ends
-        (GCN's norm).
+        They are of two kinds. First, graph-only tensors that the rest of the program uses and that take real work: a
+        pull, a push, a computed index, or a call of PyTorch, which would be repeated at each call. Second, the index of
+        every graph-only map, so that equal graphs give the same tensor object and the formats built from it are found
+        again. Instead of a value that only widens or rearranges, its operand is kept: one number for each node takes
+        little memory, the same number for each feature does not. Instead of a value of edges that a kernel can compute
+        from the edge's two ends (GCN's norm), the values of the ends are kept.
         """
         program, only, used_by = self._program, self._flow.graph_only, self._flow.users
         outputs = {r for r in program.outputs if r is not None}
@@ -67,13 +67,13 @@ class Hoist:
 
     @cached_property
     def checks(self) -> tuple[Ref, ...]:
-        """Assertions about the graph alone: true once, true at every call."""
+        """Assertions about the graph alone: if they hold once, they hold at every call."""
         nodes = enumerate(self._program.nodes)
         checks = (r for r, n in nodes if isinstance(n, AssertIndex) or (isinstance(n, Aten) and "_assert" in n.target))
         return tuple(r for r in checks if r in self._flow.graph_only)
 
     def only_maps(self, refs: Iterable[Ref]) -> tuple[Ref, ...]:
-        """Those of `refs` that are computed index tensors, of which the program uses nothing but the map they are."""
+        """Those of `refs` that are computed index tensors and that the program uses as maps alone."""
         program = self._program
         return tuple(
             r
@@ -85,7 +85,8 @@ class Hoist:
         )
 
     def _repeats(self, ref: Ref) -> bool:
-        """A value that a kernel makes as it reads, of fewer numbers: spread, rearranged, or on edges, of O(1) work."""
+        """Whether a kernel can compute `ref` while it reads, from values worth keeping in its place: `ref` spreads or
+        rearranges them, or is a light value of edges."""
         node = self._program.nodes[ref]
         if not self._cones.is_light(ref):
             return False
@@ -95,7 +96,7 @@ class Hoist:
         return spreads or isinstance(node, Reshape | Broadcast | Permute) or self._cones.widens(ref)
 
     def _worked(self, indices: set[Ref]) -> set[Ref]:
-        """Graph-only nodes with a pull, a push, a computed map index or a working call behind them."""
+        """Graph-only nodes that are, or are computed from, a pull, a push, a computed map index or a working call."""
         program, only = self._program, self._flow.graph_only
         computed = {i for i in indices if i in only and not _only_views(program, i)}
         found: set[Ref] = set()
@@ -108,6 +109,7 @@ class Hoist:
 
 
 def _only_views(program: Program, ref: Ref) -> bool:
+    """Whether `ref` is an input, or views of one."""
     while is_view(program.nodes[ref]):
         ref = operands(program.nodes[ref])[0]
     return isinstance(program.nodes[ref], Input)

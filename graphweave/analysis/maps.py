@@ -1,4 +1,4 @@
-"""What is known of maps from how their index was made."""
+"""What the computation of its index tells about a map."""
 
 from __future__ import annotations
 
@@ -12,17 +12,19 @@ _DIFFERENT_ROWS = frozenset({
     "aten.nonzero.default", "aten.arange.default", "aten.arange.start", "aten.arange.start_step",
     "aten.randperm.default",
 })  # fmt: skip
+"""Calls whose results have no number twice."""
+
 _ARGSORTS = frozenset({"aten.argsort.default", "aten.argsort.stable"})
 _SORTS = frozenset({"aten.sort.default", "aten.sort.stable"})
 
 
 def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
-    """Whether no two rows are sent to one: the index lists positions of a mask, a range, or a permutation."""
+    """Whether no two rows lead to the same row: the index lists positions of a mask, a range, or a permutation."""
     node = nodes[m]
     if not isinstance(node, MapOf) or node.wrap:
         return False
     made = nodes[node.index]
-    if _sorts(nodes, made):  # as it stands: columns of one number, each sorted by itself, are all zeros
+    if _sorts(nodes, made):  # not behind views: columns of one number, each sorted by itself, give zeros only
         return True
     while (isinstance(made, Aten) and is_view(made) and _keeps_all(made)) or isinstance(made, Reshape):
         made = nodes[operands(made)[0]]
@@ -30,7 +32,7 @@ def is_injective(nodes: Sequence[Node], m: Ref) -> bool:
 
 
 def _sorts(nodes: Sequence[Node], made: Node) -> bool:
-    """Whether `made` is the order in which a sort puts rows."""
+    """Whether `made` is the permutation that a sort gives."""
     if not isinstance(made, Aten):
         return False
     if made.target == "builtin.getitem":
@@ -40,5 +42,5 @@ def _sorts(nodes: Sequence[Node], made: Node) -> bool:
 
 
 def _keeps_all(view: Aten) -> bool:
-    """A view that drops or adds a dim of size 1: each number still comes once."""
+    """Whether the view drops or adds a dim of size 1, so that it has each number once."""
     return view.target in ("aten.squeeze.dim", "aten.unsqueeze.default")

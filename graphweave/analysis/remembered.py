@@ -1,4 +1,4 @@
-"""Methods whose answers their object keeps, as `functools.cached_property` keeps those without arguments."""
+"""Methods whose answers their object keeps: `functools.cached_property` for methods with arguments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ R = TypeVar("R")
 
 
 class remembered(Generic[P, R]):
-    """A method that each object runs once for the same arguments, which are hashable.
+    """A method that each object runs once for the same arguments, which must be hashable.
 
-    The answers live in the object itself, so they go when it goes.
+    The answers are kept in the object, so they are freed with it.
     """
 
     def __init__(self, method: Callable[Concatenate[Any, P], R]) -> None:
@@ -25,5 +25,5 @@ class remembered(Generic[P, R]):
 
     def __get__(self, asked: Any, owner: type | None = None) -> Callable[P, R]:
         ask = cast(Callable[P, R], cache(partial(self._method, asked)))
-        asked.__dict__[self._name] = ask  # found before this descriptor from now on
+        asked.__dict__[self._name] = ask  # Python finds it there before it looks at this descriptor
         return ask

@@ -1,7 +1,7 @@
-"""Which products with one matrix for all rows a kernel may compute for tiles of rows, beside what makes and reads them.
+"""Which products with one matrix for all rows a kernel may compute for tiles of rows, together with their neighbours.
 
-On its own such a product reads every row from memory and writes every row to it. In the kernel that makes its rows
-they are in cache: so are its results for what comes next.
+Called by itself, a product reads every row from memory and writes every row to memory. In the kernel that computes its
+operand, the rows are in cache, and its results are in cache for the nodes that read them.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from graphweave.core.types import UNIT, DType
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import AddMatMul, Const, Gram, MatMul, Program, Ref, Type
 
-WIDEST = 256
-"""Columns up to which the matrix stays in cache, beside the rows of a tile."""
+MAX_MATRIX_WIDTH = 256
+"""Upper limit on the rows and columns of the matrix, which then stays in cache beside the rows of a tile."""
 
-FEW = 1024
-"""A space that is known to have fewer rows is not worth a kernel's threads."""
+MIN_KERNEL_ROWS = 1024
+"""Products over a space that is known to have fewer rows stay calls: the rows would not fill a kernel's threads."""
 
 _DTYPES = (DType.f32, DType.f64, DType.bf16, DType.f16)
 
 
 def row_products(program: Program, tiled: frozenset[Ref]) -> frozenset[Ref]:
-    """The products of `program`, but for those `tiled`, that a region over the rows that they multiply may compute."""
+    """The products of `program` that a region over their rows may compute; those in `tiled` are left out."""
     return frozenset(r for r in range(len(program.nodes)) if r not in tiled and _is_row_product(program, r))
 
 
@@ -35,7 +35,7 @@ def _is_row_product(program: Program, ref: Ref) -> bool:
     if x.dtype not in _DTYPES or other.dtype is not x.dtype or _has_few_rows(program, x):
         return False
     widths = (x.shape[0], other.shape[-1])
-    if min(widths) < 1 or max(widths) > WIDEST:
+    if min(widths) < 1 or max(widths) > MAX_MATRIX_WIDTH:
         return False
     if isinstance(node, Gram):
         return other.space == x.space and numel(widths) <= MAX_GRAM
@@ -44,4 +44,4 @@ def _is_row_product(program: Program, ref: Ref) -> bool:
 
 def _has_few_rows(program: Program, t: Type) -> bool:
     rows = dict(program.spaces).get(t.space)
-    return isinstance(rows, int) and rows < FEW
+    return isinstance(rows, int) and rows < MIN_KERNEL_ROWS

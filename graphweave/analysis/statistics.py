@@ -1,4 +1,4 @@
-"""What is known of a graph when its program is compiled: how many rows each space has, about."""
+"""What the compiler knows of a graph when it compiles a program: about how many rows each space has."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphweave.core.types import UNIT, Space
 class Statistics:
     """Row counts of one example of the graphs that the program will run on, as plain numbers: no tensor is read.
 
-    Spaces that are not counted (their size depends on data) have `default` rows.
+    Spaces that are not counted (their size depends on data) are taken to have `default` rows.
     """
 
     counted: tuple[tuple[Space, int], ...] = ()
@@ -27,13 +27,13 @@ class Statistics:
 
 
 def statistics_of(rows: Mapping[Space, int]) -> Statistics:
-    """Statistics of known row counts; what is not counted is taken to be as large as the largest."""
+    """Statistics of known row counts; spaces that are not counted are taken to be as large as the largest."""
     counted = tuple(sorted(rows.items(), key=lambda item: item[0].name))
     return Statistics(counted, max(rows.values(), default=10_000))
 
 
 def with_unions(statistics: Statistics, unions: Iterable[tuple[Space, tuple[Space, ...]]]) -> Statistics:
-    """`statistics` and the rows of disjoint unions of its spaces."""
+    """`statistics` with the rows of disjoint unions of its spaces added."""
     unions = tuple(unions)
     if not unions:
         return statistics

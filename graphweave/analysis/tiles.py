@@ -1,7 +1,7 @@
 """Which matrix products on edges a kernel computes tile by tile, so that their rows are never stored.
 
-A product on nodes belongs to the vendor's library. On edges its rows are as many as messages: a kernel gathers a tile
-of operand rows, multiplies, and uses the result before the next tile overwrites it.
+A product on edges has a row for each message. A kernel gathers a tile of operand rows, multiplies, and uses the result
+before the next tile overwrites it.
 """
 
 from __future__ import annotations
@@ -30,9 +30,15 @@ from graphweave.ir.message.nodes import (
     Type,
 )
 
-MAX_WIDTH = 512  # elements of a row; wider products are dear enough to pay for storing them
-MAX_GRAM = 65536  # elements; every chunk of rows has a partial sum of this size
-MAX_PRODUCTS = 8  # behind one value; it would be recomputed with all of them wherever it is used
+MAX_WIDTH = 512
+"""Most elements of a row of a product in tiles. Wider products take so long that storing their rows hardly matters."""
+
+MAX_GRAM = 65536
+"""Most elements of a gram in tiles: every chunk of rows has a partial sum of its size."""
+
+MAX_PRODUCTS = 8
+"""Most products in tiles that one value needs: wherever the value is used, all of them are recomputed."""
+
 _DTYPES = frozenset({DType.f32, DType.f64, DType.f16, DType.bf16})
 _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, Concat)
 
@@ -42,7 +48,7 @@ def tiled_products(program: Program, flow: Flow) -> frozenset[Ref]:
     if not any(isinstance(node, MatMul | Gram) for node in program.nodes):
         return frozenset()
     edges = tile_spaces(program, flow)
-    behind: dict[Ref, frozenset[Ref]] = {}  # tiled products among what a value's own row is computed from
+    behind: dict[Ref, frozenset[Ref]] = {}  # the tiled products from which a value's own row is computed
     for ref, node in enumerate(program.nodes):
         t = program.types[ref]
         if not isinstance(node, (*_ROW_WISE, MatMul, Gram)) or not isinstance(t, Type):
@@ -57,7 +63,7 @@ def tiled_products(program: Program, flow: Flow) -> frozenset[Ref]:
 
 
 def tile_spaces(program: Program, flow: Flow) -> frozenset[Space]:
-    """Spaces of messages: two maps or more start there (a batch of nodes has one), and none ends there."""
+    """Spaces of messages: two maps or more start in them (a batch of nodes has one map), and none ends in them."""
     ends = {t.cod for maps in flow.maps_from.values() for m in maps if isinstance(t := program.types[m], MapType)}
     starts = (s for s, maps in flow.maps_from.items() if len(maps) > 1)
     return frozenset(s for s in starts if s not in ends and s != UNIT)
@@ -76,7 +82,8 @@ def _fits(program: Program, node: MatMul | Gram, edges: frozenset[Space]) -> boo
         return False
     if isinstance(node, MatMul):
         return other.space == UNIT and not isinstance(program.nodes[node.w], Const)
-    stored = all(isinstance(program.nodes[r], Input) for r in _pair(node))  # then the vendor's library is as good
+    # If both operands are inputs, they are stored anyway, and the vendor's library is as good.
+    stored = all(isinstance(program.nodes[r], Input) for r in _pair(node))
     return other.space == x.space and numel(widths) <= MAX_GRAM and not stored
 
 

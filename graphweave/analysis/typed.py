@@ -1,8 +1,9 @@
 """What a typed product reads: rows that it gathers itself, and matrices that it reads as they lie.
 
-A typed product is part of a kernel whose rows are the types (`is_walked`), or a call of its own. The pull of its rows
-along a map and the transposition of its matrices are done on the fly, so neither has to exist as a tensor. Nor have its
-rows where a push of them is `fused`: they are added up by destination and type before they are multiplied.
+A typed product is part of a kernel whose rows are the types (`is_walked`), or a call of its own. It pulls its rows
+along a map and transposes its matrices on the fly, so neither result has to exist as a tensor. If a push of the product
+is `fused`, the product's own rows need not exist either: the push adds up operand rows by destination and type, then
+multiplies the sums.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphweave.analysis.flow import reached
-from graphweave.core.types import DType, Fold, Op
+from graphweave.core.types import Fold, Op
 from graphweave.ir.message.builder import operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import (
@@ -33,7 +34,7 @@ from graphweave.ir.message.nodes import (
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Row r is `x`'s row r, or where there is a `map` its row map(r). `x` may be shaped otherwise."""
+    """Rows of an operand: row r is row map(r) of `x`, or row r without a `map`. `x` may have another feature shape."""
 
     x: Ref
     map: Ref | None
@@ -66,7 +67,7 @@ def matrices(program: Program, ref: Ref) -> Matrices:
 
 
 def below(program: Program, ref: Ref) -> Ref:
-    """What `ref` is a reshape of."""
+    """The value of which `ref` is a reshape, or `ref` itself."""
     while isinstance(node := program.nodes[ref], Reshape):
         ref = node.x
     return ref
@@ -74,8 +75,8 @@ def below(program: Program, ref: Ref) -> Ref:
 
 @dataclass(frozen=True, slots=True)
 class PushedProduct:
-    """The rows of `product`, which is the node `ref`, times one number each (1 without `scale`), multiplied as they are
-    pushed."""
+    """The rows of `product`, which is the node `ref`, times one number each (1 without `scale`), which a fused push
+    computes itself."""
 
     ref: Ref
     product: MatMul
@@ -83,9 +84,9 @@ class PushedProduct:
 
 
 def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
-    """What the push `ref` multiplies itself: push(x W[t], m) or push(s * (x W[t]), m) that the schedule has fused.
+    """The product that the fused push `ref` computes itself: push(x W[t], m) or push(s * (x W[t]), m).
 
-    None for any other node. Sums of f32 or f64 along a map of rows; the product may be seen through reshapes.
+    None for any other node. The push must be a sum along a map of rows; reshapes of the product are looked through.
     """
     node = program.nodes[ref]
     if not isinstance(node, Push) or not node.fused or node.fold is not Fold.sum or node.empty != 0:
@@ -106,10 +107,8 @@ def pushed_product(program: Program, ref: Ref) -> PushedProduct | None:
     return None
 
 
-_MULTIPLIED = (DType.f32, DType.f64)
-
 WIDEST = 512
-"""Rows and columns up to which C++ kernels multiply by a matrix for each type."""
+"""C++ kernels multiply by matrices of types with at most this many rows and columns."""
 
 
 def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
@@ -121,9 +120,9 @@ def _numbers(program: Program, scale: Ref | None, product: MatMul) -> bool:
 
 
 def is_walked(program: Program, ref: Ref) -> bool:
-    """Whether kernels compute the typed product: type by type, from the rows that the map sends there.
+    """Whether kernels compute the typed product, type by type, each from the rows that the map sends to the type.
 
-    Of floats, unless it is called: then the vendor's library computes one product for each type.
+    They do if its elements are floats, unless it is `called`: then the vendor's library multiplies for each type.
     """
     node = program.nodes[ref]
     if not isinstance(node, MatMul | Gram) or node.called or node.map is None:
@@ -135,7 +134,7 @@ def is_walked(program: Program, ref: Ref) -> bool:
 
 
 def blocks_of(program: Program, ref: Ref) -> int:
-    """How many matrices a type has in a typed product, or in its gram: blocks on a diagonal."""
+    """How many diagonal blocks the matrix of a type has, in a typed product or in its gram."""
     node = program.nodes[ref]
     t = program.types[node.w if isinstance(node, MatMul) else ref]
     assert isinstance(t, Type)
@@ -143,7 +142,7 @@ def blocks_of(program: Program, ref: Ref) -> int:
 
 
 def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:
-    """What the node is computed from: its operands, or those of the product that a push multiplies itself."""
+    """The values from which the node is computed: its operands, or those of the product that a fused push computes."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
     if pushed is None:
         return operands(node)
@@ -153,12 +152,13 @@ def sources(program: Program, ref: Ref) -> tuple[Ref, ...]:
 
 
 def computed_for(program: Program, roots: Iterable[Ref], stop: frozenset[Ref] = frozenset()) -> set[Ref]:
-    """Every node that must be computed for `roots`, themselves included, and nothing behind `stop`."""
+    """Every node that must be computed for `roots`, themselves included; nodes of `stop` are not followed."""
     return reached(roots, lambda ref: sources(program, ref), stop)
 
 
 def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
-    """The values that must exist for a call of the node: its operands, but for what a typed product does on the fly."""
+    """The values that must exist for a call of the node. A typed product needs not its operands but what these are
+    pulled or transposed from, since it does that on the fly."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
     others: list[Ref] = []
     maps: list[Ref] = []
@@ -180,7 +180,7 @@ def call_operands(program: Program, ref: Ref) -> tuple[Ref, ...]:
 
 
 def is_typed(program: Program, ref: Ref) -> bool:
-    """Whether the node is computed as a product whose matrices are chosen along a map."""
+    """Whether the node is computed as a product that takes the matrix of each row along a map."""
     node = program.nodes[ref]
     if isinstance(node, MatMul | AddMatMul | Gram):
         return node.map is not None

@@ -1,4 +1,4 @@
-"""`graphweave doctor`: what is installed here, whether kernels work, where things are kept, and what runs where."""
+"""`graphweave doctor`: which versions are installed, whether kernels work, where caches lie, and what runs where."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 if C++ kernels work, else 1, with a sentence that says what to do."""
+    """Prints the report. Returns 0 if C++ kernels work, else 1; the report then ends with what to do."""
     found = report()
     if args.json == "-":
         sys.stdout.write(_json(found))
@@ -42,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.json is not None:
             _write(Path(args.json), _json(found))
-        # Not a terminal: no colours, and no line broken.
+        # Output that is no terminal has no colours, and its lines are not broken.
         console = Console(width=None if sys.stdout.isatty() else 200)
         for part in shown(found):
             console.print(part, highlight=False)
@@ -51,7 +51,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report() -> dict[str, Any]:
-    """Everything, as JSON holds it. Compiles and runs a small kernel for each target that there is."""
+    """The whole report as JSON values. Compiles and runs a small kernel for C++ and, if it is installed, Triton."""
     cpp, triton = trial.on_cpu(), _triton()
     return {
         "versions": machine.versions(),
@@ -69,7 +69,7 @@ def report() -> dict[str, Any]:
 
 
 def _triton() -> Trial | None:
-    """None where Triton is not installed."""
+    """The trial of Triton; None if it is not installed."""
     if triton_kernel.triton_version() is None:
         return None
     return trial.through_triton("cuda" if torch.cuda.device_count() else "cpu")
@@ -176,7 +176,7 @@ def _settings(rows: list[dict[str, Any]]) -> Table:
 
 
 def _value(value: Any) -> str:
-    """As it would be written in the environment."""
+    """A setting's value as it would be written in the environment."""
     if value in (None, "", []):
         return "-"
     if isinstance(value, bool):

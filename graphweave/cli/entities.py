@@ -13,11 +13,12 @@ from graphweave.cli.relational_models import Classifier, RelationalEdges
 from graphweave.cli.training import ACCURACY, WAYS, History, TrainingJob, accuracy
 from graphweave.data import TypedNodeData
 
-_WARM_EDGES = 512
+_WARM_UP_EDGES = 512
+"""Edges of the first step of a warm-up."""
 
 
 class EntityRunner:
-    """One way of training on `data`: same seed, so the same initial weights whichever way."""
+    """One way of training on `data`. All ways have the same seed, and so the same initial weights."""
 
     measure = ACCURACY
 
@@ -34,11 +35,11 @@ class EntityRunner:
         self.rows = data.train_mask.nonzero().flatten()
 
     def step(self) -> float:
-        """One training step over the whole graph; the loss."""
+        """Runs one training step over the whole graph. Returns the loss."""
         return self._step(self.edges)
 
     def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
-        """A timed step, then accuracy on train and validation nodes."""
+        """Runs a timed step, then measures the accuracy on train and validation nodes."""
         start = time.perf_counter()
         loss = self.step()
         self.history.seconds.append(time.perf_counter() - start)
@@ -54,8 +55,8 @@ class EntityRunner:
             return self._logits(self.edges).argmax(dim=1)
 
     def warm_up(self) -> None:
-        """Two steps on few edges."""
-        for count in (_WARM_EDGES, _WARM_EDGES // 2):
+        """Runs two steps on few edges, of two sizes."""
+        for count in (_WARM_UP_EDGES, _WARM_UP_EDGES // 2):
             self._step(self.edges.first(count))
 
     def test(self) -> dict[str, float]:

@@ -14,23 +14,24 @@ from graphweave.cli.relational_models import LinkEncoder, RelationalEdges, decod
 from graphweave.cli.training import MRR, WAYS, History, TrainingJob
 from graphweave.data import KnowledgeGraph, KnownTails, Ranking, filtered_ranks
 
-_SCORES = 1 << 24
-"""Scores that an evaluation holds at once."""
+_MAX_SCORES = 1 << 24
+"""Upper limit on the scores that an evaluation holds at once, unless there are more entities than this."""
 
-_CLIP = 1.0
-"""Largest norm of a step's gradient: scores are products of three factors, and without it losses were seen to jump."""
+_MAX_GRADIENT_NORM = 1.0
+"""Gradients are clipped to this norm: scores are products of three factors, and without clipping losses jumped."""
 
-_WARM_EDGES = 64
+_WARM_UP_EDGES = 64
+"""Triples and edges of the first step of a warm-up."""
 
 
 class LinkRunner:
-    """One way of training on `data`: same seed, so the same weights, batches and negatives whichever way.
+    """One way of training on `data`. All ways have the same seed, and so the same weights, batches and negatives.
 
-    Each step encodes the whole graph of training triples and their inverses, without some of the edges that the batch's
-    own triples are (else the encoder would read answers off the graph), and predicts the tail of (head, relation) and
-    of (tail, inverse relation) for the batch's triples: cross-entropy of the true one among all entities, or among the
-    true one and `negatives` drawn anew. The encoder runs the given way; the scores are products of matrices, which run
-    as they are.
+    Each step encodes the graph of all training triples and their inverses, without some of the edges of the batch's own
+    triples (otherwise the encoder would read the answers off the graph). It then predicts the tails of (head, relation)
+    and of (tail, inverse relation) for the batch's triples. The loss is the cross-entropy of the true entity among all,
+    or among itself and `negatives` entities that each step draws. The encoder runs in the given way; the scores are
+    products of matrices, which PyTorch runs in all ways.
     """
 
     measure = MRR
@@ -54,16 +55,16 @@ class LinkRunner:
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """Steps of an epoch."""
         return math.ceil(len(self.data.train) / self.options.batch)
 
     def step(self) -> float:
-        """One training step on the next batch; the loss."""
+        """Runs one training step on the next batch. Returns the loss."""
         ids = next(self.batches)
         return self._step(ids, self._without(ids))
 
     def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
-        """All training triples once; every `eval_every` epochs and after the last, the MRR of `valid`."""
+        """Trains on each triple once. Measures the MRR of `valid` every `eval_every` epochs and after the last."""
         loss = seconds = 0.0
         for number in range(self.steps):
             start = time.perf_counter()
@@ -78,17 +79,17 @@ class LinkRunner:
         self.history.val.append(self.rank(self.data.valid).mrr if due else math.nan)
 
     def rank(self, triples: Tensor) -> Ranking:
-        """Filtered ranks of the tails and of the heads of `triples` [T, 3], 2T in all (`data/ranking.py`)."""
+        """Statistics of the 2T filtered ranks of the tails and heads of `triples` [T, 3] (`data/ranking.py`)."""
         self.encoder.eval()
         queries = self.data.both_ways(triples)
         with torch.no_grad():
             nodes = self._encoded(self.edges)
-            ranks = [self._ranks(nodes, part) for part in queries.split(max(_SCORES // len(nodes), 1))]
+            ranks = [self._ranks(nodes, part) for part in queries.split(max(_MAX_SCORES // len(nodes), 1))]
         return Ranking.of(torch.cat(ranks))
 
     def warm_up(self) -> None:
-        """Two steps on few edges."""
-        for count in (_WARM_EDGES, _WARM_EDGES // 2):
+        """Runs two steps on few triples and edges, of two sizes."""
+        for count in (_WARM_UP_EDGES, _WARM_UP_EDGES // 2):
             self._step(torch.arange(min(count, len(self.data.train))), self.edges.first(count))
 
     def test(self) -> dict[str, float]:
@@ -98,12 +99,12 @@ class LinkRunner:
         }  # fmt: skip
 
     def _drawn(self) -> Iterator[Tensor]:
-        """Numbers of training triples, batch by batch, shuffled anew for each epoch."""
+        """Numbers of training triples, batch by batch, without end. Each epoch is shuffled."""
         while True:
             yield from torch.randperm(len(self.data.train), generator=self.generator).split(self.options.batch)
 
     def _without(self, ids: Tensor) -> RelationalEdges:
-        """The graph without edges of triples `ids`, each with its inverse, at the rate of `edge_dropout`."""
+        """The graph without some of the triples `ids` and their inverses, each left out at the rate `edge_dropout`."""
         rate = self.options.edge_dropout
         if rate == 0:
             return self.edges
@@ -123,14 +124,14 @@ class LinkRunner:
             drawn = torch.randint(len(nodes), (self.options.negatives,), generator=self.generator)
             true = self.decoder(heads, rel, nodes.index_select(0, tail))
             other = self.decoder.tails(heads, rel, nodes.index_select(0, drawn))
-            # One that was drawn by chance is no negative.
+            # The true entity may be drawn by chance. It is no negative then.
             other = other.masked_fill(drawn == tail.unsqueeze(1), -math.inf)
             scores, tail = torch.cat([true.unsqueeze(1), other], 1), torch.zeros_like(tail)
         else:
             scores = self.decoder.tails(heads, rel, nodes)
         loss = F.cross_entropy(scores, tail)
         loss.backward()
-        nn.utils.clip_grad_norm_(self.parameters, _CLIP)
+        nn.utils.clip_grad_norm_(self.parameters, _MAX_GRADIENT_NORM)
         self.optimizer.step()
         return loss.item()
 

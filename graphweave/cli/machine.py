@@ -25,7 +25,7 @@ from graphweave.runtime import kernel_cache, toolchain, triton_kernel
 NOT_INSTALLED = "not installed"
 
 ALSO_READ = ("OMP_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES", "TRITON_INTERPRET", "TRITON_CACHE_DIR")
-"""Variables of others on which kernels depend."""
+"""Environment variables of PyTorch, OpenMP, CUDA and Triton on which kernels depend."""
 
 
 def versions() -> dict[str, str]:
@@ -47,7 +47,7 @@ def _version(distribution: str) -> str:
 
 
 def compiler() -> dict[str, Any]:
-    """The C++ compiler in force, or `why` there is none."""
+    """The C++ compiler that kernels are built with, or `why` there is none."""
     try:
         tools = toolchain.toolchain()
     except ToolchainError as error:
@@ -61,7 +61,7 @@ def compiler() -> dict[str, Any]:
 
 
 def cpu() -> dict[str, Any]:
-    """`cores` of the machine, those this process may use, and the threads that torch and kernels take of them."""
+    """The CPU's model, the `cores` of the machine, those `usable` by this process, and the `threads` of torch."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"model": _cpu_model(), "cores": os.cpu_count(), "usable": allowed, "threads": torch.get_num_threads()}
 
@@ -74,7 +74,7 @@ def _cpu_model() -> str:
 
 
 def cuda() -> dict[str, Any]:
-    """The version that torch was built with (None: for the CPU only), and each device."""
+    """The CUDA version that torch was built with (None if for the CPU only), and each device."""
     return {"built_with": torch.version.cuda, "devices": [_device(i) for i in range(torch.cuda.device_count())]}
 
 
@@ -84,7 +84,7 @@ def _device(number: int) -> dict[str, Any]:
 
 
 def caches() -> dict[str, Any]:
-    """Folders with what they hold, and bounds of all that is kept, in bytes; `why` a folder is of no use, or None."""
+    """For each cache its folder and what this holds, its bound in bytes, and `why` the folder is unusable, or None."""
     now, kernels, texts = settings(), kernel_cache.directory(), triton_kernel.directory()
     return {
         "kernels": {"directory": str(kernels), "bound": now.cache_bytes, **_readable(kernels, _kernels)},
@@ -113,7 +113,7 @@ def _texts(folder: Path) -> dict[str, Any]:
 
 
 def _unwritable(folder: Path) -> str | None:
-    """Tries to make a file where `folder` is or will be; a folder that is missing is not made."""
+    """Why no file can be made in `folder`, or in its nearest parent that exists; None if one can. Makes no folder."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
@@ -124,7 +124,7 @@ def _unwritable(folder: Path) -> str | None:
 
 
 def settings_in_force(environ: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Each setting with its value, and where that is from: a variable, the default, or the program that runs."""
+    """Each setting with its value and its source: an environment variable, the default, or the running program."""
     asked, now = from_environment(environ), settings()
     rows = []
     for field, (name, given) in origins(environ).items():
@@ -141,15 +141,15 @@ def _plain(value: Any) -> Any:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Variables that look like settings and are none."""
+    """Environment variables whose names begin like settings of graphweave, but are none."""
     known = {name for name, _ in origins({}).values()}
     return sorted(name for name in environ if name.startswith("GRAPHWEAVE_") and name not in known)
 
 
 def placement(cpp: Trial, triton: Trial | None) -> dict[str, dict[str, str]]:
-    """What compiled models run their message passing on, for tensors on the CPU and on CUDA devices, and why.
+    """How compiled models run message passing on tensors of the CPU and of CUDA devices, and why.
 
-    `runs` is "cpp", "triton", "eager", or "nothing" where there is no such device.
+    `runs` is "cpp", "triton", "eager", or "nothing" if there is no such device.
     """
     cpu = _target("cpu", {"cpp": cpp, "triton": triton})
     if not torch.cuda.device_count():
@@ -160,7 +160,7 @@ def placement(cpp: Trial, triton: Trial | None) -> dict[str, dict[str, str]]:
 
 
 def _target(device: str, trials: Mapping[str, Trial | None]) -> dict[str, str]:
-    """By the decision that the compiler makes for a graph of one tensor there."""
+    """The entry of one kind of device, by the compiler's own decision for a program with a tensor on it."""
     graph = fx.Graph()
     with FakeTensorMode():
         graph.placeholder("x").meta["val"] = torch.empty(1, device=device)

@@ -1,4 +1,4 @@
-"""The command `graphweave`: parses, runs one subcommand, turns errors into one line and a status."""
+"""The command `graphweave`: parses the command line, runs a subcommand, turns errors into one line and a status."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with its errors in one line."""
+    """A parser of argparse that prints an error as one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line; 0, or 2 for input that cannot be used, or 130 when interrupted.
+    """Runs the command line. Returns the subcommand's status, 2 for input that cannot be used, 130 when interrupted.
 
     argparse itself raises SystemExit (status 0 for --help, 2 for unknown or malformed arguments).
     """
@@ -54,7 +54,7 @@ def _bad_input(command: str, what: str) -> int:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """PyTorch has an error of its own for a GPU's memory alone: of the CPU's it tells in words."""
+    """Whether memory ran out. PyTorch has a class of error for this on a GPU only; on the CPU the message tells."""
     words = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 

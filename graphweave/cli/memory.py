@@ -1,9 +1,9 @@
 """Peak memory of a training step, measured in a process of its own.
 
-The child compiles and warms up on a small graph of the same feature width, gives freed memory and kept buffers back to
-the system, takes its resident size as the base, resets the high-water mark (Linux: 5 written to /proc/self/clear_refs),
-and then runs a few steps on the real graph. Peak minus base holds everything the steps need beyond data and model,
-buffers that a runtime keeps for reuse included, and leaves out most of what compilation needs. Linux only.
+The child process compiles and warms up on a small graph of the same feature width, and returns freed memory and unused
+buffers to the system. It takes its resident size as the base, resets the high-water mark (by writing 5 to
+/proc/self/clear_refs), and runs a few steps on the real graph. Peak minus base is the memory of the steps beyond data
+and model. It includes buffers that a runtime keeps for reuse, but little of what compilation needs. Linux only.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from graphweave.core.errors import GraphweaveError
 from graphweave.runtime import arena
 
 _STEPS = 3
+"""Measured training steps."""
 
 
 def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
-    """Bytes above the base at the worst moment; None where the system cannot tell."""
+    """The largest number of bytes above the base; None if the system cannot tell."""
     if not sys.platform.startswith("linux"):
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -45,7 +46,7 @@ def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
 
 
 def _status(key: str) -> int:
-    """A line of /proc/self/status, in bytes."""
+    """The value of a line of /proc/self/status, in bytes."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(key + ":"):
             return int(line.split()[1]) * 1024
@@ -67,7 +68,7 @@ def _measure(way: str, job: TrainingJob, data: Data) -> int:
 
 
 def _child(file: str) -> None:
-    # Objects, not tensors alone: the parent wrote them, into a folder of its own.
+    # The file holds pickled objects, not tensors alone. It is safe to load: the parent wrote it to a private folder.
     way, job, data = torch.load(file, weights_only=False)
     sys.stdout.write(f"{_measure(way, job, data)}\n")
 

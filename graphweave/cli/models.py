@@ -1,4 +1,4 @@
-"""Two-layer models out of PyG's own convolutions, unmodified."""
+"""Two-layer models of PyG's own, unmodified convolutions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Curves and bars of a training run as one picture."""
+"""A picture of a training run: loss and validation by epoch, and epoch times as bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMATS = (".png", ".pdf", ".svg")
 
 
 def check_plot(path: Path) -> None:
-    """Raises before the training rather than after it if `path` cannot be drawn."""
+    """Raises if no picture can be written to `path`, so that this shows before the training and not after it."""
     _matplotlib()
     if path.suffix.lower() not in _FORMATS:
         raise DataError(f"--plot must end in {', '.join(_FORMATS)} (got {str(path)!r}). Name such a file.")
@@ -33,7 +33,7 @@ def _matplotlib() -> Any:
 
 
 def draw(path: Path, runners: Sequence[TrainingWay]) -> None:
-    """Loss and validation of each way by epoch, and its median epoch time."""
+    """Draws the loss and validation of each way by epoch, and its median epoch time."""
     figure = _matplotlib()(figsize=(12, 3.6), layout="constrained")
     loss, quality, bars = figure.subplots(1, 3)
     for runner in runners:
@@ -52,6 +52,6 @@ def draw(path: Path, runners: Sequence[TrainingWay]) -> None:
 
 
 def _measured(values: Sequence[float]) -> tuple[list[int], list[float]]:
-    """Epochs with a value, from 1, and their values."""
+    """The epochs that have a value, counted from 1, and their values."""
     pairs = [(epoch, value) for epoch, value in enumerate(values, 1) if not math.isnan(value)]
     return [epoch for epoch, _ in pairs], [value for _, value in pairs]

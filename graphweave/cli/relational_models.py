@@ -1,4 +1,4 @@
-"""Two-layer models over relations out of `graphweave.nn`: what encodes nodes, classifies them, or scores links."""
+"""Two-layer relational models of layers of `graphweave.nn`, which encode nodes, classify them, or score links."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from graphweave.nn import DistMult, HGTConv, RelGraphConv, RGATConv, RotatE
 RELATIONAL_MODELS = ("rgcn", "rgat", "hgt")
 DECODERS = ("distmult", "rotate")
 
-_BASES = 30
-"""Bases of the weights of relations, where there are more relations: fewer weights than edges to learn them from."""
+_NUM_BASES = 30
+"""The weights of more relations than this are sums of this many bases, so that there are fewer weights to learn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelationalEdges:
-    """What the layers read beside the nodes: E edges, N nodes.
+    """The inputs of the layers besides features, for E edges and N nodes.
 
-    `etype` [E], `ntype` [N] int64; `norm` [E] float32: 1 / number of edges of the relation into the destination, the
-    1 / c_ir of R-GCN.
+    `etype` [E], `ntype` [N] int64. `norm` [E] float32 is 1 / number of edges of the same relation into the same
+    destination, the 1 / c_ir of R-GCN.
     """
 
     graph: Graph
@@ -36,7 +36,7 @@ class RelationalEdges:
 
     @staticmethod
     def of(edge_index: Tensor, etype: Tensor, ntype: Tensor) -> RelationalEdges:
-        """`edge_index` [2, E] int64."""
+        """From `edge_index` [2, E], `etype` [E] and `ntype` [N], all int64."""
         key = edge_index[1] * (int(etype.max()) + 1 if etype.numel() else 1) + etype
         _, pair, counts = torch.unique(key, return_inverse=True, return_counts=True)
         return RelationalEdges(graph(edge_index, num_nodes=ntype.numel()), etype, ntype, 1 / counts[pair].float())
@@ -77,7 +77,7 @@ class Encoder(nn.Module):
 
 
 def _layer(model: str, in_size: int, out: int, heads: int, num_rels: int, num_ntypes: int) -> nn.Module:
-    tied = {"regularizer": "basis", "num_bases": _BASES} if num_rels > _BASES else {}
+    tied = {"regularizer": "basis", "num_bases": _NUM_BASES} if num_rels > _NUM_BASES else {}
     match model:
         case "rgcn":
             return RelGraphConv(in_size, out * heads, num_rels, **tied)  # type: ignore[arg-type]
@@ -100,8 +100,8 @@ def _called(layer: nn.Module, x: Tensor, g: Graph, etype: Tensor, ntype: Tensor,
 class Classifier(nn.Module):
     """Features of each node type and edges -> logits [N, classes].
 
-    Features are mapped linearly to `hidden` numbers, by a map of each type; nodes of a type that has none have an
-    embedding each. Both are normed: features of some types are thousandths, those of others counts.
+    Each type has a linear map of its features to `hidden` numbers; each node of a type without features has an
+    embedding. A layer norm follows, because features of some types are thousandths and those of others counts.
     """
 
     def __init__(
@@ -129,9 +129,9 @@ class Classifier(nn.Module):
 
 
 class LinkEncoder(nn.Module):
-    """Edges -> nodes [N, hidden]: an embedding of each node, and what the encoder makes of it and its neighbours.
+    """Edges -> nodes [N, hidden]: the sum of an embedding of each node and the encoder's result for it.
 
-    The sum of both: encoders alone were seen to die (every unit below 0 for all of 14 nodes), and learn nothing then.
+    An encoder without the sum may stop learning, because every unit is below 0 for all nodes (seen with 14 nodes).
     """
 
     def __init__(self, model: str, num_nodes: int, hidden: int, heads: int, num_rels: int, dropout: float) -> None:
@@ -147,7 +147,7 @@ class LinkEncoder(nn.Module):
 
 
 def decoder(name: str, num_rels: int, hidden: int) -> DistMult | RotatE:
-    """Scores of triples by the embeddings of their ends; `num_rels` counts inverses."""
+    """The module that scores triples by the embeddings of their ends. `num_rels` counts inverses."""
     if name == "rotate":
         if hidden % 2:
             raise DataError(

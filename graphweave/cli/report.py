@@ -1,4 +1,4 @@
-"""What `graphweave train` shows: progress while it runs, a table at the end."""
+"""The output of `graphweave train`: progress while it runs, and a table at the end."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from rich.table import Table
 
 from graphweave.cli.training import ACCURACY, TrainingWay
 
-_LINES = 10
-"""Progress lines over a whole run where the output is not a terminal."""
+_NUM_LINES = 10
+"""About so many progress lines are printed for a run if the output is not a terminal."""
 
 
 Tick: TypeAlias = Callable[[float], None]
-"""Told the share of the running epoch that is done."""
+"""Function to call with the share of the running epoch that is done."""
 
 
 @contextmanager
 def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[TrainingWay], None]]]:
-    """Gives two functions, to call within and after each epoch: a bar moves, or, with no terminal, lines appear."""
+    """Yields two functions, to call within and after each epoch. They move a bar, or print lines without a terminal."""
     if not console.is_terminal:
-        every = max(epochs // _LINES, 1)
+        every = max(epochs // _NUM_LINES, 1)
 
         def line(training: TrainingWay) -> None:
             done = len(training.history.loss)
@@ -68,7 +68,7 @@ def _shown(training: TrainingWay) -> Callable[[float], str]:
 
 
 def summary(runners: Sequence[TrainingWay], memory_heading: str, peaks: Sequence[int | None]) -> Table:
-    """Rows are measurements, columns the ways; with several ways, each measurement beside its ratio to the first."""
+    """A table with a row for each measurement and a column for each way, with ratios to the first way."""
     table = Table()
     table.add_column("")
     for runner in runners:

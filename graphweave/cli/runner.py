@@ -13,12 +13,13 @@ from graphweave.cli.models import build
 from graphweave.cli.training import ACCURACY, WAYS, History, TrainingJob, accuracy
 from graphweave.data import NodeData, rmat
 
-_WARM_NODES = 64
-_WARM_EDGES = 512
+_WARM_UP_NODES = 64
+_WARM_UP_EDGES = 512
+"""Sizes of the graph of a warm-up."""
 
 
 class Runner:
-    """One way of training `data`: same seed, so the same initial weights whichever way."""
+    """One way of training on `data`. All ways have the same seed, and so the same initial weights."""
 
     measure = ACCURACY
 
@@ -32,13 +33,13 @@ class Runner:
         self.use(data)
 
     def use(self, data: NodeData) -> None:
-        """Trains on `data` from now on: the same features and classes, any number of nodes and edges."""
+        """Makes the next steps train on `data`, which has the same features and classes as the data before."""
         self.data = data
         self.rows = data.train_mask.nonzero().flatten()
         self.target = data.y[self.rows]
 
     def step(self) -> float:
-        """One training step over the whole graph; the loss."""
+        """Runs one training step over the whole graph. Returns the loss."""
         self.model.train()
         self.optimizer.zero_grad()
         logits = self.model(self.data.x, self.data.edge_index)
@@ -48,7 +49,7 @@ class Runner:
         return loss.item()
 
     def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
-        """A timed step, then accuracy on train and validation nodes."""
+        """Runs a timed step, then measures the accuracy on train and validation nodes."""
         start = time.perf_counter()
         loss = self.step()
         self.history.seconds.append(time.perf_counter() - start)
@@ -64,7 +65,7 @@ class Runner:
             return self.model(self.data.x, self.data.edge_index).argmax(dim=1)
 
     def warm_up(self) -> None:
-        """Two steps on a small graph."""
+        """Runs two steps on a small graph."""
         data = self.data
         self.use(_small(data))
         for _ in range(2):
@@ -79,9 +80,9 @@ class Runner:
 
 
 def _small(data: NodeData) -> NodeData:
-    """A small graph with the features, classes and dtypes of `data`, every node in every split."""
-    rows = torch.arange(_WARM_NODES) % data.num_nodes
-    every = torch.ones(_WARM_NODES, dtype=torch.bool)
-    y = torch.arange(_WARM_NODES) % data.num_classes
-    edges = rmat(_WARM_NODES, _WARM_EDGES)
+    """A small graph with the numbers of features and classes of `data`, in which every node is in every split."""
+    rows = torch.arange(_WARM_UP_NODES) % data.num_nodes
+    every = torch.ones(_WARM_UP_NODES, dtype=torch.bool)
+    y = torch.arange(_WARM_UP_NODES) % data.num_classes
+    edges = rmat(_WARM_UP_NODES, _WARM_UP_EDGES)
     return NodeData(data.x[rows], edges, y, every, every, every, data.num_classes, data.name)

@@ -1,4 +1,4 @@
-"""What is trained on which data."""
+"""Loads the data that the command line names, and chooses the training for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Data: TypeAlias = NodeData | TypedNodeData | KnowledgeGraph
 
 
 def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
-    """The graph that `--data` names. DataError if there is none such."""
+    """The graph that `--data` names. DataError if there is none of that name."""
     kind, _, rest = name.partition(":")
     if kind == "planetoid":
         return planetoid(rest)
@@ -39,7 +39,7 @@ def load(name: str, *, symmetric: bool, seed: int) -> NodeData:
 
 
 def load_relational(name: str, *, seed: int) -> KnowledgeGraph | TypedNodeData:
-    """The graph with relations that `--data` names. DataError if there is none such."""
+    """The relational graph that `--data` names. DataError if there is none of that name."""
     if name == "families":
         return families(seed=seed)
     if name.endswith(".npz"):
@@ -62,7 +62,7 @@ def check_trainable(data: Data) -> None:
 
 
 def start(way: str, job: TrainingJob, data: Data) -> TrainingWay:
-    """A training whose task the data decide: nodes are classified, or links predicted."""
+    """The training for `data`: links are predicted in a knowledge graph, nodes classified in other graphs."""
     match data:
         case KnowledgeGraph():
             return LinkRunner(way, job, data)
@@ -73,7 +73,7 @@ def start(way: str, job: TrainingJob, data: Data) -> TrainingWay:
 
 
 def described(model: str, data: Data) -> str:
-    """One line."""
+    """One line that says which model is trained, on what, and how large the graph is."""
     match data:
         case KnowledgeGraph():
             sizes = (

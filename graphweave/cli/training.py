@@ -1,4 +1,4 @@
-"""What every training of the command line has: ways to run a module, a history, and the verbs that are asked of it."""
+"""What all trainings of the command line share: ways to run a module, options, a history, and the methods they have."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Wrap: TypeAlias = Callable[[nn.Module], nn.Module]
 
 
 class Plain(nn.Module):
-    """`inner` by PyTorch's own calls, without the kernels that a graph's verbs have outside compiled models too."""
+    """Runs `inner` by PyTorch's own calls, without the kernels that graphs use outside of compiled models."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -34,19 +34,18 @@ WAYS: dict[str, Wrap] = {
     "eager": lambda module: Plain(module),
     "inductor": lambda module: cast(nn.Module, torch.compile(module)),
 }
-"""How a module is made to run; "inductor" is torch.compile with its default backend and default settings."""
+"""Functions that prepare a module, by way. "inductor" is torch.compile with its default backend and settings."""
 
 ACCURACY, MRR = "accuracy", "MRR"
-"""What validation measures."""
+"""Names of the measures of validation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
     """How links are learnt and predicted (`cli/links.py`).
 
-    `batch`: triples of a step. `negatives`: entities drawn for a step against which tails are told apart; 0 for all.
-    `edge_dropout`: rate at which the batch's own edges are left out of the graph. `eval_every`: epochs between
-    validations.
+    `batch`: triples of a step. `negatives`: entities that each step draws as wrong tails, 0 for all. `edge_dropout`:
+    rate at which the batch's own edges are left out of the graph. `eval_every`: epochs between validations.
     """
 
     decoder: str = "distmult"
@@ -58,7 +57,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """What is trained, and how: everything that the ways have in common. `threads` None leaves torch's choice."""
+    """The options of a training that all ways have in common. `threads`: None for torch's choice."""
 
     model: str
     hidden: int
@@ -78,9 +77,9 @@ class TrainingJob:
 
 @dataclass(slots=True)
 class History:
-    """One entry an epoch; `seconds` are those of training steps alone (forward, backward, optimiser), not evaluation.
+    """One entry for each epoch. `seconds` are those of training steps (forward, backward, optimiser) alone.
 
-    `train` and `val` are NaN where nothing was measured in that epoch.
+    `train` and `val` are NaN for an epoch without a measurement.
     """
 
     loss: list[float] = field(default_factory=list)
@@ -90,12 +89,12 @@ class History:
 
     @property
     def median(self) -> float:
-        """Median seconds of an epoch, the first (which compiles) left out where there are others."""
+        """Median seconds of an epoch, without the first (which compiles) if there are others."""
         return statistics.median(self.seconds[1:] or self.seconds)
 
     @property
     def last_val(self) -> float:
-        """The newest that was measured, NaN if nothing was."""
+        """The last validation that was measured; NaN if none was."""
         return next((value for value in reversed(self.val) if not math.isnan(value)), math.nan)
 
 
@@ -107,18 +106,18 @@ class TrainingWay(Protocol):
     history: History
 
     def step(self) -> float:
-        """One training step; its loss."""
+        """Runs one training step. Returns the loss."""
 
     def epoch(self, tick: Callable[[float], None] = ...) -> None:
-        """An epoch of timed steps, then validation. `tick` is told the share that is done of one with many steps."""
+        """Runs an epoch of timed steps, then validation. Calls `tick` with the share of the steps that are done."""
 
     def warm_up(self) -> None:
-        """Two steps on a small graph: all of compilation, little of memory."""
+        """Runs two steps on a small graph, so that everything is compiled with little memory."""
 
     def test(self) -> dict[str, float]:
-        """What is measured on the test split, by name."""
+        """The measures on the test split, by name."""
 
 
 def accuracy(predicted: Tensor, y: Tensor, mask: Tensor) -> float:
-    """Share of `mask` that is right; NaN where the mask is empty."""
+    """The share of correct predictions where `mask` is true; NaN if the mask is empty."""
     return float((predicted == y)[mask].float().mean())

@@ -1,7 +1,7 @@
 """A small kernel on this machine: compiled from its loop IR for a target, run, and compared with the interpreter.
 
-The C++ trial compiles afresh, whatever is cached. That of Triton runs in a process of its own, because Triton decides
-when it is imported whether it interprets: `python -m graphweave.cli.trial DEVICE` prints nothing when all is well.
+The C++ trial does not use the kernel cache. The Triton trial runs in another process, because Triton decides at import
+whether it interprets: `python -m graphweave.cli.trial DEVICE` prints nothing if the kernel works.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from graphweave.runtime.launch import NativeKernel, Work, uniform_chunks
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import compile_shared
 
-_SECONDS = 300
+_TIMEOUT_SECONDS = 300
+"""Limit of the Triton trial."""
 _KERNEL = parse("""
 kernel trial(v < N, E; i32) {
   csr by_dst
@@ -48,7 +49,7 @@ _INDPTR, _SRC, _DEGREE = (0, 2, 2, 3), (2, 1, 0), 2
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What became of it. `why` it did not work, else None."""
+    """The result of a trial. `why` says why the kernel did not work; None if it did."""
 
     seconds: float
     why: str | None
@@ -59,7 +60,7 @@ class Trial:
 
 
 def on_cpu() -> Trial:
-    """As C++, on every thread that torch uses."""
+    """The trial of C++, on all threads that torch uses."""
     start = time.perf_counter()
     try:
         why = _run_cpp()
@@ -69,29 +70,29 @@ def on_cpu() -> Trial:
 
 
 def through_triton(device: str) -> Trial:
-    """On a CUDA device, or, for "cpu", in Triton's interpreter."""
+    """The trial of Triton, on a CUDA device, or in Triton's interpreter for "cpu"."""
     start = time.perf_counter()
     environment = {**os.environ, "TRITON_INTERPRET": "1" if device == "cpu" else "0"}
     command = [sys.executable, "-m", "graphweave.cli.trial", device]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, timeout=_SECONDS
+            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment, timeout=_TIMEOUT_SECONDS
         )
     except subprocess.TimeoutExpired:
-        return Trial(time.perf_counter() - start, f"it took over {_SECONDS} s")
+        return Trial(time.perf_counter() - start, f"it took over {_TIMEOUT_SECONDS} s")
     said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
     return Trial(time.perf_counter() - start, None if done.returncode == 0 else said[-1])
 
 
 def _tensors(device: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """indptr, src, x, and y to be written."""
+    """The kernel's tensors: indptr, src, x, and y, which it writes."""
     indptr, src = (torch.tensor(values, dtype=torch.int32) for values in (_INDPTR, _SRC))
     x = torch.linspace(-1, 1, 9).view(3, 3)
     return indptr.to(device), src.to(device), x.to(device), torch.full((3, 3), torch.nan, device=device)
 
 
 def _wrong(y: Tensor) -> str | None:
-    """Compares with the interpreter of the loop IR."""
+    """The difference between y and the result of the loop IR's interpreter as a message; None if they are equal."""
     indptr, src, x, expected = _tensors("cpu")
     interp.run(_KERNEL, {"src": src, "x": x, "y": expected}, {"by_dst": indptr}, {"N": 3, "E": 3})
     if torch.equal(y.cpu(), expected):

@@ -1,4 +1,4 @@
-"""How buffers and arrays are addressed: a row, and an element offset that is linear in lanes as far as it can be."""
+"""Addresses in buffers and arrays: a row, and an element offset that is linear in lanes as far as possible."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Affine:
 
 
 def linear(index: Expr) -> Affine | None:
-    """`index` as a sum over lanes, None where it is something else (a division, a loaded value)."""
+    """`index` as a sum over lanes; None if it is something else (a division, a loaded value)."""
     match index:
         case Var(name):
             return Affine({name: 1})

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterable
 
 
 class Names:
-    """The IR's name itself, underscores appended where the language or the printer has taken it."""
+    """Gives the IR's names, with underscores appended where the language or the printer uses the same word."""
 
     def __init__(self, ir_names: Iterable[str], *, taken: Callable[[str], bool], starts: Callable[[str], bool]) -> None:
-        """`taken` are words that cannot be names; `starts` tells a name that needs other letters in front of it."""
+        """`taken` says which words cannot be names, `starts` which names need other letters in front of them."""
         self._clashes, self._starts = taken, starts
         self._known: dict[str, str] = {}
         self._derived: dict[tuple[str, ...], str] = {}

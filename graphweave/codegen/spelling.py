@@ -1,4 +1,4 @@
-"""Which template of an operator's row (`core/operators.py`) a printer fills."""
+"""Chooses the template of an operator's row (`core/operators.py`) that a printer fills."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from graphweave.core.types import DType, Op
 
 
 def template(op: Op, language: str, dtype: DType, *spellings: Spelling) -> tuple[str, str]:
-    """The template of `op` on operands of `dtype`, of the first of `spellings` that has one, and the header with what
-    it calls; IRError where none has."""
+    """The template of `op` on operands of `dtype`, from the first of `spellings` that has one, and the name of the
+    header that it needs, if any. Raises IRError if none has a template."""
     for spelling in spellings:
         text = spelling.truths if dtype is DType.bool else spelling.integers
         if dtype.is_float:

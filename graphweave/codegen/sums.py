@@ -1,8 +1,8 @@
-"""Arrays of a row that a gram adds to, and nothing else.
+"""Arrays of a row to which only one gram adds.
 
-A gram's sum is as large as a matrix. In C++ it is neither filled with zeros first nor copied to its tensor at last:
-each costs what some rows of the product do, so the first tile sets it, in the tensor itself. In Triton it is a matrix
-in registers, which is stored from there.
+A gram's sum is as large as a matrix. In C++ it is neither filled with zeros nor copied to its tensor, as each would
+cost as much as some rows of the product: the first tile stores its gram, in the tensor itself. In Triton the sum is a
+matrix in registers, which is stored from there.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from graphweave.ir.loop.walk import statements
 
 @dataclass(frozen=True, slots=True)
 class Sum:
-    """An array that one gram adds to, over the edges of `csr`; `copy` is the statement that writes it to row `row` of
-    `output`, if that is all that becomes of it."""
+    """An array to which one gram adds, over the edges of `csr`. If the array is only copied to a row of `output`,
+    `copy` is the statement that does so."""
 
     gram: TileGram
     csr: str
@@ -29,9 +29,9 @@ class Sum:
 
 
 def sums_of(kernel: Kernel, arrays: Mapping[str, Array], *, rounded: bool = False) -> dict[str, Sum]:
-    """The arrays that begin as zeros to which nothing is added but the products of one gram.
+    """The arrays that begin as zeros and to which only one gram adds.
 
-    `rounded`: a copy may round the sum to half precision.
+    `rounded` says whether a copy may round the sum to half precision.
     """
     found: dict[str, Sum] = {}
     walks = [s for s in kernel.body if isinstance(s, Tiles)]

@@ -1,4 +1,4 @@
-"""Names and arrays of a kernel, for every printer."""
+"""Names and arrays of a kernel, for all printers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Access = tuple[str, tuple[Expr, ...]]
 
 
 def arrays_of(kernel: Kernel) -> dict[str, Array]:
-    """Parameters, and what the kernel declares."""
+    """All arrays of the kernel: its parameters, and those that it declares."""
     parameters = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
     return parameters | local_arrays(kernel.body)
 
@@ -43,7 +43,7 @@ def local_arrays(body: tuple[Stmt, ...]) -> dict[str, Array]:
 
 
 def tile_sizes(kernel: Kernel) -> dict[str, int]:
-    """Positions that each tile has at most."""
+    """The largest number of positions of each tile."""
     sizes = {stmt.tile: stmt.size for stmt in statements(kernel.body) if isinstance(stmt, Tiles)}
     return sizes if kernel.tile is None else {**sizes, kernel.tile[0]: kernel.tile[1]}
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 class Writer:
     def __init__(self, indent: str = "  ", *, braces: bool = True) -> None:
-        """`braces` of C around blocks, or Python's colon before them."""
+        """`braces`: whether blocks stand in braces, as in C, or behind a colon, as in Python."""
         self._indent, self._braces = indent, braces
         self._depth = 0
         self._lines: list[str] = []
@@ -17,12 +17,12 @@ class Writer:
         self._lines.append(self._indent * self._depth + text if text else "")
 
     def flush_left(self, text: str) -> None:
-        """A line at column zero whatever the depth (preprocessor lines)."""
+        """Adds a line at column zero, whatever the depth; for preprocessor lines."""
         self._lines.append(text)
 
     @contextmanager
     def block(self, head: str, tail: str = "}") -> Iterator[None]:
-        """`head {`, the lines written inside, one level deeper, then `tail`; without braces `head:` and the lines."""
+        """Adds `head {`, the lines written inside, indented, then `tail`; without braces `head:` and the lines."""
         if self._braces:
             self.line(f"{head} {{" if head else "{")
         else:

@@ -12,15 +12,19 @@ from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Input, Join, MapOf, MapType, Operand, Program, Ref, Type
 
-_SHOWN = 2
+_MAX_SHOWN = 2
+"""A list of names shows at most this many of them, then how many more there are."""
+
 _SAME_NUMBERS = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.contiguous.default"})
+"""Calls whose result has the numbers of their operand."""
 
 
 @dataclass(frozen=True)
 class Glossary:
-    """What is known about one captured graph beside its programs.
+    """The user's words for one captured graph, and the sizes of its spaces.
 
-    `names` are the user's names of inputs, `statistics` the rows of each space in the first call.
+    `names` are the user's names of inputs, `spaces` words for spaces, `statistics` the rows of each space in the first
+    call.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -38,7 +42,7 @@ class Glossary:
         return self.statistics.rows(t.space) * numel(t.shape) * t.dtype.itemsize
 
     def in_words(self, program: Program, reason: str) -> str:
-        """A reason of the importer's or of a stage's without the names that only the IR has."""
+        """`reason`, which a stage of the compiler gave, with the user's words in place of names of the IR."""
         for space, _ in program.spaces:
             reason = re.sub(rf"\b{re.escape(space.name)}\b", self.space(space), reason)
         return re.sub(r"%\d+", "a value", reason)
@@ -72,7 +76,7 @@ def _direct(program: Program, ref: Ref, names: Mapping[str, str]) -> str:
 
 
 def _integers(program: Program, ref: Ref, names: Mapping[str, str]) -> list[str]:
-    """The user's names of integer tensors that `ref` is made from."""
+    """The user's names of the integer tensors from which `ref` is computed."""
     needed = sorted(ancestors(program, (ref,)))
     inputs = ((r, n.name) for r in needed if isinstance(n := program.nodes[r], Input))
     return list(dict.fromkeys(names[name] for r, name in inputs if name in names and is_integral(program, r)))
@@ -80,14 +84,14 @@ def _integers(program: Program, ref: Ref, names: Mapping[str, str]) -> list[str]
 
 def _listed(words: Iterable[str]) -> str:
     words = list(words)
-    more = len(words) - _SHOWN
+    more = len(words) - _MAX_SHOWN
     if more > 0:
-        return f"{', '.join(words[:_SHOWN])} and {more} more"
+        return f"{', '.join(words[:_MAX_SHOWN])} and {more} more"
     return " and ".join(words)
 
 
 def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[Space, str]]:
-    """Each space by an argument that lies on it, those of edges by the index tensors that lead from there."""
+    """Each space with its words: nodes by an argument that lies on the space, edges by their index tensors."""
     maps = [(n, t) for n, t in zip(program.nodes, program.types, strict=True) if isinstance(t, MapType)]
     ends = {t.cod for _, t in maps}
     known: dict[Space, str] = {}
@@ -109,7 +113,7 @@ def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[S
 
 
 def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
-    """Inputs on `space` by name, those of floating point first; one is enough."""
+    """The name of one input on `space`, of floating point if there is one; an empty list if there is no input."""
     on = [
         (is_integral(program, r), names[n.name])
         for r, (n, t) in enumerate(zip(program.nodes, program.types, strict=True))
@@ -129,7 +133,7 @@ def _members(program: Program, space: Space, known: Mapping[Space, str]) -> list
 
 
 def _from_values(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
-    """The arguments that the first value on `space` is made from."""
+    """The names of the arguments from which the first value on `space` is computed."""
     for ref, t in enumerate(program.types):
         if isinstance(t, Type) and t.space == space:
             found = _integers(program, ref, names) or [
@@ -142,5 +146,5 @@ def _from_values(program: Program, space: Space, names: Mapping[str, str]) -> li
 
 
 def _without_ends(words: Iterable[str]) -> list[str]:
-    """ "g.edges()[0]" and "g.edges()[1]" are the edges of one "g"."""
+    """Names of graphs in place of their ends: "g.edges()[0]" and "g.edges()[1]" become one "g"."""
     return list(dict.fromkeys(w.split(".edges(")[0] for w in words))

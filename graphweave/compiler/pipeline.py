@@ -29,8 +29,8 @@ _log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 class PassInputs:
     """What passes know beside the program: about how many rows its spaces have, and which inputs are tangents.
 
-    `relational` says what the user has decided about typed products, `measure` counts rows of the graph at hand,
-    `joins` whether kernels of the target multiply rows.
+    `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, and `joins`
+    says whether kernels of the target multiply rows.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -53,13 +53,13 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
 )
-"""Each makes its pass for these inputs and the calls that must stay."""
+"""Functions that make each pass, in order, from its inputs and the calls that must stay."""
 
 
 def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[Ref] = ()) -> Rewritten:
     """`program` after every pass, where each of its nodes went, and the choices made by cost.
 
-    `keep` are calls that must stay though no output needs them.
+    `keep` are calls that must stay even if no output needs them.
     """
     given = given or PassInputs()
     keep = tuple(keep)
@@ -84,7 +84,7 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
 
 
 def _tell(pass_: Pass, before: Program, done: Rewritten) -> None:
-    """What a pass did, a line; with DEBUG the program behind it, where that is another."""
+    """Logs a line about what a pass did and, at level DEBUG, the program that it made."""
     if done.program is before:
         _log.info("%s: nothing to do", pass_.name)
         return

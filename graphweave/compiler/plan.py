@@ -1,4 +1,4 @@
-"""Message program -> what will run: graph-only prelude, kernels, and calls left to PyTorch, with the reasons."""
+"""Message program -> plan: the graph-only prelude, kernels, and calls left to PyTorch, with the reasons."""
 
 from __future__ import annotations
 
@@ -55,10 +55,11 @@ class KernelPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` in order; a Region step has an entry in `kernels`, or was `refused` (region position -> reason).
+    """The steps of `schedule` in order. A step that is a Region has an entry in `kernels`, or a reason in `refused` why
+    it has no kernel; both are indexed by its position among the steps.
 
-    `prelude` computes the `hoisted` values, and checks, from the graph-only inputs `prelude_inputs`. It is a plan like
-    any other, but that it hoists nothing.
+    `prelude` computes the `hoisted` values, and checks, from the graph-only inputs `prelude_inputs`. It is a plan that
+    hoists nothing itself.
     """
 
     name: str
@@ -80,9 +81,9 @@ class Plan:
 def make_plan(
     name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None
 ) -> Plan:
-    """StepOrder and lower a program; `constants` are the inputs that come with it, `statistics` the row counts at hand.
+    """Schedule and lower a program; `constants` are values of some inputs, `statistics` the row counts at hand.
 
-    What cannot be lowered stays with PyTorch and is listed in `refused`.
+    Regions that cannot be lowered stay with PyTorch and are listed in `refused`.
     """
     verify_program(facts.program)
     kept, checks = facts.hoist.values, facts.hoist.checks
@@ -96,7 +97,7 @@ def _planned(
     kept: tuple[Ref, ...] = (), checks: tuple[Ref, ...] = (), inputs: tuple[Ref, ...] = (),
     prelude: Plan | None = None,
 ) -> Plan:  # fmt: skip
-    """The plan of a program, in which `kept` and `checks` are there already."""
+    """The plan of a program whose `prelude` has already computed `kept` and made the `checks`."""
     order = schedule(facts, (*kept, *checks), options, statistics)
     regions = sum(isinstance(step, Region) for step in order.steps)
     calls = len(order.steps) - regions
@@ -125,7 +126,10 @@ def check_schedule(plans: Iterable[Plan]) -> None:
 
 
 def kernel_prefix(name: str) -> str:
-    """Kernels of "graph3_forward" are "forward_0", ...: equal kernels of two graphs are one entry of the disk cache."""
+    """The common part of kernels' names: those of "graph3_forward" are "forward_0", "forward_1" and so on.
+
+    It leaves out the number of the graph, so that equal kernels of two graphs are one entry of the disk cache.
+    """
     return name.rpartition("_")[2]
 
 
@@ -157,7 +161,10 @@ def lower_region(
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:
-    """Sizes are all taken along, since rows may have to be counted from them; tensors only where used."""
+    """The inputs of the prelude and its program, which computes `kept`; no program if nothing is kept.
+
+    All sizes are inputs, since rows may have to be counted from them; tensors are inputs only if they are used.
+    """
     if not kept:
         return (), None
     needed = ancestors(program, kept)

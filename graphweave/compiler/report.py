@@ -32,7 +32,7 @@ from graphweave.passes.rewritten import Rewritten, Step
 
 @dataclass(frozen=True, slots=True)
 class KernelNote:
-    """`does` says in the user's words what it computes, `lines` are the locations of that, each once."""
+    """A kernel. `does` says in the user's words what it computes, `lines` are the locations of that, each once."""
 
     name: str
     rows: str
@@ -50,7 +50,7 @@ class KernelNote:
 
 @dataclass(frozen=True, slots=True)
 class FallbackNote:
-    """A piece left to PyTorch: the operator, why, and the user's line."""
+    """Work that is left to PyTorch: the operator, why, and the user's line."""
 
     what: str
     why: str
@@ -69,10 +69,11 @@ class SavedNote:
 
 @dataclass(frozen=True, slots=True)
 class GraphNote:
-    """One compiled graph: forward, backward or inference. `recompute` is the policy of what is `saved`.
+    """One compiled graph: forward, backward or inference. `recompute` is the policy by which `saved` was chosen.
 
-    `saved` are all values handed over, as the IR has them; `keeps` those among them that take memory of their own.
-    `products` counts the matrix products between kernels; `once` are the kernels of what depends on the graph alone.
+    `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
+    that take memory of their own. `products` counts the matrix products that are calls; `once` are the kernels of the
+    prelude.
     """
 
     name: str
@@ -92,8 +93,8 @@ class GraphNote:
 class CaptureNote:
     """One captured graph: its spaces in the user's words with their rows, and its work for one call.
 
-    `moved` is what the compiled programs move, as the cost model counts it: forward, and backward if there is one.
-    `eager_moved` and `eager_calls` are what PyTorch's operators would; None where sizes decided by data are not known.
+    `moved` are the bytes that the compiled programs move by the cost model: forward, and backward if there is one.
+    PyTorch's operators would move `eager_moved` bytes in `eager_calls` calls; None if data decide some of the sizes.
     """
 
     spaces: tuple[tuple[str, int], ...]
@@ -114,7 +115,7 @@ class RewriteNote:
 
 @dataclass(slots=True)
 class Report:
-    """Everything compiled while it was collected; `eager` lists whole graphs that could not be compiled, and why."""
+    """Everything that was compiled in a `collect` block; `eager` says why whole graphs could not be compiled."""
 
     captures: list[CaptureNote] = field(default_factory=list)
     rewrites: list[RewriteNote] = field(default_factory=list)
@@ -137,7 +138,7 @@ def collect() -> Iterator[Report]:
 
 
 def collecting() -> bool:
-    """Whether anybody wants to know, so that what is told alone need not be computed otherwise."""
+    """Whether a report is being collected. If not, facts that only a report needs are not computed."""
     return bool(_collecting)
 
 
@@ -145,7 +146,7 @@ def record(
     plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...] = (),
     recompute: str = "",
 ) -> None:  # fmt: skip
-    """Tell whoever is collecting about `plan`."""
+    """Add a note about `plan` to every report that is being collected."""
     if _collecting:
         note = describe(plan, wrapper, refused, glossary, saved, recompute)
         for report in _collecting:
@@ -173,7 +174,8 @@ def describe(
     plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...],
     recompute: str = "",
 ) -> GraphNote:  # fmt: skip
-    """`plan` in words; `refused` tells why the importer left nodes outside, `saved` what forward keeps for backward."""
+    """`plan` in words; `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
+    backward."""
     program = plan.program
     fallbacks = [
         FallbackNote(
@@ -223,7 +225,7 @@ def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
 
 
 def kernel_words(program: Program, region: Region, glossary: Glossary) -> str:
-    """ "rows of x: max, 3 sums over edges of edge_index, 2 matrix products, 1 total over all rows"."""
+    """The work of a kernel: "rows of x: max, 3 sums over edges of edge_index, 2 matrix products"."""
     walked: Counter[str] = Counter()
     totals = beside = products = 0
     over = ""
@@ -264,7 +266,7 @@ def _saved_notes(program: Program, saved: tuple[Ref, ...], glossary: Glossary) -
 
 
 def _operators(program: Program, region: Region) -> str:
-    """The kinds of work of a region that no kernel could be made for."""
+    """The kinds of operators of a region that has no kernel."""
     kinds = dict.fromkeys(_kind(program.nodes[r]) for r in region.members)
     return f"a kernel of {', '.join(kinds)}"
 

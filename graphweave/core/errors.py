@@ -22,7 +22,7 @@ class DataError(GraphweaveError, ValueError):
 class IndexRangeError(GraphweaveError, IndexError):
     """An index tensor points outside its rows. Raised before anything is read or written through the index.
 
-    `said` is what happened, `index` the tensor; whoever knows more says it anew with `told`: what the user calls the
+    `said` is what happened, `index` the tensor. `told` gives the same error with more words: what the user calls the
     index, and the line that uses it.
     """
 
@@ -32,14 +32,15 @@ class IndexRangeError(GraphweaveError, IndexError):
         self.said, self.index, self.what, self.where, self.do = said, index, what, where, do
 
     def told(self, *, what: str = "", where: str = "") -> IndexRangeError:
-        """The same error with the words of the user, as far as it has none."""
+        """The same error with the user's name for the index (`what`) and the line that uses it (`where`), if
+        missing."""
         words, line = self.what or what, self.where or where
         return IndexRangeError(self.said, index=self.index, what=words, where=line, do=self.do)
 
 
 class LoopError(GraphweaveError, ValueError):
-    """A loop over edges or nodes (`graphweave.loops`) that cannot be run for all of them at once, or does what is no
-    part of the language; the message ends with the user's line."""
+    """A loop over edges or nodes (`graphweave.loops`) that cannot be run for all of them at once, or that uses
+    something outside the language; the message ends with the user's line."""
 
 
 class IRError(GraphweaveError, ValueError):
@@ -63,11 +64,14 @@ class CompileError(GraphweaveError):
 
 
 class DerivativeError(GraphweaveError, RuntimeError):
-    """Gradients of gradients of a compiled function that cannot be computed; the message names it and a way out."""
+    """Gradients of gradients of a compiled function cannot be computed; the message names it and a way out."""
 
 
 class CaptureError(GraphweaveError):
-    """A program did what a CUDA graph cannot hold while it was captured. It becomes one warning and plain calls."""
+    """While a program was captured as a CUDA graph, it did something that a CUDA graph cannot hold.
+
+    The user sees one warning, and the program's calls run without a CUDA graph.
+    """
 
 
 class CacheError(GraphweaveError):

@@ -1,31 +1,28 @@
-"""Numbers told apart as tensor programs tell them apart: 1, 1.0 and True differ, as do 0.0 and -0.0; NaN is itself."""
+"""Equality of numbers as tensor programs need it: 1, 1.0 and True differ, as do 0.0 and -0.0; NaN equals itself."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
+
+from graphweave.core.records import values_of
 
 
 def exact(value: Any) -> Any:
-    """A key of `value`, in tuples too, under which numbers differ that are equal in Python and not in programs."""
+    """A key that is equal for two values only if their numbers are exactly the same, inside of tuples too."""
     if isinstance(value, tuple):
-        return tuple(map(exact, value))
-    if isinstance(value, bool | int | float):
+        return tuple([exact(item) for item in value])
+    if isinstance(value, bool | float):
         return type(value).__name__, repr(value)
     return value
 
 
 class Exact:
-    """A dataclass with numbers that is equal to another only if they are exactly the same."""
+    """A base of dataclasses that are equal only if their numbers are exactly the same."""
 
     __slots__ = ()
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and _key(other) == _key(self)
+        return type(other) is type(self) and exact(values_of(other)) == exact(values_of(self))
 
     def __hash__(self) -> int:
-        return hash(_key(self))
-
-
-def _key(x: Any) -> tuple[Any, ...]:
-    return tuple(exact(getattr(x, f.name)) for f in fields(x))
+        return hash(exact(values_of(self)))

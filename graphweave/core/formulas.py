@@ -20,7 +20,10 @@ _SYMBOLS: dict[type[ast.AST], Op] = {
 def evaluate(
     formula: str, names: Mapping[str, T], apply: Callable[[Op, tuple[T, ...]], T], number: Callable[[float], T]
 ) -> T:
-    """The value of `formula`, from left to right: operands by name, `apply(op, operands)`, and numbers by `number`."""
+    """The value of `formula`, computed from left to right.
+
+    `names` gives the operands, `apply(op, operands)` computes an operator, and `number` makes a value of a number.
+    """
 
     def value(part: ast.expr) -> T:
         match part:

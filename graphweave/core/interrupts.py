@@ -11,17 +11,17 @@ from graphweave.core.errors import ScheduleError
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The exception raised by a handler of a signal that `error` is, or was made of, or the refusal of what the user
-    asked for (`refusal_in`); None for any other error.
+    """The exception that the handler of a signal raised, or the refusal of the user's schedule (`refusal_in`), if it is
+    `error` or led to `error`; None for any other error.
 
-    Python runs a handler between two instructions of whatever runs, so the handler stands in the traceback.
+    Python runs a handler between two instructions of the running code, so the handler stands in the traceback.
     """
     codes = _handlers()
     return (_find(error, codes, set()) if codes else None) or refusal_in(error)
 
 
 def refusal_in(error: BaseException) -> BaseException | None:
-    """The refusal of what a user asked for that `error` is or was made of: it is told, never worked around."""
+    """The refusal of the user's schedule, if it is `error` or led to `error`. It is raised, never worked around."""
     seen: set[int] = set()
     todo: list[Any] = [error]
     while todo:
@@ -36,7 +36,7 @@ def refusal_in(error: BaseException) -> BaseException | None:
 
 
 def _find(error: Any, codes: set[CodeType], seen: set[int]) -> BaseException | None:
-    """What was raised first: PyTorch's wrappers take over the traceback of what they wrap."""
+    """The exception that was raised first: PyTorch's wrappers take over the traceback of the exception they wrap."""
     if not isinstance(error, BaseException) or id(error) in seen:
         return None
     seen.add(id(error))
@@ -60,7 +60,7 @@ def _handlers() -> set[CodeType]:
             handler = handler.func
         if callable(handler) and not hasattr(handler, "__code__"):  # an object with a method __call__
             handler = type(handler).__call__
-        code = getattr(handler, "__code__", None)  # a method has its function's
+        code = getattr(handler, "__code__", None)  # a method has the code of its function
         if isinstance(code, CodeType):
             found.add(code)
     return found

@@ -1,7 +1,8 @@
-"""Lines of source code as a reader names them: the user's relative to where they stand, libraries' by package path.
+"""Lines of source code as a reader names them: the user's files relative to the current directory, those of libraries
+by package path.
 
-A location is the text `file:line code`, of the innermost line that made a value, and ` <- file:line` behind it, where
-that line is a library's: the innermost line of the user's own code.
+A location is the text `file:line code` of the innermost line that made a value. If that line is a library's,
+` <- file:line` follows: the innermost line of the user's own code.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import torch
 
 CALLED_FROM = " <- "
-"""Between the line of a library and the user's own line that called it."""
+"""Separates, in a location, the line of a library from the user's own line that called it."""
 
 _PARENT = str(Path(__file__).parents[2]) + os.sep
 _PACKAGE = os.path.join(_PARENT, "graphweave") + os.sep
@@ -34,11 +35,11 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)(?:, in (\S+))?.*(?:\n[ \t]*(?!\
 
 
 _MADE = ("<frozen ", "<eval_with_key>")
-"""What Python and torch.fx call files that are none."""
+"""File names that Python and torch.fx give to code that stands in no file begin with these."""
 
 
 def is_library(path: str) -> bool:
-    """Whether a file belongs to an installed package, to Python or to this package, and so not to the user."""
+    """Whether a file belongs to an installed package, to Python or to this package, and not to the user."""
     return path.startswith((_PACKAGE, _STDLIB, *_MADE)) or _INSTALLED.match(path) is not None
 
 
@@ -48,7 +49,7 @@ def is_generated(path: str) -> bool:
 
 
 def shown_path(path: str) -> str:
-    """`path` for a reader: by package path, or relative to the current directory. "<string>" and its like stay."""
+    """`path` for a reader: by package path, or relative to the current directory. "<string>" and the like stay."""
     installed = _INSTALLED.match(path)
     if installed:
         return path[installed.end() :]
@@ -64,7 +65,7 @@ def shown_path(path: str) -> str:
 
 
 class SourceLine(NamedTuple):
-    """A line of a traceback: in which function it stands ("" where that is not told), and its code."""
+    """A line of a traceback; `name` is the function in which it stands ("" if unknown), `code` its text."""
 
     filename: str
     lineno: int
@@ -96,8 +97,8 @@ def own_frame(stack: Sequence[FrameT]) -> FrameT | None:
 
 
 def calling_function(trace: str) -> str:
-    """The user's function that a traceback begins in, with its line: "forward (train.py:8)"; a library's, where no line
-    is the user's, and "" where all are PyTorch's and of the frontends."""
+    """The user's outermost function in a traceback, with its line: "forward (train.py:8)". If no line is the user's, a
+    library's function; "" if all lines belong to PyTorch and the frontends."""
     known = [f for f in frames(trace) if f.name and not f.filename.startswith((_TORCH, _FRONTENDS))]
     if not known:
         return ""
@@ -106,7 +107,7 @@ def calling_function(trace: str) -> str:
 
 
 def location(trace: str) -> str:
-    """The location that a traceback tells of, "" where nothing is known.
+    """The location of a traceback; "" where nothing is known.
 
     The innermost line is the one outside torch and, if there is such a line, outside this package, whose layers count
     as libraries.
@@ -130,7 +131,7 @@ def location(trace: str) -> str:
 
 
 class RaisedAt(NamedTuple):
-    """A line of a traceback, and the files of the calls inside of it."""
+    """A line of a traceback, and the files of the calls that it led to."""
 
     path: str
     line: int
@@ -150,8 +151,8 @@ def raised_at(error: BaseException, outside: tuple[str, ...]) -> RaisedAt | None
 
 
 def split_location(location: str) -> tuple[str, str]:
-    """(the innermost line, the user's own): "file:line" as shown. They are equal if the innermost line is the user's,
-    and the second is "" where no line of the user's is known."""
+    """(the innermost line, the user's own line) of a location, each as "file:line". They are equal if the innermost
+    line is the user's; the second is "" if no line of the user's is known."""
     inner, _, caller = location.rpartition(CALLED_FROM)
     if not re.fullmatch(r".*:\d+", caller) or not inner:
         inner, caller = location, ""
@@ -172,5 +173,5 @@ def shown_location(location: str) -> str:
 
 
 def shown_text(text: str) -> str:
-    """`text` in one line, with the files that it speaks of as a reader names them."""
+    """`text` in one line, with the paths in it as `shown_path` writes them."""
     return re.sub(r"(?<![\w.~-])/[^\s:'\"()]+\.py\b", lambda m: shown_path(m[0]), " ".join(text.split()))

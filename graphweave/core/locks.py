@@ -1,7 +1,7 @@
-"""Locks that a forked process finds open.
+"""Locks that are open in a forked process.
 
-A fork copies the locks that other threads of the parent hold, but not the threads, so that the child would wait for
-ever. Locks of the package are made here and are opened again in the child.
+A fork copies the locks that other threads of the parent hold, but not the threads, so the child would wait for ever.
+All locks of the package are made here, and are opened again in the child.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ _warned: set[str] = set()
 
 
 def configure(text: str) -> None:
-    """Sets the level of each room's logger; rooms not named keep reporting warnings only."""
+    """Sets the level of each room's logger; rooms that `text` does not name keep reporting warnings only."""
     global _configured
     levels = log_levels(text)
     _configured = True
@@ -25,7 +25,7 @@ def configure(text: str) -> None:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("[%(name)s] %(message)s"))
         root.addHandler(handler)
-        root.propagate = False  # the root logger may have a handler too: each line once
+        root.propagate = False  # Python's root logger may have a handler too, which would write each line again
     for room in ROOMS:
         logging.getLogger(f"graphweave.{room}").setLevel(levels.get(room, logging.NOTSET))
 
@@ -33,7 +33,7 @@ def configure(text: str) -> None:
 def logger(name: str) -> logging.Logger:
     """The logger of a module: `log = logger(__name__)`. The first call applies GRAPHWEAVE_LOGS.
 
-    A variable that cannot be used is no reason for an import to fail: it is refused where the settings are needed.
+    An environment variable with a bad value does not make the import fail: `settings` refuses it where it is needed.
     """
     with _lock:
         if not _configured:
@@ -45,8 +45,8 @@ def logger(name: str) -> logging.Logger:
 def warn_once(message: str, log: logging.Logger | None = None) -> None:
     """Warns the first time this text is seen in the process, and never again.
 
-    Where the user's own code is what to look at, it is a UserWarning, which they may filter or turn into an error; of
-    the machine that it runs on a line of `log` tells.
+    Without `log` it is a UserWarning, which the user may filter or turn into an error: meant for what the user's own
+    code causes. With `log` it is a line of that logger: meant for what the machine causes.
     """
     with _lock:
         if message in _warned:

@@ -1,8 +1,9 @@
-"""Pointwise operators, one row each: all that the rooms know of an operator, and where a new one is declared.
+"""Pointwise operators, declared in one row each that holds all that the rooms know of the operator.
 
-What is no fact of an operator alone stays where it is used: powers to a constant (the printers, the loop interpreter
-and the importer take the special cases that torch has), the branches of `where` in the loop interpreter and in vectors
-(a branch not taken may be out of range, a condition may be one truth for all lanes), and rules that rewrite one form.
+Some knowledge depends on more than the operator and stands where it is used: powers to a constant (the printers, the
+loop interpreter and the importer treat them as torch does), the branches of `where` in the loop interpreter and in
+vectors (a branch not taken may be out of range, a condition may be one truth for all lanes), and rules that rewrite one
+form.
 """
 
 from __future__ import annotations
@@ -14,29 +15,30 @@ from enum import Enum
 from typing import Literal, TypeAlias
 
 Domain: TypeAlias = Literal["floats", "numbers", "all"]
-"""Element types that operands may have: floats; also integers; also bool."""
+"""Element types of operands: "floats" alone, "numbers" are floats and integers, "all" are these and bool."""
 
 DEAR = 8
-"""Vector operations an element of an elementary function, a root or a quotient."""
+"""Cost of an elementary function, a root or a quotient, in vector operations for each element."""
 
 ANY, MODEST = (-math.inf, math.inf), (-8.0, 8.0)
+"""Ranges of operands in random programs (`Operator.sampled`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
     """Templates of an operator's text in one language, by the type of its last operand; "" where it has none.
 
-    `{x}`, `{y}` and `{z}` are the operands, `{(x)}` in parentheses where they are needed, `{x?}` as truths. In C++,
-    `{type}` is the operands' type, `{<type>}` the same as a template argument (nothing in vectors), `{unsigned}` the
-    integer type in which arithmetic wraps, `{one}` and (in vectors) `{zero}` are numbers of the type. Functions `gw_*`
-    are the package's own: of the C++ header `header`, or of Triton's preamble.
+    `{x}`, `{y}` and `{z}` are the operands, `{(x)}` an operand in parentheses if it needs them, `{x?}` one as a truth.
+    In C++, `{type}` is the operands' type, `{<type>}` the same as a template argument (nothing in vectors),
+    `{unsigned}` the integer type in which arithmetic wraps, `{one}` and (in vectors) `{zero}` are numbers of the type.
+    Functions `gw_*` are the package's own: they stand in the C++ header `header`, or in Triton's preamble.
     """
 
     floats: str = ""
     integers: str = ""
     truths: str = ""
     f32: str = ""
-    """float32, where other floats are written differently."""
+    """The text for float32, where it differs from that for other floats."""
     header: str = ""
 
 
@@ -46,27 +48,27 @@ class Operator:
 
     arity: int = 1
     condition: bool = False
-    """Whether x is a bool, whatever the other operands are; those have one type."""
+    """Whether x is a bool, whatever the other operands are; all others have one type."""
     takes: Domain = "floats"
-    """Types on which torch's operator gives what a program can say: the operands' type, or bool."""
+    """Types of operands on which the result of torch's operator has the operands' type, or is bool."""
     kernels: Domain | None = None
-    """Types that kernels compute it on, where these are fewer than `takes`."""
+    """Types of operands for which kernels compute it, where these are fewer than `takes`."""
     gives_bool: bool = False
     truths: bool = False
     """Whether it reads its operands as truths."""
     compares: bool = False
-    """Whether a last bit of an operand may decide its result."""
+    """Whether the last bit of an operand may change the result completely."""
     on_bool: str = ""
-    """The operator that it is on bool."""
+    """Name of the operator that has the same meaning on bool."""
 
     cost: int = 1
-    """Vector operations an element."""
+    """Vector operations for each element."""
     signs: tuple[int, ...] = ()
-    """It is the sum of its operands with these signs."""
+    """The operator is the sum of its operands with these signs; () for an operator that is no sum."""
     linear: tuple[int, ...] = ()
-    """Operands in each of which it is linear while the others are held."""
+    """Positions of the operands in each of which it is linear while the others are held."""
     neutral: float | None = None
-    """The second operand that changes nothing."""
+    """The second operand with which the result is the first operand."""
     commutative: bool = False
     """Whether its two operands may change places."""
     finite: bool = True
@@ -75,21 +77,22 @@ class Operator:
     """Whether it rounds nothing: every way to compute it gives the same bits."""
 
     derivative: tuple[str, ...] | None = None
-    """For each operand, what a change g of it makes of the result. As each element depends on its own operands alone,
-    this is the operand's gradient too, g being the result's. `out` is the result; "" where there is no change, or no
-    derivative. None for an operator that gives no numbers."""
+    """For each operand, a formula for the change of the result that a change g of the operand makes. As each element
+    depends on its own operands alone, the formula also gives the operand's gradient if g is the result's gradient.
+    `out` is the result; "" where the change is zero, or there is no derivative. None if the result is no number."""
     formula: str = ""
-    """Its meaning in other operators, where ATen has no call for it. Numbers stand to the right of operands."""
+    """The meaning of the operator as a formula of others, where ATen has no call for it. Numbers stand to the right of
+    operands."""
     aten: tuple[str, ...] = ()
     """ATen overloads that are imported as this operator; the first is what the interpreters call."""
     cpp: Spelling = Spelling()
     lanes: Spelling = Spelling()
-    """What C++ vectors write differently from numbers."""
+    """The texts for C++ vectors, where they differ from those for numbers."""
     triton: Spelling = Spelling()
     sampled: tuple[float, float] | None = None
-    """Range of operands in random programs, in which it is defined, makes little of rounding and gives results that are
-    at most 1 larger than operands: `ANY`, `MODEST` or two finite ends; `ANY` of an operator of two. None: not drawn by
-    itself."""
+    """Range of operands in random programs: `ANY`, `MODEST` or two finite ends, and `ANY` for an operator of two. In it
+    the operator is defined, does not amplify rounding, and its results are at most 1 larger than the operands. None if
+    random programs do not draw the operator by itself."""
 
     @property
     def in_kernels(self) -> Domain:
@@ -122,7 +125,8 @@ def _elementary(
 
 
 def _root(name: str, derivative: str, cpp: str, triton: str, f32: str) -> Operator:
-    """What is rounded as IEEE 754 says: in 32 bits Triton's bare operators are approximations."""
+    """An operator that is rounded as IEEE 754 says. Triton's bare operators are approximations in 32 bits, so `f32` is
+    another text."""
     return Operator(
         cost=DEAR, finite=False, derivative=(derivative,), aten=(f"{name}.default",),
         cpp=Spelling(floats=cpp, header="pointwise"), triton=Spelling(triton, f32=f32), sampled=(1.0, 9.0),
@@ -143,7 +147,7 @@ def _sum(symbol: str, vectors: str, *, sign: int, truths: bool = False) -> Opera
 
 
 def _extreme(name: str, short: str, *, reached: str, symbol: str) -> Operator:
-    """NaN wins. Of two equal operands each has half of the gradient."""
+    """Maximum or minimum. NaN if an operand is NaN. Two equal operands have half of the gradient each."""
     either = {"|": "or", "&": "and"}[symbol]
     parts = (f"where({a} {reached} {b}, where(x == y, g * 0.5, g), 0)" for a, b in ("xy", "yx"))
     return Operator(
@@ -175,7 +179,7 @@ def _stepped(
     name: str, derivative: str, *, integers: tuple[str, str], triton: str, takes: Domain = "numbers",
     sampled: tuple[float, float] | None = None, also: Sequence[str] = (),
 ) -> Operator:  # fmt: skip
-    """Pieces of straight lines, on integers an integer: `integers` are its texts in C++ and Triton."""
+    """A piecewise linear function, which is an integer on integers: `integers` are its texts in C++ and Triton."""
     return Operator(
         takes=takes, kernels="numbers", exact=True, derivative=(derivative,), aten=(f"{name}.default", *also),
         cpp=Spelling(f"gw_{name}({{x}})", integers[0], header="pointwise"), triton=Spelling(triton, integers[1]),
@@ -187,9 +191,9 @@ def _stepped(
 
 
 class Op(Enum):
-    """Row-wise scalar operators, the same in both IRs; semantics are torch's. The order is that of random choices.
+    """Row-wise scalar operators, the same in both IRs; semantics are torch's. Random programs choose in this order.
 
-    `Op("tanh")` finds an operator by its name in IR text; ValueError where there is none.
+    `Op("tanh")` finds an operator by its name in IR text; ValueError if there is none of that name.
     """
 
     facts: Operator

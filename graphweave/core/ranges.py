@@ -1,4 +1,4 @@
-"""One message for an index out of range, wherever that is found: value, position, range, and what to do."""
+"""The message for an index out of range, the same wherever it is found: value, position, range, and what to do."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def range_error(
     index: Any, rows: int, *, first: int = 0, at: int | None = None, what: str = "", of: str = "rows",
     where: str = "", do: str = "",
 ) -> IndexRangeError:  # fmt: skip
-    """The error about a tensor `index` one value of which is not in first..rows-1: that at flat position `at`, or the
-    first such.
+    """The error about a tensor `index` with a value that is not in first..rows-1: the value at flat position `at`, or
+    the first one out of range.
 
     `what` is the index in the user's words ("edge_index[1]"), `of` says what it counts, `where` is the line that uses
-    it, `do` what helps.
+    it, and `do` tells the user what to do.
     """
     if at is None:
         found = position(index, rows, first)
@@ -31,7 +31,7 @@ def range_error(
 
 
 def position(index: Any, rows: int, first: int = 0) -> int | None:
-    """The flat position of the first value that is not in first..rows-1."""
+    """The flat position of the first value that is not in first..rows-1; None if all are."""
     bad = ((index < first) | (index >= rows)).reshape(-1)
     return int(bad.nonzero()[0]) if bool(bad.any()) else None
 

@@ -14,6 +14,8 @@ from typing import Any
 from graphweave.core.errors import SettingsError
 
 GIB = 1 << 30
+"""Bytes of a gibibyte."""
+
 _SUFFIX = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": GIB, "T": 1 << 40}
 ROOMS = (
     "analysis", "cli", "codegen", "compiler", "core", "data", "execute", "frontends", "function", "graph", "ir",
@@ -22,14 +24,15 @@ ROOMS = (
 """The packages of graphweave, each with a logger of its own."""
 
 SANITIZERS = ("address", "undefined", "leak", "thread")
+"""Sanitizers that GRAPHWEAVE_SANITIZE may name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Sizes are bytes; in the environment they may carry a suffix K, M, G or T (powers of 1024)."""
+    """Every switch of the package. Sizes are bytes; in the environment they may end in K, M, G, T (powers of 1024)."""
 
     logs: str = ""
-    """GRAPHWEAVE_LOGS: rooms to log, as `passes,+codegen`: a name means INFO, `+name` DEBUG, `-name` ERROR only."""
+    """GRAPHWEAVE_LOGS: rooms to log, as in `passes,+codegen`: `name` means INFO, `+name` DEBUG, `-name` ERROR only."""
 
     dump: Path | None = None
     """GRAPHWEAVE_DUMP: directory for one numbered file per compilation stage."""
@@ -41,35 +44,35 @@ class Settings:
     """GRAPHWEAVE_CXX, else CXX: the C++ compiler command; None means g++, then clang++."""
 
     arch: str = "native"
-    """GRAPHWEAVE_ARCH: the processor that kernels are compiled for, as the compiler's -march names it: `native` is this
-    one, `x86-64-v3` any with AVX2, `x86-64` the plain baseline."""
+    """GRAPHWEAVE_ARCH: the processor that kernels are compiled for, by the names of the compiler's -march: `native` is
+    this processor, `x86-64-v3` any with AVX2, `x86-64` the plain baseline."""
 
     cache_bytes: int = GIB
-    """GRAPHWEAVE_CACHE_BYTES: bound of the kernel cache on disk."""
+    """GRAPHWEAVE_CACHE_BYTES: upper limit on the size of the kernel cache on disk."""
 
     format_bytes: int = GIB
-    """GRAPHWEAVE_FORMAT_BYTES: bound of cached graph formats, and separately of cached graph-only results."""
+    """GRAPHWEAVE_FORMAT_BYTES: upper limit on cached graph formats, and separately on cached graph-only results."""
 
     arena_bytes: int = GIB
-    """GRAPHWEAVE_ARENA_BYTES: bound of free buffers that the arena keeps for reuse; 0 keeps none."""
+    """GRAPHWEAVE_ARENA_BYTES: upper limit on the free buffers that the arena keeps for reuse; 0 keeps none."""
 
     target: str = "auto"
-    """GRAPHWEAVE_TARGET: `triton` compiles CPU tensors too for Triton, which runs them in its interpreter
-    (TRITON_INTERPRET=1): a way to test. `auto`: C++ on the CPU, Triton on a GPU."""
+    """GRAPHWEAVE_TARGET: `auto` means C++ on the CPU and Triton on a GPU. `triton` uses Triton for CPU tensors too, in
+    its interpreter (TRITON_INTERPRET=1), which is meant for tests."""
 
     eager_kernels: bool = True
     """GRAPHWEAVE_EAGER_KERNELS: 0 runs a graph's message passing outside compiled models as PyTorch's own calls."""
 
     unseen_edits: bool = True
-    """GRAPHWEAVE_UNSEEN_EDITS: 0 looks no longer for edits of index tensors that PyTorch does not see (through NumPy,
-    `.data`, dlpack), at a microsecond for each index and call (docs/design/running.md, "Caches and edits")."""
+    """GRAPHWEAVE_UNSEEN_EDITS: 0 does not look for edits of index tensors that PyTorch does not see (through NumPy,
+    `.data`, dlpack), which saves a microsecond for each index and call (docs/design/running.md, "Caches and edits")."""
 
     progress: bool = True
     """GRAPHWEAVE_PROGRESS: 0 writes no line on the terminal while a compilation takes long."""
 
     sanitize: tuple[str, ...] = ()
-    """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, as `address,undefined`. The process must be started with
-    the sanitizer's runtime preloaded (`LD_PRELOAD=$(g++ -print-file-name=libasan.so)`)."""
+    """GRAPHWEAVE_SANITIZE: sanitizers compiled into kernels, such as `address,undefined`. The process must be started
+    with the sanitizer's runtime preloaded (`LD_PRELOAD=$(g++ -print-file-name=libasan.so)`)."""
 
 
 def _parse_text(name: str, text: str) -> str:

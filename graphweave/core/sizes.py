@@ -1,7 +1,7 @@
-"""Sizes as expressions: numbers, symbols, and what is computed from them. Row counts and dims of tensors are sizes.
+"""Sizes as expressions: numbers, symbols, and functions of sizes. Row counts and dims of tensors are sizes.
 
 A size is canonical: sums and products are flat, ordered and without like terms, numbers are folded. So sizes that are
-equal by these rules compare equal. Build one by the functions of this file, never by `Applied` itself.
+equal by these rules compare equal. Build a size with the functions of this file, never with `Applied` itself.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SizeOp(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """A size that each call may have another number for, as PyTorch names it: "s77", or "u0" where data decides it."""
+    """A size that may differ from call to call, by PyTorch's name for it: "s77", or "u0" where data decides it."""
 
     name: str
 
@@ -45,7 +45,7 @@ class Applied:
 
 @dataclass(frozen=True, slots=True)
 class Opaque:
-    """An expression that is none of these, such as "ToFloat(s0)"; equal only to the same text."""
+    """An expression of any other form, such as "ToFloat(s0)"; equal only to the same text."""
 
     text: str
 
@@ -93,7 +93,7 @@ def floor_div(a: Size, b: Size) -> Size:
 
 
 def modulo(a: Size, b: Size) -> Size:
-    """What is left of a after whole multiples of b, with the sign of b."""
+    """The remainder of a / b, with the sign of b."""
     if isinstance(a, int) and isinstance(b, int) and b:
         return a % b
     return 0 if b == 1 else _applied(SizeOp.modulo, (a, b))
@@ -145,7 +145,7 @@ def _order(size: Size) -> tuple[bool, str]:
 
 
 def leaves(size: Size | None, known: Container[Size] = ()) -> Iterator[Size]:
-    """The parts from which `size` is computed: those that are `known` as they are, and symbols."""
+    """The parts from which `size` is computed: those that are `known`, and symbols and opaque texts outside of them."""
     if size in known or isinstance(size, Symbol | Opaque):
         assert size is not None
         yield size
@@ -157,7 +157,8 @@ def leaves(size: Size | None, known: Container[Size] = ()) -> Iterator[Size]:
 def evaluated(
     size: Size | None, known: Mapping[Size, _T], functions: Mapping[SizeOp, Callable[..., _T | int]]
 ) -> _T | int | None:
-    """The value of `size`, by those of its parts and by what computes each function; None where a part is unknown."""
+    """The value of `size`, from the values of its `known` parts and a callable for each function; None if a part is
+    unknown."""
     if size is not None and size in known:
         return known[size]
     if isinstance(size, Applied):
@@ -167,7 +168,7 @@ def evaluated(
 
 
 def number(size: Size | None, known: Mapping[Size, int]) -> int | None:
-    """The number that `size` is; None where a part is unknown."""
+    """The value of `size` as a number; None if a part is unknown."""
     value = evaluated(size, dict[Size, Size](known), BUILD)
     return value if isinstance(value, int) else None
 
@@ -233,7 +234,7 @@ _BINARY: dict[type[ast.operator], Callable[..., Size]] = {
 
 
 def read(text: str) -> Size:
-    """The size that `text` shows; Opaque where it is no expression of sizes."""
+    """The size that `text` shows; Opaque if it is no expression of sizes."""
     try:
         size = _read(ast.parse(text, mode="eval").body) if re.fullmatch(r"[\w +\-*/%(),]+", text, re.ASCII) else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -265,12 +266,12 @@ def _read(node: ast.expr) -> Size | None:
 
 
 def read_several(text: str) -> tuple[Size, ...]:
-    """The sizes that `text` lists, between commas."""
+    """The sizes of a list whose items are separated by commas."""
     return tuple(map(read, split(text)))
 
 
 def split(text: str) -> list[str]:
-    """What `text` lists, between those commas that stand in no brackets; without blanks at the ends."""
+    """The items of a list, split at the commas that stand in no brackets; without blanks at their ends."""
     parts, depth = [""], 0
     for c in text:
         depth += (c in "([") - (c in ")]")

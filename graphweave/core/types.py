@@ -55,7 +55,7 @@ UNIT = Space("unit")
 
 
 HALF = (DType.f16, DType.bf16)
-"""Types for storage: kernels compute with them in float32."""
+"""Types that values are stored in but not computed in: kernels compute with them in float32."""
 
 
 def computed(dtype: DType) -> DType:
@@ -78,7 +78,7 @@ class Fold(Enum):
 
     @property
     def op(self) -> Op:
-        """The operator of two that it folds by."""
+        """The binary operator that the fold repeats."""
         return _OPS[self]
 
 

@@ -1,4 +1,4 @@
-"""Named arrays of one `.npz` file, and what may be asked of them."""
+"""Named arrays of one `.npz` file, and checked access to them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ _HEADERS: dict[tuple[int, int], Callable[[IO[bytes]], tuple[tuple[int, ...], boo
     (1, 0): np.lib.format.read_array_header_1_0,
     (2, 0): np.lib.format.read_array_header_2_0,
 }
+"""Readers of an array's header, by version of the `.npy` format."""
 
 _UNREADABLE = (
     OSError, EOFError, ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, MemoryError, SyntaxError,
     zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error,
 )  # fmt: skip
-"""What NumPy and the modules of archives raise for files that are damaged, encrypted, cut off or made up."""
+"""Errors that NumPy and the archive modules raise for files that are damaged, encrypted, truncated or forged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Archive:
-    """Arrays by name. Asking for what they are not raises DataError, in one line that begins with the file's `name`.
+    """The arrays of a file by name. A method raises DataError, in one line that begins with the file's `name`, if an
+    array is missing or does not have the form that the method expects.
 
     `layout` says which arrays a file of this kind has.
     """
@@ -63,7 +65,7 @@ class Archive:
         return int(value.reshape(()))
 
     def count(self, key: str, nbytes: int = 8) -> int:
-        """A `scalar` that says how many there are of something that takes `nbytes` each at least."""
+        """A `scalar` that counts items of at least `nbytes` bytes each. DataError if these exceed the memory."""
         value = self.scalar(key)
         check_fits(value * nbytes, f"{self.name}: '{key}' = {value}")
         return value
@@ -83,7 +85,8 @@ class Archive:
         return torch.from_numpy(array.astype(np.int64))
 
     def numbers(self, key: str, count: int, word: str, whole: str) -> Tensor:
-        """Integers in 0..count-1. `word` is what they number and `whole` what has `count` of these, for the message."""
+        """`integers` in 0..count-1. The message of the error calls one of them `word`, and says that `whole` has
+        `count` of these."""
         index = self.integers(key)
         bad = (index < 0) | (index >= count)
         if bool(bad.any()):
@@ -111,7 +114,7 @@ class Archive:
         return torch.from_numpy(array.astype(np.float32))
 
     def row_lengths(self, key: str, rows: int, entries: int) -> Tensor:
-        """Entries of each row of a CSR array [rows]; '`key`' [rows + 1] must rise from 0 to `entries`."""
+        """Lengths [rows] of the rows of a CSR array; '`key`' [rows + 1] must rise from 0 to `entries`."""
         indptr = self.integers(key)
         if indptr.numel() != rows + 1:
             raise DataError(
@@ -127,7 +130,7 @@ class Archive:
     def features(self, prefix: str, rows: int) -> Tensor | None:
         """[rows, F] float32: dense in '`prefix`', or CSR in `prefix`_{indptr,indices,data,shape}; None if absent.
 
-        Values of length 1 stand for that value everywhere.
+        If `prefix`_data has length 1, all entries have this value.
         """
         if prefix in self:
             x = self.real(prefix)
@@ -194,12 +197,12 @@ class Archive:
 
 
 def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = lambda key: True) -> Archive:
-    """The arrays of a file whose names are `wanted`, read without pickle. DataError if it is no such file."""
+    """The arrays of an `.npz` file whose names are `wanted`, read without pickle. DataError if it cannot be read."""
     path = Path(path)
     if not path.is_file():
         raise DataError(f"{path}: no such file. Check the path.")
     try:
-        # Opened here: np.load leaves a file that is no archive open.
+        # The file is opened here because np.load does not close a file that is no archive.
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
@@ -219,18 +222,18 @@ def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = 
 
 
 def _check_header(archive: zipfile.ZipFile | None, key: str, name: str) -> None:
-    """DataError if the array takes more memory than there is, or than the file has numbers for."""
+    """DataError if the array's header promises more bytes than the machine has, or another number than the file has."""
     if archive is None or f"{key}.npy" not in archive.namelist():
         return
     with archive.open(f"{key}.npy") as stream:
         read = _HEADERS.get(np.lib.format.read_magic(stream))
-        if read is None:  # a version that has not been needed yet
+        if read is None:  # another version of the format; np.load reads it without this check
             return
         shape, _, dtype = read(stream)
         there = archive.getinfo(f"{key}.npy").file_size - stream.tell()
     nbytes = math.prod(shape) * dtype.itemsize
     if dtype.hasobject or min(shape, default=0) < 0:
-        return  # refused when it is read
+        return  # reading it raises an error
     check_fits(nbytes, f"{name}: array '{key}' of {dtype} {list(shape)}")
     if nbytes != there:
         raise DataError(

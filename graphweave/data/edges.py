@@ -1,4 +1,4 @@
-"""Edge lists made or remade: symmetric closure, R-MAT."""
+"""Functions that make edge lists: the symmetric closure of edges, and random R-MAT graphs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 
 _QUADRANTS = (0.57, 0.19, 0.19, 0.05)
-"""Probabilities of the four quadrants at each level: the Graph500 choice, a power-law graph with hubs."""
+"""Probabilities of the four quadrants at each level, as in Graph500: they give a power-law graph with hubs."""
 
 
 def symmetrise(src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
@@ -48,7 +48,7 @@ def rmat(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
 
 
 def _draw(rng: np.random.Generator, levels: int, count: int) -> np.ndarray:
-    """[2, count] int64 in 0..2**levels-1: at each level one quadrant is drawn, its bits join row and column."""
+    """[2, count] int64 in 0..2**levels-1: at each level a quadrant is drawn, which gives one bit of row and column."""
     bounds = np.cumsum(_QUADRANTS)[:3].astype(np.float32)
     pairs = np.zeros((2, count), dtype=np.int64)
     for _ in range(levels):

@@ -1,4 +1,4 @@
-"""A knowledge graph that needs no file: families, whose relations follow from two of them."""
+"""A generated knowledge graph of families, in which two relations are facts and the others follow from them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from graphweave.data.knowledge_graph import KnowledgeGraph
 FAMILY_RELATIONS = ("parent_of", "married_to", "sibling_of", "grandparent_of", "aunt_or_uncle_of", "cousin_of")
 """Relations of `families` by number. The first two are facts, the others follow."""
 
-_FACTS = 2
+_NUM_FACTS = 2
+"""The first so many of `FAMILY_RELATIONS` are facts."""
+
 _GENERATIONS = 4
+"""Generations of a family."""
 
 
 def families(count: int = 40, seed: int = 0) -> KnowledgeGraph:
-    """`count` families of four generations, about 35 people each, drawn from `seed`, and who is what to whom.
+    """`count` families of four generations, about 35 people each, drawn from `seed`, with the relations of people.
 
-    A couple has 2 to 4 children, each of whom, but for the last generation, marries someone from outside and has 1 to
-    3. With p the relation of parents: sibling = p^-1 p without oneself, grandparent = p p, aunt or uncle = sibling p
-    without parents (by blood alone), cousin = p^-1 sibling p without siblings. Facts are in `train`; of each family's
-    other triples 80 of 100 are in `train`, 10 in `valid`, 10 in `test`, all families together shuffled.
+    The first couple has 2 to 4 children. Each child marries someone from outside and has 1 to 3 children, except in the
+    last generation. With p for parent_of: sibling = p^-1 p without oneself, grandparent = p p, aunt or uncle =
+    sibling p without parents (by blood alone), cousin = p^-1 sibling p without siblings. All facts are in `train`. The
+    other triples of all families are shuffled together: 80% are in `train`, 10% in `valid` and 10% in `test`.
     """
     if count < 1:
         raise DataError(f"families: expected one family at least (got {count}). Pass a positive number.")
@@ -35,7 +38,7 @@ def families(count: int = 40, seed: int = 0) -> KnowledgeGraph:
         parts.append(triples + torch.tensor([nodes, 0, nodes]))
         nodes += people
     triples = torch.cat(parts)
-    facts, rest = triples[triples[:, 1] < _FACTS], triples[triples[:, 1] >= _FACTS]
+    facts, rest = triples[triples[:, 1] < _NUM_FACTS], triples[triples[:, 1] >= _NUM_FACTS]
     rest = rest[torch.from_numpy(rng.permutation(len(rest)))]
     first, second = round(0.8 * len(rest)), round(0.9 * len(rest))
     train = torch.cat([facts, rest[:first]])
@@ -43,7 +46,7 @@ def families(count: int = 40, seed: int = 0) -> KnowledgeGraph:
 
 
 def _family(rng: np.random.Generator) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]]]:
-    """How many people, who is whose parent, and who is married, both ways."""
+    """The number of people, pairs (parent, child), and married pairs in both orders."""
     people, parent, couples = 2, [], [(0, 1)]
     married = [(0, 1), (1, 0)]
     for generation in range(1, _GENERATIONS):
@@ -62,7 +65,7 @@ def _family(rng: np.random.Generator) -> tuple[int, list[tuple[int, int]], list[
 
 
 def _related(people: int, parent: list[tuple[int, int]], married: list[tuple[int, int]]) -> Tensor:
-    """Triples [T, 3] of one family, by products of its 0/1 matrices [head, tail]."""
+    """All triples [T, 3] of one family, from products of its 0/1 matrices [head, tail]."""
     p = torch.zeros(people, people)
     p[tuple(torch.tensor(parent).t())] = 1
     m = torch.zeros(people, people)

@@ -12,11 +12,11 @@ from graphweave.core.errors import DataError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnowledgeGraph:
-    """A link-prediction problem, validated when it is made; anything wrong raises `DataError`.
+    """A link-prediction problem. Its fields are checked when it is made: `DataError` if they do not fit together.
 
     `train`, `valid` and `test` are [T, 3] int64: rows of head, relation, tail, of `num_nodes` entities and `num_rels`
-    relations. Relation r has an inverse, of number r + num_rels, which is in no triple here: `both_ways` adds it.
-    `name` is for messages.
+    relations. The inverse of relation r has the number r + num_rels. The triples hold no inverses; `both_ways` adds
+    them. `name` is for messages.
     """
 
     train: Tensor
@@ -39,7 +39,7 @@ class KnowledgeGraph:
         return torch.cat([triples, torch.stack([tail, rel + self.num_rels, head], 1)])
 
     def everything(self) -> Tensor:
-        """Triples of all splits, both ways: what a filtered ranking knows to be true."""
+        """The triples of all splits, both ways, which a filtered ranking counts as true."""
         return self.both_ways(torch.cat([self.train, self.valid, self.test]))
 
 

@@ -1,7 +1,7 @@
-"""Whether what a file says is there could be held by this machine, asked before memory is taken for it.
+"""A check, before memory is allocated, that this machine could hold what a file announces.
 
-A count costs a file nothing: a graph of 10^15 nodes is a few bytes. Taken at its word, it ends in an error of
-the allocator, or in the whole machine standing still.
+A file can announce 10^15 nodes in a few bytes. Allocating them would end in an error of the allocator, or bring the
+whole machine to a standstill.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 @lru_cache(maxsize=1)
 def machine_bytes() -> int | None:
-    """Bytes of memory that this machine has; None where it does not say."""
+    """Bytes of memory that this machine has; None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -24,7 +24,7 @@ def machine_bytes() -> int | None:
 
 
 def check_fits(nbytes: int, what: str) -> None:
-    """DataError if `what`, a noun with its file, takes more bytes than the machine has."""
+    """DataError if `nbytes` is more than the machine has. `what` takes these bytes: a noun with its file."""
     there = machine_bytes()
     if there is not None and nbytes > there:
         raise DataError(
@@ -34,7 +34,7 @@ def check_fits(nbytes: int, what: str) -> None:
 
 
 def in_words(nbytes: int) -> str:
-    """As `3.6 TiB`."""
+    """The size as text, such as `3.6 TiB`."""
     size, unit = float(nbytes), 0
     while size >= 1024 and unit < len(_UNITS) - 1:
         size, unit = size / 1024, unit + 1

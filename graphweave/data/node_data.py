@@ -1,4 +1,4 @@
-"""One graph with node features, labels and a split: what every loader of this room gives."""
+"""`NodeData`: one graph with node features, labels and a split, and the checks of each of these."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NO_LABEL = -1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeData:
-    """A node-classification problem, validated when it is made; anything wrong raises `DataError`.
+    """A node-classification problem. Its fields are checked when it is made: `DataError` if they do not fit together.
 
     `x` [N, F] floating, finite. `edge_index` [2, E] int64, row 0 the sources, row 1 the destinations, both in 0..N-1.
     `y` [N] int64, in -1..num_classes-1. The masks are [N] bool. `name` is for messages.

@@ -14,7 +14,7 @@ from graphweave.data.node_data import NO_LABEL, NodeData
 from graphweave.data.split import mask_of, random_split
 
 _RANDOM_FEATURES = 64
-"""Width of the features drawn for a file that has none."""
+"""Number of features that are drawn for each node if the file has none."""
 
 _LAYOUT = "src, dst or indptr, dst, and num_nodes"
 
@@ -27,11 +27,12 @@ _WANTED = frozenset({
 def npz(path: str | Path, *, symmetric: bool = False, seed: int = 0) -> NodeData:
     """One homogeneous graph from a file of named arrays, read without pickle.
 
-    Edges: `src`, `dst`, or `indptr`, `dst` grouped by source; `num_nodes`. Features: dense `feat` [N, F], or CSR in
-    `feat_indptr`, `feat_indices`, `feat_data` (length 1 = that value everywhere), `feat_shape`; absent: 64 drawn from
-    a normal distribution. Labels: `y` (-1 = none) and `num_classes`; absent: every node unlabelled. Split:
-    `train_idx`, `val_idx`, `test_idx` (ignored without labels); absent: random 60/20/20 of the labelled nodes.
-    `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` serves whatever is drawn.
+    Edges: `src` and `dst`, or `indptr` and `dst` grouped by source; `num_nodes`. Features: dense `feat` [N, F], or CSR
+    in `feat_indptr`, `feat_indices`, `feat_data` (of length 1 if all entries are equal) and `feat_shape`; by default 64
+    are drawn from a normal distribution. Labels: `y` (-1 for none) and `num_classes`; by default no node has a label.
+    Split: `train_idx`, `val_idx`, `test_idx` (ignored without labels); by default the labelled nodes are split 60/20/20
+    at random. `symmetric` adds reverse edges and drops duplicates and self-loops. `seed` seeds the features and the
+    split that are drawn.
     """
     file = read_archive(path, _LAYOUT, _WANTED.__contains__)
     known = "feat" in file or "feat_indptr" in file

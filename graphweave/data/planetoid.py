@@ -17,7 +17,7 @@ NAMES = ("cora", "citeseer", "pubmed")
 
 
 def planetoid(name: str, root: str | Path | None = None) -> NodeData:
-    """The citation graph `name` with its public split. Files are kept in `root` (default: in graphweave's cache)."""
+    """The citation graph `name` with its public split. Files are kept in `root` (by default in graphweave's cache)."""
     if name.lower() not in NAMES:
         raise DataError(f"planetoid: unknown graph {name!r} (expected one of {', '.join(NAMES)}). Name one of these.")
     try:
@@ -30,7 +30,7 @@ def planetoid(name: str, root: str | Path | None = None) -> NodeData:
     cache = settings().cache_dir or platformdirs.user_cache_path("graphweave")
     folder = Path(root) if root is not None else cache / "planetoid"
     try:
-        # The dataset class reports its download on stderr, which is ours for one line of error.
+        # The dataset class reports its download on stderr, where a command may write nothing but one line of error.
         with contextlib.redirect_stderr(io.StringIO()):
             graph = Planetoid(str(folder), name.lower())[0]
     except (OSError, asyncio.TimeoutError, ClientError) as error:

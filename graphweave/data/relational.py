@@ -26,20 +26,20 @@ _SPLIT_SIZE = re.compile(r"train_(\d+)_idx")
 
 
 def relational(path: str | Path, *, seed: int = 0) -> KnowledgeGraph | TypedNodeData:
-    """The relational graph in a file of named arrays, read without pickle; which of the three kinds, its names tell.
+    """The relational graph in a file of named arrays, read without pickle. The arrays' names tell which of three kinds.
 
     A knowledge graph: `num_nodes`, `num_relations`, and `{train,valid,test}_{head,rel,tail}`.
 
-    RDF: `head`, `rel`, `tail`, `num_nodes`, `num_relations`; labels `y` (-1 = none). Relation r + num_relations is
-    the inverse of r, and an edge for each is added. One node type, without features.
+    RDF: `head`, `rel`, `tail`, `num_nodes`, `num_relations`; labels `y` (-1 for none). For each edge of relation r the
+    reverse edge is added, of relation r + num_relations. There is one node type, without features.
 
     A typed graph: `node_type_names`, `node_counts`, `edge_type_names` as "source|relation|target", for each relation
     `edge_RELATION_src` and `_dst` (numbers within the type; reverse edges are added as relations of their own);
     features of a type in `feat_TYPE`, or CSR in `feat_TYPE_{indptr,indices,data,shape}`; `target`, the labelled type,
     with labels `y`. Nodes of the result are grouped by type, in the file's order.
 
-    Splits of the last two: `train_idx`, `test_idx`, and `val_idx` or none; else `{train,val,test}_N_idx` of the
-    largest N; absent: random 60/20/20 of the labelled nodes, from `seed`.
+    The last two may have splits: `train_idx`, `test_idx` and optionally `val_idx`, or else `{train,val,test}_N_idx`,
+    of which the largest N is taken. By default the labelled nodes are split 60/20/20 at random, seeded by `seed`.
     """
     file = read_archive(path, _LAYOUT)
     if any(f"{part}_head" in file for part in _SPLITS):
@@ -102,7 +102,10 @@ def _typed(file: Archive, seed: int) -> TypedNodeData:
 
 
 def _typed_edges(file: Archive, count: dict[str, int], first: dict[str, int]) -> tuple[Tensor, Tensor, int]:
-    """Edges [2, E] among all nodes and their relations [E], of which there are: each of the file, then its reverse."""
+    """Edges [2, E] among all nodes, their relations [E], and the number of relations.
+
+    Relation 2 i is the file's i-th, and 2 i + 1 its reverse.
+    """
     ends, types = [torch.empty((2, 0), dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
     for text in file.texts("edge_type_names"):
         parts = text.split("|")
@@ -123,7 +126,7 @@ def _typed_edges(file: Archive, count: dict[str, int], first: dict[str, int]) ->
 
 
 def _masks(file: Archive, y: Tensor, count: int, begin: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Masks of the file's split, whose numbers are 0..count-1 and stand for nodes from `begin` on."""
+    """Masks of the file's split, which numbers the `count` nodes of the labelled type from 0; `begin` is the first."""
     sizes = [int(found[1]) for key in file.arrays if (found := _SPLIT_SIZE.fullmatch(key))]
     middle = "" if "train_idx" in file or not sizes else f"{max(sizes)}_"
     if f"train_{middle}idx" not in file:

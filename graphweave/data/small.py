@@ -1,4 +1,4 @@
-"""Real data that ships with libraries: nothing is downloaded."""
+"""Real graphs from data that ships with libraries, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphweave.data.split import random_split
 
 
 def digits(k: int = 8, seed: int = 0) -> NodeData:
-    """scikit-learn's handwritten digits as a graph: 1797 images of 8x8, each joined to its `k` nearest, made symmetric.
+    """scikit-learn's handwritten digits as a graph: 1797 images of 8x8, each joined to its `k` nearest, both ways.
 
     `x` [1797, 64] in 0..1; 10 classes; random split 60/20/20.
     """

@@ -9,7 +9,7 @@ from graphweave.data.node_data import NO_LABEL
 
 
 def random_split(y: Tensor, seed: int, train: float = 0.6, val: float = 0.2) -> tuple[Tensor, Tensor, Tensor]:
-    """Bool masks [N] for train, validation and the rest as test, drawn over the labelled nodes of `y` [N]."""
+    """Bool masks [N] for train, validation and test (the rest), drawn from the labelled nodes of `y` [N]."""
     generator = torch.Generator().manual_seed(seed)
     labelled = (y != NO_LABEL).nonzero().flatten()
     order = labelled[torch.randperm(labelled.numel(), generator=generator)]

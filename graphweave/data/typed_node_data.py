@@ -13,11 +13,11 @@ from graphweave.data.node_data import check_edges, check_features, check_labels,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedNodeData:
-    """Node classification in a relational graph, validated when it is made; anything wrong raises `DataError`.
+    """Node classification in a relational graph. Its fields are checked when it is made: `DataError` if they are wrong.
 
-    Nodes are grouped by type: `node_counts` [T] of each, which add up to N. `edge_index` [2, E] int64, row 0 the
-    sources; `etype` [E] int64 in 0..num_rels-1, inverse relations counted. `features`: for each node type [count, F]
-    floating, or None where it has none. `y` [N] int64 in -1..num_classes-1. The masks are [N] bool.
+    Nodes are grouped by type; `node_counts` [T] is the number of each, N in all. `edge_index` [2, E] int64 has the
+    sources in row 0. `etype` [E] int64 is in 0..num_rels-1, which counts inverse relations. `features`: for each node
+    type [count, F] floating, or None if it has none. `y` [N] int64 is in -1..num_classes-1. The masks are [N] bool.
     """
 
     node_counts: tuple[int, ...]

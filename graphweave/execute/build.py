@@ -32,11 +32,11 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class CompiledTraining:
-    """`forward` gives the forward outputs, then the values of `cut.saved`; `backward` takes those, then tangents."""
+    """`forward` gives the forward outputs, then the values `partition.saved`; `backward` takes these, then tangents."""
 
     forward: Executable
     backward: Executable
-    cut: Split
+    partition: Split
 
 
 def build_inference(
@@ -44,10 +44,9 @@ def build_inference(
     constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
-    """One executable for all outputs of `program`; `effects` are calls that must run though nobody reads them.
+    """One executable for all outputs of `program`; `effects` are calls that must run even if nobody reads them.
 
-    `promises` says of each output how it lies in memory. `glossary` has the user's words, for what is told and for
-    errors.
+    `promises` says of each output how it lies in memory. `glossary` has the user's words, for reports and errors.
     """
     glossary, program = glossary or Glossary(), with_calls(program, options)
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
@@ -72,24 +71,24 @@ def build_training(
 ) -> CompiledTraining:  # fmt: skip
     """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
 
-    The backward belongs to the graph as the forward has seen it, and does not look for edits. `exposed` are values
-    whose memory the user may write to between the two (`passes/apart.py`), and `promises` says of each output how it
-    lies in memory. `glossary` has the user's words, for what is told and for errors, and the row counts at hand.
+    The backward belongs to the graph that the forward has seen, and does not look for edits. `exposed` are values whose
+    memory the user may write to between the two (`passes/apart.py`), and `promises` says of each output how it lies in
+    memory. `glossary` has the user's words, for reports and errors, and the row counts at hand.
     """
     glossary, joint = glossary or Glossary(), with_calls(joint, options)
     name = f"graph{next(_serial)}"
     dump_program(f"{name}_joint", joint)
-    cut = split(
+    halves = split(
         Facts(joint), num_forward, tangents, effects, frozenset(constants), recompute, exposed, glossary.statistics
     )
     named = _named(joint, constants)
-    count = num_forward + len(cut.saved)
-    ahead, back = Facts(cut.forward.program), Facts(cut.backward.program)
-    private = _private(cut, back, num_forward)
+    count = num_forward + len(halves.saved)
+    ahead, back = Facts(halves.forward.program), Facts(halves.backward.program)
+    private = _private(halves, back, num_forward)
     with _compiling() as begin:
         forward = _executable(
             f"{name}_forward", ahead, count, options, named, verify, cuda_graphs, private,
-            _refs(cut.forward.program.outputs[:num_forward]) if watches else None,
+            _refs(halves.forward.program.outputs[:num_forward]) if watches else None,
             promises[:num_forward], glossary,
         )  # fmt: skip
         begin(forward)
@@ -99,21 +98,21 @@ def build_training(
         )  # fmt: skip
         check_schedule([forward.plan, backward.plan])
         begin(backward)
-        for made, part in ((forward, cut.forward), (backward, cut.backward)):
-            saved = tuple(part.where[r] for r in cut.saved) if made is forward else ()
+        for made, part in ((forward, halves.forward), (backward, halves.backward)):
+            saved = tuple(part.where[r] for r in halves.saved) if made is forward else ()
             why_not = {part.where[r]: why for r, why in refused.items() if r in part.where}
             record(made.plan, made.text, why_not, glossary, saved, recompute)
-    return CompiledTraining(forward, backward, cut)
+    return CompiledTraining(forward, backward, halves)
 
 
-def _private(cut: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
-    """Values of the forward program that leave it only to be maps of the backward."""
-    forward, backward = cut.forward.program, back.program
-    taken = {ref: cut.backward.where[ref] for ref in cut.saved if ref in cut.backward.where}
+def _private(halves: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
+    """Values that the forward program gives to the backward alone, which uses them as maps alone."""
+    forward, backward = halves.forward.program, back.program
+    taken = {ref: halves.backward.where[ref] for ref in halves.saved if ref in halves.backward.where}
     maps = {
-        cut.forward.where[ref]
+        halves.forward.where[ref]
         for ref, there in taken.items()
-        if ref not in cut.copied
+        if ref not in halves.copied
         and there not in backward.outputs
         and all(isinstance(backward.nodes[u], MapOf) for u in back.flow.users[there])
     }
@@ -144,7 +143,7 @@ def _executable(
 
 @contextmanager
 def _compiling() -> Iterator[Callable[[Executable], None]]:
-    """Kernels of the executables that the block hands over compile while it goes on; at its end all are ready."""
+    """Gives the block a function that starts to compile an executable's kernels. At its end all kernels are ready."""
     start = time.perf_counter()
     begun: list[tuple[Executable, list[Any]]] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

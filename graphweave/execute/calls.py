@@ -1,4 +1,4 @@
-"""One node of a compiled program as one call: of a product, or of the ATen calls that it means, as Python text."""
+"""One node of a compiled program as one function: a product's runner, or the node's ATen calls as Python text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class NodeCall:
 
 
 def call_step(program: Program, ref: Ref, options: Options | None = None) -> NodeCall:
-    """The call of one node: of a product of ours, or of PyTorch."""
+    """The call of one node: one of our products, or calls of PyTorch."""
     options = options or Options()
     names = tuple(dict.fromkeys(call_operands(program, ref)))
     product = product_step(program, ref, options)
@@ -47,7 +47,7 @@ def _with_counts(spaces: Sequence[Space], product: Callable[..., Any]) -> Callab
 
 
 def _ends_of_maps(program: Program, ref: Ref) -> tuple[Space, ...]:
-    """The spaces that the indices of a node count in: what is out of range is told by their rows."""
+    """The spaces to whose rows the indices of a node lead; errors about an index name their row counts."""
     node = program.nodes[ref]
     if not isinstance(node, Pull | Push) and not is_typed(program, ref):
         return ()
@@ -58,8 +58,10 @@ def _ends_of_maps(program: Program, ref: Ref) -> tuple[Space, ...]:
 def _traced(
     program: Program, ref: Ref, names: Sequence[Ref], device: str
 ) -> tuple[tuple[Space, ...], Callable[..., Any]]:
-    """The ATen calls that the node means, recorded on proxies: to ask for its meaning at each call would cost more than
-    most of these calls. With the spaces whose rows it takes."""
+    """The spaces whose row counts the node needs, and its ATen calls as a function.
+
+    The calls are recorded on proxies once: to interpret the node each time would cost more than most of the calls.
+    """
     node, graph = program.nodes[ref], fx.Graph()
     tracer = GraphAppendingTracer(graph)
     asked = dict.fromkeys(_ends_of_maps(program, ref))
@@ -90,9 +92,9 @@ def _traced(
 
 
 def _function(graph: fx.Graph) -> Callable[..., Any]:
-    """The graph as a Python function of its placeholders, with operators and constants at hand, not to be looked up.
+    """The graph as a Python function of its placeholders, whose operators and constants are names in its scope.
 
-    A value is let go of after its last use.
+    Each value is freed after its last use.
     """
     scope: dict[str, Any] = {}
 
@@ -128,9 +130,10 @@ def _function(graph: fx.Graph) -> Callable[..., Any]:
 
 
 def _index_in_64_bits(node: Node) -> Ref | None:
-    """The operand that PyTorch takes as int64 only, or that would not hold its sum with a row count.
+    """The operand that must be widened to int64 before PyTorch gets it; None if there is none.
 
-    An index that only maps read may be held in 32 bits (`formats.narrowed`).
+    An index that only maps read may be held in 32 bits (`formats.narrowed`). But PyTorch's scatters take int64 alone,
+    and 32 bits may be too few for the sum of a negative index and a row count.
     """
     match node:
         case MapOf(index, wrap=True):

@@ -1,4 +1,4 @@
-"""Whether a compiled program can be a CUDA graph: by the program, and by the calls that one run of it makes."""
+"""Whether a compiled program can be a CUDA graph, judged by the program and by the calls that one run of it makes."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.ir.message.show import operation
 
-_ASKS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+_WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Tags of operators whose results the host must wait for."""
 
 _BY_MASK = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
-"""Calls whose sizes depend on data only where an index is a mask."""
+"""Calls whose result's size depends on data only if an index is a mask."""
 
 
 def structure(plan: Plan) -> frozenset[int]:
-    """Positions, among the arguments of the program, of the tensors that formats and the prelude are made from."""
+    """Positions, among the program's arguments, of the tensors from which formats and the prelude's values are made."""
     program = plan.program
     maps = [n.index for n in program.nodes if isinstance(n, MapOf)]
     needed = ancestors(program, [*maps, *plan.hoisted, *plan.facts.hoist.checks])
@@ -47,7 +48,10 @@ def structure(plan: Plan) -> frozenset[int]:
 
 
 def why_not(plan: Plan, *, verify: bool = False) -> str | None:
-    """What the program does at each call that no CUDA graph can hold: ask the device for numbers, sizes or indices."""
+    """Why no CUDA graph can hold the program: at each call it asks the device for numbers, sizes or indices.
+
+    None if nothing in the program stands against a CUDA graph.
+    """
     if verify:
         return "verify=True compares every region at every call"
     program, only = plan.program, plan.facts.flow.graph_only
@@ -78,7 +82,7 @@ def _why_not(program: Program, node: Node) -> str | None:
     if namespace not in ("aten", "prims", "builtin"):
         return f"{node.target} is no operator of PyTorch's own, so what it does on the host is not known"
     op = resolve(node.target)
-    if not isinstance(op, torch._ops.OpOverload) or not _ASKS & set(op.tags):
+    if not isinstance(op, torch._ops.OpOverload) or not _WAITING_TAGS & set(op.tags):
         return None
     if op in _BY_MASK and not any(_is_mask(program, r) for r in _operands_of_index(node)):
         return None
@@ -95,10 +99,10 @@ def _is_mask(program: Program, ref: Ref) -> bool:
 
 
 class CallWatch(TorchDispatchMode):
-    """Sees the calls of PyTorch that a run makes; `why` is the first one that a CUDA graph cannot hold."""
+    """Watches the calls of PyTorch that a run makes; `why` tells of the first one that a CUDA graph cannot hold."""
 
     def __init__(self, kind: str) -> None:
-        """`kind`: the type of the device where every tensor must lie."""
+        """`kind` is the type of the device on which every tensor must lie."""
         super().__init__()
         self.why: str | None = None
         self._kind = kind
@@ -113,7 +117,7 @@ class CallWatch(TorchDispatchMode):
 def _why_not_call(func: Any, given: Iterable[Any], made: Iterable[Any], kind: str) -> str | None:
     tensors = [t for t in given if isinstance(t, Tensor)]
     by_mask = any(t.dtype in (torch.bool, torch.uint8) for t in tensors[1:])
-    if _ASKS & set(func.tags) and (func not in _BY_MASK or by_mask):
+    if _WAITING_TAGS & set(func.tags) and (func not in _BY_MASK or by_mask):
         return f"{func} has a result that the host must wait for"
     for t in (*tensors, *made):
         if isinstance(t, Tensor) and t.device.type != kind:

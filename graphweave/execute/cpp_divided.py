@@ -1,4 +1,4 @@
-"""The divided rows of a region on the CPU: their kernels, called one after the other."""
+"""The divided rows of a region on the CPU. Their kernels are called one after the other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from graphweave.runtime.threads import num_threads
 
 
 def weight_of(kernel: Kernel) -> Weight:
-    """What its rows weigh: a piece of one leaves what the row adds up."""
+    """The weight of the rows of `kernel`. With products, a piece of a row leaves partial sums as large as the row's."""
     inner = list(statements(kernel.body))
     products = any(isinstance(s, TileMatMul | TileGram) for t in inner if isinstance(t, Tiles) for s in t.body)
     leaves = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
@@ -31,7 +31,7 @@ def weight_of(kernel: Kernel) -> Weight:
 
 
 class DividedRows:
-    """The kernels that the rows of `kernel` are divided into; compiled when they are first asked for."""
+    """The kernels that compute the divided rows of `kernel`; they are compiled when they are first needed."""
 
     def __init__(self, kernel: Kernel, kernels: tuple[Kernel, ...] | None = None) -> None:
         """`kernels` are others than those of long rows."""
@@ -49,8 +49,8 @@ class DividedRows:
     def __call__(
         self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor], threads: int | None = None
     ) -> None:
-        """`ptrs` are the arguments of the kernel, which has been called; `totals`, its totals by name, are added to.
-        `threads` as in `num_threads`."""
+        """Runs after the kernel itself. `ptrs` are the arguments that it had; the rows' parts are folded into its
+        `totals`, given by name. `threads` is as in `num_threads`."""
         known = dict(zip(self._given, ptrs, strict=True))
         own = own_tensors(self._kernels, known, long.pieces, arena.empty)
         known.update((name, t.data_ptr()) for name, t in own.items())
@@ -59,7 +59,7 @@ class DividedRows:
             known.update((name, t.data_ptr()) for name, t in mine.items())
             rows = num_rows(kernel, long.pieces)
             given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]
-            # These kernels read the first of the sizes, and no largest degrees, which are for stashes.
+            # These kernels read only the first size. They have no stashes, which would need the largest degrees.
             sizes = [rows] + [0] * (len(kernel.sizes) - 1 + len(kernel.csrs))
             function(given, sizes, uniform_chunks(rows, Work(CHUNK_WORK)), num_threads(threads))
             for b in kernel.buffers:

@@ -1,4 +1,4 @@
-"""A fused push as a C++ kernel: its formats, and the rows and pieces that it adds products to."""
+"""A fused push as a C++ kernel: its formats, and the rows and pieces to which it adds products."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from graphweave.runtime.typed_blocks import TypedBlocks, num_blocks, typed_block
 
 class CppPushStep(PushStep, CppStep):
     """See `PushStep` and `CppStep`."""
+
+    drivable = False
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]

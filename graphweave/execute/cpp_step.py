@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from graphweave.compiler.plan import KernelPlan
@@ -17,6 +19,7 @@ from graphweave.ir.message.nodes import Program, Ref
 from graphweave.lower.parameters import Column, Perm
 from graphweave.runtime import arena, formats, launch
 from graphweave.runtime.chunks import equal_rows, equal_work
+from graphweave.runtime.drive import Place
 from graphweave.runtime.edge_orders import EdgeKey, ordered_column, ordered_edges, source_pieces
 from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
@@ -25,11 +28,12 @@ from graphweave.runtime.long_rows import LongRows, is_long, long_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
-_PRODUCTS_A_NUMBER = 16
-"""Multiply-adds of a product of matrices in the time that a number takes to be touched."""
+_PRODUCTS_PER_NUMBER = 16
+"""Multiply-adds of a product of matrices that take as long as reading or writing one number."""
 
-_TOTALS = 32
-"""Numbers that a chunk touches for each number of a total: its part is cleared, added up in cache, and folded."""
+_WORK_PER_TOTAL = 32
+"""A chunk reads or writes at least this many numbers for each number of a total, of which it has a part of its own
+that must be cleared, added to in cache, and folded."""
 
 
 class CppStep(RegionStep):
@@ -52,6 +56,10 @@ class CppStep(RegionStep):
         self._edge_order: EdgeKey | None = "source" if self._partitioned else given if given != "given" else None
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
 
+    @property
+    def drivable(self) -> bool:
+        return not self._converted and self.plan.schedule.threads is None  # a native call has one number of threads
+
     def build(self) -> None:
         self._kernel(wide=False)
 
@@ -69,11 +77,11 @@ class CppStep(RegionStep):
         return self._divided[wide]
 
     def forget(self) -> None:
-        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
+        """Release the graph of the last call, whose index and formats stay alive otherwise."""
         self._last = None
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
-        outputs = [arena.empty(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
+        outputs = [arena.empty(shape, dtype) for shape, dtype in self.shapes(rows)]
         held = [t if t.is_contiguous() else t.contiguous() for t in inputs]
         kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices)
         ptrs = self._addresses(heads, found, held, outputs)
@@ -93,8 +101,24 @@ class CppStep(RegionStep):
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         return ptrs
 
+    def bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> BoundKernel | None:
+        """The kernel with its formats on a graph; None where a call has more to do than to run it."""
+        if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
+            return None
+        kernel, heads, found, chunks, sizes, _, long, alive = self._formats_for(rows, indices)
+        if long is not None:
+            return None
+        formats = {("format", i): (-1, address) for i, address in enumerate(found)}
+        values = {("in", i): r for i, r in enumerate(self.reads)} | {("out", i): r for i, r in enumerate(self.writes)}
+        places = [*((-1, head) for head in heads), *(formats.get(slot) or values[slot] for slot in self._slots)]
+        return BoundKernel(kernel, places, sizes, chunks, self.shapes(rows), alive)
+
+    def shapes(self, rows: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """What it writes."""
+        return [(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
+
     def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
-        """What `_bound` gives, remembered for the last graph."""
+        """The result of `_bound`, kept for the graph of the last call."""
         last = self._last
         if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
             return last[2]
@@ -105,7 +129,7 @@ class CppStep(RegionStep):
 
     def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
         """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
-        which rows these are (None where there are none), and what keeps all alive."""
+        the divided rows (None if there are none), and the tensors whose addresses these are."""
         wide = self._is_wide(rows, indices)
         kernel = self._kernel(wide)
         keep: list[Tensor] = []
@@ -165,8 +189,28 @@ class CppStep(RegionStep):
         return uniform_chunks(num_rows, self._work) if asked is None else equal_rows(num_rows, asked)
 
 
+@dataclass(frozen=True, slots=True)
+class BoundKernel:
+    """A kernel on a graph. Its pointers are addresses, or values of the program: where these lie, each call says."""
+
+    kernel: launch.NativeKernel
+    pointers: Sequence[Place | Ref]
+    sizes: Sequence[int]
+    chunks: Tensor
+    shapes: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    alive: Any
+    """What keeps the addresses valid."""
+
+    def step(self, places: Mapping[Ref, Place]) -> list[int]:
+        """As `native/drive.cpp` wants it."""
+        found = [places[p] if isinstance(p, int) else p for p in self.pointers]
+        chunks = self.chunks.data_ptr(), self.chunks.numel() - 1
+        flat = [number for place in found for number in place]
+        return [self.kernel.address, len(found), len(self.sizes), *chunks, *flat, *self.sizes]
+
+
 def work_of(kernel: Kernel) -> Work:
-    """What the rows of a kernel without edges cost."""
+    """The work of a row of a kernel without edges."""
     sizes = {b.name: numel(b.shape) for b in kernel.buffers}
     products = 0
     for s in statements(kernel.body):
@@ -182,7 +226,7 @@ def work_of(kernel: Kernel) -> Work:
     touched = sum(numel(b.shape) for b in kernel.buffers if b.rows is not None)
     totals = sum(numel(b.shape) for b in kernel.buffers if b.role is Role.total)
     return Work(
-        row=max(1, touched + products // _PRODUCTS_A_NUMBER),
-        chunk=max(CHUNK_WORK, _TOTALS * totals),
+        row=max(1, touched + products // _PRODUCTS_PER_NUMBER),
+        chunk=max(CHUNK_WORK, _WORK_PER_TOTAL * totals),
         tile=1 if kernel.tile is None else kernel.tile[1],
     )

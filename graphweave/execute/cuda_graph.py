@@ -1,18 +1,18 @@
 """Calls of a compiled program replayed as CUDA graphs (`options={"cuda_graphs": True}`).
 
-A graph holds for arguments of one kind: the shape, strides and dtype of each tensor, the value of each number, and of
-the index tensors that formats are made from the memory and the version, since formats are made outside the graph. The
-first calls of a kind run as they are, which builds formats and compiles kernels. The next one runs aside, on tensors of
-the graph's own, which is what the documentation of CUDA graphs asks for, and is then captured; from then on a call
-copies its arguments to those tensors, replays, and copies the results.
+A CUDA graph serves arguments of one kind. The kind is the shape, strides and dtype of each tensor and the value of each
+number; of index tensors it is the memory and the version, since formats are made from them outside the CUDA graph. The
+first calls of a kind run plainly, which builds formats and compiles kernels. The next call runs on a side stream, on
+tensors that the CUDA graph owns, as the documentation of CUDA graphs asks, and is then captured. Each later call copies
+its arguments to those tensors, replays, and copies the results.
 
 The copies are the cost: each call reads and writes its arguments (parameters too) and its results once more, and each
-graph holds memory for both beside what it needs itself. Results are copied so that no later replay overwrites what the
-user or autograd holds. Results that lie in memory of an index, or of a value made once for a graph, are given as they
-are: they do not change, and the backward knows its graph by them.
+CUDA graph holds memory for both beside what it needs itself. Results are copied so that no later replay overwrites
+tensors that the user or autograd holds. Results that lie in memory of an index, or of a value of the prelude, are given
+without a copy: they do not change, and the backward recognises its graph by them.
 
-Random numbers follow PyTorch's generator of the device: its seeds are drawn within the graph by `aten.randint`, and a
-replay moves the generator on as a call does. The launches of a replay are not counted as `kernel_launches`.
+Random numbers follow PyTorch's generator of the device: seeds are drawn within the CUDA graph by `aten.randint`, and a
+replay advances the generator as a call does. The launches of a replay are not counted as `kernel_launches`.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ from graphweave.runtime.triton_kernel import precision
 
 _log = logger(__name__)
 _lock = locks.reentrant_lock()
-"""Held while a graph's own tensors are in use: by one call at a time, of all threads."""
+"""Held while the tensors that a CUDA graph owns are in use, by one call of one thread at a time."""
 
 PLAIN_CALLS = 2
-"""Of one kind, before its graph is captured: a mini-batch that is seen once or twice is not worth it."""
+"""Plain calls of one kind before its CUDA graph is captured: a mini-batch seen once or twice is not worth a capture."""
 
 GRAPHS = 8
-"""Kinds of arguments that a program remembers, least recently used first to go."""
+"""Most kinds of arguments that a program remembers; the least recently used one is dropped first."""
 
 Run: TypeAlias = Callable[[list[Any]], list[Any]]
 Key: TypeAlias = tuple[Hashable, ...]
 
 
 def graph_device(options: Options) -> GraphDevice | None:
-    """What captures programs for the device of `options`; None for the CPU, which has no graphs."""
+    """The device that captures programs for `options`; None for the CPU, which has no CUDA graphs."""
     return CudaDevice(options.device) if torch.device(options.device).type == "cuda" else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Graph:
-    """A captured call: `own[i]` stands for argument i, and `results` are what the program gave."""
+    """A captured call: `own[i]` stands for argument i, and `results` are the outputs of the captured program."""
 
     replay: Callable[[], None]
     own: tuple[Any, ...]
     results: tuple[Any, ...]
     made: frozenset[int]  # ids of results that a replay writes
-    read: tuple[Tensor, ...]  # of caches: they stay alive, and as they were
-    versions: tuple[int, ...]
+    read: tuple[Tensor, ...]  # tensors of caches that the graph reads: they must stay alive and unchanged
+    versions: tuple[int, ...]  # of `read`, when the graph was captured
 
 
 @dataclass(slots=True)
 class _Kind:
-    """Arguments of one kind: `tensors` are aliases of the index tensors, so that their memory stays theirs."""
+    """Arguments of one kind. `tensors` are aliases of the index tensors, so that their memory is not reused."""
 
     tensors: tuple[Tensor, ...]
     versions: Versions
@@ -80,9 +80,9 @@ class _Kind:
 
 
 class CudaGraphs:
-    """`graphs(args)` is `run(args)`, replayed where it can be.
+    """`graphs(args)` is `run(args)`, replayed as a CUDA graph where that is possible.
 
-    What cannot be captured runs as it is: it is counted, and the reason logged once. A capture that fails warns once.
+    Other calls run plainly and are counted, and the reason is logged once. A capture that fails warns once.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class CudaGraphs:
         structure: frozenset[int] = frozenset(),
         why_not: str | None = None,
     ) -> None:
-        """`structure`: positions of index tensors. `why_not`: a reason not to capture at all."""
+        """`structure` are the positions of index tensors among the arguments, `why_not` a reason never to capture."""
         self._run, self._name, self._device = run, name, device
         self._structure = structure
         self._why_not: str | None = None
@@ -132,7 +132,7 @@ class CudaGraphs:
     # -------------------------------------------------------- kinds of arguments
 
     def _key(self, args: list[Any]) -> Key | str:
-        """Equal for calls of one kind; or why there can be no graph for this call."""
+        """A key that is equal for calls of one kind; or a text that says why this call can have no CUDA graph."""
         stream = self._device.stream()
         if stream is None:
             return "the stream is being captured already"
@@ -149,7 +149,7 @@ class CudaGraphs:
         return tuple(key)
 
     def _kind(self, key: Key, tensors: tuple[Tensor, ...], versions: Versions) -> _Kind:
-        """That of a call; a new one where an index, or a value that its graph reads, has been edited."""
+        """The kind of a call. It starts afresh if an index, or a value that its CUDA graph reads, has been edited."""
         kind = self._kinds.get(key)
         if kind is not None and kind.versions == versions and _as_they_were(kind.graph):
             self._kinds.move_to_end(key)
@@ -163,14 +163,14 @@ class CudaGraphs:
     # -------------------------------------------------------- capture and replay
 
     def _captured(self, kind: _Kind, args: list[Any]) -> list[Any]:
-        """A call on tensors of its own, after which the program is captured with them."""
+        """The results of a call on tensors that the CUDA graph will own; then the program is captured with them."""
         with ordinary(), torch.no_grad():
             own = tuple(self._own(i, a) if isinstance(a, Tensor) else a for i, a in enumerate(args))
         watch = CallWatch(self._device.kind)
         with ordinary(), torch.no_grad(), capturing(refuses=False) as read, watch:
             done = self._device.aside(lambda: self._run(list(own)))
         results = _given(done, own, args, frozenset(map(id, self._made(done, own, read))))
-        del done  # which goes back to the stream aside
+        del done  # the memory of the results returns to the side stream
         args.clear()
         if watch.why is not None:
             self._never(watch.why)
@@ -187,7 +187,7 @@ class CudaGraphs:
         return a.detach() if i in self._structure else torch.empty_like(a).copy_(a)
 
     def _made(self, results: list[Any], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
-        """Those of the results that are new at each call: neither an argument nor memory of the index or of caches."""
+        """The results that each call writes: those that are no argument and share no memory with indices or caches."""
         known = {_storage(t) for t in (*(own[i] for i in self._structure), *read)}
         passed = {id(a) for a in own}
         tensors = {id(t): t for t in results if isinstance(t, Tensor)}
@@ -251,7 +251,8 @@ class CudaGraphs:
 
 
 def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[int]) -> list[Any]:
-    """What a call gives: for its own tensors the caller's, copies of what was `made`; what never changes is lent."""
+    """The results for the caller: its own argument for each of `own`, copies of results that were `made`, and the other
+    results, which never change, lent."""
     mine = {id(a): args[i] for i, a in enumerate(own) if isinstance(a, Tensor)}
     copies: dict[int, Tensor] = {}
     new = {id(t): t for t in results if isinstance(t, Tensor) and id(t) in made}
@@ -274,7 +275,7 @@ def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[
 
 
 def _in_copy(t: Tensor, whole: dict[Hashable, Tensor]) -> Tensor:
-    """`t` where it lies in a copy of its memory: results that are views of one another stay so."""
+    """`t` in a copy of the whole memory that it is part of: results that share memory still share it then."""
     if _place(t) not in whole:
         whole[_place(t)] = t.new_empty(0).set_(t.untyped_storage()).clone()
     return whole[_place(t)].as_strided(t.shape, t.stride(), t.storage_offset())

@@ -15,7 +15,7 @@ _number = itertools.count()
 
 
 def dump_text(name: str, text: str) -> None:
-    """Write `text` as the next file of the dump directory; nothing where none is set."""
+    """Write `text` as the next file of the dump directory, if one is set."""
     folder = settings().dump
     if folder is None:
         return
@@ -29,8 +29,8 @@ def dump_program(name: str, program: Program) -> None:
 
 
 def dump_plan(plan: Plan, wrapper: str = "") -> None:
-    """The program, each kernel as loop IR and as C++ or Triton's Python, with the headers it includes, and the Python
-    that calls them."""
+    """Dump the program, each kernel as loop IR and as C++ or Triton's Python, the headers that kernels include, and the
+    Python text that calls them (`wrapper`)."""
     folder = settings().dump
     if folder is None:
         return

@@ -18,13 +18,14 @@ from graphweave.ir.message.nodes import Ref
 
 
 class Executable:
-    """`executable(args)` with the values of the program's inputs in order; gives its outputs, None where None.
+    """`executable(args)` takes the values of the program's inputs in order and gives its outputs, None where an output
+    is None.
 
-    `text` is the Python source of the call; with `verify` every region is compared with the interpreter at each call.
-    The first outputs lie in memory as `promises` says of each. Outputs in `private` are read by our own maps alone,
-    which take an index in 32 bits as well as in 64. With `cuda_graphs` calls on a CUDA device are replayed as CUDA
-    graphs where they can be (see `cuda_graph.py`). Each call looks for edits that PyTorch does not see
-    (`unseen_edits.py`), of its index tensors and of `watches`, those values that its user gets; not if that is None.
+    `text` is the Python source of the call. With `verify` every region is compared with the interpreter at each call.
+    `promises` says of each of the first outputs how it lies in memory. Outputs in `private` are read by our own maps
+    alone, which take an index in 32 bits as well as in 64. With `cuda_graphs`, calls on a CUDA device are replayed as
+    CUDA graphs where that is possible (see `cuda_graph.py`). Unless `watches` is None, each call looks for edits that
+    PyTorch does not see (`unseen_edits.py`), of its index tensors and of the values in `watches`, which its user gets.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Executable:
             self._run = CudaGraphs.of(self._run, plan, device, verify=verify)
 
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
-        """Start compiling every kernel; futures."""
+        """Start to compile every kernel; the futures of that."""
         return [pool.submit(k.build) for k in (*self._prelude.values(), *self.kernels.values())]
 
     def __call__(self, args: list[Any]) -> list[Any]:

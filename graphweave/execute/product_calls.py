@@ -1,4 +1,4 @@
-"""Products of a program as calls: which tensors they take, and the runner behind them."""
+"""Products of a program as calls: which tensors they take, and the function that multiplies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 
 Step: TypeAlias = Callable[..., Any]
-"""`step(rows, *values)`: row counts by space, and the values that `call_operands` lists, each once."""
+"""A function `step(rows, *values)` of row counts by space and of the values that `call_operands` lists, each once."""
 
 _Run: TypeAlias = Callable[[Mapping[Ref, Tensor], Mapping[Space, int]], Tensor]
 
 
 def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
-    """The runner of a product, by its map and the target; None where PyTorch runs the node as it stands."""
+    """The function that computes a product; None if PyTorch's own calls do."""
     node = program.nodes[ref]
     if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
         return _shared(program, ref, node, options)
@@ -41,7 +41,7 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
 
 
 def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options) -> Step | None:
-    """Products of f32 or f64 rows on the CPU."""
+    """The function of a product with shared weights of f32 or f64 rows on the CPU; None for any other."""
     rows, t = type_of(program, node.x), type_of(program, ref)
     if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
         return None
@@ -49,7 +49,7 @@ def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options
         return lambda rows, *xy: shared_products.gram(xy[0], xy[-1])  # x alone where y is x
     if isinstance(node, MatMul):
         return lambda rows, x, w: shared_products.multiplied(x, w)
-    # A product that nobody else reads may be added to where it lies; what is saved or given may not.
+    # The result may overwrite a product, which nobody else reads, but not a value that is saved or given.
     into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
     return lambda rows, a, x, w: shared_products.added(a if into else _copy(a), x, w)
 
@@ -84,7 +84,8 @@ def _copy(a: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """The index tensor of a map; `rows` None where it counts the rows of the value that it gathers from."""
+    """The index tensor of a map. `rows` is the space to which it leads; None if the rows are those of the value that it
+    gathers."""
 
     values: Ref
     wrap: bool
@@ -102,7 +103,7 @@ class _Map:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """An operand's rows, of features `shape`: those of `x`, or those that `gather` names."""
+    """The rows of an operand, of feature shape `shape`: the rows of `x`, or those rows of `x` that `gather` names."""
 
     x: Ref
     shape: tuple[int, ...]

@@ -1,4 +1,4 @@
-"""What the steps of a fused push share, for every target: the indices that it walks, and tables made of them."""
+"""What the steps of a fused push share on every target: the indices that its kernel walks, and tables made of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphweave.runtime.push_tables import PushTables, column
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """The indices of a call: of every map, of that `along` which is pushed, and of that which gives the `types`."""
+    """The indices of a call: of `every` map, of the map `along` which it pushes, and of the map that gives `types`."""
 
     every: Mapping[Ref, Index]
     along: Index
@@ -26,11 +26,11 @@ class Walked:
 
 
 class PushStep(RegionStep):
-    """See `RegionStep`. The kernel's rows are blocks of the result's, and it counts its own rows, groups and pairs."""
+    """See `RegionStep`. The kernel's rows are row blocks of the result; its sizes count blocks, groups and pairs."""
 
     @contextmanager
     def _walked(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[Walked]:
-        """Inside, an index that is out of range is told by its name."""
+        """The indices of the call. Inside the block, an error about an index out of range gets the index's name."""
         lowered = self.plan.lowered
         assert lowered.map is not None and lowered.types is not None
         with self._indices(rows, indices) as every:
@@ -39,7 +39,7 @@ class PushStep(RegionStep):
     def _tables(
         self, walked: Walked, found: PushTables, how: Hashable, wide: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The indptr of the CSRs, and the other formats. `how` tells of what blocks `found` is."""
+        """The indptr of the CSRs, and the other formats. `how` says how `found` divides rows into blocks."""
 
         def table(binding: Format) -> Tensor:
             match binding:

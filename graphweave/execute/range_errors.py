@@ -1,7 +1,7 @@
-"""An index out of range, in the words of the user: which of their tensors it is, and the line that uses it.
+"""Errors about an index out of range, in the words of the user: which tensor it is, and the line that uses it.
 
 A step knows its maps and the tensors of their indices; the executable knows what the user calls its inputs. PyTorch's
-own calls say at most a value: where one fails, its indices are looked through for what was out of range.
+own calls tell at most a value: when one fails, its indices are searched for a value out of range.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from graphweave.core.ranges import position, range_error
 from graphweave.core.types import UNIT, Space
 from graphweave.ir.message.nodes import AssertIndex, Aten, JoinIndices, MapOf, Operand, Program, Pull, Push, Ref
 
-_AT = 1  # of these calls, the argument that says along which dim the index counts
+_DIM = 1  # position of the argument that says along which dim the index counts
 _INDEXED: dict[str, tuple[int, int | None]] = {
-    "aten.index_select.default": (2, _AT),
-    "aten.gather.default": (2, _AT),
-    "aten.index_add.default": (2, _AT),
-    "aten.index_copy.default": (2, _AT),
-    "aten.index_fill.int_Scalar": (2, _AT),
-    "aten.index_reduce.default": (2, _AT),
-    "aten.scatter.src": (2, _AT),
-    "aten.scatter.value": (2, _AT),
-    "aten.scatter_add.default": (2, _AT),
-    "aten.scatter_reduce.two": (2, _AT),
+    "aten.index_select.default": (2, _DIM),
+    "aten.gather.default": (2, _DIM),
+    "aten.index_add.default": (2, _DIM),
+    "aten.index_copy.default": (2, _DIM),
+    "aten.index_fill.int_Scalar": (2, _DIM),
+    "aten.index_reduce.default": (2, _DIM),
+    "aten.scatter.src": (2, _DIM),
+    "aten.scatter.value": (2, _DIM),
+    "aten.scatter_add.default": (2, _DIM),
+    "aten.scatter_reduce.two": (2, _DIM),
     "aten.embedding.default": (1, None),
 }
-"""Call -> positions of its index, and of the dim that it counts along (None: the first). Operand 0 is indexed."""
+"""Call -> positions of its index and of the dim along which it counts (None: dim 0). Argument 0 is what is indexed."""
 
 
 class MapError(IndexRangeError):
@@ -54,7 +54,7 @@ def in_words(error: MapError, names: Mapping[str, str]) -> IndexRangeError:
 
 
 def of_map(error: IndexRangeError, program: Program, index: Mapping[Ref, torch.Tensor]) -> IndexRangeError:
-    """The error with the map whose index, out of `index`, it is about."""
+    """The error together with the map that it is about, if `index` (tensors by map) has the tensor of the error."""
     found = next((m for m, tensor in index.items() if tensor is error.index), None)
     return error if found is None else MapError(error, program, found, _used_at(program, found))
 
@@ -62,7 +62,7 @@ def of_map(error: IndexRangeError, program: Program, index: Mapping[Ref, torch.T
 def with_named_indices(
     program: Program, ref: Ref, spaces: Sequence[Space], names: Sequence[Ref], call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """`call(*rows of spaces, *values of names)` of node `ref`, whose errors about indices name their tensors."""
+    """`call(*rows of spaces, *values of names)` of node `ref`, with errors that name the index out of range."""
     if not _has_index(program, ref):
         return call
     count = len(spaces)
@@ -95,7 +95,7 @@ def _has_index(program: Program, ref: Ref) -> bool:
 
 
 def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Mapping[Space, int]) -> MapError | None:
-    """What was out of range in a call of PyTorch's that failed; None where that is not why."""
+    """The error about the index that made a call of PyTorch fail; None if all indices are in range."""
     node = program.nodes[ref]
     if isinstance(node, Aten):
         return _of_call(program, ref, node, given) if node.target in _INDEXED else None
@@ -122,6 +122,6 @@ def _of_call(program: Program, ref: Ref, node: Aten, given: Mapping[Ref, Any]) -
 
 
 def _used_at(program: Program, m: Ref) -> Ref:
-    """The first node that moves values along a map, whose line says more than that of the index."""
+    """The first node that moves values along a map: its line tells the user more than the line of the index."""
     users = (r for r, n in enumerate(program.nodes) if isinstance(n, Pull | Push) and n.map == m)
     return next(users, m)

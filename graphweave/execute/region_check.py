@@ -1,4 +1,4 @@
-"""`options={"verify": True}`: every region beside the interpreter, at each call."""
+"""`options={"verify": True}`: at each call, every region is compared with the interpreter."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.lower.schedule import Region
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
-"""Differences allowed, as parts of the largest element: sums run in another order, and eager mode rounds to half
-precision at every step between."""
+"""Allowed difference, relative to the largest element: sums run in another order, and eager mode rounds to half
+precision at every step."""
 
 
 def check_step(
     program: Program, kernel: RegionStep, region: Region, given: Sequence[Ref]
 ) -> Callable[[Mapping[str, int], Sequence[Any], Sequence[Any]], None]:
-    """A function of row counts, values of `given` and the kernel's outputs that raises VerifyError on a difference."""
+    """A function of row counts, the values of `given`, and the kernel's outputs. It raises VerifyError if these differ
+    from the interpreter's."""
     part = extract(program, given, kernel.writes)
     names = [n.name for n in part.program.nodes if isinstance(n, Input)]
     types = zip(part.program.nodes, part.program.types, strict=True)
-    # Indices may come in 32 bits whatever they are declared as.
+    # An index that is declared as i64 may come in 32 bits.
     wide = {n.name for n, t in types if isinstance(n, Input) and isinstance(t, Type) and t.dtype is DType.i64}
     lines = sorted({program.locs[r] for r in region.members if program.locs[r]})
 

@@ -1,4 +1,4 @@
-"""What every step of a compiled region knows: the values, maps and formats that its kernel's parameters stand for."""
+"""What every step of a compiled region knows: the values, maps and formats that its kernel takes as parameters."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ Format: TypeAlias = Perm | Column | Flat | Table
 
 
 class RegionStep:
-    """`step(rows, indices, inputs) -> outputs`.
+    """`step(rows, indices, inputs) -> outputs` runs the kernel of a region.
 
-    `rows` counts the spaces in `spaces`, `indices` are the index tensors of `maps`, `inputs` the tensors of `reads`;
-    the outputs are fresh tensors of `writes`.
+    `rows` are the row counts of `spaces`, `indices` the index tensors of `maps`, `inputs` the tensors of `reads`. The
+    outputs are fresh tensors for `writes`.
     """
 
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
-        """`plan` is that for 32-bit indices, which nearly every graph uses; `wide` makes the one for 64."""
+        """`plan` is the kernel for 32-bit indices, which nearly every graph uses; `wide` makes the one for 64 bits."""
         lowered = plan.lowered
         self.name = lowered.kernel.name
         self.plan = plan
@@ -43,10 +43,14 @@ class RegionStep:
         self.writes: tuple[Ref, ...] = ()
         self._program = program
         self._wide_plan = wide
-        self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []  # shape, dtype, rows' position
-        self._slots: list[tuple[str, int]] = []  # ("in" | "out" | "format", number)
-        self._empty: list[tuple[int, bool, float]] = []  # totals: output, over the kernel's rows (or edges), of no rows
-        self._converted: dict[int, torch.dtype] = {}  # totals: outputs that are summed in a wider type than theirs
+        # Of each output: the feature shape, the dtype, and the position of its space in `spaces` (None: unit).
+        self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []
+        # For each buffer of the kernel: where its tensor is ("in", "out" or "format"), and the position there.
+        self._slots: list[tuple[str, int]] = []
+        # Of totals: the output, whether it is over the kernel's rows (not edges), and its value if there are none.
+        self._empty: list[tuple[int, bool, float]] = []
+        # Totals that the kernel sums in a wider type: the output's own type.
+        self._converted: dict[int, torch.dtype] = {}
         self._formats: list[Format] = []
         for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
             self._slot(buffer, binding)
@@ -71,38 +75,44 @@ class RegionStep:
                 self._converted[len(self._made)] = TORCH_DTYPE[t.dtype]
             self._made.append((t.shape, TORCH_DTYPE[buffer.dtype], rows))
 
+    @property
+    def drivable(self) -> bool:
+        """Whether it may be part of a stretch: one native kernel, which writes its outputs as they are given."""
+        return False
+
     def build(self) -> None:
         """Compile (or find) the kernel."""
         raise NotImplementedError
-
-    def forget(self) -> None:
-        """Let go of the graph that was seen last, whose index and formats stay alive otherwise."""
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         raise NotImplementedError
 
     def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
-        """The kernel's sizes, and the positions of each CSR, in a call."""
+        """By name, the kernel's sizes and the number of positions of each CSR in a call."""
         kernel = self.plan.lowered.kernel
         return dict(zip(kernel.sizes, rows, strict=True)), {csr.name: indices[0].numel() for csr in kernel.csrs}
 
     # -------------------------------------------------------- formats
 
     def _is_wide(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> bool:
-        """Whether 32 bits do not count the rows and edges."""
+        """Whether 32 bits are too few to count the rows and edges."""
         return max([*rows, *(t.numel() for t in indices)]) > INT32_MAX
 
     def _finish(self, rows: tuple[int, ...], indices: Sequence[Tensor], outputs: list[Tensor]) -> None:
-        """Totals in their own type; of no rows they are what their push gives where there are none."""
+        """Convert totals to their own type. A total over no rows becomes the value that its push has for no rows."""
         for i, over_rows, empty in self._empty:
-            if not (rows[0] if over_rows else indices[0].numel()):
+            if not self._count_behind(over_rows, rows, indices):
                 outputs[i].fill_(empty)
         for i, dtype in self._converted.items():
             outputs[i] = outputs[i].to(dtype)
 
+    def _count_behind(self, over_rows: bool, rows: tuple[int, ...], indices: Sequence[Tensor]) -> int:
+        """Of how many rows, or edges, a total is."""
+        return rows[0] if over_rows else indices[0].numel()
+
     @contextmanager
     def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:
-        """The indices of the call by their maps. Inside, one that is out of range is told by its name."""
+        """The indices of the call by map. Inside the block, an error about an index out of range gets its map."""
         counts, values = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
         try:
             yield {m: Index(t, counts[map_type(self._program, m).cod], self._wraps(m)) for m, t in values.items()}

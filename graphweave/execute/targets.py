@@ -1,4 +1,4 @@
-"""What runs the kernels of each target."""
+"""The class of steps that runs the kernels of each target."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from graphweave.lower.options import Target
 _STEPS: dict[Target, type[RegionStep]] = {"cpp": CppStep, "triton": TritonStep}
 _PUSHES: dict[Target, type[RegionStep]] = {"cpp": CppPushStep, "triton": TritonPushStep}
 STEPS = (*_STEPS.values(), *_PUSHES.values())
+"""All classes of steps."""
 
 
 def step_of(plan: KernelPlan, target: Target) -> type[RegionStep]:

@@ -1,4 +1,4 @@
-"""What the Triton kernel of a region takes of a GPU, without one."""
+"""The registers and memory that the Triton kernel of a region takes on a GPU, found without a GPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What a launch decides and Triton compiles for: whether rows come in an order, whether each program takes a single
-    group of them (as always but in kernels with totals, on large graphs), and what products of f32 are computed in."""
+    """Facts about a launch for which Triton compiles a kernel of its own: whether rows come in an order, whether each
+    program takes a single group of rows (only kernels with totals take more, on large graphs), and the precision of
+    products of f32."""
 
     ordered: bool = True
     one_group: bool = True
@@ -32,13 +33,13 @@ def signature(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
     """Triton's type of each parameter of the kernel's text, in order (`codegen/triton/kernel.py`)."""
     index = f"*{_TYPES[kernel.index]}"
     pointers = [*(index for _ in kernel.csrs), *(_pointer(kernel, buffer) for buffer in kernel.buffers)]
-    order = index if variant.ordered else pointers[0]  # in whose place the first tensor is passed
+    order = index if variant.ordered else pointers[0]  # without an order, the first tensor is passed in its place
     groups = "constexpr" if variant.one_group else "i32"
     return (*pointers, order, groups, "i32", "i32", *("constexpr" for _ in ("R", "K", "ORDERED", "PRECISION")))
 
 
 def constants(variant: Variant, how: Launch) -> dict[str, Any]:
-    """The values of the parameters that are `constexpr`; Triton makes one of every number that is 1."""
+    """The values of the parameters that are `constexpr`. Triton makes every number a constexpr that is 1."""
     groups = {"groups": 1} if variant.one_group else {}
     return {**groups, "R": how.rows, "K": how.edges, "ORDERED": variant.ordered, "PRECISION": variant.precision}
 
@@ -58,7 +59,7 @@ def resources_of(
 
 
 def _pointer(kernel: Kernel, buffer: Buffer) -> str:
-    """Of a tensor as it lies in memory; a program's part of a total has the type that it is computed in."""
+    """Triton's type of a pointer to a buffer. A program's part of a total has the type in which it is computed."""
     if buffer.role in (Role.column, Role.index):
         return f"*{_TYPES[kernel.index]}"
     return f"*{_TYPES[computed(buffer.dtype) if buffer.role is Role.total else buffer.dtype]}"

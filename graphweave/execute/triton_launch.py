@@ -1,4 +1,5 @@
-"""Launches of Triton kernels: which rows, in programs of how many rows and edges, and what becomes of totals."""
+"""Launches of Triton kernels: which rows they compute, how many rows and edges a program takes, and how the parts of
+totals are folded."""
 
 from __future__ import annotations
 
@@ -33,16 +34,17 @@ from graphweave.ir.message.aten import TORCH_DTYPE
 from graphweave.ir.message.infer import numel
 from graphweave.runtime.triton_kernel import Launch, TritonKernel, interpreted
 
-ELEMENTS = 2048
-"""Of a tensor in a program of four warps: 16 registers a thread."""
+MAX_ELEMENTS = 2048
+"""Most elements of a tensor in a program of four warps: they take 16 registers of each thread."""
 
-PARTS = 512
-"""Programs of a launch that has totals, at most: each leaves a part, which are folded afterwards."""
+MAX_PROGRAMS_WITH_TOTALS = 512
+"""Most programs of a launch that has totals: each program leaves a part, and the parts are folded afterwards."""
 
-_WIDE = 512  # bytes of a row of which programs take few at a time
+_WIDE_ROW_BYTES = 512
+"""Programs of a fused push take fewer edges at a time if rows have more than this many bytes."""
 
 PIECES_BYTES = 64 << 20
-"""The sums that the pieces of rows leave take about so much."""
+"""About the most bytes that the partial sums of all pieces of divided rows take together."""
 
 _FOLDS: dict[Fold, Callable[..., Tensor]] = {
     Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,
@@ -51,7 +53,7 @@ _FOLDS: dict[Fold, Callable[..., Tensor]] = {
 
 @dataclass(frozen=True, slots=True)
 class TritonJob:
-    """One launch of `kernel`, of its rows first .. last - 1. `tensors` are its buffers and the indptr of its CSRs."""
+    """One launch of `kernel` for its rows first .. last - 1. `tensors` are its buffers and the indptr of its CSRs."""
 
     kernel: Kernel
     function: TritonKernel
@@ -67,8 +69,8 @@ class TritonJob:
 
     @property
     def groups(self) -> int:
-        """That a program takes, one after the other."""
-        return -(-self._groups // PARTS) if self.totals else 1
+        """Groups of rows that a program takes, one after the other."""
+        return -(-self._groups // MAX_PROGRAMS_WITH_TOTALS) if self.totals else 1
 
     @property
     def programs(self) -> int:
@@ -79,14 +81,14 @@ class TritonJob:
         return -(-(self.last - self.first) // self.how.rows)
 
     def run(self, parts: Mapping[str, Tensor]) -> None:
-        """With `parts` [programs, elements] in place of totals."""
+        """Launch the kernel with `parts` [programs, elements], by name, in place of totals."""
         given = [self.tensors[csr.name] for csr in self.kernel.csrs]
         given += [parts.get(b.name, self.tensors[b.name]) for b in self.kernel.buffers]
         self.function(self.programs, given, self.order, self.groups, (self.first, self.last), self.how)
 
 
 def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[Buffer, Tensor]]) -> None:
-    """The jobs in order; then each total, to which several may add, is folded from the parts of all their programs."""
+    """Run the jobs in order, then fold each total from the parts of all programs; several jobs may add to a total."""
     jobs = [job for job in jobs if job.programs]
     parts: dict[str, Tensor] = {}
     for buffer, out in totals:
@@ -106,7 +108,7 @@ def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[Buffer, Tensor]]) -> N
 
 
 def folded(buffer: Buffer, parts: Tensor) -> Tensor:
-    """The rows of `parts` as one, in a fixed order."""
+    """The rows of `parts` folded to one row, in a fixed order."""
     assert buffer.fold is not None
     if not parts.shape[0]:
         return parts.new_full(parts.shape[1:], identity(buffer.fold, buffer.dtype).value)
@@ -122,11 +124,12 @@ def folded(buffer: Buffer, parts: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """How the rows of a kernel are taken: `short` packs several in a program.
+    """How the rows of a kernel are launched: `short` packs several rows in a program.
 
-    If `pieces` is not None and there are at least `many` rows, those of most edges, one in `share`, are divided into
-    pieces of at most `size` edges, or of more where what pieces leave, `piece_bytes` each, would take too much memory.
-    Rows come by degree; which are long is a share of them, since nobody asks the device for degrees.
+    If `pieces` is not None and there are at least `many` rows, one row in `share`, those with the most edges, are
+    divided into pieces of at most `size` edges. Pieces are larger if their partial sums, `piece_bytes` each, would take
+    too much memory. Rows are ordered by degree, and a fixed share of them is divided, since the host does not ask the
+    device for degrees.
     """
 
     short: Launch
@@ -135,26 +138,27 @@ class Launches:
     share: int = 16
     size: int = 512
     few: int | None = None
-    """The most rows that are divided, if there is a bound."""
+    """The most rows that are divided; None if there is no bound."""
     piece_bytes: int = 0
 
-    def cut(self, num_rows: int) -> int:
-        """How many of the rows are divided."""
+    def num_divided(self, num_rows: int) -> int:
+        """How many of `num_rows` rows are divided."""
         if self.few is not None and num_rows > self.few:
             return self.few
         return num_rows // self.share if self.pieces is not None and num_rows >= self.many else 0
 
     def piece_size(self, num_edges: int) -> int:
-        """Edges of a piece, a power of two times `size`, so that graphs of about a size share their tables."""
+        """Most edges of a piece: `size` times a power of two, so that graphs of similar size have equal pieces."""
         times = num_edges * self.piece_bytes // (self.size * PIECES_BYTES)
         return self.size * power_of_two(times)
 
 
 def launches_of(kernel: Kernel) -> Launches:
-    """Rows and edges whose tensors fill the registers of a program, for rows of some dozen edges.
+    """How many rows and edges a program takes, so that its tensors fill the registers, for rows of some dozen edges.
 
-    Found with `triton_aot.py`, which counts registers: no layer of the tests then spills any on sm_80 or sm_90. Kernels
-    with products take all rows alike: messages that another kernel computes again must have the same bits there.
+    The numbers were found with `triton_aot.py`, which counts registers: no layer of the tests spills any on sm_80 or
+    sm_90. Kernels with products divide no rows, because messages that another kernel recomputes must have the same bits
+    there.
     """
     lanes = _widest(kernel.body)
     parts = programs_of_a_row(kernel)
@@ -162,25 +166,25 @@ def launches_of(kernel: Kernel) -> Launches:
     products = any(isinstance(s, TileMatMul) for s in inner)
     walks = any(isinstance(s, Edges | Tiles) for s in inner)
     if any(around is not None for around in csrs_around(kernel).values()):
-        wide = lanes * max(TORCH_DTYPE[b.dtype].itemsize for b in kernel.buffers if b.dtype.is_float) > _WIDE
+        wide = lanes * max(TORCH_DTYPE[b.dtype].itemsize for b in kernel.buffers if b.dtype.is_float) > _WIDE_ROW_BYTES
         return Launches(Launch(1, DOT, warps=8) if wide else Launch(1, 32))
     if takes_one_row(kernel):
         return _by_row(kernel)
     if kernel.tile is not None:
         return Launches(Launch(DOT, 16 if walks else 1, warps=4 if walks else 8))
-    if interpreted() and parts == 1:  # whose time is that of its calls
+    if interpreted() and parts == 1:  # the interpreter's time is that of its calls
         return Launches(Launch(8, 16), Launch(4, 16) if walks and not products else None, many=12, share=3, size=5)
     if products:
         return Launches(Launch(1, 16, warps=8))
     if parts > 1:
-        return Launches(Launch(1, ELEMENTS // RUN if walks else 1))
+        return Launches(Launch(1, MAX_ELEMENTS // RUN if walks else 1))
     edges = 16 if walks else 1
-    while edges > 1 and edges * lanes > ELEMENTS:
+    while edges > 1 and edges * lanes > MAX_ELEMENTS:
         edges //= 2
-    short = Launch(max(1, min(ELEMENTS // (edges * lanes), 128)), edges)
+    short = Launch(max(1, min(MAX_ELEMENTS // (edges * lanes), 128)), edges)
     if not walks:
         return Launches(short)
-    return Launches(short, Launch(1, max(edges, min(2 * ELEMENTS // lanes, 256)), warps=8))
+    return Launches(short, Launch(1, max(edges, min(2 * MAX_ELEMENTS // lanes, 256)), warps=8))
 
 
 def scheduled(how: Launches, schedule: Schedule, refused: Collection[str]) -> Launches:
@@ -197,9 +201,9 @@ def scheduled(how: Launches, schedule: Schedule, refused: Collection[str]) -> La
 
 
 def _by_row(kernel: Kernel) -> Launches:
-    """Rows are types, few as a rule and of any number of edges: all are divided, and of many the longest.
+    """Launches of a kernel whose rows are types, usually few and of any number of edges: all of them are divided.
 
-    What pieces leave for a gram is as large as its matrix, therefore not of all rows if there are many.
+    With a gram, each piece leaves a partial sum as large as the matrix, so of many rows only the longest are divided.
     """
     inner = list(statements(kernel.body))
     left = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
@@ -212,7 +216,7 @@ def _by_row(kernel: Kernel) -> Launches:
 
 
 def _widest(body: Sequence[Stmt]) -> int:
-    """Elements of the widest tensor of lanes, those of nested lanes multiplied."""
+    """Elements of the widest tensor of lanes; the lanes of nested loops are multiplied."""
     widest = 1
     for stmt in body:
         if isinstance(stmt, Lanes | FoldLanes | Edges | Tiles):

@@ -1,6 +1,6 @@
-"""A fused push as a Triton kernel: its tables, and the rows and pieces that it adds products to.
+"""A fused push as a Triton kernel: its tables, and the rows and pieces to which it adds products.
 
-How many pairs and groups there are the host does not ask the device.
+The host does not ask the device how many pairs and groups there are.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from graphweave.execute.triton_folds import folded
 from graphweave.execute.triton_launch import TritonJob, run
 from graphweave.execute.triton_step import TritonStep
 from graphweave.lower.fused_push import CSRS
-from graphweave.runtime.typed_pairs import Cut, typed_pairs
+from graphweave.runtime.typed_pairs import PairSizes, typed_pairs
 
 BLOCK = 256
-"""Edges of a block, at least: of fewer hardly two share a type, of more a small graph has few blocks."""
+"""A row block has about this many edges or more. In smaller blocks hardly two edges share a type, and with larger ones
+a small graph has few blocks."""
 
 BLOCKS = 1024
-"""A push has at most so many blocks."""
+"""A push has at most this many row blocks."""
 
 PIECE = 256
-"""Edges from which a row may be cut into pieces."""
+"""A piece of a divided row has at least this many edges, unless it is the last."""
 
 PIECES = 4096
-"""Pieces there may be, however few the rows; else one for eight rows."""
+"""A push has at most this many pieces, or one for every eight rows if that is more."""
 
 
 class TritonPushStep(PushStep, TritonStep):
@@ -48,10 +49,10 @@ class TritonPushStep(PushStep, TritonStep):
     ) -> Tensor:
         ((shape, dtype, _),) = self._made
         types, along, wide = walked.types, walked.along, self._is_wide(rows, indices)
-        cut = cut_of(along.values.numel(), along.rows)
-        found = typed_pairs(types, along, cut, wide)
-        csrs, arrays = self._tables(walked, found, cut, wide)
-        # Products are added to zeros: the kernel itself clears no rows, since a row's pieces are of several blocks.
+        sizes = sizes_of(along.values.numel(), along.rows)
+        found = typed_pairs(types, along, sizes, wide)
+        csrs, arrays = self._tables(walked, found, sizes, wide)
+        # Products are added to zeros. The kernel itself clears no rows, since several blocks may add to one row.
         sums = torch.zeros((along.rows + found.folds.slots, *shape), dtype=dtype, device=found.order.device)
         given = {"format": arrays, "in": [t.contiguous() for t in inputs], "out": [sums]}
         loaded = self._kernel(wide)
@@ -64,8 +65,8 @@ class TritonPushStep(PushStep, TritonStep):
         return folded(sums, found.folds, along.rows, type_of(self._program, written).dtype)
 
 
-def cut_of(edges: int, rows: int) -> Cut:
-    """Powers of two, so that graphs of about one size share what Triton compiles."""
+def sizes_of(edges: int, rows: int) -> PairSizes:
+    """Edges of a block and of a piece: powers of two, so that graphs of similar size share compiled kernels."""
     block = power_of_two(-(-edges // BLOCKS))
     piece = power_of_two(-(-2 * edges // max(rows // 8, PIECES)))
-    return Cut(max(block, BLOCK), max(piece, PIECE))
+    return PairSizes(max(block, BLOCK), max(piece, PIECE))

@@ -23,7 +23,7 @@ from graphweave.runtime.triton_kernel import TritonKernel, load
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A kernel, and those of its divided rows in the order in which they run, if it can be divided."""
+    """A kernel, and the kernels of its divided rows in the order in which they run, if its rows can be divided."""
 
     kernel: Kernel
     function: TritonKernel
@@ -36,12 +36,12 @@ class Loaded:
 
     def jobs(
         self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, how: Launches,
-        cut_into: Callable[[int], RowPieces],
+        pieces_of: Callable[[int], RowPieces],
     ) -> list[TritonJob]:  # fmt: skip
-        """Launches for all rows. `cut_into` gives the pieces of so many of the longest."""
-        cut = how.cut(num_rows) if self.pieces and order is not None else 0
-        whole = TritonJob(self.kernel, self.function, tensors, order, cut, num_rows, how.short)
-        return [*self._of_pieces(tensors, cut_into(cut), how), whole] if cut else [whole]
+        """Launches for all rows. `pieces_of(n)` gives the pieces of the n rows with the most edges."""
+        divided = how.num_divided(num_rows) if self.pieces and order is not None else 0
+        whole = TritonJob(self.kernel, self.function, tensors, order, divided, num_rows, how.short)
+        return [*self._of_pieces(tensors, pieces_of(divided), how), whole] if divided else [whole]
 
     def _of_pieces(self, tensors: Mapping[str, Tensor], table: RowPieces, how: Launches) -> list[TritonJob]:
         assert how.pieces is not None
@@ -63,7 +63,7 @@ def _loaded(kernel: Kernel, text: str | None = None) -> TritonKernel:
 
 
 class TritonStep(RegionStep):
-    """See `RegionStep`; tensors lie on one device. Numbers that lie on the CPU are sent there."""
+    """See `RegionStep`. Tensors lie on one device; numbers that lie on the CPU are sent to it."""
 
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)
@@ -102,11 +102,11 @@ class TritonStep(RegionStep):
         }
         tensors = {b.name: given[kind][i] for b, (kind, i) in zip(buffers, self._slots, strict=True)} | csrs
 
-        def cut_into(cut: int) -> RowPieces:
+        def pieces_of(divided: int) -> RowPieces:
             assert m is not None
-            return row_pieces(index[m], wide, cut, self._how.piece_size(index[m].num_edges))
+            return row_pieces(index[m], wide, divided, self._how.piece_size(index[m].num_edges))
 
-        jobs = loaded.jobs(tensors, order, rows[0], self._how, cut_into)
+        jobs = loaded.jobs(tensors, order, rows[0], self._how, pieces_of)
         run(jobs, [(b, tensors[b.name]) for b in buffers if b.role is Role.total])
         self._finish(rows, indices, outputs)
         return outputs

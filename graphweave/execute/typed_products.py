@@ -1,7 +1,8 @@
 """Products whose matrix depends on the type of the row, and the gradients of their matrices, by the vendor's library.
 
-What no kernel of the target multiplies (`lower/kernel_products.py`), and what a kernel could not be printed for, is one
-product for each type that has rows. On a GPU the host has to know how many these are: it asks once for each graph.
+They run if no kernel of the target multiplies them (`lower/kernel_products.py`), or if no kernel could be printed: as
+one product for each type that has rows. On a GPU the host must know how many rows each type has; it asks once for each
+graph.
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ from graphweave.runtime.tracked import place
 
 
 class TypedProduct:
-    """out[r, b, j] = sum_k x[g(r), b, k] w[t(r), b, k, j], on the CPU in memory of the arena."""
+    """out[r, b, j] = sum_k x[g(r), b, k] w[t(r), b, k, j]. On the CPU the result lies in memory of the arena."""
 
     def __init__(self, blocks: int, k: int, j: int, dtype: DType, transposed: bool = False) -> None:
-        """`transposed`: w is given as [types, blocks, j, k]."""
+        """With `transposed`, w is given as [types, blocks, j, k]."""
         self.blocks, self.k, self.j, self.dtype, self.transposed = blocks, k, j, dtype, transposed
 
     def __call__(self, x: Tensor, w: Tensor, types: Index, gather: Index | None = None) -> Tensor:
-        """x [S, ..., k], w [types, ..., k, j] with `blocks` matrices a type -> [S, ..., j].
+        """x [S, ..., k], w [types, ..., k, j] with `blocks` matrices for each type -> [S, ..., j].
 
-        S is the length of `types`, whose rows are w's; x has as many rows, or those that `gather` [S] names.
+        S is the length of `types`, whose values are rows of w. x has S rows, or `gather` [S] names the rows of x.
         IndexRangeError for a value of an index that names no row.
         """
         num, shape = types.values.numel(), (*x.shape[1:-1], self.j)
@@ -63,10 +64,10 @@ class TypedGram:
     def __call__(
         self, x: Tensor, y: Tensor, types: Index, gather_x: Index | None = None, gather_y: Index | None = None
     ) -> Tensor:
-        """x [S, ..., k], y [S, ..., j] with `blocks` blocks a row -> [types, ..., k, j], in memory as a product is.
+        """x [S, ..., k], y [S, ..., j] with `blocks` blocks in each row -> [types, ..., k, j].
 
-        S is the length of `types`; x and y have as many rows, or those that their gather [S] names. IndexRangeError
-        for a value of an index that names no row.
+        S is the length of `types`. x and y have S rows, or `gather_x` [S] and `gather_y` [S] name their rows.
+        IndexRangeError for a value of an index that names no row. On the CPU the result lies in memory of the arena.
         """
         shape = types.rows, *x.shape[1:-1], self.k, self.j
         x, y = x.reshape(x.shape[0], self.blocks, self.k), y.reshape(y.shape[0], self.blocks, self.j)
@@ -88,7 +89,7 @@ class TypedGram:
 
 
 class _Grouped:
-    """The order of types: rows grouped by type, and which row of a gathered tensor stands at each position."""
+    """Rows grouped by type, and for each position in that order the row of a gathered tensor."""
 
     def __init__(self, types: Index, *gathers: Index | None) -> None:
         self.types = types
@@ -97,7 +98,7 @@ class _Grouped:
         self.perm = formats.perm(types, self.wide)
 
     def column(self, gather: Index | None) -> Tensor | None:
-        """The row at each position; None for the position itself."""
+        """The row at each position; None if row k is at position k."""
         if gather is None:
             return self.perm
         return formats.column(self.types, gather, self.wide)
@@ -122,7 +123,7 @@ class _Grouped:
 
 
 def _has_no_library(x: Tensor) -> bool:
-    """Integers on a GPU: there each row is multiplied number by number, with a copy of its matrix."""
+    """Whether no library multiplies `x`: integers on a GPU, where each row is multiplied with a copy of its matrix."""
     return x.device.type != "cpu" and not x.is_floating_point()
 
 
@@ -140,7 +141,7 @@ def add_outer(out: Tensor, x: Tensor, y: Tensor, types: Index) -> Tensor:
 
 
 def _check(types: Index, x: Tensor, gather: Index | None) -> None:
-    """That no row beyond x would be read."""
+    """DataError unless there is a type for each row and no row beyond x would be read."""
     rows = x.shape[0] if gather is None else gather.values.numel()
     if rows != types.values.numel() or (gather is not None and gather.rows > x.shape[0]):
         raise DataError(

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from graphweave.analysis.flow import is_integral, is_view
+from graphweave.analysis.flow import has_effects, is_integral, is_view
 from graphweave.analysis.typed import call_operands
 from graphweave.compiler.plan import Plan
 from graphweave.core.counters import bump
@@ -15,6 +15,9 @@ from graphweave.core.errors import IRError
 from graphweave.core.sizes import Size, Symbol, as_python, leaves, show
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.calls import call_step
+from graphweave.execute.cpp_step import CppStep
+from graphweave.execute.cpp_stretch import CppStretch, turned
+from graphweave.execute.demands import Demands
 from graphweave.execute.region_check import check_step
 from graphweave.execute.region_step import RegionStep
 from graphweave.ir.message.builder import operands
@@ -32,6 +35,7 @@ from graphweave.ir.message.nodes import (
     PairsType,
     Part,
     Permute,
+    Pointwise,
     Program,
     Ref,
     Reshape,
@@ -48,12 +52,11 @@ from graphweave.runtime.unseen_edits import Watch
 class Wrapper:
     """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
 
-    `prelude` are the kernels of the plan's prelude.
-    With `asks`, row counts that the program's own values do not tell are further arguments: `asked` of the caller.
-    The first results lie in memory as `promises` says of each. Indices in `narrow` are held in 32 bits if they fit, as
-    are those of the prelude that only maps read; outputs may be among these if they are `private` (see Executable).
-    Edits that PyTorch does not see are looked for in the graph and in `watches`, what the user gets; None looks for
-    none.
+    `prelude` are the kernels of the plan's prelude. With `asks`, `run` takes the row counts that the program's own
+    values do not tell as further arguments: those of the spaces in `asked`. `promises` says of each of the first
+    results how it lies in memory. Indices in `narrow` are held in 32 bits if they fit, and so are indices of the
+    prelude that only maps read; an output may be among these if it is `private` (see `Executable`). Unless `watches` is
+    None, `run` looks for edits that PyTorch does not see, of index tensors and of the values in `watches`.
     """
 
     def __init__(
@@ -64,14 +67,14 @@ class Wrapper:
     ) -> None:  # fmt: skip
         self._plan, self._program, self._verify = plan, plan.program, verify
         self._promises = promises
-        self._written: set[Ref] = set()  # by kernels
+        self._written: set[Ref] = set()  # values that kernels write
         self._asks, self._narrow, self._private = asks, narrow, private
         self.asked: list[Space] = []
-        self._kernels = kernels
+        self._kernels, self._demands = kernels, Demands(plan, kernels)
         self._outputs = plan.program.outputs[:num_outputs]
         self._scope: dict[str, Any] = {"lent": lent, "bump": bump, "narrowed": narrowed}
         self._scope |= {"settled": settled, "memory_of": memory_of}
-        self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # text, values it reads
+        self._lines: list[tuple[str, tuple[Ref, ...]]] = []  # the text of each line, and the values that it reads
         self._ready: dict[Ref, str] = {}
         self._rows: dict[Space, str] = {UNIT: "1"}
         self._fallbacks = 0
@@ -87,7 +90,7 @@ class Wrapper:
         self.text = self._text(inputs, results)
 
     def load(self, filename: str) -> Callable[[list[Any]], list[Any]]:
-        """The function `run`; `filename` is what tracebacks call its file."""
+        """The function `run`; `filename` is the name of its file in tracebacks."""
         exec(compile(self.text, filename, "exec"), self._scope)
         run: Callable[[list[Any]], list[Any]] = self._scope["run"]
         return run
@@ -95,7 +98,7 @@ class Wrapper:
     # -------------------------------------------------------- steps
 
     def _bind_inputs(self) -> list[Ref]:
-        """Give every input a name; the ones that are arguments."""
+        """Give every input a name, and return the inputs that are arguments."""
         inputs = []
         for r, n in enumerate(self._program.nodes):
             if isinstance(n, Input) and n.name in self._plan.constants:
@@ -108,7 +111,7 @@ class Wrapper:
         return inputs
 
     def _watch(self, values: Iterable[Ref]) -> None:
-        """Look for unseen edits of those of the values that are tensors, before what was made from them is used."""
+        """Look for unseen edits of the tensors among `values`, before anything that was made from them is used."""
         for ref in values:
             if self._is_tensor(ref):
                 self._scope[f"watch{ref}"] = Watch()
@@ -119,18 +122,66 @@ class Wrapper:
         return isinstance(t, Type) or (isinstance(t, AnyType) and t.dims is not None)
 
     def _steps(self) -> None:
-        for i, step in enumerate(self._plan.schedule.steps):
+        steps, waiting = self._plan.schedule.steps, list[int]()
+        for i, step in enumerate(steps):
+            if waiting and not self._may_join(i, waiting) and not self._may_come_before(i, waiting):
+                self._stretch(waiting)
+                waiting = []
             if not isinstance(step, Region):
-                self._ensure(step.ref)
+                if turned(self._program, step.ref) is None:  # the kernels that read it may do so themselves
+                    self._ensure(step.ref)
+            elif self._is_drivable(i):
+                waiting.append(i)
             elif i in self._kernels:
                 self._kernel(i, step)
             else:
-                for ref in step.members:  # a region that has no kernel
+                for ref in step.members:  # the region has no kernel
                     self._ensure(ref)
                     self._fallbacks += not isinstance(self._program.nodes[ref], Aten)
+        if waiting:
+            self._stretch(waiting)
         for result in self._outputs:
             if result is not None:
                 self._ensure(result)
+
+    def _is_drivable(self, i: int) -> bool:
+        return not self._verify and i in self._kernels and self._kernels[i].drivable
+
+    def _may_join(self, i: int, waiting: Sequence[int]) -> bool:
+        """Whether the kernel i may run in one call with those that wait: no call computes what it reads from theirs."""
+        if not self._is_drivable(i):
+            return False
+        written = {r for w in waiting for r in self._kernels[w].writes}
+        computed = (r for r in self._kernels[i].reads if r not in written)
+        return written.isdisjoint(self._demands.of((*computed, *self._demands.indices_of(i))))
+
+    def _may_come_before(self, i: int, waiting: Sequence[int]) -> bool:
+        """Whether the step i is a call that neither needs what the kernels that wait will write, nor has effects."""
+        step = self._plan.schedule.steps[i]
+        if isinstance(step, Region) or has_effects(self._program, step.ref):
+            return False
+        written = {r for w in waiting for r in self._kernels[w].writes}
+        return written.isdisjoint(self._demands.of_step(i))
+
+    def _stretch(self, members: Sequence[int]) -> None:
+        """One call of kernels that follow one another."""
+        kept = self._demands.of(self._outputs).union(self._narrow, self._demands.read_elsewhere(members))
+        stretch = CppStretch(self._program, [s for i in members if isinstance(s := self._kernels[i], CppStep)], kept)
+        indices = [self._index_of(m) for m in stretch.maps]
+        reads = [self._ensure(r) for r in stretch.reads]
+        rows = "".join(f"{self._rows_of(s)}, " for s in stretch.spaces)
+        self._scope[f"s{members[0]}"] = stretch
+        self._line(f"held = [{', '.join(reads)}]", stretch.reads)
+        call = f"s{members[0]}(({rows}), ({''.join(f'{x}, ' for x in indices)}), held)"
+        self._wrote(stretch.writes, call, {r for i in members for r in self._demands.indices_of(i)})
+
+    def _wrote(self, writes: Sequence[Ref], call: str, reads: Iterable[Ref]) -> None:
+        """The line of a call of kernels."""
+        self._line(f"{''.join(f'v{r}, ' for r in writes)}= {call}", reads)
+        self._ready.update((r, f"v{r}") for r in writes)
+        for ref in self._narrow.intersection(writes):
+            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
+        self._written.update(writes)
 
     def _prelude(self, kernels: Mapping[int, RegionStep]) -> None:
         plan, hoisted = self._plan.prelude, self._plan.hoisted
@@ -149,12 +200,12 @@ class Wrapper:
         self._ready.update((r, "None") for r in self._plan.facts.hoist.checks)
 
     def _narrowed(self, prelude: Plan) -> frozenset[Ref]:
-        """Indices that the prelude makes and nobody but maps reads, there and here, as positions in the prelude."""
+        """Indices that the prelude makes and that only maps read, in the prelude and here, as nodes of the prelude."""
         here = set(self._plan.facts.hoist.only_maps(self._plan.hoisted))
         here.difference_update(r for r in self._outputs if r is not None and r not in self._private)
-        pairs = zip(self._plan.hoisted, prelude.program.outputs, strict=False)  # then come the checks
-        there = [new for old, new in pairs if old in here and new is not None]
-        return frozenset(prelude.facts.hoist.only_maps(there))
+        pairs = zip(self._plan.hoisted, prelude.program.outputs, strict=False)  # the checks follow in `outputs`
+        in_prelude = [new for old, new in pairs if old in here and new is not None]
+        return frozenset(prelude.facts.hoist.only_maps(in_prelude))
 
     def _kernel(self, i: int, region: Region) -> None:
         kernel = self._kernels[i]
@@ -162,14 +213,8 @@ class Wrapper:
         reads = [self._ensure(r) for r in kernel.reads]
         rows = "".join(f"{self._rows_of(s)}, " for s in kernel.spaces)
         self._scope[f"k{i}"] = kernel
-        writes = "".join(f"v{r}, " for r in kernel.writes)
         call = f"k{i}(({rows}), ({''.join(f'{x}, ' for x in indices)}), ({''.join(f'{x}, ' for x in reads)}))"
-        index_refs = [n.index for m in kernel.maps if isinstance(n := self._program.nodes[m], MapOf)]
-        self._line(f"{writes}= {call}", (*kernel.reads, *index_refs))
-        self._ready.update((r, f"v{r}") for r in kernel.writes)
-        for ref in self._narrow.intersection(kernel.writes):
-            self._line(f"v{ref} = narrowed(v{ref})", (ref,))
-        self._written.update(kernel.writes)
+        self._wrote(kernel.writes, call, (*kernel.reads, *self._demands.indices_of(i)))
         if self._verify:
             self._check(i, kernel, region)
 
@@ -185,7 +230,7 @@ class Wrapper:
         self._line(f"check{i}({{{spaces}}}, ({values}), ({outs}))", (*given, *kernel.writes))
 
     def _ensure(self, ref: Ref) -> str:
-        """The variable that holds `ref`, computed by PyTorch if nothing has yet."""
+        """The variable that holds `ref`; PyTorch computes it if nothing has yet."""
         if ref in self._ready:
             return self._ready[ref]
         node = self._program.nodes[ref]
@@ -203,12 +248,12 @@ class Wrapper:
         if ref in self._narrow:
             self._line(f"v{ref} = narrowed(v{ref})", (ref,))
         if self._asks:
-            for size in self._sizes_of[ref]:  # read at once, so that the tensor may go
+            for size in self._sizes_of[ref]:  # read at once, so that the tensor may be freed
                 self._ensure(size)
         return self._ready[ref]
 
     def _own(self, ref: Ref, node: Own) -> str:
-        """A tensor of which results are views: in memory that no argument shares."""
+        """The variable that holds a tensor of which results are views: its memory is shared with no argument."""
         name = self._ensure(node.x)
         self._scope[f"p{ref}"] = Promise(node.order)
         self._line(f"v{ref} = settled({name}, p{ref}, taken)", (node.x,))
@@ -216,15 +261,13 @@ class Wrapper:
         return self._ready[ref]
 
     def _settle(self) -> list[str]:
-        """The names of the results, each as promised."""
+        """The names of the results, after lines that bring each into the memory that is promised of it."""
         names = ["None" if r is None else self._ready[r] for r in self._outputs]
         promised = [
             i for i, (r, p) in enumerate(zip(self._outputs, self._promises, strict=False))
-            if r is not None and p is not None and not (r in self._written and p.usual)
+            if r is not None and p is not None and not (p.usual and (r in self._written or self._is_number(r)))
         ]  # fmt: skip
-        held = {
-            r for r in self._plan.hoisted if not is_integral(self._program, r)
-        }  # results of the memo, for others too
+        held = {r for r in self._plan.hoisted if not is_integral(self._program, r)}  # the memo gives them to others too
         if held & {self._outputs[i] for i in promised}:
             self._line(f"taken |= memory_of(({''.join(f'{self._ready[r]}, ' for r in sorted(held))}))", held)
         results = self._outputs[: len(self._promises)]
@@ -241,9 +284,16 @@ class Wrapper:
             own = isinstance(p := self._promises[i], Promise) and p.own
             self._line(f"r{i} = settled({names[i]}, promise{i}, {f'taken{kept}' if own else 'set()'})", ())
             names[i] = f"r{i}"
-        # The memo keeps its results, so a caller gets other tensor objects, unless only we will see them.
+        # The memo keeps its results, so a caller gets other tensor objects, unless only our own code sees them.
         kept_by_memo = set(self._plan.hoisted) - self._private
         return [f"lent({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
+
+    def _is_number(self, ref: Ref) -> bool:
+        """Whether a call of PyTorch computes the value, a tensor without dims, which then has memory of its own."""
+        t = self._program.types[ref]
+        return (
+            isinstance(self._program.nodes[ref], Pointwise) and isinstance(t, Type) and (t.space, t.shape) == (UNIT, ())
+        )
 
     def _index_of(self, m: Ref) -> str:
         node = self._program.nodes[m]
@@ -260,7 +310,8 @@ class Wrapper:
         return self._rows[space]
 
     def _count(self, space: Space) -> tuple[str, tuple[Ref, ...]]:
-        """How to count the rows of `space`: a number, a tensor on it that exists, or an expression in known sizes."""
+        """An expression for the rows of `space`, from a number, a tensor on it that exists, or known sizes; and the
+        values that the expression reads."""
         size = dict(self._program.spaces).get(space)
         if isinstance(size, int):
             return str(size), ()
@@ -276,7 +327,7 @@ class Wrapper:
         return self._count_by_computing(space, size)
 
     def _count_by_computing(self, space: Space, size: Size | None) -> tuple[str, tuple[Ref, ...]]:
-        """Bring a value that lies on the space, or a symbol of its size, into being."""
+        """Compute a value that lies on the space, or a symbol of its size, and count by that."""
         symbols = set(leaves(size))
         for ref, node in enumerate(self._program.nodes):
             t = self._program.types[ref]
@@ -293,9 +344,9 @@ class Wrapper:
         raise IRError(f"no value tells how many rows {space} has ({'no expression' if size is None else show(size)})")
 
     def _sizes(self) -> dict[Size, tuple[str, tuple[Ref, ...]]]:
-        """Symbols and computed numbers that are known now: where each can be read.
+        """Symbols and numbers that are known at this line, each with an expression and the value that it reads.
 
-        Of tensors only symbols are read: to be measured for a sum of these, a tensor would have to live longer.
+        From dims of tensors only plain symbols are read: for a compound size, tensors would have to live longer.
         """
         out: dict[Size, tuple[str, tuple[Ref, ...]]] = {}
         rows = dict(self._program.spaces)
@@ -319,7 +370,8 @@ class Wrapper:
         self._lines.append((text, tuple(reads)))
 
     def _text(self, inputs: list[Ref], results: list[str]) -> str:
-        """Lines with `del` after the last use of everything but the outputs, so that buffers return to the arena."""
+        """The text of `run`, with `del` after the last use of each value but the outputs, whose buffers then return to
+        the arena."""
         last: dict[Ref, int] = {}
         for i, (_, reads) in enumerate(self._lines):
             last.update((r, i) for r in reads)
@@ -345,7 +397,7 @@ class Wrapper:
 
 
 def _with_viewed(program: Program, refs: Iterable[Ref]) -> set[Ref]:
-    """Values, and those in whose memory they may lie."""
+    """`refs` and the values in whose memory they may lie."""
     found, todo = set[Ref](), list(refs)
     while todo:
         ref = todo.pop()

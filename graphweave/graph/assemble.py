@@ -1,4 +1,4 @@
-"""Graphs put together of relations and counts of nodes: what all functions that make graphs end in."""
+"""`assemble`, with which all functions that make graphs end: it takes relations, numbers of nodes, and fields."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G, Structure
 
 Counts = tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]]
+"""Numbers of nodes and of edges of each batched graph, int64 [batch_size], by type."""
 
 HOMOGENEOUS_NTYPE, HOMOGENEOUS_ETYPE = "_N", "_E"
 
@@ -26,7 +27,7 @@ def assemble(
 ) -> G:
     """A graph of type `kind` with these nodes by type, relations and fields, all on the device of the relations.
 
-    Trusts its arguments: indices are in range, fields have the right rows.
+    Arguments are not checked: indices must be in range, and fields must have a row for each node or edge.
     """
     device = next(iter(relations.values())).src.device
     nodes = {
@@ -42,7 +43,8 @@ def assemble(
 
 
 def node_frame(ntype: str, num_types: int, rows: Tensor) -> Frame:
-    """`rows` [num_nodes, 0] has no bytes: it is there for its length, which is a symbol under tracing."""
+    """An empty frame for the nodes of a type. `rows` [num_nodes, 0] holds no bytes; its length, which is a symbol under
+    tracing, is the number of rows."""
     where = "ndata" if num_types == 1 else f"nodes[{ntype!r}].data"
     return Frame(where, rows, "nodes" if num_types == 1 else f"nodes of type {ntype!r}")
 

@@ -1,4 +1,4 @@
-"""Many graphs as one, and back: `batch` and `unbatch`."""
+"""`batch` joins many graphs into one, and `unbatch` takes them apart again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _ALL = "__ALL__"
 
 
 def batch(graphs: Sequence[Graph], ndata: Any = _ALL, edata: Any = _ALL) -> Graph:
-    """One graph of all: nodes and edges of graph i follow those of graph i - 1. `batch_num_nodes` and
-    `batch_num_edges` of the result tell them apart; batches among `graphs` keep their members.
+    """One graph in which the nodes and edges of graph i follow those of graph i - 1. Its `batch_num_nodes` and
+    `batch_num_edges` say where each graph ends. A batch among `graphs` counts as the graphs that it consists of.
 
-    `ndata`, `edata`: names of the fields to join, all by default, None for none. DataError for no graphs, or graphs
-    that differ in types, idtype, device or the names, dtypes and row shapes of fields. A graph without nodes of a type,
-    or edges of a relation, needs no fields of them.
+    `ndata`, `edata`: names of the fields to join, all by default, None for none. DataError for an empty list, or for
+    graphs that differ in types, idtype, device or the names, dtypes and row shapes of fields. A graph without nodes of
+    a type, or without edges of a relation, need not have its fields.
     """
     graphs = list(graphs)
     if not graphs:
@@ -66,10 +66,11 @@ def batch(graphs: Sequence[Graph], ndata: Any = _ALL, edata: Any = _ALL) -> Grap
 
 
 def unbatch(g: Graph, node_split: Any = None, edge_split: Any = None) -> list[Graph]:
-    """The graphs of a batch, with their fields (views of the batch's).
+    """The graphs of a batch. Their fields are views of the batch's.
 
-    `node_split`, `edge_split`: int [batch_size] counts in place of the batch's own; with several types a dict of them.
-    DataError if they do not add up, or if an edge joins nodes of two graphs.
+    `node_split`, `edge_split`: numbers of nodes and edges of each graph, int [batch_size], in place of the batch's own;
+    with several types a dict, type -> numbers. DataError if they do not add up to the nodes and edges of g, or if an
+    edge joins nodes of two graphs.
     """
     nodes = _splits(node_split, g._ntypes, g.batch_num_nodes, g._ntype)
     edges = _splits(edge_split, tuple(g._relations), g.batch_num_edges, g.to_canonical_etype)
@@ -143,7 +144,7 @@ def _divided(frame: Frame, sizes: list[int]) -> list[dict[str, Tensor]]:
 def _joined(frames: Sequence[Frame], names: Any) -> dict[str, Tensor]:
     if names is None:
         return {}
-    if any(frame.num_rows for frame in frames):  # graphs without rows need no fields, and decide nothing
+    if any(frame.num_rows for frame in frames):  # a graph without rows need not have the fields
         frames = [frame for frame in frames if frame.num_rows]
     wanted = [{n: s for n, s in f.schemes().items() if names == _ALL or n in names} for f in frames]
     for i, scheme in enumerate(wanted):

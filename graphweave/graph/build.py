@@ -1,4 +1,4 @@
-"""Graphs of index tensors: `graph` and `heterograph`."""
+"""`graph` and `heterograph`, which make graphs from index tensors."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def graph(
     """A homogeneous graph with an edge src[e] -> dst[e] for every e, in this order.
 
     `data`: a tuple (src, dst) of two lists, arrays or tensors [num_edges]; an edge_index [2, num_edges], tensor or
-    array; or a list of pairs. Indices are int32 or int64, which is the graph's idtype; `idtype` converts. `num_nodes`:
-    one more than the largest index if None. Tensors are kept, not copied: do not edit them afterwards.
+    array; or a list of pairs. Indices are int32 or int64, and their dtype is the graph's; `idtype` converts them.
+    `num_nodes`: one more than the largest index if None. Tensors are not copied: do not edit them afterwards.
     DataError for other shapes and dtypes, IndexRangeError for an index outside 0..num_nodes.
     """
     src, dst = _ends(data, "graph", idtype, device)
@@ -46,9 +46,9 @@ def heterograph(
 ) -> Graph:
     """A graph of several relations, (source type, name, destination type) -> edges as `graph` takes them.
 
-    Node types and relations are sorted by name. `num_nodes_dict`: nodes of every type, types without edges among them;
-    None: one more than the largest index of the type. DataError if a type is missing there, or relations differ in
-    dtype or device; else as `graph`.
+    Node types and relations are sorted by name. `num_nodes_dict`: the number of nodes of every type, which may list
+    types without edges; None: one more than the largest index of each type. DataError if a type is missing there, or if
+    relations differ in dtype or device; other errors as in `graph`.
     """
     if not data_dict:
         raise DataError("heterograph: expected one relation at least (got none). Pass one.")
@@ -126,26 +126,27 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
             f"{what}: expected a list, array or tensor of integers ({error}). Pass one of these."
         ) from error
     if index.numel() == 0 and not isinstance(value, (Tensor, np.ndarray)):
-        index = index.to(torch.int64)  # an empty list is one of floats for torch
+        index = index.to(torch.int64)  # torch makes an empty list a tensor of floats
     if index.dtype not in (_INTEGERS if idtype else _INDEX_DTYPES):
-        hint = "" if index.dtype.is_floating_point else " Pass idtype=torch.int64 to convert."
-        raise DataError(f"{what} must be int32 or int64 (got {index.dtype}).{hint}. Convert it with .long().")
+        hint = "" if index.dtype.is_floating_point else ", or pass idtype=torch.int64"
+        raise DataError(f"{what} must be int32 or int64 (got {index.dtype}). Convert it with .long(){hint}.")
     if index.dim() != 1:
         raise DataError(f"{what} must have shape [num_edges] (got {list(index.shape)}). Flatten it first.")
     if idtype == torch.int32 and index.dtype == torch.int64 and index.numel():
         high = int(index.max())
         if high > torch.iinfo(torch.int32).max:
             raise IndexRangeError(f"{what}: {high} does not fit idtype torch.int32. Use torch.int64.")
-    # An alias that is no view: Dynamo guards views by what they are views of. Edits in place are still noticed.
+    # `detach` gives an alias that is no view, because Dynamo's guards on a view depend on its base. The alias shares
+    # the version counter, so edits in place are still noticed.
     return index.to(idtype or index.dtype).contiguous().detach()
 
 
 def _nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str) -> int:
-    """`given`, or what the indices need; every index is looked at once."""
+    """The number of nodes: `given`, or one more than the largest index. Checks all indices, unless it is traced."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
         raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}). Pass such a number, or none.")
     if given is not None and torch.compiler.is_compiling():
-        return given  # numbers are not known yet; what the compiled code does with an index checks it
+        return given  # indices have no values under tracing; the compiled code checks them when it uses them
     of = f"nodes of {what.removeprefix('node ')}" if what.startswith("node type") else "nodes"
     needed = 0
     for name, index in ends:

@@ -1,4 +1,4 @@
-"""Graphs of other libraries: PyG, SciPy, NetworkX, DGL. Tensors are shared where the library can."""
+"""Functions that convert graphs of PyG, SciPy, NetworkX and DGL. Tensors are shared, not copied, if possible."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from graphweave.graph.graph import Graph
 
 
 def from_pyg(data: Any) -> Graph:
-    """A Graph of PyG's Data, HeteroData, or a Batch of them, which stays a batch.
+    """A Graph from PyG's Data or HeteroData, or from a Batch of them, which stays a batch.
 
-    Edges keep their order. Every tensor with one row for each node or edge becomes a field, as PyG tells them apart;
-    what belongs to neither (a label of the graph, strings) is left behind.
+    Edges keep their order. Every tensor that PyG takes for an attribute of nodes or of edges becomes a field. Other
+    attributes (a label of the graph, strings) are left out.
     """
     if hasattr(data, "node_types"):
         return _from_hetero_data(data)
@@ -69,12 +69,12 @@ def _check_grouped(graphs: Tensor) -> None:
 
 def _int(num: Any) -> int:
     if num is None:
-        raise DataError("from_pyg: the number of nodes is not known; set num_nodes. Set data.num_nodes.")
+        raise DataError("from_pyg: the number of nodes is not known. Set data.num_nodes.")
     return int(num)
 
 
 def from_scipy(matrix: Any, eweight_name: str | None = None) -> Graph:
-    """A homogeneous graph of a square SciPy sparse matrix: an edge r -> c for each stored entry, in the COO's order.
+    """A homogeneous graph from a square SciPy sparse matrix, with an edge r -> c for each stored entry, in COO order.
 
     `eweight_name`: the field of edges that gets the entries. DataError unless the matrix is square.
     """
@@ -96,11 +96,11 @@ def from_networkx(
     edge_attrs: list[str] | None = None,
     edge_id_attr_name: str | None = None,
 ) -> Graph:
-    """A homogeneous graph of a NetworkX graph: nodes in the order of its sorted labels where they can be sorted, else
-    its own; of an undirected graph both directions of each edge (a self-loop once).
+    """A homogeneous graph from a NetworkX graph. An undirected edge becomes two edges, a self-loop one.
 
-    Attributes named become fields, stacked; DataError names one that is missing somewhere. `edge_id_attr_name`: the
-    attribute with the numbers of edges; else edges are in NetworkX's order.
+    Nodes are in the order of their sorted labels, or in NetworkX's order if the labels cannot be sorted. The attributes
+    named in `node_attrs` and `edge_attrs` are stacked and become fields: DataError if a node or edge lacks one. Edges
+    are in the order of their attribute `edge_id_attr_name`, or in NetworkX's order if it is None.
     """
     try:
         nodes = sorted(nx_graph.nodes)
@@ -127,7 +127,7 @@ def _stacked(rows: list[dict[str, Any]], name: str, what: str) -> Tensor:
 
 
 def from_dgl(dgl_graph: Any) -> Graph:
-    """A Graph of a DGLGraph, with its types, order of edges, fields and batch. DataError for a block."""
+    """A Graph from a DGLGraph, with its types, order of edges, fields and batch. DataError for a DGL block."""
     if dgl_graph.is_block:
         raise DataError("from_dgl: a block has two kinds of nodes of one name; convert it with dgl.block_to_graph.")
     ends = {key: dgl_graph.edges(etype=key) for key in dgl_graph.canonical_etypes}

@@ -1,4 +1,4 @@
-"""Graphs for other libraries: PyG, SciPy, NetworkX, DGL. Tensors are shared where the library can."""
+"""Functions that convert graphs to PyG, SciPy, NetworkX and DGL. Tensors are shared, not copied, if possible."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from graphweave.graph.structure import Structure
 
 
 def to_pyg(g: Structure) -> Any:
-    """Data for a homogeneous graph, else HeteroData. Fields keep their names, `num_nodes` is set; indices are int64,
-    as PyG wants them. A batch becomes a graph with `batch`, int64 [num_nodes], the graph of each node.
+    """PyG's Data for a homogeneous graph, else HeteroData. Fields keep their names, `num_nodes` is set, and indices are
+    int64, as PyG expects. For a batch, `batch`, int64 [num_nodes], holds the graph of each node.
     """
     from torch_geometric.data import Data, HeteroData  # optional, and takes seconds to load
 
@@ -38,7 +38,7 @@ def to_pyg(g: Structure) -> Any:
 
 
 def to_scipy(g: Structure, etype: Any = None, weight: str | None = None) -> Any:
-    """scipy.sparse.coo_matrix [num_src, num_dst], entry e at (src[e], dst[e]); parallel edges stay apart.
+    """scipy.sparse.coo_matrix [num_src, num_dst] with entry e at (src[e], dst[e]). Parallel edges are not merged.
 
     Entries are 1, or the field `weight` of edges, which must have shape [num_edges].
     """
@@ -59,9 +59,8 @@ def to_scipy(g: Structure, etype: Any = None, weight: str | None = None) -> Any:
 
 
 def to_networkx(g: Structure, node_attrs: list[str] | None = None, edge_attrs: list[str] | None = None) -> Any:
-    """networkx.MultiDiGraph of a homogeneous graph: nodes 0..num_nodes; edges have the attribute `id`, their number.
-
-    Fields named in `node_attrs` and `edge_attrs` become attributes, one row each.
+    """networkx.MultiDiGraph from a homogeneous graph. Nodes are 0..num_nodes-1; the attribute `id` of an edge is its
+    number. Each row of the fields named in `node_attrs` and `edge_attrs` becomes an attribute of its node or edge.
     """
     import networkx  # optional
 
@@ -80,7 +79,7 @@ def to_networkx(g: Structure, node_attrs: list[str] | None = None, edge_attrs: l
 
 
 def to_dgl(g: Structure) -> Any:
-    """dgl.DGLGraph with the same types, order of edges, fields and batch."""
+    """A dgl.DGLGraph with the same types, order of edges, fields and batch."""
     import dgl  # optional, no longer maintained
 
     ends = {key: (relation.src, relation.dst) for key, relation in g._relations.items()}

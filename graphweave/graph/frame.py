@@ -13,22 +13,22 @@ from graphweave.core.errors import DataError
 from graphweave.udf.arguments import TYPE, fix_sizes
 
 NID = EID = "_ID"
-"""Field that holds the numbers that nodes or edges had in the graph they were taken from."""
+"""Field with the numbers that nodes or edges had in the graph they were taken from."""
 
 NTYPE = ETYPE = TYPE
-"""Field that holds type numbers of nodes or edges of a homogeneous graph, positions in a list of type names."""
+"""Field with the types of nodes or edges of a homogeneous graph, as positions in a list of type names."""
 
 
 class Frame(MutableMapping[str, Tensor]):
     """Fields of one node type or edge type: name -> tensor [rows, ...] on the graph's device.
 
     Setting a field raises DataError unless it is a tensor with one row for each node or edge on the graph's device.
-    A missing field is a KeyError that names those there are. Tensors are kept as they are, never copied.
+    Reading a missing field raises a KeyError that lists the existing ones. Tensors are never copied.
     """
 
     def __init__(self, where: str, like: Tensor | None, unit: str, fields: Mapping[str, Tensor] | None = None) -> None:
-        """`where` ("ndata") and `unit` ("nodes") are for messages. Rows and device are those of `like`: its length is a
-        symbol under tracing, where a number would be compiled in. None: any number of rows.
+        """`where` ("ndata") and `unit` ("nodes") appear in messages. Fields must have as many rows as `like` and be on
+        its device (None: any). The length of a tensor is a symbol under tracing; a number would be compiled in.
         """
         self._where = where
         self._like = like
@@ -66,13 +66,13 @@ class Frame(MutableMapping[str, Tensor]):
 
     @property
     def rows(self) -> Tensor:
-        """A tensor of as many rows as each field has."""
+        """A tensor with as many rows as each field has."""
         assert self._like is not None
         return self._like
 
     @property
     def num_rows(self) -> int:
-        """How many rows each field has; 0 for a frame without a fixed number."""
+        """The number of rows of each field; 0 for a frame without a fixed number."""
         return 0 if self._like is None else self._like.shape[0]
 
     def schemes(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -80,15 +80,15 @@ class Frame(MutableMapping[str, Tensor]):
         return {name: (tuple(value.shape[1:]), value.dtype) for name, value in self._fields.items()}
 
     def take(self, rows: Tensor | None) -> dict[str, Tensor]:
-        """The fields at `rows`, an index [k] or a mask; None: all rows, not copied."""
+        """The fields at `rows`, an index [k] or a mask; None takes all rows and copies nothing."""
         return dict(self._fields) if rows is None else {name: value[rows] for name, value in self._fields.items()}
 
     def copy(self) -> Frame:
-        """A frame of its own with the same tensors."""
+        """Another frame with the same tensors."""
         return Frame(self._where, self._like, self._unit, self._fields)
 
     def map(self, fn: Callable[[Tensor], Tensor], like: Tensor | None) -> Frame:
-        """`fn` of every field, for a graph whose rows and device are those of `like`."""
+        """A frame with `fn` of every field, for a graph whose rows and device are those of `like`."""
         return Frame(self._where, like, self._unit, {name: fn(value) for name, value in self._fields.items()})
 
     def _check(self, name: str, value: Tensor) -> None:
@@ -114,7 +114,7 @@ class Frame(MutableMapping[str, Tensor]):
                 f"{self._where}[{name!r}] is on {value.device}, but the graph is on {like.device}. "
                 f"Move one of them with .to(...)."
             )
-        # Sizes that are known only when compiled code runs are equal as far as the tracer can tell, and are asserted
+        # Under tracing, sizes may be unknown: such a size passes here, and the compiled code asserts it.
         if guard_or_false(value.shape[0] != like.shape[0]):
             raise DataError(
                 f"{self._where}[{name!r}] has {value.shape[0]} rows, but the graph has {self._sized()} "
@@ -131,7 +131,8 @@ class Frame(MutableMapping[str, Tensor]):
 class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
     """Fields of several types at once: name -> {type: tensor}, over the types that have the field.
 
-    Setting takes such a dict; with a bare tensor it is not clear whose rows they are, which is a DataError.
+    A field is set from a dict of the same form. Setting a tensor raises DataError, because its rows could belong to any
+    of the types.
     """
 
     def __init__(self, where: str, frames: Mapping[Any, Frame]) -> None:
@@ -174,7 +175,7 @@ class TypedFrames(MutableMapping[str, "dict[Any, Tensor]"]):
         return {name: None for frame in self._frames.values() for name in frame}
 
     def _frame(self, key: Any) -> Frame:
-        """By type, or by the name of a relation where only one has it."""
+        """The frame of a type, or of the only relation with the name `key`."""
         if key in self._frames:
             return self._frames[key]
         same = [full for full in self._frames if isinstance(full, tuple) and full[1] == key]
@@ -191,7 +192,7 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 
 def described_fields(frame: Frame) -> str:
-    """Name, dtype and shape of each field, for people to read."""
+    """Name, dtype and shape of each field as text."""
     named = [
         f"{name}: {str(dtype).removeprefix('torch.')}{list(shape)}" for name, (shape, dtype) in frame.schemes().items()
     ]

@@ -13,38 +13,39 @@ from graphweave.graph.views import EdgeView, NodeView
 
 
 class Graph(Structure):
-    """Made by `graphweave.graph`, `heterograph`, `batch` and the `from_...` functions; names and semantics are DGL's.
+    """A graph with the names and semantics of DGL's, made by `graphweave.graph`, `heterograph`, `batch` or `from_...`.
 
     Edges keep the order in which they were given, and edge e has number e. Nodes and edges have types; a homogeneous
-    graph has one of each, "_N" and "_E". Where a node type `ntype` or relation `etype` may be left out, it must be the
-    only one (DataError otherwise). A relation is named by its name, where no other has it, or by (source type, name,
-    destination type). Ids that are asked about are an integer, a list, an array or a tensor of integers, checked
-    against the graph: IndexRangeError. Ids that are given back have the graph's `idtype`.
+    graph has one of each, "_N" and "_E". A node type `ntype` or relation `etype` may be left out only if the graph has
+    no other (DataError otherwise). A relation is named by its name, if no other relation has it, or by (source type,
+    name, destination type). Methods take ids as an integer, a list, an array or a tensor of integers, and raise
+    IndexRangeError for an id that the graph does not have. They return ids of the graph's `idtype`.
 
-    A graph is used inside compiled functions as tensors are: sizes are read off tensors, so that one compilation serves
-    graphs of all sizes. Index tensors are shared with whoever gave them and with the compiler's caches: edit none.
+    Compiled functions take graphs as they take tensors. Sizes are read off tensors, so that one compilation serves
+    graphs of all sizes. Index tensors are shared with whoever passed them in and with the compiler's caches: do not
+    edit them.
     """
 
     # Nodes and edges
 
     @property
     def nodes(self) -> NodeView:
-        """`g.nodes(ntype)` are ids [num_nodes]; `g.nodes[ntype].data` the fields of the type."""
+        """`g.nodes(ntype)` returns ids [num_nodes]; `g.nodes[ntype].data` holds the fields of the type."""
         return NodeView(self, self._ntypes)
 
     @property
     def srcnodes(self) -> NodeView:
-        """As `nodes`, of the node types at which edges start."""
+        """As `nodes`, for the node types at which edges start."""
         return NodeView(self, self._sides()[0])
 
     @property
     def dstnodes(self) -> NodeView:
-        """As `nodes`, of the node types at which edges end."""
+        """As `nodes`, for the node types at which edges end."""
         return NodeView(self, self._sides()[1])
 
     @property
     def edges(self) -> EdgeView:
-        """`g.edges(form, order, etype)` is `g.all_edges(...)`; `g.edges[etype].data` are the fields of the relation."""
+        """`g.edges(form, order, etype)` is `g.all_edges(...)`; `g.edges[etype].data` holds the relation's fields."""
         return EdgeView(self)
 
     # Message passing
@@ -60,11 +61,12 @@ class Graph(Structure):
     # Graphs made of this one
 
     def local_var(self) -> Graph:
-        """The same structure and fields; setting fields of one graph leaves the other's alone."""
+        """A graph with the same structure and fields. Setting a field of one graph does not change the other."""
         return transform.local_var(self)
 
     def __getitem__(self, etype: str | tuple[Any, Any, Any]) -> Graph:
-        """One relation as a graph that shares this graph's fields: by name, or in full with ":" for any."""
+        """One relation as a graph that shares this graph's fields: `g["name"]`, or `g[source, name, destination]`,
+        where ":" stands for any."""
         return transform.relation_slice(self, etype)
 
     def subgraph(self, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
@@ -84,41 +86,41 @@ class Graph(Structure):
         return transform.out_subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
     def reverse(self, copy_ndata: bool = True, copy_edata: bool = False) -> Graph:
-        """`transform.reverse`: every edge turned round."""
+        """`transform.reverse`: every edge with its ends exchanged."""
         return transform.reverse(self, copy_ndata=copy_ndata, copy_edata=copy_edata)
 
     def add_self_loop(
         self, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None
     ) -> Graph:
-        """`transform.add_self_loop`: one more edge v -> v for each node."""
+        """`transform.add_self_loop`: the graph with an additional edge v -> v for each node."""
         return transform.add_self_loop(self, edge_feat_names, fill_data, etype)
 
     def remove_self_loop(self, etype: str | CanonicalEtype | None = None) -> Graph:
-        """`transform.remove_self_loop`: without edges v -> v."""
+        """`transform.remove_self_loop`: the graph without its edges v -> v."""
         return transform.remove_self_loop(self, etype)
 
     def to_bidirected(self, copy_ndata: bool = False) -> Graph:
-        """`transform.to_bidirected`: both directions of every edge, once."""
+        """`transform.to_bidirected`: a graph with both directions of every edge, each of them once."""
         return transform.to_bidirected(self, copy_ndata=copy_ndata)
 
     def to_homogeneous(self, **options: Any) -> Any:
-        """`hetero.to_homogeneous`: all types as one."""
+        """`hetero.to_homogeneous`: a graph with one node type and one relation."""
         return hetero.to_homogeneous(self, **options)
 
     def to(self, device: torch.device | str) -> Graph:
-        """Structure and fields on another device; the graph itself if they are there."""
+        """The graph with structure and fields on `device`; the graph itself if they are there already."""
         return self if torch.device(device) == self.device else transform.moved(self, torch.device(device))
 
     def cpu(self) -> Graph:
-        """Structure and fields on the CPU."""
+        """The graph with structure and fields on the CPU."""
         return self.to("cpu")
 
     def int(self) -> Graph:
-        """With 32-bit ids; fields stay as they are. DataError if a type has too many nodes."""
+        """The graph with 32-bit ids and the same fields. DataError if it has too many nodes or edges for that."""
         return transform.with_idtype(self, torch.int32)
 
     def long(self) -> Graph:
-        """With 64-bit ids; fields stay as they are."""
+        """The graph with 64-bit ids and the same fields."""
         return transform.with_idtype(self, torch.int64)
 
     # Other libraries

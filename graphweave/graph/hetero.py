@@ -1,4 +1,4 @@
-"""All types as one, and back: `to_homogeneous` and `to_heterogeneous`."""
+"""`to_homogeneous` joins all types of a graph into one, and `to_heterogeneous` takes them apart again."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def to_homogeneous(
     store_type: bool = True,
     return_count: bool = False,
 ) -> Any:
-    """All nodes as one type and all edges as one relation, type after type in the order of `ntypes` and relations.
+    """A graph in which all nodes have one type and all edges one relation, ordered by type, then by number.
 
-    ndata and edata hold '_ID', the number within the type, of the graph's idtype, and with `store_type` '_TYPE', int64,
-    the position of the type in `g.ntypes` or `g.canonical_etypes`. Fields named in `ndata` and `edata` go along:
-    DataError if a type lacks one, unless it has no rows, or if rows differ in shape or dtype. return_count: (graph,
-    nodes of each type, edges of each relation).
+    Its ndata and edata hold '_ID', the number within the type, of the graph's idtype, and, with `store_type`, '_TYPE',
+    int64, the position of the type in `g.ntypes` or `g.canonical_etypes`. Fields named in `ndata` and `edata` are
+    joined: DataError if a type with rows lacks one, or if rows differ in shape or dtype. With `return_count` the result
+    is (graph, numbers of nodes of each type, numbers of edges of each relation).
     """
     sizes = counts(g)
     offset = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
@@ -52,11 +52,12 @@ def to_homogeneous(
 def to_heterogeneous(
     g: G, ntypes: Sequence[str], etypes: Sequence[str], metagraph: Sequence[CanonicalEtype] | None = None
 ) -> G:
-    """A homogeneous graph whose ndata['_TYPE'] and edata['_TYPE'] are positions in `ntypes` and `etypes`, by types.
+    """The graph with the types that a homogeneous graph g stores as ndata['_TYPE'] and edata['_TYPE'], which are
+    positions in `ntypes` and `etypes`.
 
     Relations are the (source type, name, destination type) that occur among the edges, or those of `metagraph`, which
-    may have no edges. Nodes and edges keep their order within a type, '_ID' holds the numbers they had here.
-    DataError without these fields, for a type number out of range, or an edge whose relation is not in `metagraph`.
+    may have no edges. Nodes and edges keep their order within a type, and '_ID' holds the numbers that they have in g.
+    DataError if g lacks these fields, a type is out of range, or an edge has a relation that is not in `metagraph`.
     """
     node_type = _types(g, g._node_frame(), NTYPE, len(ntypes), "ndata")
     edge_type = _types(g, g._edge_frame(), ETYPE, len(etypes), "edata")
@@ -88,7 +89,7 @@ def _by_metagraph(
     if metagraph is None:
         if not edges:
             raise DataError(
-                "to_heterogeneous: the graph has no edges to tell its relations by; give a metagraph. Pass metagraph=."
+                "to_heterogeneous: the graph has no edges, so its relations are not known. Pass metagraph=."
             )
         return edges
     unknown = [key for key in edges if key not in metagraph]
@@ -130,7 +131,7 @@ def _places(g: Structure, sizes: Sequence[int], number: str, kind: str, store_ty
 
 
 def _joined(frames: Mapping[Any, Frame], names: Sequence[str]) -> dict[str, Tensor]:
-    """The fields of all types, one below the other. Types without rows decide nothing, and need no such field."""
+    """The named fields, concatenated over all types. A type without rows need not have them, nor agree in shape."""
     out: dict[str, Tensor] = {}
     for name in names:
         having = {key: frame for key, frame in frames.items() if name in frame}

@@ -1,8 +1,8 @@
-"""Message passing on a graph: DGL's verbs, over `graphweave.udf`.
+"""Message passing on a graph: `update_all` and the other methods that DGL's graphs have, over `graphweave.udf`.
 
-A message function gets the edges (`edges.src`, `edges.dst`, `edges.data`), a reduce function the destinations with what
-they received (`nodes.mailbox`, `nodes.data`), an apply function the nodes (`nodes.data`); each returns a dict of
-tensors. Built-in functions (`graphweave.function`) are such functions. Inside a compiled model all of them are traced
+A message function takes the edges (`edges.src`, `edges.dst`, `edges.data`), a reduce function the destinations with
+their messages (`nodes.mailbox`, `nodes.data`), an apply function the nodes (`nodes.data`). Each returns a dict of
+tensors. The functions of `graphweave.function` may take their place. Inside a compiled model all of them are traced
 with the model; outside, each pair is compiled at its first call (GRAPHWEAVE_EAGER_KERNELS=0 runs PyTorch's own calls).
 """
 
@@ -30,9 +30,11 @@ CrossReducer: TypeAlias = str | Callable[[list[Tensor]], Tensor]
 def across_types(
     values: Sequence[Tensor], reducer: CrossReducer, arrived: Sequence[Tensor | None] | None = None
 ) -> Tensor:
-    """What a destination type gets from several relations: [nodes, ...] each -> the same; stack: [nodes, k, ...].
+    """Combines what k relations give to a destination type: k times [nodes, ...] -> [nodes, ...], or [nodes, k, ...]
+    for "stack".
 
-    `arrived`, bool [nodes] each: the rows that have a say in a maximum or minimum, None for all; 0 where none has.
+    `arrived` says for each relation in which rows its values take part in a maximum or minimum: bool [nodes], None for
+    all rows. The result is 0 where no relation takes part.
     """
     if callable(reducer):
         return reducer(list(values))
@@ -56,7 +58,7 @@ def across_types(
 
 
 def _extreme(values: Sequence[Tensor], largest: bool, arrived: Sequence[Tensor | None]) -> Tensor:
-    """The largest or smallest of the values [nodes, ...] in the rows where each has arrived; 0 where none has."""
+    """The largest or smallest of the values [nodes, ...] that `arrived` marks in each row; 0 where it marks none."""
     first = values[0]
     if first.dtype.is_floating_point:
         lowest, highest = -torch.inf, torch.inf
@@ -74,11 +76,11 @@ def update_all(
     graph: Structure, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
-    """Messages along all edges of a relation, reduced at their destinations, then `apply_node_func`.
+    """Sends messages along all edges of a relation, reduces them at their destinations, then calls `apply_node_func`.
 
     out[v] = apply(reduce({message(e) : dst[e] = v})); nodes that receive nothing get zeros from the reduction.
-    Every field becomes [destinations, ...] in `dstdata`. `reduce_func` is called once, on mailboxes of all nodes;
-    where it does with them what is more than reductions along dim 1, once for each number of messages, as in DGL.
+    Every field becomes [destinations, ...] in `dstdata`. `reduce_func` is called once, with the mailboxes of all nodes.
+    If it does more with them than reduce along dim 1, it is called once for each number of messages, as in DGL.
 
     `etype`: the relation, needed where there are several. Raises DataError for results that are no tensors or have
     another number of rows, KeyError for a field that does not exist.
@@ -93,12 +95,12 @@ def multi_update_all(
     graph: Structure, etype_dict: Mapping[Any, Sequence[Any]], cross_reducer: CrossReducer,
     apply_node_func: NodeFunction | None = None,
 ) -> None:  # fmt: skip
-    """`update_all` of several relations; what a node type gets in the same field is combined by `cross_reducer`.
+    """`update_all` for several relations. `cross_reducer` combines what a node type gets in the same field.
 
     `etype_dict`: relation -> (message_func, reduce_func) or (message_func, reduce_func, apply_node_func).
-    `cross_reducer`: sum, mean, max, min, stack (a dim of relations behind the nodes), or a function of the list.
-    Between max and min, what arrived decides: a relation that is reduced by the built-in max or min has no say at
-    nodes to which it sent nothing. Nodes that receive nothing from any relation get 0.
+    `cross_reducer`: "sum", "mean", "max", "min", "stack" (relations become dim 1), or a function of the list of
+    tensors. With "max" and "min", a relation that is itself reduced by the built-in max or min is left out at nodes to
+    which it sends nothing. Nodes that receive nothing from any relation get 0.
     """
     found: dict[str, dict[str, list[tuple[Tensor, Tensor | None]]]] = {}
     for etype, functions in etype_dict.items():
@@ -117,7 +119,7 @@ def multi_update_all(
 
 
 def _is_extreme(reduce_func: NodeFunction) -> bool:
-    """Is it a built-in whose result for nodes that receive nothing stands for no value at all?"""
+    """Whether this is the built-in max or min, whose result for nodes that receive nothing is no maximum or minimum."""
     return isinstance(reduce_func, ReduceMessages) and reduce_func.op in ("max", "min")
 
 
@@ -127,7 +129,7 @@ def send_and_recv(
 ) -> None:  # fmt: skip
     """`update_all` along the given edges only: numbers [k], or a pair (sources, destinations).
 
-    Only destinations of these edges change; other rows keep their values, zeros where the field is new.
+    Only destinations of these edges change. Other rows keep their values, or are zeros if the field did not exist.
     """
     eids = _edge_numbers(graph, edges, etype)
     all_edges = ends_of(graph, etype)
@@ -139,7 +141,7 @@ def pull(
     graph: Structure, v: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
-    """`update_all` along all edges into the nodes `v` [k]; other nodes keep their values."""
+    """`update_all` along all edges that end in the nodes `v` [k]. Other nodes keep their values."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
     wanted = _mask(all_edges.dst_rows, _node_numbers(graph, v, frames.relation[2]))
     eids = wanted.index_select(0, all_edges.dst).nonzero().squeeze(1)
@@ -150,7 +152,7 @@ def push(
     graph: Structure, u: Any, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
-    """`send_and_recv` along all edges out of the nodes `u` [k]."""
+    """`send_and_recv` along all edges that start in the nodes `u` [k]."""
     all_edges, frames = ends_of(graph, etype), _around(graph, etype)
     sending = _mask(all_edges.src_rows, _node_numbers(graph, u, frames.relation[0]))
     eids = sending.index_select(0, all_edges.src).nonzero().squeeze(1)
@@ -158,10 +160,10 @@ def push(
 
 
 def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: Any = None) -> None:
-    """Fields of edges from those of their ends and their own: out[e] = func(e), [edges, ...] in `edata`.
+    """Computes fields of edges from the fields of edges and of their ends: out[e] = func(e), [edges, ...] in `edata`.
 
-    `edges` restricts it to some: numbers [k], or a pair (sources, destinations); other rows keep their values,
-    zeros where the field is new.
+    `edges` names the edges to compute: numbers [k], or a pair (sources, destinations). Other rows keep their values, or
+    are zeros if the field did not exist.
     """
     ends, frames = ends_of(graph, etype), _around(graph, etype)
     if edges is None:
@@ -175,7 +177,10 @@ def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: 
 
 
 def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str | None = None) -> None:
-    """Fields of nodes from their own: out[v] = func(v), [nodes, ...] in the data of `ntype`; of nodes `v` [k] only."""
+    """Computes fields of nodes from their fields: out[v] = func(v), [nodes, ...] in the data of `ntype`.
+
+    With `v` [k] only these nodes are computed. Other rows keep their values, or are zeros if the field did not exist.
+    """
     frames, frame = _around_nodes(graph, ntype), graph._node_frame(ntype)
     rows = frame.rows
     if v is None:
@@ -188,7 +193,7 @@ def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str 
 
 
 def ends_of(graph: Structure, etype: Any) -> RelationEdges:
-    """The edges of a relation, as functions of `graphweave.udf` take them."""
+    """The edges of a relation, in the form that the functions of `graphweave.udf` take."""
     r = graph._relation(etype)
     return RelationEdges(r.src, r.dst, graph._node_frame(r.srctype).rows, graph._node_frame(r.dsttype).rows, None)
 
@@ -212,7 +217,7 @@ def _node_numbers(graph: Structure, nodes: Any, ntype: str) -> Tensor:
 
 
 def _edge_numbers(graph: Structure, edges: Any, etype: Any) -> Tensor:
-    """Numbers of edges [k] out of numbers, a bool mask, or a pair (sources, destinations)."""
+    """Numbers of edges [k] from numbers, a bool mask, or a pair (sources, destinations)."""
     r = graph._relation(etype)
     if isinstance(edges, tuple) and len(edges) == 2:
         return torch.as_tensor(graph.edge_ids(*edges, etype=r.key), device=r.src.device).reshape(-1)
@@ -223,7 +228,7 @@ def _update_rows(
     graph: Structure, ends: RelationEdges, rows: Tensor, message: EdgeFunction, reduce: NodeFunction,
     apply: NodeFunction | None, etype: Any,
 ) -> None:  # fmt: skip
-    """Write new fields of the destinations where `rows` [destinations] (bool) says so."""
+    """`update_all` along `ends` that writes only the destinations where `rows` [destinations] (bool) is true."""
     frames = _around(graph, etype)
     frame = graph._node_frame(frames.relation[2])
     for name, x in run.update_all(ends, frames, message, reduce, apply).items():

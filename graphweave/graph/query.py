@@ -1,7 +1,7 @@
 """Questions about the edges of one relation, answered for many nodes or pairs at once.
 
-Groupings come from the compiler's cache of formats, sorted pairs from its memo: neither is built twice for a graph.
-Under tracing everything is plain tensor operations, which the compiler fuses and caches in its own way.
+Edges grouped by node come from the compiler's cache of formats, sorted pairs from its memo: each is built once for a
+graph. Under tracing everything is plain tensor operations, which the compiler fuses and caches like any others.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from graphweave.runtime.unseen_edits import watch
 def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]:
     """(`value` as a 1-d index of the dtype and device of `like`, whether it was one number).
 
-    An integer, a list, an array or a tensor of integers. DataError if it is none of these, IndexRangeError unless all
-    are in 0..num.
+    `value` is an integer, or a list, an array or a tensor of integers: DataError if it is none of these,
+    IndexRangeError if a number is below 0 or not below `num`.
     """
     ids, single = _as_index(value, like, what)
     if ids.numel() and not torch.compiler.is_compiling():
@@ -37,7 +37,7 @@ def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]
 
 
 def as_selection(value: Any, num: int, like: Tensor, what: str) -> Tensor:
-    """As `as_ids`; a bool mask [num] means the rows where it is true."""
+    """As `as_ids`, without the second result. A bool mask [num] selects the rows where it is true."""
     if isinstance(value, list) and value and all(isinstance(x, bool) for x in value):
         value = torch.tensor(value)
     if not isinstance(value, (Tensor, np.ndarray)) or value.dtype not in (torch.bool, np.bool_):
@@ -69,7 +69,7 @@ def _as_index(value: Any, like: Tensor, what: str) -> tuple[Tensor, bool]:
 
 
 def degrees(index: Tensor, num_rows: int) -> Tensor:
-    """How often each row occurs in `index`: [num_rows], dtype of `index`."""
+    """How often each row occurs in `index`: [num_rows], of the dtype of `index`."""
     if torch.compiler.is_compiling() or index.device.type != "cpu":
         return index.new_zeros(num_rows).index_add(0, index, torch.ones_like(index))
     watch(index)
@@ -81,7 +81,7 @@ def degrees(index: Tensor, num_rows: int) -> Tensor:
 def grouped(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
     """(`indptr` [num_rows + 1], `perm` [num_edges]): edges of row r are `perm[indptr[r]:indptr[r + 1]]`, increasing.
 
-    perm None: edge k is at position k. Shared with the cache: do not write into them.
+    `perm` is None if edge k is at position k. Both are shared with the cache: do not write into them.
     """
     if torch.compiler.is_compiling():
         return _group(index, num_rows)  # type: ignore[return-value]
@@ -98,9 +98,10 @@ def _group(index: Tensor, num_rows: int) -> tuple[Tensor | int, ...]:
 
 
 def edges_of_rows(index: Tensor, num_rows: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(edges whose `index` is one of `rows`, how many for each): in the order of `rows`, within a row increasing.
+    """(numbers of the edges whose `index` is one of `rows`, how many each row has).
 
-    `rows` may repeat. Edge numbers have the dtype of `index`, counts are int64.
+    Edges follow the order of `rows`, which may repeat, and increase within a row. They have the dtype of `index`;
+    counts are int64.
     """
     indptr, perm = grouped(index, num_rows)
     rows = rows.long()
@@ -118,14 +119,14 @@ def has_edges(relation: Relation, u: Tensor, v: Tensor, num_dst: int) -> Tensor:
 
 
 def first_edges(relation: Relation, u: Tensor, v: Tensor, num_dst: int) -> Tensor:
-    """The smallest number of an edge u[i] -> v[i], [k]. DataError names a pair without one."""
+    """The smallest number of an edge u[i] -> v[i]: [k]. DataError if a pair has no edge."""
     first, after, order = _found(relation, u, v, num_dst)
     _check_all_found(first < after, u, v)
     return order[first].to(u.dtype)
 
 
 def all_edges_between(relation: Relation, u: Tensor, v: Tensor, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    """(u, v, edge) of every edge u[i] -> v[i], pair after pair. DataError names a pair without one."""
+    """(u, v, number) of every edge u[i] -> v[i], pair after pair. DataError if a pair has no edge."""
     first, after, order = _found(relation, u, v, num_dst)
     _check_all_found(first < after, u, v)
     count = after - first
@@ -135,7 +136,7 @@ def all_edges_between(relation: Relation, u: Tensor, v: Tensor, num_dst: int) ->
 
 
 def source_order(relation: Relation, num_dst: int) -> Tensor:
-    """Edge numbers [num_edges] sorted by source, then destination, then number; dtype of the index."""
+    """Edge numbers [num_edges], sorted by source, then destination, then number; of the index's dtype."""
     return _sorted(relation, num_dst)[1].to(relation.src.dtype)
 
 
@@ -149,7 +150,7 @@ def _check_all_found(found: Tensor, u: Tensor, v: Tensor) -> None:
 
 
 def _found(relation: Relation, u: Tensor, v: Tensor, num_dst: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Where edges u[i] -> v[i] begin and end among the sorted pairs, and the sorted pairs' edge numbers."""
+    """Where edges u[i] -> v[i] begin and end among the sorted pairs, and the edge number of each sorted pair."""
     keys, order = _sorted(relation, num_dst)
     asked = _keys(u, v, num_dst)
     return torch.searchsorted(keys, asked), torch.searchsorted(keys, asked, right=True), order
@@ -172,12 +173,13 @@ def _sort(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor | int, ...]:
 
 
 def _keys(u: Tensor, v: Tensor, num_dst: int) -> Tensor:
-    """One int64 for each pair, ordered by u, then v. num_src * num_dst stays far below 2**63 for graphs that fit."""
+    """One int64 for each pair, ordered by u, then v. It does not overflow: num_src * num_dst is far below 2**63 for any
+    graph that fits into memory."""
     return u.long() * num_dst + v.long()
 
 
 def pairs(u: Tensor, v: Tensor, singles: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
-    """u and v of equal length: one node beside many stands for itself again and again."""
+    """u and v with equal lengths: if one of them is a single node, it is repeated for every node of the other."""
     if u.shape == v.shape:
         return u, v
     if singles[0] or u.shape[0] == 1:

@@ -1,6 +1,7 @@
-"""Readouts: one row for each graph of a batch from those of its nodes or edges, and back.
+"""Readouts reduce the rows of each graph's nodes or edges to one row for each graph of a batch; broadcasts copy them
+back.
 
-A graph that was not batched is a batch of one. Empty graphs give zeros.
+A graph that was not batched counts as a batch of one graph. Empty graphs get zeros.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def readout_nodes(
 ) -> Tensor:
     """out[b] = op of weight[v] feat[v] over the nodes v of graph b. [nodes, ...] -> [graphs, ...].
 
-    `feat`, `weight`: fields of the nodes; `weight` has one number a node, or the shape of `feat`. `op`: sum, mean (by
-    the number of nodes), max, min; 0 for a graph without nodes.
+    `feat`, `weight`: fields of the nodes; `weight` has one number a node, or the shape of `feat`. `op`: "sum", "mean"
+    (divided by the number of nodes), "max" or "min". A graph without nodes gets 0.
     """
     return _readout(graph._node_frame(ntype), nodes_to_graphs(graph, ntype), feat, weight, op)
 
@@ -88,11 +89,11 @@ def broadcast_edges(graph: Graph, graph_feat: Tensor, *, etype: Any = None) -> T
 def topk_nodes(
     graph: Graph, feat: str, k: int, *, descending: bool = True, sortby: int | None = None, ntype: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The `k` largest (or smallest) rows of each graph. [nodes, F] -> values [graphs, k, F] and their places.
+    """The `k` largest (or smallest) rows of each graph. [nodes, F] -> values [graphs, k, F] and their positions.
 
-    With `sortby` rows are ordered by that feature, and places are [graphs, k]; without, every feature is ordered by
-    itself, and places are [graphs, k, F]. Places count the nodes of a graph from 0; equal values keep the order of
-    nodes. A graph of fewer than k nodes is padded with zeros (places: 0).
+    With `sortby`, rows are ordered by that feature, and positions are [graphs, k]. Without it, every feature is ordered
+    by itself, and positions are [graphs, k, F]. Positions count the nodes of a graph from 0; equal values keep the
+    order of nodes. A graph of fewer than k nodes is padded with zeros (its positions, too).
     """
     return _topk(graph._node_frame(ntype)[feat], nodes_to_graphs(graph, ntype), k, descending, sortby)
 
@@ -100,22 +101,26 @@ def topk_nodes(
 def topk_edges(
     graph: Graph, feat: str, k: int, *, descending: bool = True, sortby: int | None = None, etype: Any = None
 ) -> tuple[Tensor, Tensor]:
-    """`topk_nodes` over the edges of each graph. [edges, F] -> values [graphs, k, F] and their places."""
+    """`topk_nodes` over the edges of each graph. [edges, F] -> values [graphs, k, F] and their positions."""
     return _topk(graph._edge_frame(etype)[feat], edges_to_graphs(graph, etype), k, descending, sortby)
 
 
 def nodes_to_graphs(graph: Graph, ntype: str | None) -> Received:
-    """Which graph of the batch each node is in."""
+    """The map from nodes to the graphs of the batch."""
     return _owners(graph.batch_num_nodes(ntype), graph._node_frame(ntype).rows, graph.batch_size)
 
 
 def edges_to_graphs(graph: Graph, etype: Any) -> Received:
-    """Which graph of the batch each edge is in."""
+    """The map from edges to the graphs of the batch."""
     return _owners(graph.batch_num_edges(etype), graph._edge_frame(etype).rows, graph.batch_size)
 
 
 def _owners(counts: Tensor, rows: Tensor, graphs: int) -> Received:
-    """Row -> graph, from the number of rows of each graph: sorted, and a sum of steps, which are index work alone."""
+    """The map from rows to graphs, from the number of rows of each graph.
+
+    Rows are sorted by graph, so the graph of a row is a cumulative sum of ones, each at the first row of a graph. This
+    is arithmetic on indices alone, which the compiler hoists into the prelude.
+    """
     starts = counts.cumsum(0)[:-1]
     steps = counts.new_zeros(rows.shape[0] + 1).index_add(0, starts, torch.ones_like(starts))
     return Received(steps.cumsum(0)[:-1], counts.new_zeros((graphs, 0)))
@@ -165,7 +170,7 @@ def _topk(x: Tensor, to: Received, k: int, descending: bool, sortby: int | None)
 
 
 def _topk_by(x: Tensor, key: Tensor, to: Received, k: int, descending: bool) -> tuple[Tensor, Tensor]:
-    """Rows sorted by key, then, stably, by graph; the first k of each graph."""
+    """The first k rows of each graph, after a sort by `key` and then a stable sort by graph."""
     graphs = to.num_rows()
     by_key = torch.argsort(key, descending=descending, stable=True)
     order = by_key[torch.argsort(to.dst[by_key], stable=True)]
@@ -174,7 +179,7 @@ def _topk_by(x: Tensor, key: Tensor, to: Received, k: int, descending: bool) -> 
     owner = to.dst[order].long()
     rank = torch.arange(order.shape[0], device=x.device) - starts[owner]
     kept = rank < k
-    slot = owner[kept] * k + rank[kept]
-    values = x.new_zeros((graphs * k, x.shape[1])).index_copy(0, slot, x[order[kept]])
-    places = order.new_zeros(graphs * k).index_copy(0, slot, order[kept] - starts[owner[kept]])
-    return values.view(graphs, k, x.shape[1]), places.view(graphs, k)
+    row = owner[kept] * k + rank[kept]
+    values = x.new_zeros((graphs * k, x.shape[1])).index_copy(0, row, x[order[kept]])
+    positions = order.new_zeros(graphs * k).index_copy(0, row, order[kept] - starts[owner[kept]])
+    return values.view(graphs, k, x.shape[1]), positions.view(graphs, k)

@@ -13,15 +13,18 @@ CanonicalEtype: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """Edges src[e] -> dst[e] between nodes of two types. Shared with the compiler's caches: never write into them."""
+    """Edges src[e] -> dst[e] from nodes of one type to nodes of another, or the same.
+
+    The index tensors are shared with the compiler's caches: never write into them.
+    """
 
     srctype: str
     etype: str
     dsttype: str
     src: Tensor
-    """[num_edges], int32 or int64, contiguous: the row of e among nodes of `srctype`."""
+    """[num_edges], int32 or int64, contiguous: the row of each edge's source among the nodes of `srctype`."""
     dst: Tensor
-    """[num_edges], same dtype: the row of e among nodes of `dsttype`."""
+    """[num_edges], same dtype: the row of each edge's destination among the nodes of `dsttype`."""
 
     @property
     def key(self) -> CanonicalEtype:

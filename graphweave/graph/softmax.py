@@ -1,4 +1,4 @@
-"""Softmax over the edges that meet at a node."""
+"""Softmax over the edges that end, or start, in the same node."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from graphweave.udf.mailbox import Mailbox, Received
 def edge_softmax(graph: Graph, logits: Any, eids: Tensor | None = None, norm_by: str = "dst") -> Any:
     """a[e] = exp(logits[e]) / sum of exp(logits[f]) over the edges f with dst[f] = dst[e].
 
-    `logits` [edges, ...]: of all edges, or of the edges numbered by `eids` [k], which then are all that count. With
-    `norm_by="src"` the sums run over edges with the same source. On a graph of several relations `logits` may be a
-    dict, relation -> [edges, ...]: the softmax runs over all relations into (or out of) a node, and gives a dict, too.
-    Raises DataError where a number of rows is not that of the edges. (GAT, Velickovic et al. 2018, equation 3.)
+    `logits` [edges, ...] has a row for each edge, or for each of the edges `eids` [k]; the sums then run over these
+    edges only. With `norm_by="src"` they run over edges with the same source. On a graph of several relations `logits`
+    may be a dict, relation -> [edges, ...]: the softmax then runs over the edges of all these relations, and the result
+    is a dict, too. DataError if `logits` has another number of rows. (GAT, Velickovic et al. 2018, equation 3.)
     """
     if norm_by not in ("src", "dst"):
         raise DataError(f"norm_by must be 'src' or 'dst' (got {norm_by!r}). Pass one of them.")

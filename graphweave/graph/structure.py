@@ -1,4 +1,4 @@
-"""Structure and data of a graph: its types, sizes, fields, and what is asked about nodes and edges."""
+"""Structure and data of a graph: its types, sizes, fields, and queries about nodes and edges."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ Form = Literal["uv", "eid", "all"]
 
 
 class Structure:
-    """What a `Graph` is without its verbs. Functions that a graph's methods call take and give one."""
+    """The base of `Graph`: structure, data and queries, without message passing and conversions.
+
+    The functions that implement the methods of `Graph` take and return this class, because `Graph` imports them.
+    """
 
     def __init__(
         self,
@@ -28,7 +31,8 @@ class Structure:
         edge_frames: Mapping[CanonicalEtype, Frame],
         batch: tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]] | None = None,
     ) -> None:
-        """For the functions that make graphs: trusts its arguments. `batch` holds int64 [batch_size] counts by type."""
+        """Called by the functions that make graphs; does not check its arguments. `batch` holds the numbers of nodes
+        and of edges of each batched graph, int64 [batch_size], by type."""
         self._ntypes = ntypes
         self._relations = dict(relations)
         self._node_frames = dict(node_frames)
@@ -51,17 +55,17 @@ class Structure:
 
     @property
     def canonical_etypes(self) -> list[CanonicalEtype]:
-        """(source type, name, destination type) of every relation, sorted where the graph was made."""
+        """(source type, name, destination type) of every relation. `heterograph` sorts them."""
         return list(self._relations)
 
     @property
     def srctypes(self) -> list[str]:
-        """In a bipartite graph the node types at which no edge ends; else all node types."""
+        """The node types at which no edge ends, if the graph is bipartite; else all node types."""
         return list(self._sides()[0])
 
     @property
     def dsttypes(self) -> list[str]:
-        """In a bipartite graph the node types at which edges end; else all node types."""
+        """The node types at which edges end, if the graph is bipartite; else all node types."""
         return list(self._sides()[1])
 
     @property
@@ -76,7 +80,7 @@ class Structure:
         return all(srctype not in ends for srctype, _, _ in self._relations)
 
     def to_canonical_etype(self, etype: str | CanonicalEtype | None) -> CanonicalEtype:
-        """The relation in full. DataError if there is none, or several of that name."""
+        """(source type, name, destination type) of a relation. DataError if no relation has the name, or several do."""
         if isinstance(etype, tuple) and etype in self._relations:
             return etype
         found = [key for key in self._relations if etype is None or key[1] == etype]
@@ -123,40 +127,40 @@ class Structure:
 
     @property
     def ndata(self) -> Any:
-        """Fields of nodes: name -> [num_nodes, ...]. With several node types name -> {type: tensor}."""
+        """Fields of nodes: name -> [num_nodes, ...], or name -> {type: tensor} if there are several node types."""
         return self._node_data("ndata", self._ntypes)
 
     @property
     def srcdata(self) -> Any:
-        """As `ndata`, of the node types at which edges start."""
+        """As `ndata`, for the node types at which edges start."""
         return self._node_data("srcdata", self._sides()[0])
 
     @property
     def dstdata(self) -> Any:
-        """As `ndata`, of the node types at which edges end."""
+        """As `ndata`, for the node types at which edges end."""
         return self._node_data("dstdata", self._sides()[1])
 
     @property
     def edata(self) -> Any:
-        """Fields of edges: name -> [num_edges, ...]. With several relations name -> {relation: tensor}."""
+        """Fields of edges: name -> [num_edges, ...], or name -> {relation: tensor} if there are several relations."""
         if len(self._edge_frames) == 1:
             return self._edge_frame()
         return TypedFrames("edata", self._edge_frames)
 
     @property
     def ntype_data(self) -> Frame:
-        """Fields of node types: name -> [types, ...]; row i is of the nodes whose `ndata['_TYPE']` is i."""
+        """Fields of node types: name -> [types, ...]. Row i belongs to the nodes whose `ndata['_TYPE']` is i."""
         return self._ntype_data
 
     @property
     def etype_data(self) -> Frame:
-        """Fields of edge types: name -> [types, ...]; row i is of the edges whose `edata['_TYPE']` is i."""
+        """Fields of edge types: name -> [types, ...]. Row i belongs to the edges whose `edata['_TYPE']` is i."""
         return self._etype_data
 
     def local_scope(self) -> LocalScope:
-        """`with g.local_scope():` fields set, replaced or deleted inside are as before afterwards.
+        """At the end of `with g.local_scope():`, the graph has the fields again that it had at the beginning.
 
-        Tensors edited in place stay edited.
+        Edits in place of a field's tensor are not undone.
         """
         return LocalScope(self._frames())
 
@@ -166,7 +170,7 @@ class Structure:
     # Sizes
 
     def num_nodes(self, ntype: str | None = None) -> int:
-        """Nodes of a type; None: of all types."""
+        """The number of nodes of a type, or of all types (None)."""
         if ntype is not None:
             return self._node_frame(ntype).num_rows
         return sum([frame.num_rows for frame in self._node_frames.values()])
@@ -182,19 +186,19 @@ class Structure:
         return sum([self._node_frames[t].num_rows for t in types])
 
     def num_edges(self, etype: str | CanonicalEtype | None = None) -> int:
-        """Edges of a relation; None: of all relations."""
+        """The number of edges of a relation, or of all relations (None)."""
         if etype is not None:
             return self._relation(etype).num_edges
         return sum([relation.num_edges for relation in self._relations.values()])
 
     @property
     def idtype(self) -> torch.dtype:
-        """torch.int64 or torch.int32, of all ids."""
+        """The dtype of all ids: torch.int64 or torch.int32."""
         return self._any_index().dtype
 
     @property
     def device(self) -> torch.device:
-        """Where structure and data lie."""
+        """The device of structure and data."""
         return self._any_index().device
 
     def _any_index(self) -> Tensor:
@@ -206,22 +210,26 @@ class Structure:
     # Queries
 
     def has_nodes(self, vid: Any, ntype: str | None = None) -> Any:
-        """Whether each id names a node: bool [k]; of one integer a bool. Negative ids are an IndexRangeError."""
+        """Whether each id names a node: bool [k], or a bool for one integer. IndexRangeError for a negative id."""
         num = self._node_frame(ntype).num_rows
         ids, single = query.as_ids(vid, torch.iinfo(self.idtype).max, self._any_index(), "node")
         found = ids < num
         return bool(found) if single else found
 
     def has_edges_between(self, u: Any, v: Any, etype: str | CanonicalEtype | None = None) -> Any:
-        """Whether there is an edge u[i] -> v[i]: bool [k]; of two integers a bool. One node is paired with many."""
+        """Whether there is an edge u[i] -> v[i]: bool [k], or a bool for two integers.
+
+        If u or v is a single node, it is paired with every node of the other.
+        """
         relation, u, v, single = self._pairs(u, v, etype)
         found = query.has_edges(relation, u, v, self._dst_rows(relation))
         return bool(found) if single else found
 
     def edge_ids(self, u: Any, v: Any, return_uv: bool = False, etype: str | CanonicalEtype | None = None) -> Any:
-        """The number of an edge u[i] -> v[i], the first of parallel ones: [k]; of two integers an int.
+        """The number of the edge u[i] -> v[i], the smallest if there are several: [k], or an int for two integers.
 
-        return_uv: (u, v, number) [m] of all parallel edges, pair after pair. DataError where there is no edge.
+        With `return_uv`: (u, v, number), [m] each, of all edges u[i] -> v[i], pair after pair. DataError if a pair has
+        no edge.
         """
         relation, u, v, single = self._pairs(u, v, etype)
         if return_uv:
@@ -230,13 +238,16 @@ class Structure:
         return int(found) if single else found
 
     def find_edges(self, eid: Any, etype: str | CanonicalEtype | None = None) -> tuple[Tensor, Tensor]:
-        """(sources, destinations) [k] of edges by number."""
+        """(sources, destinations), [k] each, of the edges with the numbers `eid`."""
         relation = self._relation(etype)
         ids, _ = query.as_ids(eid, relation.num_edges, relation.src, "edge")
         return relation.src[ids], relation.dst[ids]
 
     def all_edges(self, form: Form = "uv", order: str | None = "eid", etype: str | CanonicalEtype | None = None) -> Any:
-        """(src, dst), the edge numbers, or (src, dst, numbers), each [num_edges]; order "eid" or "srcdst"."""
+        """All edges: (src, dst) for form "uv", numbers for "eid", (src, dst, numbers) for "all", [num_edges] each.
+
+        Edges are sorted by number (order "eid" or None), or by source, then destination, then number ("srcdst").
+        """
         relation = self._relation(etype)
         if order not in (None, "eid", "srcdst"):
             raise DataError(f"expected order 'eid' or 'srcdst' (got {order!r}). Pass one of these.")
@@ -248,32 +259,32 @@ class Structure:
         return eids if form == "eid" else (relation.src, relation.dst, eids) if form == "all" else _no_form(form)
 
     def in_edges(self, v: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
-        """Edges that end in nodes v, node after node, by number within a node; in the forms of `all_edges`."""
+        """The edges that end in the nodes v, node after node, by number within a node; forms as in `all_edges`."""
         relation = self._relation(etype)
         ids, _ = query.as_ids(v, self._dst_rows(relation), relation.dst, "node")
         return _formed(relation, query.edges_of_rows(relation.dst, self._dst_rows(relation), ids)[0], form)
 
     def out_edges(self, u: Any, form: Form = "uv", etype: str | CanonicalEtype | None = None) -> Any:
-        """Edges that start in nodes u, node after node, by number within a node; in the forms of `all_edges`."""
+        """The edges that start in the nodes u, node after node, by number within a node; forms as in `all_edges`."""
         relation = self._relation(etype)
         ids, _ = query.as_ids(u, self._src_rows(relation), relation.src, "node")
         return _formed(relation, query.edges_of_rows(relation.src, self._src_rows(relation), ids)[0], form)
 
     def predecessors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
-        """Sources of the edges that end in node v, by edge number; of parallel edges once each."""
+        """Sources of the edges that end in node v, by edge number. A source occurs once for each of its edges."""
         return self.in_edges(v, "uv", etype)[0]
 
     def successors(self, v: int, etype: str | CanonicalEtype | None = None) -> Tensor:
-        """Destinations of the edges that start in node v, by edge number; of parallel edges once each."""
+        """Destinations of the edges that start in node v, by edge number. A node occurs once for each of its edges."""
         return self.out_edges(v, "uv", etype)[1]
 
     def in_degrees(self, v: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
-        """How many edges end in each node: [num_nodes]; of nodes v [k]; of one integer an int."""
+        """The number of edges that end in each node: [num_nodes], [k] for nodes v, an int for one integer."""
         relation = self._relation(etype)
         return _degrees(relation.dst, self._dst_rows(relation), v)
 
     def out_degrees(self, u: Any = None, etype: str | CanonicalEtype | None = None) -> Any:
-        """How many edges start in each node: [num_nodes]; of nodes u [k]; of one integer an int."""
+        """The number of edges that start in each node: [num_nodes], [k] for nodes u, an int for one integer."""
         relation = self._relation(etype)
         return _degrees(relation.src, self._src_rows(relation), u)
 
@@ -291,7 +302,7 @@ class Structure:
         return relation, u, v, one_u and one_v
 
     def edge_index(self, etype: str | CanonicalEtype | None = None) -> Tensor:
-        """[2, num_edges] of the graph's idtype, a copy: sources, then destinations, as PyG has them."""
+        """Sources and destinations as PyG has them: a copy, [2, num_edges], of the graph's idtype."""
         relation = self._relation(etype)
         return torch.stack([relation.src, relation.dst])
 
@@ -299,18 +310,18 @@ class Structure:
 
     @property
     def batch_size(self) -> int:
-        """How many graphs were batched; 1 for a graph that is no batch."""
+        """The number of graphs in the batch; 1 for a graph that is no batch."""
         return 1 if self._batch is None else next(iter(self._batch[0].values())).shape[0]
 
     def batch_num_nodes(self, ntype: str | None = None) -> Tensor:
-        """Nodes of each batched graph: int64 [batch_size]."""
+        """The number of nodes of each batched graph: int64 [batch_size]."""
         frame = self._node_frame(ntype)
         if self._batch is None:
             return torch.full((1,), frame.num_rows, dtype=torch.int64, device=self.device)
         return self._batch[0][self._ntype(ntype)]
 
     def batch_num_edges(self, etype: str | CanonicalEtype | None = None) -> Tensor:
-        """Edges of each batched graph: int64 [batch_size]."""
+        """The number of edges of each batched graph: int64 [batch_size]."""
         relation = self._relation(etype)
         if self._batch is None:
             return torch.full((1,), relation.num_edges, dtype=torch.int64, device=self.device)
@@ -331,7 +342,7 @@ G = TypeVar("G", bound=Structure)
 
 
 class LocalScope:
-    """Fields of frames, put back at the end of a `with` block."""
+    """Restores the fields of frames at the end of a `with` block."""
 
     def __init__(self, frames: list[Frame]) -> None:
         self._frames = frames

@@ -1,7 +1,8 @@
-"""Graphs made of a graph: parts of it, its reverse, with and without self-loops, both directions of each edge.
+"""Functions that make a graph from a graph: subgraphs, its reverse, self-loops added or removed, both directions.
 
-Fields of what is kept go along. Where nodes or edges are taken out, '_ID' holds the numbers they had. The result of all
-but `local_var`, `moved`, `with_idtype` and `remove_self_loop` is no batch, even if the graph was one.
+Nodes and edges that are kept keep their fields. If nodes or edges are taken out, the field '_ID' holds the numbers that
+they had before. A batch stays one under `local_var`, `moved`, `with_idtype`, `relation_slice` and `remove_self_loop`;
+the other functions return a graph that is no batch.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from graphweave.graph.frame import EID, NID, Frame
 from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G, Structure
 
-_FILLS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+_REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
+"""Reductions that `add_self_loop` takes as `fill_data`, and the names that `scatter_reduce` has for them."""
 
 
 def local_var(g: G) -> G:
-    """The same structure, fields of its own."""
+    """A graph with the same structure and fields. Setting a field of one graph does not change the other."""
     nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
     edges = {key: frame.copy() for key, frame in g._edge_frames.items()}
-    return _typed_like(g, type(g)(g._ntypes, g._relations, nodes, edges, g._batch), lambda t: t)
+    return _with_type_fields(g, type(g)(g._ntypes, g._relations, nodes, edges, g._batch), lambda t: t)
 
 
 def moved(g: G, device: torch.device) -> G:
-    """Structure and fields on `device`."""
+    """The graph with structure and fields on `device`."""
 
     def move(t: Tensor) -> Tensor:
         return t.to(device)
@@ -41,11 +43,11 @@ def moved(g: G, device: torch.device) -> G:
     batch = None
     if g._batch is not None:
         batch = {t: move(n) for t, n in g._batch[0].items()}, {key: move(n) for key, n in g._batch[1].items()}
-    return _typed_like(g, type(g)(g._ntypes, relations, nodes, edges, batch), move)
+    return _with_type_fields(g, type(g)(g._ntypes, relations, nodes, edges, batch), move)
 
 
 def with_idtype(g: G, dtype: torch.dtype) -> G:
-    """Index tensors of another dtype; the graph itself if they have it. DataError if a number does not fit."""
+    """The graph with ids of `dtype`; the graph itself if they have it already. DataError if an id would not fit."""
     if g.idtype == dtype:
         return g
     if max((*counts(g).values(), *(r.num_edges for r in g._relations.values()))) > torch.iinfo(dtype).max:
@@ -56,12 +58,13 @@ def with_idtype(g: G, dtype: torch.dtype) -> G:
     relations = {key: Relation(*key, r.src.to(dtype), r.dst.to(dtype)) for key, r in g._relations.items()}
     nodes = {ntype: frame.copy() for ntype, frame in g._node_frames.items()}
     edges = {key: frame.map(lambda t: t, relations[key].src) for key, frame in g._edge_frames.items()}
-    return _typed_like(g, type(g)(g._ntypes, relations, nodes, edges, g._batch), lambda t: t)
+    return _with_type_fields(g, type(g)(g._ntypes, relations, nodes, edges, g._batch), lambda t: t)
 
 
 def relation_slice(g: G, etype: str | tuple[Any, Any, Any]) -> G:
-    """One relation as a graph: by name, or (source type, name, destination type) where ":" is any. Fields are shared:
-    setting one here sets it in `g`.
+    """One relation as a graph that shares the fields of `g`: a field set in one of them is set in the other.
+
+    `etype`: a name, or (source type, name, destination type), where ":" stands for any.
     """
     if isinstance(etype, tuple):
         every = slice(None)
@@ -85,33 +88,35 @@ def relation_slice(g: G, etype: str | tuple[Any, Any, Any]) -> G:
 
 
 def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
-    """The nodes given and all edges between them: edges by source in the order of `nodes`, then by number.
+    """The given nodes and all edges between them. Edges are sorted by source, in the order of `nodes`, then by number.
 
-    `nodes`: distinct ids or a mask [num_nodes]; with several types a dict of them (a type left out has no nodes kept).
-    Node i of the result is nodes[i]; without `relabel_nodes` all nodes stay. `store_ids`: see '_ID' above.
+    `nodes`: distinct ids or a mask [num_nodes]; with several types a dict, type -> ids, in which types may be missing.
+    Node i of the result is nodes[i]; without `relabel_nodes` all nodes stay, under their numbers. `store_ids`: the
+    result has the field '_ID'.
     """
     kept = _nodes_by_type(g, nodes)
-    slots: dict[str, Tensor] = {}
+    numbers: dict[str, Tensor] = {}
     for ntype, num in counts(g).items():
-        slot = torch.full((num,), -1, dtype=g.idtype, device=g.device)
-        slot[kept[ntype]] = torch.arange(kept[ntype].shape[0], dtype=g.idtype, device=g.device)
-        if int((slot >= 0).sum()) != kept[ntype].shape[0]:
+        number = torch.full((num,), -1, dtype=g.idtype, device=g.device)
+        number[kept[ntype]] = torch.arange(kept[ntype].shape[0], dtype=g.idtype, device=g.device)
+        if int((number >= 0).sum()) != kept[ntype].shape[0]:
             raise DataError(
                 f"subgraph: expected distinct nodes (got one of type {ntype!r} twice). Pass each node once."
             )
-        slots[ntype] = slot
+        numbers[ntype] = number
     edges: dict[CanonicalEtype, Tensor] = {}
     for key, relation in g._relations.items():
         out, _ = query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])
-        edges[key] = out[slots[relation.dsttype][relation.dst[out]] >= 0]
-    return _part(g, edges, (kept, slots) if relabel_nodes else None, store_ids)
+        edges[key] = out[numbers[relation.dsttype][relation.dst[out]] >= 0]
+    return _of_edges(g, edges, (kept, numbers) if relabel_nodes else None, store_ids)
 
 
 def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> G:
-    """The edges given, in this order, and the nodes at their ends.
+    """The given edges, in the given order, and the nodes at their ends.
 
-    `edges`: ids or a mask [num_edges]; with several relations a dict of them (one left out has no edges kept). Nodes of
-    the result are those met, sources of a relation first; without `relabel_nodes` all nodes stay.
+    `edges`: ids or a mask [num_edges]; with several relations a dict, relation -> ids, in which relations may be
+    missing. Nodes are numbered in the order in which they first occur in the sources and then the destinations of
+    the first relation, then of the second, and so on; without `relabel_nodes` all nodes stay, under their numbers.
     """
     given = _dict_of(edges, g._relations, "relations")
     chosen = {g.to_canonical_etype(key): value for key, value in given.items()}
@@ -119,34 +124,35 @@ def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bo
         key: query.as_selection(chosen.get(key, []), relation.num_edges, relation.src, "edge")
         for key, relation in g._relations.items()
     }
-    return _part(g, kept, _met(g, kept) if relabel_nodes else None, store_ids)
+    return _of_edges(g, kept, _nodes_met(g, kept) if relabel_nodes else None, store_ids)
 
 
 def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
-    """The edges that end in the nodes given (as in `subgraph`): node after node, then by number.
+    """The edges that end in the given nodes (as in `subgraph`), node after node, by number within a node.
 
-    All nodes stay, or with `relabel_nodes` those at the ends of an edge.
+    All nodes stay, or, with `relabel_nodes`, the nodes at the ends of these edges.
     """
     kept = _nodes_by_type(g, nodes)
     edges = {
         key: query.edges_of_rows(relation.dst, g._dst_rows(relation), kept[relation.dsttype])[0]
         for key, relation in g._relations.items()
     }
-    return _part(g, edges, _met(g, edges) if relabel_nodes else None, store_ids)
+    return _of_edges(g, edges, _nodes_met(g, edges) if relabel_nodes else None, store_ids)
 
 
 def out_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
-    """As `in_subgraph`, the edges that start in the nodes given."""
+    """As `in_subgraph`, for the edges that start in the given nodes."""
     kept = _nodes_by_type(g, nodes)
     edges = {
         key: query.edges_of_rows(relation.src, g._src_rows(relation), kept[relation.srctype])[0]
         for key, relation in g._relations.items()
     }
-    return _part(g, edges, _met(g, edges) if relabel_nodes else None, store_ids)
+    return _of_edges(g, edges, _nodes_met(g, edges) if relabel_nodes else None, store_ids)
 
 
 def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
-    """Edge e goes dst[e] -> src[e]; a relation (a, r, b) becomes (b, r, a). DataError if two become one."""
+    """The graph with edges dst[e] -> src[e]; a relation (a, r, b) becomes (b, r, a). DataError if two relations would
+    become one."""
     turned = {(r.dsttype, r.etype, r.srctype): Relation(r.dsttype, r.etype, r.srctype, r.dst, r.src) for r in _all(g)}
     if len(turned) != len(g._relations):
         raise DataError(
@@ -158,10 +164,12 @@ def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
 
 
 def add_self_loop(g: G, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None) -> G:
-    """An edge v -> v for each node behind the edges of the relation `etype`; loops that are there stay.
+    """The graph with an edge v -> v for each node v, after the other edges of the relation `etype`. Self-loops that the
+    graph has already stay.
 
-    Fields of the new edges (those of `edge_feat_names`, by default all; others are dropped): the number `fill_data`, or
-    "sum", "mean", "max", "min" of what the node's incoming edges have, 0 without any.
+    The fields `edge_feat_names` (all by default) are kept, others are dropped. In the added edges they hold the number
+    `fill_data`, or, if that is "sum", "mean", "max" or "min", this reduction over the node's incoming edges (0 without
+    any).
     """
     relation = g._relation(etype)
     if relation.srctype != relation.dsttype:
@@ -182,17 +190,17 @@ def _filling(field: Tensor, fill: float | str, relation: Relation, num: int) -> 
     shape = (num, *field.shape[1:])
     if not isinstance(fill, str):
         return field.new_full(shape, fill)
-    if fill not in _FILLS:
+    if fill not in _REDUCTIONS:
         raise DataError(
-            f"add_self_loop: expected a number or one of {', '.join(_FILLS)} as fill_data (got {fill!r})."
+            f"add_self_loop: expected a number or one of {', '.join(_REDUCTIONS)} as fill_data (got {fill!r})."
             " Pass one of these."
         )
     index = relation.dst.long().reshape(-1, *[1] * (field.dim() - 1)).expand_as(field)
-    return field.new_zeros(shape).scatter_reduce(0, index, field, _FILLS[fill], include_self=False)
+    return field.new_zeros(shape).scatter_reduce(0, index, field, _REDUCTIONS[fill], include_self=False)
 
 
 def remove_self_loop(g: G, etype: Any = None) -> G:
-    """Without the edges v -> v of the relation `etype`; the others keep their order. A batch stays one."""
+    """The graph without the edges v -> v of relation `etype`. Other edges keep their order. A batch stays one."""
     relation = g._relation(etype)
     if relation.srctype != relation.dsttype:
         raise DataError(
@@ -212,7 +220,8 @@ def remove_self_loop(g: G, etype: Any = None) -> G:
 
 
 def to_bidirected(g: G, copy_ndata: bool = False) -> G:
-    """Edges u -> v and v -> u once for every edge, sorted by source, then destination; edges have no fields."""
+    """A graph with one edge u -> v and one edge v -> u for every edge u -> v, sorted by source, then destination. Edges
+    have no fields."""
     relations: dict[CanonicalEtype, Relation] = {}
     for r in _all(g):
         if r.srctype != r.dsttype:
@@ -238,17 +247,17 @@ def _like(frame: Frame) -> Tensor:
     return frame._like
 
 
-def _typed_like(g: G, out: G, fn: Callable[[Tensor], Tensor]) -> G:
-    """`out` with the per-type fields of g."""
+def _with_type_fields(g: G, out: G, fn: Callable[[Tensor], Tensor]) -> G:
+    """`out` with `fn` of the fields that `g` has for types (`ntype_data`, `etype_data`)."""
     out._ntype_data, out._etype_data = g._ntype_data.map(fn, None), g._etype_data.map(fn, None)
     return out
 
 
 def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
-    """g with another relation of the same name in its place."""
+    """g with `relation`, which has the edge fields `fields`, in place of its relation of that name."""
     relations = {**g._relations, relation.key: relation}
     edata = {key: frame.take(None) for key, frame in g._edge_frames.items() if key != relation.key}
-    return _typed_like(
+    return _with_type_fields(
         g, assemble(type(g), counts(g), relations, _ndata(g), {**edata, relation.key: dict(fields)}), lambda t: t
     )
 
@@ -264,37 +273,39 @@ def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
 
 
 def _nodes_by_type(g: Structure, nodes: Any) -> dict[str, Tensor]:
-    """Ids of every type; empty where `nodes` says nothing of it."""
+    """Node ids by type, for every type; a type that `nodes` leaves out has none."""
     given = {g._ntype(t): value for t, value in _dict_of(nodes, g._node_frames, "node types").items()}
     like = g._any_index()
     return {t: query.as_selection(given.get(t, []), num, like, "node") for t, num in counts(g).items()}
 
 
-def _met(g: Structure, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """By type: nodes at the ends of `edges` in the order of meeting them, and the number each node gets there."""
+def _nodes_met(g: Structure, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """By type, the nodes at the ends of `edges` in the order in which they first occur, and the number that each node
+    of g gets among these (-1 for others)."""
     ends: dict[str, list[Tensor]] = {ntype: [] for ntype in g._ntypes}
     for key, relation in g._relations.items():
         ends[relation.srctype].append(relation.src[edges[key]])
         ends[relation.dsttype].append(relation.dst[edges[key]])
     kept: dict[str, Tensor] = {}
-    slots: dict[str, Tensor] = {}
+    numbers: dict[str, Tensor] = {}
     for ntype, num in counts(g).items():
         met = torch.cat([g._any_index().new_empty(0), *ends[ntype]]).long()
         first = torch.full((num,), met.shape[0], dtype=torch.int64, device=g.device)
         first.scatter_reduce_(0, met, torch.arange(met.shape[0], device=g.device), "amin")
         kept[ntype] = met[first[met] == torch.arange(met.shape[0], device=g.device)].to(g.idtype)
-        slots[ntype] = torch.full((num,), -1, dtype=g.idtype, device=g.device)
-        slots[ntype][kept[ntype]] = torch.arange(kept[ntype].shape[0], dtype=g.idtype, device=g.device)
-    return kept, slots
+        numbers[ntype] = torch.full((num,), -1, dtype=g.idtype, device=g.device)
+        numbers[ntype][kept[ntype]] = torch.arange(kept[ntype].shape[0], dtype=g.idtype, device=g.device)
+    return kept, numbers
 
 
-def _part(
+def _of_edges(
     g: G,
     edges: Mapping[CanonicalEtype, Tensor],
     nodes: tuple[dict[str, Tensor], dict[str, Tensor]] | None,
     store_ids: bool,
 ) -> G:
-    """The edges given; `nodes` are the nodes kept and the number each node gets, None: all stay."""
+    """The graph of the given edges. `nodes` are, by type, the nodes to keep and the number that each node of g gets
+    among these; None keeps all nodes."""
     relations: dict[CanonicalEtype, Relation] = {}
     edata: dict[CanonicalEtype, dict[str, Tensor]] = {}
     for key, r in g._relations.items():
@@ -306,10 +317,10 @@ def _part(
         if store_ids:
             edata[key][EID] = edges[key]
     if nodes is None:
-        return _typed_like(g, assemble(type(g), counts(g), relations, _ndata(g), edata), lambda t: t)
+        return _with_type_fields(g, assemble(type(g), counts(g), relations, _ndata(g), edata), lambda t: t)
     ndata = {ntype: frame.take(nodes[0][ntype]) for ntype, frame in g._node_frames.items()}
     if store_ids:
         for ntype, ids in nodes[0].items():
             ndata[ntype][NID] = ids
     sizes = {ntype: ids.shape[0] for ntype, ids in nodes[0].items()}
-    return _typed_like(g, assemble(type(g), sizes, relations, ndata, edata), lambda t: t)
+    return _with_type_fields(g, assemble(type(g), sizes, relations, ndata, edata), lambda t: t)

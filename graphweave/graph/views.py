@@ -1,4 +1,4 @@
-"""What `g.nodes` and `g.edges` are: called they give ids, indexed with a type the data of that type."""
+"""The objects `g.nodes` and `g.edges`: a call returns ids, an index with a type returns the data of that type."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RowsView(NamedTuple):
 
 
 class NodeView:
-    """`g.nodes(ntype)`: ids [num_nodes], increasing. `g.nodes[ntype].data`: the fields of the type."""
+    """`g.nodes(ntype)` returns ids [num_nodes], increasing; `g.nodes[ntype].data` holds the fields of the type."""
 
     def __init__(self, graph: Structure, types: tuple[str, ...]) -> None:
         self._graph = graph
@@ -31,7 +31,7 @@ class NodeView:
 
 
 class EdgeView:
-    """`g.edges(...)` is `g.all_edges(...)`. `g.edges[etype].data`: the fields of the relation."""
+    """`g.edges(...)` is `g.all_edges(...)`; `g.edges[etype].data` holds the fields of the relation."""
 
     def __init__(self, graph: Structure) -> None:
         self._graph = graph

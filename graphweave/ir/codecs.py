@@ -1,4 +1,4 @@
-"""Values that are written alike in every IR."""
+"""How values are written that have the same text in every IR."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _show_number(value: float | int | bool) -> str:
 
 
 def read_string(reader: Reader, around: Mapping[str, Any]) -> str:
-    """A JSON string. The position stays in front of one that is none."""
+    """Reads a JSON string. If there is none, the reader's position does not move."""
     start = reader.skip()
     quoted = reader.take(_STRING, "a quoted string")
     try:
@@ -60,4 +60,4 @@ COMMON = {
     "int": INTEGER, "bool": NUMBER, "float | int | bool": NUMBER, "float": NUMBER,
     "DType": member(DType), "Fold": member(Fold), "Op": member(Op),
 }  # fmt: skip
-"""By annotation. A `bool` here is an item of a tuple; a field of its own is a flag."""
+"""Codecs by annotation. The one of `bool` is for items of tuples: a field that is a `bool` is a flag."""

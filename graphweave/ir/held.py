@@ -1,39 +1,58 @@
-"""What a node holds of one kind, found by the annotations of its fields: operands, spaces, expressions, statements."""
+"""The parts of one kind that a node holds (operands, spaces, expressions, statements), by its fields' annotations."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from collections.abc import Callable
+from dataclasses import fields
+from functools import cache
 from typing import Any, TypeVar
 
+from graphweave.core.records import reader, values_of
+
 _N = TypeVar("_N")
-_FIELDS: dict[tuple[type, frozenset[str]], tuple[str, ...]] = {}
 
 
-def fields_with(kind: type, words: frozenset[str]) -> tuple[str, ...]:
-    """The fields in whose annotation one of `words` stands."""
-    if (kind, words) not in _FIELDS:
-        annotations = {f.name: re.findall(r"\w+", str(f.type)) for f in fields(kind)}
-        _FIELDS[kind, words] = tuple(name for name, said in annotations.items() if not words.isdisjoint(said))
-    return _FIELDS[kind, words]
+@cache
+def _positions(kind: Any, words: frozenset[str]) -> tuple[int, ...]:
+    """The fields whose annotation contains one of `words`."""
+    return tuple(i for i, f in enumerate(fields(kind)) if not words.isdisjoint(re.findall(r"\w+", str(f.type))))
 
 
-def held(node: Any, words: frozenset[str]) -> Iterator[Any]:
-    """What these fields hold, in order, of tuples the items; None is left out."""
-    for name in fields_with(type(node), words):
-        value = getattr(node, name)
-        if isinstance(value, tuple):
-            yield from value
-        elif value is not None:
-            yield value
+@cache
+def _reader(kind: Any, words: frozenset[str]) -> Callable[[Any], tuple[Any, ...]]:
+    chosen = [fields(kind)[i] for i in _positions(kind, words)]
+    read = reader([f.name for f in chosen])
+    if all(f.type in words for f in chosen):
+        return read
+
+    def read_items(node: Any) -> tuple[Any, ...]:
+        out: list[Any] = []
+        for value in read(node):
+            if isinstance(value, tuple):
+                out += value
+            elif value is not None:
+                out.append(value)
+        return tuple(out)
+
+    return read_items
+
+
+def held(node: Any, words: frozenset[str]) -> tuple[Any, ...]:
+    """The values of the fields whose annotation has one of `words`, in order, but None; of a tuple its items."""
+    kind: Any = type(node)
+    return _reader(kind, words)(node)
 
 
 def with_held(node: _N, words: frozenset[str], new: Callable[[Any], Any]) -> _N:
-    """`node` with new(x) for each x that these fields hold, called in their order; itself where there is none."""
-    changes: dict[str, Any] = {}
-    for name in fields_with(type(node), words):
-        value = getattr(node, name)
-        if value is not None:
-            changes[name] = tuple(map(new, value)) if isinstance(value, tuple) else new(value)
-    return replace(node, **changes) if changes else node  # type: ignore[type-var]
+    """`node` with new(x) in place of each x of `held(node, words)`, called in that order; itself if there is none."""
+    kind: Any = type(node)
+    positions = _positions(kind, words)
+    if not positions:
+        return node
+    values = list(values_of(node))
+    for i in positions:
+        if (value := values[i]) is not None:
+            values[i] = tuple(map(new, value)) if isinstance(value, tuple) else new(value)
+    made: _N = kind(*values)
+    return made

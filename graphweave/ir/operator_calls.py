@@ -1,4 +1,4 @@
-"""What an operator means in torch: the call that both interpreters make."""
+"""The meaning of an operator in torch: the call that both interpreters make."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphweave.core.types import Op
 
 @cache
 def call_of(op: Op) -> Callable[..., Any]:
-    """A function of the operands: one ATen call, or those of the operator's formula."""
+    """A function of the operands, which makes one ATen call, or the calls of the operator's formula."""
     facts = op.facts
     if facts.aten:
         return overload(facts.aten[0])

@@ -1,9 +1,9 @@
-"""Counter-based uniform random numbers: a function of a seed and a position, so they are replayed instead of stored.
+"""Counter-based uniform random numbers: a function of a seed and a position, so they are recomputed instead of stored.
 
-Philox-2x32 of ten rounds, the cheapest generator of its family that passes every battery of TestU01 (Salmon, Moraes,
-Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011). The low half of the seed is the key; the position,
-its high half mixed with the high half of the seed, is the counter. `runtime/native/graphweave/random.h` is the same in
-C++.
+The generator is Philox-2x32 of ten rounds, the cheapest of its family that passes every battery of TestU01 (Salmon,
+Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011). The key is the low half of the seed. The
+counter is the position, whose high half is mixed with the high half of the seed. `runtime/native/graphweave/random.h`
+is the same in C++.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ aten = torch.ops.aten
 
 ROUNDS = 10
 MULTIPLIER = 0xD256D193
+"""Multiplies the first word of the counter in each round."""
+
 WEYL = 0x9E3779B9
-"""Added to the key after each round."""
+"""Is added to the key after each round."""
 
 _LOW = 0xFFFFFFFF
 
 
 def philox(counter: tuple[Any, Any], key: Any) -> tuple[Any, Any]:
-    """The two 32-bit words of a block; all arguments and results are int64 tensors of numbers below 2^32."""
+    """Two random 32-bit words; all arguments and results are int64 tensors of numbers below 2^32."""
     a, b = counter
     for i in range(ROUNDS):
         product = aten.mul.Tensor(a, MULTIPLIER)  # modulo 2^64, signed: the bits are those of the unsigned product
@@ -33,7 +35,8 @@ def philox(counter: tuple[Any, Any], key: Any) -> tuple[Any, Any]:
 
 
 def uniform(seed: Any, position: Any, dtype: torch.dtype) -> Any:
-    """Numbers in [0, 1) of `dtype` (float32: 24 random bits, float64: 53) for int64 tensors that broadcast."""
+    """Numbers in [0, 1) of `dtype` (float32: 24 random bits, float64: 53). The arguments are int64 tensors, which are
+    broadcast."""
     first, second = philox((_low(position), _xor(_high(position), _high(seed))), _low(seed))
     if dtype is torch.float32:
         bits = aten.bitwise_right_shift.Tensor_Scalar(first, 8)

@@ -1,4 +1,4 @@
-"""Text read from the left by choices: where none fits, the error says what was expected at the furthest place."""
+"""A reader of text that tries alternatives. If none fits, the error says what was expected at the furthest position."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _T = TypeVar("_T")
 
 
 class Miss(Exception):
-    """Something else was expected here. Whoever has another choice goes back and tries it."""
+    """The text does not fit. A caller with another alternative moves the reader back and tries that."""
 
 
 class Reader:
-    """A position in `text`, whose first line is number `line` of the whole; `what` names what ends with it."""
+    """A position in `text`. Errors count lines from `line`, and call the end of the text "the end of the `what`"."""
 
     def __init__(self, text: str, line: int = 1, what: str = "text") -> None:
         self.text, self.at = text, 0
@@ -26,14 +26,14 @@ class Reader:
         self._wanted: dict[str, None] = {}
 
     def parse(self, read: Callable[[Reader], _T]) -> _T:
-        """What `read` finds. Raises ParseError with line, column, what was expected and what came instead."""
+        """The result of `read`. Raises ParseError with line, column, what was expected and what came instead."""
         try:
             return read(self)
         except Miss:
             raise self._error() from None
 
     def skip(self) -> int:
-        """The position behind the blanks that come next."""
+        """Moves behind the next blanks, and returns the position."""
         blank = _BLANK.match(self.text, self.at)
         assert blank is not None
         self.at = blank.end()
@@ -50,7 +50,7 @@ class Reader:
         return pattern.match(self.text, self.skip()) is not None
 
     def rest(self) -> str:
-        """Everything up to the end, without blanks around it."""
+        """The text up to the end, without blanks around it."""
         start, self.at = self.at, len(self.text)
         return self.text[start:].strip()
 

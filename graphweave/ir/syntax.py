@@ -1,21 +1,22 @@
-"""The text of nodes: beside each class stands a template, by which its nodes are written and read back.
+"""The text of nodes: each class has a template, by which its nodes are written and read back.
 
     @node("push.{fold} {x}, {map}| empty={empty}| {fused}")
     @dataclass(frozen=True, slots=True)
     class Push: ...
 
-- `{field}` is a hole. The field's annotation says how its value is written and read (`Language.codecs`): a word of
-  the table, a class with a template, or a union of such classes, by its name. A tuple is its items with ", " between;
-  `{field: + }` says another separator. None writes nothing. A flag (`bool`) is its name, or nothing.
-- `{a+b}` is one list: what a holds, then what b holds.
-- `{^k}` is the field k of the node around, once more.
-- `|...|` is there only if a field in it differs from its default.
-- A tuple that stands at the end of a later line of the template has a line for each item.
-- Anything else stands for itself. Blanks only separate words, and none is written beside a hole that writes nothing
-  where another blank, or the end, follows. A word in front of "[" or "->" begins no node: it is a name.
+- `{field}` is a hole. The field's annotation says how its value is written and read: it is a key of
+  `Language.codecs`, or the name of a class with a template or of a union of such classes. A tuple is its items with
+  ", " between them; `{field: + }` sets another separator. None is written as nothing, a flag (`bool`) as its name or
+  nothing.
+- `{a+b}` is one list: the items of a, then the items of b.
+- `{^k}` repeats the field k of the enclosing node.
+- `|...|` is written only if a field in it differs from its default.
+- A tuple at the end of any line of the template but the first has a line for each item.
+- All other text stands for itself. Blanks only separate words. If a hole is written as nothing and a blank or the end
+  follows it, the blank before it is not written. A word in front of "[" or "->" begins no node: it is a name.
 
-A template names each field once; else it is refused when its class is declared. A class without one is written as its
-fields: operands in their order, then what else there is, by name where that is several, then flags.
+A template must name each field once, or declaring its class fails. A class without a template is written as its fields:
+first operands in order, then other fields, each with its name if there are several, then flags.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ _HOLES = re.compile(r"\{(\w+(?:\+\w+)*)(?::[^}]*)?\}")
 
 
 class _Count(Enum):
+    """How many values a field holds."""
+
     one = "one"
     maybe = "one or None"
     many = "any number"
@@ -46,16 +49,17 @@ class _Count(Enum):
 
 @dataclass(frozen=True)
 class Codec:
-    """How values are written, and read back. Both are told the node around; while it is read, its fields so far."""
+    """How values are written and read back. Both functions get the enclosing node; while that is being read, a mapping
+    of the fields read so far."""
 
     write: Callable[[Any, Any], str]
     read: Callable[[Reader, Mapping[str, Any]], Any]
     begins: str = ""
-    """A regular expression of the whole text, where the text is one word."""
+    """A regular expression of the whole text, if the text is one word."""
 
 
 def word(pattern: str, wanted: str, make: Callable[[str], Any], write: Callable[[Any], str] = str) -> Codec:
-    """Values that are one word; `make` raises ValueError where the word is none of theirs."""
+    """The codec of values that are one word; `make` raises ValueError if a word is none of them."""
     compiled = re.compile(pattern, re.ASCII)
 
     def read(reader: Reader, around: Mapping[str, Any]) -> Any:
@@ -95,7 +99,7 @@ class Literal:
 
 
 class _Outer:
-    """A field of the node around."""
+    """A repeated field of the enclosing node."""
 
     lone = False
 
@@ -110,7 +114,7 @@ class _Outer:
 
 
 class _Unsaid:
-    """A field that the text around says."""
+    """A field that is not written, because the surrounding text tells it."""
 
     lone = False
 
@@ -125,7 +129,7 @@ class _Unsaid:
 
 
 class _Holes:
-    """Fields as one list."""
+    """Fields that are written as one list."""
 
     def __init__(self, held: Sequence[tuple[str, Codec, _Count]], between: str, lone: bool) -> None:
         self.held, self.lone = held, lone
@@ -198,7 +202,10 @@ class _Lines(_Holes):
 
 @dataclass(frozen=True)
 class _Optional:
-    """Parts that are there if a field of `absent` has another value than there. Then the fields in `present` do."""
+    """Parts that are written if a field has another value than in `absent`.
+
+    If the parts are not in the text, the fields have the values in `absent`; if they are, those in `present`.
+    """
 
     parts: Sequence[_Part]
     absent: Mapping[str, Any]
@@ -222,7 +229,7 @@ def _written(parts: Sequence[_Part], node: Any, around: Any) -> str:
 
 
 def _read(parts: Sequence[_Part], reader: Reader, given: dict[str, Any], around: Mapping[str, Any]) -> dict[str, Any]:
-    """`given` and the fields that `parts` say: with each optional part, or else without."""
+    """`given` and the fields that `parts` read. Each optional part is first tried as present, then as absent."""
     for i, part in enumerate(parts):
         if isinstance(part, _Optional):
             start = reader.at
@@ -238,8 +245,11 @@ def _read(parts: Sequence[_Part], reader: Reader, given: dict[str, Any], around:
 
 @dataclass(frozen=True)
 class Form:
-    """How nodes of one class are written and read. `begins` is a pattern; of several that fit, the least `rank` counts:
-    a text that begins with a word of its own, one that has a mark behind a hole, another."""
+    """How nodes of one class are written and read.
+
+    A text that begins like the pattern `begins` is of this form. If several forms fit, the one with the least `rank`
+    is taken: 0 if the text begins with a word of its own, 1 if a mark follows the first hole, else 2.
+    """
 
     kind: type
     parts: Sequence[_Part]
@@ -254,8 +264,8 @@ class Form:
 
 
 class Language:
-    """The nodes of one IR. `operand` is what stands in annotations of operands; fields annotated as one of `unsaid` are
-    not written, but known from the text around."""
+    """The nodes of one IR. Annotations of operands contain `operand`. Fields with an annotation in `unsaid` are not
+    written, because the surrounding text tells them."""
 
     def __init__(self, operand: str = "", unsaid: Iterable[str] = ()) -> None:
         self._operand, self._unsaid = operand, frozenset(unsaid)
@@ -265,7 +275,7 @@ class Language:
         self.codecs: dict[str, Codec] = {}
 
     def union(self, name: str) -> Callable[..., Callable[[type[_T]], type[_T]]]:
-        """A decorator for the dataclasses of union `name`, which takes their template."""
+        """A decorator that declares a dataclass of the union `name`; its argument is the template."""
 
         def of(template: str | None = None) -> Callable[[type[_T]], type[_T]]:
             def declare(kind: type[_T]) -> type[_T]:
@@ -284,7 +294,7 @@ class Language:
         return of
 
     def complete(self, codecs: Mapping[str, Codec]) -> None:
-        """Says how values of other annotations are written. KeyError where that of a declared field is missing."""
+        """Adds the codecs of other annotations. KeyError if a declared field has none then."""
         self.codecs |= codecs
         for kind in self._templates:
             self._form(kind)
@@ -293,8 +303,8 @@ class Language:
         return self._form(type(node)).write(node, around)
 
     def read(self, union: str, reader: Reader, around: Mapping[str, Any]) -> Any:
-        """A node of that union: of the first form that the text fits, or, of forms that begin alike, one after the
-        other."""
+        """A node of that union. Its form is the first whose beginning fits the text; forms that begin alike are tried
+        one after the other."""
         forms = sorted(map(self._form, self._kinds[union]), key=lambda form: form.rank)
         chosen = next((form for form in forms if reader.sees(form.begins)), forms[-1])
         start = reader.at
@@ -307,7 +317,7 @@ class Language:
         return last.read(reader, around)
 
     def codec(self, annotation: str) -> Codec:
-        """How values of that annotation are written, a tuple's items excepted."""
+        """The codec of values with that annotation, which is no tuple."""
         if annotation in self.codecs or annotation not in self._kinds:
             return self.codecs[annotation]
         return Codec(self.write, partial(self.read, annotation))
@@ -377,7 +387,8 @@ def _named(template: str) -> list[str]:
 
 
 def _defaults(kind: type, template: str) -> dict[str, Any]:
-    """What the fields of `template` are where it is not there. TypeError where one is nothing."""
+    """The values of the fields of an optional `template` that is not in the text. TypeError if a field has no
+    default."""
     found: dict[str, Any] = {}
     for f in _fields(kind):
         if f.name in _named(template):
@@ -388,7 +399,7 @@ def _defaults(kind: type, template: str) -> dict[str, Any]:
 
 
 def _beginning(parts: Sequence[_Part]) -> tuple[re.Pattern[str], int]:
-    """What a text of `parts` begins with, up to the first mark, and the rank of its form."""
+    """The pattern of how a text of `parts` begins, up to the first mark, and the rank of its form."""
     pattern = ""
     for i, part in enumerate(parts):
         if isinstance(part, Literal) and part.pattern:

@@ -66,7 +66,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
 
 
 def concat(parts: Sequence[Any], dim: int = -1) -> Any:
-    """Features one after the other along `dim`."""
+    """The features of all `parts`, one after the other along `dim`."""
     values = any(isinstance(x, LoopValue) for x in parts)
     return LoopValue.answers["cat"](parts, dim) if values else torch.cat(list(parts), dim)
 
@@ -77,10 +77,10 @@ def reshape(x: Any, *sizes: Any) -> Any:
 
 
 def sum(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Over features: all of them, or those of `dim`. Over edges: n["x"] += e["x"]."""
+    """The sum over all features, or over dim `dim`. A sum over edges is written n["x"] += e["x"]."""
     return torch.sum(x, dim=dim, keepdim=keepdim)
 
 
 def mean(x: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Over features: all of them, or those of `dim`."""
+    """The mean over all features, or over dim `dim`."""
     return torch.mean(x, dim=dim, keepdim=keepdim)

@@ -1,7 +1,7 @@
-"""Products of features with weights: shared ones, and W[e.etype], a slice for the type of each row.
+"""Products of features with shared weights, and with W[e.etype], a slice for the type of each row.
 
-A product with a matrix for each type is written as `torch.bmm(x.unsqueeze(1), W.index_select(0, types))`, by heads as
-an einsum, which the compiler knows: no row gets a copy of its matrix there.
+A product with a matrix for each type becomes `torch.bmm(x.unsqueeze(1), W.index_select(0, types))`, or an einsum if it
+has heads. The compiler recognises both, so that compiled code does not copy a matrix for each row.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphweave.udf.arguments import fix_sizes
 
 
 class Typed(LoopValue):
-    """`weight[types]`: of `weight` [types, *features] the slice for each row, not copied where it is multiplied by."""
+    """`weight[types]`: for each row its type's slice of `weight` [types, *features]."""
 
     def __init__(self, weight: Tensor, types: LoopValue) -> None:
         super().__init__(0, types.loop)
@@ -38,7 +38,7 @@ class Typed(LoopValue):
         return self.weight.index_select(0, self.types.tensor())
 
     def of(self, weight: Tensor) -> Typed:
-        """Slices of another weight by the same types."""
+        """The slices of another weight by the same types."""
         return Typed(weight, self.types)
 
 
@@ -69,8 +69,8 @@ def _getitem(x: Any, index: Any) -> LoopValue:
 def linear(x: Any, weight: Any, bias: Any = None) -> Any:
     """out[..., m] = sum_k x[..., k] weight[..., k, m] (+ bias), for each edge or node.
 
-    `weight`: W[e.etype] with W [types, K, M], or [types, H, K, M] for x [H, K] or [K]; a matrix of the row; or a tensor
-    [K, M] or [H, K, M] that all share. x is [..., K]; features of a row in every case.
+    `x` has features [..., K]. `weight` is W[e.etype] with W [types, K, M], or [types, H, K, M] for x [H, K] or [K]; or
+    a value with such features; or a tensor [K, M] or [H, K, M] that all rows share.
     """
     out = _product(x, weight)
     return out if bias is None else out + bias
@@ -97,7 +97,7 @@ def _product(x: Any, weight: Any) -> Any:
 
 
 def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
-    """[rows, K] by [rows, K, M], or by [K, M]."""
+    """The product of [rows, K] with [rows, K, M] or with [K, M]."""
     data, w = _data(x, loop), _data(weight, loop)
     if not isinstance(weight, LoopValue):
         return data @ w
@@ -107,7 +107,7 @@ def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
 
 
 def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> LoopValue:
-    """[K] by [H, K, M], which is [K] by [K, H * M]."""
+    """The product of [K] with [H, K, M], computed as one with [K, H * M]."""
     heads, _, width = _shape(weight)
     if isinstance(weight, Typed):
         wide: Any = weight.of(weight.weight.transpose(1, 2).flatten(2))
@@ -120,7 +120,7 @@ def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> LoopValue:
 
 
 def _by_heads(x: Any, weight: Any, loop: Loop) -> Tensor:
-    """[H, K] or [1, K] by [H, K, M], which the compiler knows as blocks of one product."""
+    """The product of [H, K] or [1, K] with [H, K, M], in a form that the compiler takes as blocks of one product."""
     heads, data, w = _shape(weight)[0], _data(x, loop), _data(weight, loop)
     if isinstance(weight, LoopValue):
         data = data.expand(w.shape[0], heads, -1)
@@ -153,7 +153,7 @@ def _data(x: Any, loop: Loop) -> Tensor:
 
 
 def _mul(x: Any, y: Any) -> Any:
-    """Hector's product: features times the matrix of the type; else number by number."""
+    """`x * y`: features times the matrix of the type, as in Hector; else a product number by number."""
     if isinstance(y, Typed) and 1 <= _rank(x) < _rank(y):
         return _product(x, y)
     if isinstance(x, Typed) and 1 <= _rank(y) < _rank(x):
@@ -208,10 +208,10 @@ def _matmul(x: Any, y: Any) -> Any:
 
 
 def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
-    """The operands as the user wrote them: traced, `value @ tensor` comes as matmul(tensor, value) too.
+    """The operands as the user wrote them: in a trace, `value @ tensor` arrives as matmul(tensor, value) too.
 
-    Where shapes allow both, only value @ tensor is part of the language. That a function holds to it is seen where it
-    runs as Python, which it did not if it is traced as part of a model.
+    Where shapes allow both orders, only value @ tensor is part of the language. A function that has run as Python has
+    been checked for this; one that is traced as part of a model has not.
     """
     a, b = _shape(tensor), _shape(value)
     as_written = 0 not in (len(a), len(b)) and a[-1] == b[-2 if len(b) > 1 else -1]
@@ -243,10 +243,11 @@ def _einsum(equation: str, *operands: Any) -> LoopValue:
     return LoopValue(torch.einsum(whole, *[_data(x, loop) for x in operands]), loop)
 
 
-_over_rows = torch.compiler.assume_constant_result(over_rows)  # letters: nothing of it belongs into a trace
+_over_rows = torch.compiler.assume_constant_result(over_rows)  # depends on letters alone: a trace needs only the result
 _mul_or_gather = may_gather("mul", _mul)
 
 PRODUCTS: dict[str, Handler] = {
     "mul": _mul_or_gather, "multiply": _mul_or_gather, "getitem": _getitem, "matmul": _matmul,
     "linear": _linear_layer, "einsum": _einsum, "dot": dot_prd, "vdot": dot_prd,
 }  # fmt: skip
+"""The handlers of products, by the names of PyTorch's functions."""

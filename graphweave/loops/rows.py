@@ -1,4 +1,4 @@
-"""What the body of a loop is given: one edge or one node that stands for all, and the ends of an edge."""
+"""The edge or node that a loop hands to its body, which stands for all of them, and the ends of an edge."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from graphweave.udf.arguments import TYPE
 
 
 def _as_field(value: Any, loop: Loop) -> Tensor | Number:
-    """What is stored when `value` is set on each row of `loop`."""
+    """`value` as it is stored in a field of the rows of `loop`."""
     if isinstance(value, LoopValue):
         return value.within(loop)
     if isinstance(value, Tensor):
-        return value.expand(loop.store.num_rows(), *value.shape).clone()  # a field is no view of an argument
+        return value.expand(loop.store.num_rows(), *value.shape).clone()  # a field shares no memory with an argument
     if isinstance(value, (bool, int, float)):
         return value
     raise LoopError(f"a field holds a value, a tensor or a number (got {type(value).__name__}). Set one of these.")
 
 
 class _Row:
-    """Fields by `row[name]` or `row.name`; set by `row[name] = value`."""
+    """A row whose fields are read as `row[name]` or `row.name`, and set by `row[name] = value`."""
 
     __slots__ = ("_loop",)
     _loop: Loop
@@ -39,7 +39,7 @@ class _Row:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """x[n], x[e.src]: of a tensor with a row for each node (or edge) that of this one."""
+        """x[n], x[e.src]: the row of this node (or edge), of a tensor with a row for each."""
         if func.__name__ != "__getitem__" or not isinstance(args[0], Tensor) or not isinstance(args[1], _Row):
             raise LoopError(
                 "an edge or a node is no number and no tensor: take one of its fields, or index a tensor: x[n]."
@@ -69,7 +69,7 @@ class _Row:
 
 
 class Edge(_Row):
-    """`e`: `e["x"]` or `e.x`, `e.src`, `e.dst`, `e.etype`."""
+    """An edge `e`, with fields `e["x"]` or `e.x`, its ends `e.src` and `e.dst`, and its type `e.etype`."""
 
     __slots__ = ()
 
@@ -149,7 +149,7 @@ class EdgeEnd(_Row):
 
 
 class Node(_Row):
-    """`n`: `n["x"]` or `n.x`, `n.ntype`, `n.incoming_edges()`, `n.outgoing_edges()`."""
+    """A node `n`, with fields `n["x"]` or `n.x`, its type `n.ntype`, and loops over its edges."""
 
     __slots__ = ()
 
@@ -177,11 +177,11 @@ class Node(_Row):
         self._loop.store.set(name, _as_field(value, self._loop))
 
     def incoming_edges(self) -> Once:
-        """The edges that end in this node, as one."""
+        """A loop over the edges that end in this node."""
         return self._edges("dst")
 
     def outgoing_edges(self) -> Once:
-        """The edges that start in this node, as one."""
+        """A loop over the edges that start in this node."""
         return self._edges("src")
 
     def _edges(self, end: End) -> Once:
@@ -193,11 +193,11 @@ class Node(_Row):
         return Once(loop, Edge(loop))
 
     def _inner(self) -> Loop | None:
-        """The loop over this node's edges that is running, if one is."""
-        now = self._loop.structure.current
-        if now is not self._loop and (now is None or now.parent is not self._loop):
+        """The running loop over this node's edges, None outside of one."""
+        current = self._loop.structure.current
+        if current is not self._loop and (current is None or current.parent is not self._loop):
             raise LoopError("a node is used outside its loop. Its fields live on: for n in g.nodes(): n['x'] ...")
-        return None if now is self._loop else now
+        return None if current is self._loop else current
 
     def _row_of(self, x: Tensor) -> LoopValue:
         data, inner = self._checked(x, self._loop.store), self._inner()

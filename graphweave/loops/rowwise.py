@@ -1,4 +1,4 @@
-"""What is done to the features of each row alike: number by number, along features, and to their shape."""
+"""Row-wise operations on values of edges and nodes: number by number, along features, and on the shape of features."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ _OPERATORS = {
     "floor_divide": operator.floordiv, "remainder": operator.mod, "bitwise_and": operator.and_,
     "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
 }  # fmt: skip
-"""Python's operators take numbers on either side, which PyTorch's functions do not."""
+"""Name of a function -> Python's operator, which takes numbers on either side, as PyTorch's function does not."""
 
-_ALONG = ("softmax", "log_softmax", "cumsum", "cumprod", "normalize")
+_ALONG_ONE_DIM = ("softmax", "log_softmax", "cumsum", "cumprod", "normalize")
+"""Functions that work along one dim of features and keep it."""
 
 
 def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """`function` of two tensors, of which each may be given as a number."""
+    """`function`, which takes two tensors, as a function that takes numbers in place of either."""
 
     def call(a: Any, b: Any) -> Any:
         if not isinstance(a, Tensor) and not isinstance(b, Tensor):
@@ -52,7 +53,7 @@ def _reduction(reduction: Reduction) -> Handler:
 
 
 def _extreme(name: str) -> Callable[..., Any]:
-    """torch.max(x), torch.max(x, dim) and torch.max(x, y)."""
+    """The handler for torch.max(x), torch.max(x, dim) and torch.max(x, y), or for torch.min."""
 
     def handler(x: Any, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
         if not isinstance(x, LoopValue) or isinstance(dim, (LoopValue, Tensor)):
@@ -78,12 +79,12 @@ def _norm(x: LoopValue, p: Any = 2, dim: Any = None, keepdim: bool = False) -> A
 
 
 def _reshape(x: LoopValue, *sizes: Any) -> Any:
-    """The sizes are those of one row."""
+    """The features of each row in a shape of `sizes`."""
     return reshaped(x, unpacked(sizes))
 
 
 def features_at(x: LoopValue, index: Any) -> LoopValue:
-    """x[i], x[a:b], x[..., None]: the features of each row, indexed."""
+    """x[i], x[a:b], x[..., None]: an index into the features of each row."""
     items = index if isinstance(index, tuple) else (index,)
     for i in items:
         places = isinstance(i, Tensor) and i.dtype in (torch.int32, torch.int64)
@@ -97,8 +98,8 @@ def features_at(x: LoopValue, index: Any) -> LoopValue:
 def _operators() -> dict[str, Handler]:
     functions = {**_OPERATORS, **{name: of_tensors(getattr(torch, name)) for name in ("maximum", "minimum")}}
     computed = {name: pointwise(function, meeting) for name, function in functions.items()}
-    late = {name: may_gather(name, computed[name]) for name in ("add", "sub", "mul", "maximum", "minimum")}
-    out = {**computed, **late}
+    gathering = {name: may_gather(name, computed[name]) for name in ("add", "sub", "mul", "maximum", "minimum")}
+    out = {**computed, **gathering}
     same = {"multiply": "mul", "subtract": "sub", "divide": "div", "true_divide": "div", "truediv": "div"}
     return out | {name: out[other] for name, other in same.items()}
 
@@ -107,7 +108,7 @@ ROWWISE: dict[str, Handler] = {
     **pointwise_handlers(meeting), "masked_fill": pointwise(torch.masked_fill, meeting), **_operators(),
     **{name: _reduction(reduction) for name, reduction in OVER_FEATURES.items()},
     "max": _extreme("max"), "min": _extreme("min"),
-    **{name: _along(getattr(torch if name != "normalize" else functional, name)) for name in _ALONG},
+    **{name: _along(getattr(torch if name != "normalize" else functional, name)) for name in _ALONG_ONE_DIM},
     "norm": _norm, "vector_norm": _norm, **view_handlers(together), "reshape": _reshape, "view": _reshape,
 }  # fmt: skip
-"""What stands in for PyTorch's functions, products apart."""
+"""The handlers of PyTorch's functions by name, except products."""

@@ -1,4 +1,4 @@
-"""`compile`: functions written in loops, checked where they are wrong and compiled once for each of their features."""
+"""`compile`: functions written in loops are checked as Python, and compiled once for features of the same sizes."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 answer(LoopValue, {**ROWWISE, **PRODUCTS})
 
-_NOT_KNOWN_WITHOUT_DATA = (
+_NEEDS_DATA = (
     DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )  # fmt: skip
+"""Errors of PyTorch where an operation depends on data, and so cannot be checked on shapes."""
 
 _checked: set[Hashable] = set()
+"""Keys of calls that have been checked on shapes."""
 
 
 @overload
@@ -47,15 +49,15 @@ def compile(function: T, *, options: Mapping[str, Any] | None = None) -> T: ...
 @overload
 def compile(*, options: Mapping[str, Any] | None = None) -> Callable[[T], T]: ...
 def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -> Any:
-    """A function of a graph (its first argument, or its second, behind `self`) and tensors, written in loops.
+    """Compile a function of a graph (its first argument, or its second, behind `self`) and tensors, written in loops.
 
-    The body is run with a `GraphView` for the graph (docs/loops.md says what it may do). What it returns is returned;
-    fields that it sets are fields of the graph afterwards. Each loop is run once, for all edges or nodes, and means
-    what running it for one after the other means; where that would depend on their order, or is not known, the call
-    raises LoopError, which ends with the line.
+    The body is run with a `GraphView` for the graph (docs/loops.md says what it may do). The call returns what the body
+    returns, and fields that the body sets become fields of the graph. Each loop is run once, for all edges or nodes,
+    with the result of running it for one after the other. If that would depend on their order, or is not known, the
+    call raises LoopError, whose message ends with the line.
 
-    It is compiled at its first call, as by `graphweave.compile(function, options=options)`; inside a compiled model it
-    is traced with the model. GRAPHWEAVE_EAGER_KERNELS=0 runs PyTorch's own operations instead.
+    The function is compiled at its first call, as by `graphweave.compile(function, options=options)`; inside a compiled
+    model it is traced with the model. GRAPHWEAVE_EAGER_KERNELS=0 runs PyTorch's own operations instead.
     """
     if function is None:
         return functools.partial(compile, options=options)
@@ -91,7 +93,7 @@ def evaluate(
     function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: tuple[Any, ...], after: tuple[Any, ...],
     kwargs: Mapping[str, Any], checked: bool,
 ) -> tuple[Any, LoopFields]:  # fmt: skip
-    """What `function` returns for the graph, and the fields that it sets. `checked`: it has run as Python before."""
+    """What `function` returns for the graph, and the fields that it sets. `checked` says that it has run as Python."""
     view = GraphView(ends, fields, checked)
     out = function(*before, view, *after, **kwargs)
     written = view.results()
@@ -123,7 +125,7 @@ def _run(function: Callable[..., Any], options: dict[str, Any], *args: Any) -> A
 def _key(
     function: Callable[..., Any], options: dict[str, Any], ends: LoopEdges, fields: LoopFields, *args: Any
 ) -> Hashable:
-    """Which calls share compiled code: of one function, for features of the same sizes."""
+    """The key of a call. Calls share compiled code if they are of one function, for features of the same sizes."""
     frames = (fields.sources, fields.destinations, fields.edges)
     widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
     tensors = tuple((x.shape[1:], x.dtype) for x in tree_leaves(args) if isinstance(x, Tensor))
@@ -133,7 +135,7 @@ def _key(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch logs what is wrong with shapes, page by page, beside raising it."""
+    """Silence PyTorch's log about wrong shapes, which repeats the error at length."""
     log = logging.getLogger(torch._subclasses.fake_tensor.__name__)
     was, log.disabled = log.disabled, True
     try:
@@ -145,7 +147,7 @@ def _quiet() -> Iterator[None]:
 def _check(
     function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: Any, after: Any, kwargs: Any
 ) -> None:  # fmt: skip
-    """Run the body on shapes alone, as Python: a trace knows that something is wrong, but not where."""
+    """Run the body as Python, on shapes alone: a trace knows that something is wrong, but not at which line."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tree: Any) -> Any:
@@ -161,5 +163,5 @@ def _check(
                 function, LoopEdges(fake(ends.src), fake(ends.dst), sources, destinations),
                 LoopFields(nodes, others, fake(fields.edges)), fake(before), fake(after), fake(kwargs), False,
             )  # fmt: skip
-    except _NOT_KNOWN_WITHOUT_DATA:
+    except _NEEDS_DATA:
         return

@@ -1,8 +1,8 @@
-"""Loops, the fields of the rows they run over, and who may read and write what inside one of them.
+"""Loops, the fields of the rows they run over, and the rules for reading and writing fields inside a loop.
 
-A loop over all edges is run once, for all edges together. That gives what the loop gives if no iteration reads what
-another one writes. So whatever an iteration does with fields is written down (`Log`), and two accesses that make the
-order of iterations matter are a LoopError.
+A loop over all edges is run once, for all edges together. The result is that of the loop if no iteration reads what
+another one writes. So `Log` records what an iteration does with fields, and two accesses that make the order of
+iterations matter are a LoopError.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ End: TypeAlias = Literal["src", "dst"]
 Number: TypeAlias = bool | int | float
 
 FOLDS = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "amin"}
-"""Operations that may gather values of edges in a field of a node -> what PyTorch calls the reduction."""
+"""Operations that may gather values of edges in a field of a node -> PyTorch's name of the reduction."""
 
 
 class RowFields:
-    """Fields of the rows of one space: tensors [rows, ...], or a number that all rows have.
+    """Fields of the rows of one space, each a tensor [rows, ...] or a number that all rows have.
 
-    `rows` is a tensor [rows, 0]; `one` and `where` name a row ("n") and the data ("ndata") in messages.
+    `rows` is a tensor [rows, 0]. In errors, `one` is the name of a row ("n"), `where` that of the data ("ndata"), and
+    `unit` that of the rows ("nodes").
     """
 
     def __init__(self, one: str, where: str, unit: str, rows: Tensor, fields: Mapping[str, Tensor]) -> None:
@@ -59,7 +60,7 @@ class RowFields:
             )
         if torch.compiler.is_compiling():
             fix_sizes(value)
-            # this is how the compiler learns that the field's rows and the graph's are the same
+            # this tells the compiler that the field has as many rows as the graph
             torch._check(value.shape[0] == self.rows.shape[0])
         return value
 
@@ -71,7 +72,7 @@ class RowFields:
         self._set[name] = value
 
     def replace(self, name: str, value: Tensor) -> None:
-        """Set a tensor of the user's: DataError if it does not have the graph's rows."""
+        """Set a field to a tensor of the user's; DataError if its number of rows is not the graph's."""
         Frame(self.where, self.rows, self.unit)[name] = value
         self.set(name, value)
 
@@ -84,15 +85,17 @@ class RowFields:
 
 
 def as_rows(value: Tensor | Number, rows: Tensor) -> Tensor:
-    """A tensor as it is; a number as [rows] of the dtype that PyTorch gives to such numbers."""
+    """`value` as a tensor: a number becomes [rows], with the dtype that PyTorch gives to such a number."""
     if isinstance(value, Tensor):
         return value
     return torch.full((rows.shape[0],), value, dtype=torch.tensor(value).dtype, device=rows.device)
 
 
 class LoopGraph:
-    """`src`, `dst` [edges], and the fields of sources, destinations (the same object, if they are the same nodes) and
-    edges."""
+    """The edges `src`, `dst` [edges], and the fields of sources, of destinations and of edges.
+
+    `sources` and `destinations` are one object if they are the same nodes.
+    """
 
     def __init__(
         self, src: Tensor, dst: Tensor, sources: RowFields, destinations: RowFields, edges: RowFields, checked: bool
@@ -100,7 +103,7 @@ class LoopGraph:
         self.src, self.dst = src, dst
         self.sources, self.destinations, self.edges = sources, destinations, edges
         self.checked = checked
-        """Whether the function has run as Python before, without an error."""
+        """Whether the function has run as Python without an error."""
         self.current: Loop | None = None
         """The innermost loop that is running."""
 
@@ -112,9 +115,10 @@ class LoopGraph:
 
 
 class Loop:
-    """One `for` over edges or nodes: `store` holds the fields of its rows.
+    """One `for` over edges or nodes. `store` holds the fields of its rows.
 
-    `via`: the end at which edges of a node are attached to it ("dst" for incoming ones), None for a loop over all.
+    In a loop over the edges of a node, `via` is the end at which that node is: "dst" for incoming edges. In a loop over
+    all edges or nodes it is None.
     """
 
     def __init__(
@@ -125,17 +129,17 @@ class Loop:
         self.log: Log = Log() if parent is None else parent.log
 
     def is_running(self) -> bool:
-        now = self.structure.current
-        return now is self or (now is not None and now.parent is self)
+        current = self.structure.current
+        return current is self or (current is not None and current.parent is self)
 
     def index_of_parent(self) -> Tensor:
-        """Rows of this loop -> rows of the loop around it."""
+        """For each row of this loop its row of the loop around it."""
         assert self.via is not None
         return self.structure.index(self.via)
 
 
 class Once:
-    """What a `for` statement iterates over: one object that stands for all rows, for as long as the body runs."""
+    """An iterator that gives one object, which stands for all rows while the body of the loop runs."""
 
     def __init__(self, loop: Loop, row: Any) -> None:
         self._loop, self._row, self._left = loop, row, 1
@@ -159,9 +163,9 @@ class Once:
 
 
 class Log:
-    """What the iterations of an outermost loop have done with fields; `name` is that of the field.
+    """Records what the iterations of an outermost loop do with fields, and refuses what depends on their order.
 
-    A node's own fields are those of the node of the iteration; others are reached through the far end of an edge.
+    An iteration over nodes reads and sets fields of its own node, and of others across an edge.
     """
 
     def __init__(self) -> None:
@@ -170,12 +174,12 @@ class Log:
         self.writes: list[tuple[RowFields, str, End | None]] = []
 
     def read(self, store: RowFields, name: str, loop: Loop, end: End | None) -> None:
-        """A field of a node is read: `end` of an edge of `loop`, None where `loop` is over nodes."""
+        """A field of a node is read. The node is at `end` of an edge of `loop`; None in a loop over nodes."""
         self.reads.append((store, name, loop, end))
         self._check(store, name)
 
     def fold(self, store: RowFields, name: str, loop: Loop, end: End, op: str) -> None:
-        """Values of edges are gathered in a field of the node at `end`."""
+        """Values of edges are gathered by `op` in a field of the node at `end`."""
         self.folds.append((store, name, loop, end, op))
         self._check(store, name)
 
@@ -228,5 +232,5 @@ class Log:
 
 
 def _far(loop: Loop, end: End | None) -> bool:
-    """Is it another node than the one of the iteration?"""
+    """Whether the node at `end` is another than the node of the iteration."""
     return end is not None and end != loop.via

@@ -1,4 +1,4 @@
-"""The user's source: loops whose iterations depend on each other by variables, and the line of an error."""
+"""Checks of the user's source, for loops whose iterations depend on each other by variables; and lines for errors."""
 
 from __future__ import annotations
 
@@ -16,17 +16,21 @@ from graphweave.core.errors import GraphweaveError, LoopError
 from graphweave.core.lines import raised_at
 
 LOOPS = ("edges", "nodes", "dst_nodes", "src_nodes", "incoming_edges", "outgoing_edges")
+"""Methods whose results a loop over edges or nodes iterates over."""
 _PACKAGE = Path(__file__).parent.parent
-_ROOMS = tuple(str(_PACKAGE / room) for room in ("loops", "tensorlike"))
-_NOT_THEIRS = (str(_PACKAGE), str(Path(torch.__file__).parent))
+_FOLDERS_OF_OPERATIONS = tuple(str(_PACKAGE / room) for room in ("loops", "tensorlike"))
+"""An error of PyTorch that is raised through these folders is about an operation on values of edges or nodes."""
+_FOLDERS_NOT_OF_USERS = (str(_PACKAGE), str(Path(torch.__file__).parent))
+"""Lines in these folders are passed over when an error is traced to a line of the user's."""
 
 _checked: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+"""Code that has been checked and found right, or has no source."""
 
 
 def check_code(code: types.CodeType) -> None:
     """Raise LoopError for a loop over edges or nodes that is left early, or hands a variable from one row to the next.
 
-    Code without source (typed at a prompt) is not looked at.
+    Code without source, such as code typed at a prompt, is not checked.
     """
     if code in _checked:
         return
@@ -62,7 +66,7 @@ def _troubles(loop: ast.For) -> Iterator[tuple[int, str]]:
 
 
 def _exits(body: list[ast.stmt], inner: bool = False) -> Iterator[tuple[int, str]]:
-    """Statements that leave the loop; `inner`: within a loop of Python, whose break is its own."""
+    """Statements that leave the loop; with `inner`, `body` is inside a loop of Python, and a break leaves only that."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
@@ -79,7 +83,7 @@ def _exits(body: list[ast.stmt], inner: bool = False) -> Iterator[tuple[int, str
 
 
 class _Carried(ast.NodeVisitor):
-    """Finds variables that the body of a loop sets, and reads where it has not surely set them before."""
+    """Finds variables that the body of a loop sets, but reads at a place where they may not be set yet."""
 
     def __init__(self, loop: ast.For) -> None:
         self._set = {n.id for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and _stores(n)}
@@ -94,7 +98,7 @@ class _Carried(ast.NodeVisitor):
             self.visit(node)
 
     def _branches(self, *bodies: list[ast.stmt]) -> None:
-        """Known afterwards is what every branch sets."""
+        """Visit the branches; the variables that all of them set are known afterwards."""
         before, after = self._known, []
         for body in bodies:
             self._known = set(before)
@@ -141,7 +145,7 @@ class _Carried(ast.NodeVisitor):
         self._branches(node.body, [])
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Names of its own."""
+        """Not visited: a lambda has names of its own."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._known.add(node.name)
@@ -155,18 +159,18 @@ def _stores(node: ast.Name) -> bool:
 
 
 def located(error: Exception) -> Exception:
-    """`error` with the user's line at the end of its message, if it is ours and has none yet.
+    """`error` with the user's line at the end of its message, if it is ours and has no line yet.
 
-    What PyTorch raised for an operation on values of edges or nodes becomes a LoopError.
+    An error of PyTorch's about an operation on values of edges or nodes becomes a LoopError.
     """
-    at = raised_at(error, _NOT_THEIRS)
+    at = raised_at(error, _FOLDERS_NOT_OF_USERS)
     if at is None or "\n  at " in str(error):
         return error
     where = _at(at.path, at.line, at.text)
     if isinstance(error, GraphweaveError):
         error.args = (f"{error}\n  {where}",)
         return error
-    in_operation = any(path.startswith(_ROOMS) for path in at.inside)
+    in_operation = any(path.startswith(_FOLDERS_OF_OPERATIONS) for path in at.inside)
     return LoopError(f"{error}\n  {where}") if in_operation else error
 
 

@@ -1,6 +1,6 @@
 """Values of the rows that a loop runs over: a tensor [rows, *features] that behaves as the features of one row.
 
-What PyTorch's functions, methods and operators do with them is said by `rowwise` and `matmul`.
+`rowwise` and `matmul` say what PyTorch's functions, methods and operators do with them.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class LoopValue(TensorLike):
         )
 
     def read(self) -> Tensor | Number:
-        """What the rows of `self.loop` have."""
+        """The value for the rows of `self.loop`."""
         return self._data
 
     def within(self, loop: Loop) -> Tensor | Number:
-        """What the rows of `loop` have: this loop, or one inside it."""
+        """The value for the rows of `loop`, which is the loop of this value or one inside it."""
         if not self.loop.is_running():
             raise LoopError(
                 "a variable holds the value of an edge or a node of a loop that is over. Keep it in a field, as in "
@@ -61,7 +61,7 @@ class LoopValue(TensorLike):
         return data.index_select(0, loop.index_of_parent())
 
     def tensor(self, loop: Loop | None = None) -> Tensor:
-        """As `within`, [rows, *features] of numbers too."""
+        """As `within`, but always as a tensor [rows, *features], also of a number."""
         loop = self.loop if loop is None else loop
         return as_rows(self.within(loop), loop.store.rows)
 
@@ -79,7 +79,7 @@ class LoopValue(TensorLike):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the features of one row."""
+        """The shape of the features of one row."""
         return tuple(self.tensor().shape[1:])
 
     @property
@@ -147,9 +147,9 @@ class LoopValue(TensorLike):
 
 
 class FieldRead(LoopValue):
-    """The field of a node, read inside a loop over edges: pulled along `end` when it is used.
+    """The field of a node at `end` of each edge, inside a loop over edges. It is pulled when it is used.
 
-    It may turn out to be where values of edges are gathered (`n["s"] += ...`); only other uses read the field.
+    It may turn out to be the field in which values of edges are gathered (`n["s"] += ...`), which does not read it.
     """
 
     def __init__(self, loop: Loop, store: RowFields, name: str, end: End) -> None:
@@ -170,9 +170,9 @@ class FieldRead(LoopValue):
 
 
 class Folded(LoopValue):
-    """`compute(left, right)` where one may be the field that gathers the other: computed when it is used.
+    """`compute(left, right)`, where one operand may be the field that gathers the other. It is computed when used.
 
-    `function` is its name.
+    `function` is the name of `compute`.
     """
 
     def __init__(self, loop: Loop, function: str, compute: Handler, left: Any, right: Any) -> None:
@@ -187,7 +187,7 @@ class Folded(LoopValue):
         return self._data
 
     def terms(self, op: str, sign: bool = False) -> list[tuple[Any, bool]]:
-        """Operands of a chain of `op`, each with whether it is subtracted."""
+        """The operands of a chain of `op`, each with whether it is subtracted; `sign` says so of the whole chain."""
         out: list[tuple[Any, bool]] = []
         for x, minus in ((self.left, sign), (self.right, sign != (self.function == "sub"))):
             chained = isinstance(x, Folded) and base_of(x.function) == op
@@ -196,16 +196,16 @@ class Folded(LoopValue):
 
 
 def base_of(function: str) -> str:
-    """A difference is a sum."""
+    """The operation of which `function` makes a chain; differences and sums make one chain."""
     return "add" if function == "sub" else function
 
 
 def may_gather(function: str, compute: Handler) -> Handler:
-    """`compute`, which is `function` of two operands: put off where one of them is the field of a node at an edge."""
+    """A handler for `compute`, named `function`. It computes later if an operand is the field of a node at an edge."""
 
     def handler(left: Any, right: Any, **kwargs: Any) -> Any:
-        late = isinstance(left, (FieldRead, Folded)) or isinstance(right, (FieldRead, Folded))
-        if not late or kwargs:
+        later = isinstance(left, (FieldRead, Folded)) or isinstance(right, (FieldRead, Folded))
+        if not later or kwargs:
             return compute(left, right, **kwargs)
         return Folded(innermost((left, right)), function, compute, left, right)
 
@@ -213,7 +213,7 @@ def may_gather(function: str, compute: Handler) -> Handler:
 
 
 def innermost(operands: Any) -> Loop:
-    """The loop in which values of several loops meet."""
+    """The innermost of the loops of `operands`."""
     loop: Loop | None = None
     for x in operands:
         if isinstance(x, LoopValue) and (loop is None or x.loop.parent is loop):
@@ -223,7 +223,10 @@ def innermost(operands: Any) -> Loop:
 
 
 def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[Any]]:
-    """Operands whose features broadcast from the right: values, tensors of features, numbers."""
+    """The operands `given` (values, tensors of features, numbers) with features aligned from the right.
+
+    The first result is a value of the loop in which they meet.
+    """
     loop = innermost(given)
     is_value = [isinstance(x, LoopValue) for x in given]
     data = [x.within(loop) if isinstance(x, LoopValue) else x for x in given]
@@ -236,7 +239,7 @@ def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[Any]]:
 
 
 def together(parts: Sequence[Any]) -> tuple[LoopValue, list[Tensor]]:
-    """What is joined: tensors of features are those of every row."""
+    """One value among `parts`, and the data of all; a tensor of features is repeated for every row."""
     loop = innermost(parts)
     rows = loop.store.num_rows()
     data = [x.tensor(loop) if isinstance(x, LoopValue) else x.expand(rows, *x.shape) for x in parts]
@@ -244,7 +247,7 @@ def together(parts: Sequence[Any]) -> tuple[LoopValue, list[Tensor]]:
 
 
 def gather(loop: Loop, store: RowFields, name: str, end: End, value: Any) -> None:
-    """`n[name] = value` inside a loop over edges: a sum, product, maximum or minimum over the edges of the node.
+    """`n[name] = value` inside a loop over edges: gather a sum, product, maximum or minimum over the node's edges.
 
     field[v] = op(field[v], value of e for all e with end(e) = v).
     """
@@ -268,7 +271,7 @@ def gather(loop: Loop, store: RowFields, name: str, end: End, value: Any) -> Non
 
 
 def _everywhere(x: Tensor | Number, loop: Loop) -> Tensor:
-    """Shared data as a value of each row of `loop`."""
+    """Shared data `x`, repeated for each row of `loop`."""
     if not isinstance(x, Tensor):
         return as_rows(x, loop.store.rows)
     return x.expand(loop.store.num_rows(), *x.shape)
@@ -284,7 +287,7 @@ def _pushed(base: Tensor, index: Tensor, x: Tensor, op: str) -> Tensor:
 
 
 def same_features(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of both with the features and the dtype that an operation of both would have."""
+    """`a` and `b`, each with its own rows, with the features and the dtype of the result of an operation on both."""
     dims = max(a.dim(), b.dim())
     a, b = aligned(a, dims), aligned(b, dims)
     features = torch.broadcast_shapes(a.shape[1:], b.shape[1:])
@@ -293,7 +296,7 @@ def same_features(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def aligned(x: Tensor, dims: int) -> Tensor:
-    """[rows, *features] -> [rows, 1, ..., *features] of `dims` dims: features align from the right."""
+    """[rows, *features] -> [rows, 1, ..., *features] with `dims` dims, so that features align from the right."""
     for _ in range(dims - x.dim()):
         x = x.unsqueeze(1)
     return x

@@ -1,4 +1,4 @@
-"""What a function written in loops is given as its graph: `GraphView`, made of a graph or of tensors."""
+"""`GraphView`, which functions written in loops are given as their graph; it is made from a graph or from tensors."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from graphweave.loops.source import check_code
 
 
 class LoopEdges:
-    """Edges src[e] -> dst[e], and tensors of shape [nodes, 0]: of sources, of destinations (the same object, if they
-    are the same nodes)."""
+    """Edges src[e] -> dst[e], and tensors of shape [nodes, 0] for sources and for destinations.
+
+    The latter are one object if sources and destinations are the same nodes.
+    """
 
     def __init__(self, src: Tensor, dst: Tensor, sources: Tensor, destinations: Tensor) -> None:
         self.src, self.dst, self.sources, self.destinations = src, dst, sources, destinations
 
 
 class LoopFields:
-    """Fields [rows, ...] of sources, destinations (the same object, if they are the same nodes) and edges."""
+    """Fields [rows, ...] of sources, destinations (one object if they are the same nodes) and edges."""
 
     def __init__(self, sources: dict[str, Tensor], destinations: dict[str, Tensor], edges: dict[str, Tensor]) -> None:
         self.sources, self.destinations, self.edges = sources, destinations, edges
@@ -36,8 +38,8 @@ class LoopFields:
 class GraphView:
     """`g` inside a function written in loops.
 
-    `g.edges()`, `g.nodes()`, `g.dst_nodes()`, `g.src_nodes()` give one object that stands for all. `g.ndata`, `g.edata`
-    (`g.srcdata`, `g.dstdata`) are tensors by name outside loops, to be read and set.
+    Loops run over `g.edges()`, `g.nodes()`, `g.dst_nodes()` and `g.src_nodes()`. Outside of loops, the fields in
+    `g.ndata`, `g.edata`, `g.srcdata` and `g.dstdata` may be read and set as tensors.
     """
 
     def __init__(self, ends: LoopEdges, fields: LoopFields, checked: bool) -> None:
@@ -51,19 +53,19 @@ class GraphView:
         self._structure = LoopGraph(ends.src, ends.dst, sources, destinations, edges, checked)
 
     def edges(self) -> Once:
-        """All edges, as one."""
+        """A loop over all edges."""
         return self._over(self._structure.edges)
 
     def nodes(self) -> Once:
-        """All nodes, as one. In a bipartite graph `dst_nodes` and `src_nodes` are different nodes."""
+        """A loop over all nodes. LoopError in a bipartite graph: `dst_nodes` and `src_nodes` are different nodes."""
         return self._over(self._only())
 
     def dst_nodes(self) -> Once:
-        """The nodes at which edges may end, as one."""
+        """A loop over the nodes at which edges may end."""
         return self._over(self._structure.destinations)
 
     def src_nodes(self) -> Once:
-        """The nodes at which edges may start, as one."""
+        """A loop over the nodes at which edges may start."""
         return self._over(self._structure.sources)
 
     @property
@@ -117,7 +119,7 @@ class GraphView:
 
 
 class FieldView(MutableMapping[str, Tensor]):
-    """Fields of all nodes or edges: name -> [rows, ...]. Read and set between loops."""
+    """Fields of all nodes or edges, name -> [rows, ...], which may be read and set outside of loops."""
 
     def __init__(self, structure: LoopGraph, store: RowFields) -> None:
         self._structure, self._store = structure, store
@@ -152,12 +154,12 @@ class FieldView(MutableMapping[str, Tensor]):
 
 
 class TypedEdges:
-    """A graph for functions written in loops, of plain tensors.
+    """A graph for functions written in loops, made of plain tensors.
 
-    `edge_index` [2, edges] as PyG has it. `num_nodes`: a number, or (sources, destinations) of a bipartite graph; left
-    out, the rows of the first tensor of `ndata`. `etype` [edges], `ntype` [nodes]: whole numbers. `ndata` (`srcdata`,
-    `dstdata`), `edata`: tensors with a row for each node, each edge. Fields that a function sets are found there
-    afterwards. DataError where rows do not match.
+    `edge_index` is [2, edges], as in PyG. `num_nodes` is a number, or (sources, destinations) of a bipartite graph; by
+    default it is the number of rows of the first tensor in `ndata`. `etype` [edges] and `ntype` [nodes] are integers.
+    `ndata` (or `srcdata` and `dstdata`) and `edata` hold tensors with a row for each node and each edge. The attributes
+    of these names have the fields that a function sets. A field with a wrong number of rows is a DataError.
     """
 
     def __init__(
@@ -202,7 +204,7 @@ class TypedEdges:
 
 
 class _Plain:
-    """A graph of one relation whose ends are all its nodes, as it is."""
+    """The source of a `Graph` with one relation, all of whose nodes are of the types at its ends."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -225,13 +227,13 @@ class _Plain:
 
 
 _joined: weakref.WeakKeyDictionary[Graph, tuple[LoopEdges, Tensor, Tensor]] = weakref.WeakKeyDictionary()
-"""Graphs of several types -> all types as one, and the types of nodes and of edges."""
+"""For each graph of several types, all its types joined into one, and the types of its nodes and edges."""
 
 
 class _Typed:
-    """A graph of several types as one: nodes and edges type after type, in the order of `ntypes` and relations.
+    """The source of a `Graph` of several types, joined type after type, in the order of `ntypes` and of relations.
 
-    Fields that every type has, with features alike, are fields of the whole.
+    The joined graph has the fields that every type has with features of the same shape and dtype.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -273,7 +275,7 @@ class _Typed:
 
 
 def _numbered(parts: Sequence[Tensor]) -> Tensor:
-    """0 for each row of the first part, 1 for those of the second, ..."""
+    """0 for each row of the first part, 1 for each row of the second, and so on."""
     return torch.cat([torch.full((x.shape[0],), i, dtype=torch.int64, device=x.device) for i, x in enumerate(parts)])
 
 
@@ -288,7 +290,7 @@ def _common(frames: Sequence[Any]) -> dict[str, Tensor]:
 
 
 def source_of(graph: Any) -> TypedEdges | _Plain | _Typed:
-    """What gives the parts of `graph` and takes the fields that are set."""
+    """The object that gives the edges and fields of `graph`, and stores the fields that a function sets."""
     if isinstance(graph, TypedEdges):
         return graph
     if not isinstance(graph, Graph):

@@ -1,4 +1,4 @@
-"""Loops over one value's block: computing it into an array, an output or an accumulator."""
+"""Loops over the elements of one value of a row or edge: into an array, an output or an accumulator."""
 
 from __future__ import annotations
 
@@ -29,12 +29,13 @@ from graphweave.lower.expressions import ValueScope, element, find, shape_of, we
 from graphweave.lower.feature_index import flatten, refine, scaled, unflatten
 
 Sink = Callable[[tuple[IndexSum, ...], Expr], Stmt]
-"""Makes the statement that consumes element `index` of a value."""
+"""Makes the statement that consumes element `index` of a value, which the expression computes."""
 
 TRANSPARENT = (Reshape, Broadcast, Permute, Slice, Cast)
-"""Nodes that only rename or convert elements; keeping them in an array of their own gains nothing."""
+"""Nodes that only rename or convert elements; keeping their values in arrays gains nothing."""
 
-_REUSE_WEIGHT = 3  # operations above which a value used twice is computed once and kept
+_MAX_REPEATED_WEIGHT = 3
+"""A value that is used twice is computed once and kept if it takes more operations than this."""
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ def write(scope: ValueScope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
     if find(scope, ref) is None:
         match node:
             case Concat(xs, dim):
-                return _write_pieces(scope, xs, dim, sink, names)
+                return _write_parts(scope, xs, dim, sink, names)
             case Pad(x, dim, before, after):
                 return _write_padded(scope, x, dim, before, after, sink, names)
             case Reduce():
@@ -78,14 +79,14 @@ def write(scope: ValueScope, ref: Ref, sink: Sink, names: Namer) -> list[Stmt]:
 
 
 def nest(lanes: Sequence[tuple[str, int]], body: Sequence[Stmt]) -> list[Stmt]:
-    """`body` under `lanes`; without lanes the body itself."""
+    """`body` in a loop over `lanes`; the body itself if there are none."""
     return [Lanes(tuple(lanes), tuple(body))] if lanes else list(body)
 
 
 def loop_over(
     scope: ValueScope, ref: Ref, names: Namer
 ) -> tuple[list[tuple[str, int]], tuple[IndexSum, ...], dict[str, int]]:
-    """Lanes over the block of `ref`, fine enough for the reshapes below it, and the element index they give."""
+    """Lanes over the elements of `ref`, fine enough for the reshapes below it; an element's index; the lanes' sizes."""
     shape = shape_of(scope.program, ref)
     sizes = [n for n in refine(shape, _reshapes_below(scope, ref)) if n > 1]
     lanes = [(names.lane(), n) for n in sizes]
@@ -96,7 +97,7 @@ def loop_over(
     return lanes, index, extents
 
 
-def _write_pieces(scope: ValueScope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
+def _write_parts(scope: ValueScope, xs: Iterable[Ref], dim: int, sink: Sink, names: Namer) -> list[Stmt]:
     out: list[Stmt] = []
     start = 0
     for x in xs:
@@ -139,7 +140,7 @@ def _write_reduced(scope: ValueScope, node: Reduce, sink: Sink, names: Namer) ->
 
 
 def _reshapes_below(scope: ValueScope, ref: Ref) -> list[tuple[int, ...]]:
-    """Shapes met between `ref` and the values it loads."""
+    """Shapes of the reshapes between `ref` and the values that it loads."""
     program = scope.program
     out: list[tuple[int, ...]] = []
     seen: set[Ref] = set()
@@ -167,7 +168,8 @@ def choose_blocks(
 ) -> list[Ref]:
     """Which of `inner` get an array of their own, in program order.
 
-    `roots[r]` counts the uses of r from outside; `wider_roots` are read by loops of more lanes; `kept` are loads.
+    `roots[r]` counts the uses of r from outside; `wider_roots` are read by loops of more lanes; `kept` values are
+    loaded; `forced` values get an array in any case.
     """
     inner = sorted(set(inner) - kept)
     members = set(inner)
@@ -194,7 +196,7 @@ def choose_blocks(
             block = False
         else:
             w = weight(program, r, kept | set(chosen), memo)
-            block = (wider[r] and w > 0) or (uses[r] > 1 and w > _REUSE_WEIGHT)
+            block = (wider[r] and w > 0) or (uses[r] > 1 and w > _MAX_REPEATED_WEIGHT)
         if block or r in forced:
             chosen.append(r)
             memo[r] = 0
@@ -202,7 +204,7 @@ def choose_blocks(
 
 
 def is_expensive(program: Program, ref: Ref) -> bool:
-    """Dear enough to keep from one pass over the edges to the next."""
+    """Whether a value is expensive enough to be kept from one pass over the edges to the next."""
     node = program.nodes[ref]
     if isinstance(node, Reduce):
         return numel(shape_of(program, node.x)) >= 8 * numel(shape_of(program, ref))

@@ -6,12 +6,12 @@
     for v: before; acc = whole[v]; after
 
 A kernel of n passes over its edges becomes 2 n + 1: what stands before a pass is computed again for each piece, from
-values of the row and from what earlier passes have folded. No atomics: pieces are folded in their order, so results are
-repeatable. Values of edges are written by the pieces, values of rows at the end. Sums of an online softmax are relative
-to the maximum of their piece, which is a part like any other: they are folded as its tiles are.
+values of the row and from what earlier passes have folded. There are no atomics: pieces are folded in their order, so
+results are repeatable. Values of edges are written by the pieces, values of rows at the end. Sums of an online softmax
+are relative to the maximum of their piece, so they are rescaled when they are folded, as between the tiles of a row.
 
 The pieces of a row are rows of a CSR of their own, whose positions count the edges of all pieces; a `shift` for each
-piece gives the position in the row's CSR. Where pieces come from is the caller's (`runtime/row_pieces.py`).
+piece gives the position in the row's CSR. The caller provides the pieces (`runtime/row_pieces.py`).
 """
 
 from __future__ import annotations
@@ -61,23 +61,24 @@ SLOT_PIECE = "slot_piece"
 """Column of the CSR of slots: a piece, where those of a slot are not numbered one after the other."""
 
 SLOTS = "slots"
-"""CSR: the pieces of each slot. A slot is a row that is divided."""
+"""Name of the CSR with the pieces of each slot. A slot stands for a divided row."""
 
 NUM_PIECES, NUM_SLOTS, NUM_HELD = "num_pieces", "num_slots", "num_held"
-"""Sizes of divided kernels: pieces, slots, and the edges of all pieces."""
+"""Names of sizes of divided kernels: numbers of pieces, of slots, and of the edges of all pieces."""
 
 _SLOT, _RUN, _PART = "slot", "run", "part"
-_RUN_SIZE = 8  # pieces that are folded at a time where sums are relative to a maximum
+_RUN_PIECES = 8
+"""Pieces that are folded at a time if their sums are relative to a maximum."""
 
 
 @dataclass(frozen=True, slots=True)
 class Divided:
-    """`passes`: for each pass over the edges the kernel of pieces, and the one that folds them (None if the pass adds
+    """`passes`: for each pass over the edges the kernel over pieces, and the one that folds them (None if the pass adds
     nothing to its row); then `finish`, over slots (None if nothing is left to do).
 
-    Beside buffers of the kernel that they were made of they have index buffers `piece_row`, `piece_shift`, `piece_slot`
-    and `slot_row`, and scratch: `X_part` [pieces] and `X_whole` [slots] for each array X that a pass adds to, and
-    `X_held` [edges of all pieces] for each stash X.
+    Beside the buffers of the original kernel they have index buffers `piece_row`, `piece_shift`, `piece_slot` and
+    `slot_row`, and scratch: `X_part` [pieces] and `X_whole` [slots] for each array X to which a pass adds, and `X_held`
+    [edges of all pieces] for each stash X.
     """
 
     passes: tuple[tuple[Kernel, Kernel | None], ...]
@@ -85,15 +86,16 @@ class Divided:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """In the order in which they run."""
+        """All kernels in the order in which they run."""
         every = [*(k for pair in self.passes for k in pair), self.finish]
         return tuple(k for k in every if k is not None)
 
 
 def divided(kernel: Kernel, *, anywhere: bool = False) -> Divided | None:
-    """None for a kernel that walks no edges. A kernel of tiles of rows walks them in one of its loops over rows.
+    """The kernels of `kernel` for divided rows; None if it walks no edges.
 
-    With `anywhere` the pieces of a slot have any numbers, which the column `slot_piece` tells.
+    A kernel over tiles of rows walks edges in only one of its loops over rows. With `anywhere` the pieces of a slot
+    have any numbers, which the column `slot_piece` gives.
     """
     bodies = [kernel.body, *(s.body for s in kernel.body if isinstance(s, TileRows))]
     for body in bodies:
@@ -105,7 +107,7 @@ def divided(kernel: Kernel, *, anywhere: bool = False) -> Divided | None:
 
 class _Divide:
     def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], walks: Sequence[Edges | Tiles], anywhere: bool) -> None:
-        """`body` is what the kernel does for a row, as far as the `walks` stand there."""
+        """`body` is what contains the `walks`: the kernel's body, or that of one of its loops over rows of a tile."""
         self._kernel, self._body, self._walks = kernel, body, walks
         piece = Let(_PART, kernel.index, Load(SLOT_PIECE, (Var(WITHIN),)))
         self._piece = Var(_PART if anywhere else WITHIN)
@@ -154,7 +156,7 @@ class _Divide:
         starts += [self._allocs[r.reference] for r in self._raises[i]]
         first, second = (Edges(WITHIN, SLOTS, _SLOT, (), (*self._of_slot, *body), _RUN) for body in (adds, later))
         raises = (replace(r, tile=_RUN) for r in self._raises[i])
-        edges = Tiles(_RUN, _RUN_SIZE, SLOTS, _SLOT, (first, *raises, second))
+        edges = Tiles(_RUN, _RUN_PIECES, SLOTS, _SLOT, (first, *raises, second))
         return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
 
     def _of_slots(self) -> Kernel | None:
@@ -169,7 +171,7 @@ class _Divide:
         return self._made("finish", _SLOT, (row, *rows)) if written.intersection(results) else None
 
     def _rows(self, body: Iterable[Stmt]) -> list[Stmt]:
-        """`body` with what its passes have folded in place of the passes."""
+        """`body` with each of its passes replaced by loads of what it has folded."""
         out: list[Stmt] = []
         for stmt in body:
             if isinstance(stmt, Edges | Tiles):
@@ -180,10 +182,10 @@ class _Divide:
                 out.append(stmt)
         return out
 
-    # -------------------------------------------------------- parts of them
+    # -------------------------------------------------------- parts of the kernels
 
     def _added(self, body: Iterable[Stmt]) -> Iterator[tuple[str, Fold]]:
-        """Arrays of the row that a pass adds to."""
+        """Arrays of the row to which a pass adds, with the fold."""
         for stmt in statements(body):
             if isinstance(stmt, Accum) and stmt.buffer in self._allocs:
                 yield stmt.buffer, stmt.fold
@@ -195,9 +197,9 @@ class _Divide:
         return replace(alloc, fill=identity(fold, alloc.dtype).value)
 
     def _relative(self, reference: str, sum_: Rescaled) -> Stmt:
-        """Adds a part, which is relative to its piece's reference, to the sum, which is relative to that of all so far.
+        """Adds a part, relative to its piece's reference, to the sum, which is relative to that of all pieces so far.
 
-        A piece whose scores are all -inf has added NaN, unless those of all pieces are.
+        The part of a piece whose scores are all -inf is NaN. It counts as 0, unless the scores of all pieces are -inf.
         """
         dtype = self._allocs[reference].dtype
         part = Load(f"{sum_.buffer}_part", (self._piece, *sum_.index))
@@ -218,7 +220,7 @@ class _Divide:
         return nest(lanes, [Store(buffer, (row, *at), Load(name, at))])[0]
 
     def _made(self, name: str, row: str, body: tuple[Stmt, ...]) -> Kernel:
-        """The kernel of `body` over pieces or slots, with the buffers and CSRs that it names."""
+        """The kernel with `body` over pieces or slots, with the buffers and CSRs that the body uses."""
         kernel, used = self._kernel, set(_named(body))
         own = {PIECE: NUM_PIECES, _SLOT: NUM_SLOTS}
         indices = {"piece_row": PIECE, "piece_shift": PIECE, "piece_slot": PIECE, "slot_row": _SLOT}
@@ -242,7 +244,7 @@ class _Divide:
 
 
 def _without(body: Iterable[Stmt], roles: dict[str, Role]) -> list[Stmt]:
-    """`body` without what it writes for others to see."""
+    """`body` without its stores to outputs and totals."""
     out: list[Stmt] = []
     for stmt in body:
         if isinstance(stmt, Store | Accum) and roles.get(stmt.buffer) in (Role.output, Role.total):
@@ -276,7 +278,7 @@ def _named(body: Iterable[Stmt]) -> Iterator[str]:
 
 
 def _parameters(*places: Place) -> Iterator[str]:
-    """Buffers and columns of rows that products gather or scatter."""
+    """Buffers and columns of the rows that products gather or scatter."""
     for place in places:
         if isinstance(place, Rows):
             yield from (place.buffer, place.column)

@@ -1,4 +1,4 @@
-"""A kernel in progress: what its rows and the passes over their edges share, and the statements both write alike."""
+"""A kernel in progress: state that the body of a row and its passes over edges share, and statements both need."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from graphweave.lower.parameters import Parameters, value_name
 from graphweave.lower.schedule import Region
 
 CSR = "csr"
-"""What kernels call the rows of their region's map."""
+"""Name that kernels use for the CSR of their region's map."""
 
 
 class Draft:
-    """`forced` are values that must be blocks, since an earlier draft could not index them where they are used.
+    """`forced` are values that need arrays of their own, as an earlier draft could not index them where they are used.
 
-    `given` are the values that exist before the kernel starts; `stashes` fill up as passes keep values for later ones;
-    `passed` are the members of passes that are written. `own` as in `Parameters`.
+    `given` are the values that exist before the kernel starts. `stashes` and `passed` grow with each pass that is
+    written: values that it keeps for later passes, and its members. `own` as in `Parameters`.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Draft:
 
     @property
     def kept(self) -> frozenset[Ref]:
-        """The values that a pass finds: in tensors, or kept by an earlier pass."""
+        """The values that a pass can load: they are in tensors, or were kept by an earlier pass."""
         return self.stored.union(self.stashes)
 
     def _walks_edges(self, ref: Ref) -> bool:
@@ -65,11 +65,11 @@ class Draft:
         return m.dom != self.region.rows
 
     def constant_push(self, push: Push) -> Const | None:
-        """The constant that a sum pushes: the result is the degree times it, and needs no pass over edges."""
+        """The constant that `push` sums up, if any: the result is the degree times it, without a pass over edges."""
         x = self.program.nodes[push.x]
         while isinstance(x, Broadcast | Reshape):
             x = self.program.nodes[x.x]
-        if not isinstance(x, Const) or not math.isfinite(x.value):  # 0 * inf is not the sum of nothing
+        if not isinstance(x, Const) or not math.isfinite(x.value):  # 0 * inf is NaN, the sum over no edges is 0
             return None
         return x if push.fold is Fold.sum and push.empty == 0 else None
 
@@ -83,20 +83,20 @@ class Draft:
         return [r for r in reads if r in self.members]
 
     def wide_gathers(self, ref: Ref) -> frozenset[Ref]:
-        """Values at other rows that an edge-level member reads and that are dear to read twice."""
+        """Values at other rows that a member on edges reads, wide enough that reading them twice is expensive."""
         far = (y for y, m in self.needs[ref].pulls if m != self.region.map)
         return frozenset(y for y in far if numel(shape_of(self.program, y)) >= self.options.wide)
 
     # -------------------------------------------------------- statements
 
     def read_at_row(self, ref: Ref) -> None:
-        """Make a value of the row, or shared data, loadable: a member is computed here, anything else is read."""
+        """Let a value of the row, or shared data, be loaded from its tensor, unless this kernel computes it."""
         if find(self.row, ref) is None and ref not in self.members and not isinstance(self.program.nodes[ref], Const):
             lead: tuple[Expr, ...] = () if space_of(self.program, ref) == UNIT else (Var("v"),)
             self.row.at[ref] = (self.parameters.tensor(ref), lead)
 
     def row_array(self, ref: Ref, start: float | int | bool | None = None) -> Alloc:
-        """An array of the row, from now on the place of `ref`; filled with `start` where there is one."""
+        """Allocate an array of the row for `ref`, filled with `start` if given; loads of `ref` read it from then on."""
         t = type_of(self.program, ref)
         name = f"{value_name(self.program, ref)}_v"
         self.row.at[ref] = (name, ())

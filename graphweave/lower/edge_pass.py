@@ -1,4 +1,4 @@
-"""One pass over the edges of a row: what each edge reads, computes, keeps for later passes and adds to the row."""
+"""Lowers one pass over the edges of a row: what each edge reads, computes, keeps for later passes, adds to the row."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ class EdgePass:
     """Computes `members`: pushes into the row, totals over all edges, and values of the edges themselves."""
 
     def __init__(self, draft: Draft, members: list[Ref], online: Mapping[Ref, tuple[Ref, ...]]) -> None:
-        """`online`: maxima among `members`, and the sums that are relative to them while this pass runs."""
+        """`online`: maxima among `members`, and for each the sums that are relative to it while this pass runs."""
         self._draft, self._program, self._members = draft, draft.program, members
         self._online = [Relative.to(draft, m, sums) for m, sums in online.items() if sums]
         self._accumulated = [r for r in members if draft.cones.pushed_along(r) is not None]
         self._operands = self._gathered(draft.kept)
-        self._arrays: dict[Ref, str] = {}  # what has a row for each edge of the tile, or of the row (a stash)
+        self._arrays: dict[Ref, str] = {}  # arrays with a row for each edge of the tile, or of the row (stashes)
         self._stashed: frozenset[Ref] = frozenset()
 
     def statements(self) -> list[Stmt]:
-        """Accumulators, the loop over edges, and what is done with the accumulators after it."""
+        """Allocation of accumulators, the loop over edges, and what is done with the accumulators after it."""
         draft = self._draft
         out: list[Stmt] = []
         for r in self._accumulated:
@@ -88,7 +88,7 @@ class EdgePass:
         return out
 
     def _shared(self, inner: Iterable[Ref]) -> list[Stmt]:
-        """Shared data that every edge would compute again, computed once for the row."""
+        """Compute shared data once for the row that every edge would compute again."""
         draft, out = self._draft, []
         for r in sorted(inner):
             node = self._program.nodes[r]
@@ -101,7 +101,7 @@ class EdgePass:
         return out
 
     def _without_edges(self, ref: Ref) -> list[Stmt]:
-        """A row without edges gets the push's `empty` value."""
+        """Give a row without edges the push's `empty` value."""
         push, dtype = self._program.nodes[ref], type_of(self._program, ref).dtype
         if not isinstance(push, Push) or identity(push.fold, dtype).value == push.empty:
             return []
@@ -157,7 +157,7 @@ class EdgePass:
         """The product by the row's own matrix, stored in the user's order of the edges."""
         draft, matrix = self._draft, matrices(self._program, node.w)
         draft.read_at_row(matrix.w)
-        if matrix.w not in draft.row.at:  # computed in this kernel, but not into an array
+        if matrix.w not in draft.row.at:  # this kernel computes it, but not into an array
             raise NeedsLocal(matrix.w)
         name, lead = draft.row.at[matrix.w]
         row = lead[0].name if lead and isinstance(lead[0], Var) else None
@@ -168,7 +168,7 @@ class EdgePass:
         return [*draft.comment(ref), product]
 
     def _gathered(self, kept: frozenset[Ref]) -> dict[Ref, Rows]:
-        """Operands of typed products whose rows exist: these are read where they lie."""
+        """Operands of typed products whose rows are in memory, where the products read them."""
         found: dict[Ref, Rows] = {}
         for r in self._members:
             match self._program.nodes[r]:
@@ -182,7 +182,7 @@ class EdgePass:
         return found
 
     def _rows_of(self, ref: Ref, kept: frozenset[Ref]) -> Rows | None:
-        """Where the rows of `ref` lie: in a tensor, in the user's order or gathered along a map."""
+        """Where the rows of `ref` lie in memory: in the user's order of edges, or gathered along a map; else None."""
         walked, parameters = self._draft.region.map, self._draft.parameters
         assert walked is not None
         rows = gathered(self._program, ref)
@@ -195,14 +195,14 @@ class EdgePass:
         return Rows(parameters.tensor(rows.x), parameters.column(walked, rows.map))
 
     def _size(self, products: bool) -> int:
-        """Edges of a tile."""
+        """The most edges of a tile."""
         options = self._draft.options
         if any(is_typed(self._program, r) for r in self._members):
             return options.typed_tile
         return options.tile if products else options.online_tile
 
     def _wanted_later(self, products: Iterable[Ref]) -> frozenset[Ref]:
-        """Products that later passes over the row's edges need; not those behind others that are kept for them."""
+        """Products that later passes need; not those that are needed only for others that are kept."""
         draft = self._draft
         ahead = draft.on_edges.difference(self._members, draft.passed)
         keep: frozenset[Ref] = frozenset()
@@ -224,7 +224,7 @@ class EdgeLoop:
     """A loop over the edges of the row, or of a tile, that finishes the members `results` of the pass over `members`.
 
     `arrays` are the values that have a row for each edge of the tile; `operands` those that this loop computes.
-    What is `unsettled` means something else on a later edge, and is of no use to a later pass.
+    `unsettled` values depend on a maximum that later edges may raise, so they are not kept for later passes.
     """
 
     def __init__(
@@ -239,7 +239,7 @@ class EdgeLoop:
         self._edge.at.update((r, (name, (_K,))) for r, name in (arrays or {}).items())
 
     def statements(self, fetched: set[Prefetch] | None = None) -> list[Stmt]:
-        """The loop, none if it would do nothing; `fetched` are rows that were asked for already, and now these too."""
+        """The loop, or nothing if it would be empty. Prefetches in `fetched` are left out; others are added to it."""
         if not self._results and not self._operands:
             return []
         inner = self._reads()
@@ -255,7 +255,7 @@ class EdgeLoop:
     # -------------------------------------------------------- what an edge reads
 
     def _reads(self) -> list[Ref]:
-        """Bind the leaves of what is computed; the nodes to recompute, what has an array of edges being leaves."""
+        """Make the leaves of what the loop computes loadable; the nodes that it recomputes. Array values are leaves."""
         draft, stashes = self._draft, self._draft.stashes
         kept = draft.kept.union(self._edge.at)
         inner: set[Ref] = set()
@@ -279,7 +279,7 @@ class EdgeLoop:
         return sorted(inner)
 
     def _lets(self, inner: list[Ref]) -> tuple[list[Prefetch], list[Stmt]]:
-        """The rows that this edge touches, read once; and which of them to ask for early."""
+        """The prefetches of the loop, and the numbers of the rows that its edge touches, each read once."""
         parameters, options = self._draft.parameters, self._draft.options
         index = parameters.index
         lets: list[Stmt] = []
@@ -289,7 +289,7 @@ class EdgeLoop:
         if stores or draws or any(lead == (Var("e"),) for _, lead in self._edge.at.values()):
             lets.append(Let("e", index, Load(parameters.perm(self._map), (_K,))))
         for name, lead in self._edge.at.values():
-            if lead == (Var("e"),) and options.prefetch_distance:  # in the user's order, so anywhere
+            if lead == (Var("e"),) and options.prefetch_distance:  # in the user's order, so at an arbitrary address
                 prefetch.append(Prefetch(name, parameters.perm(self._map), options.prefetch_distance))
         for (y, m), (name, _) in self._edge.gathered.items():
             column = parameters.column(self._map, m)
@@ -322,7 +322,7 @@ class EdgeLoop:
         return out
 
     def _wanted_later(self, inner: list[Ref]) -> frozenset[Ref]:
-        """Expensive narrow nodes of this pass that a later pass would otherwise recompute."""
+        """Expensive narrow nodes of this loop that a later pass would otherwise recompute."""
         draft = self._draft
         ahead: set[Ref] = set()
         for r in draft.on_edges.difference(self._members, draft.passed):
@@ -334,7 +334,7 @@ class EdgeLoop:
         )  # fmt: skip
 
     def _keep(self, ref: Ref) -> list[Stmt]:
-        """Compute `ref` where the products of the tile, or later passes, will find it."""
+        """Compute `ref` into an array of the tile, for its products, or into a stash, for later passes."""
         t, name = type_of(self._program, ref), value_name(self._program, ref)
         if ref in self._operands:
             place: tuple[str, tuple[Expr, ...]] = (f"{name}_tile", (_K,))
@@ -346,7 +346,7 @@ class EdgeLoop:
         self._edge.at[ref] = place
         return body
 
-    # -------------------------------------------------------- what becomes of it
+    # -------------------------------------------------------- what the results go into
 
     def _result(self, ref: Ref) -> list[Stmt]:
         draft, node = self._draft, self._program.nodes[ref]

@@ -1,7 +1,7 @@
-"""Products of matrices over the edges of a row: the loops between them, and what these leave for each other.
+"""Matrix products over the edges of a row, the loops between them, and the arrays by which they hand on values.
 
-A row's edges come in tiles. Of a tile, loops over its edges and products alternate: a loop computes the operands of
-products into arrays of the tile, a product reads them and writes one that the next loop reads.
+A row's edges come in tiles. In a tile, loops over its edges and products alternate: a loop computes the operands of
+products into arrays of the tile; a product reads them and writes an array that the next loop reads.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphweave.lower.blocks import is_expensive
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A loop over a tile's edges that writes the rows of `operands` and finishes `results`; then the `products`."""
+    """A loop over a tile's edges that computes `operands` into arrays and finishes `results`; then the `products`."""
 
     operands: tuple[Ref, ...]
     results: tuple[Ref, ...]
@@ -29,9 +29,9 @@ class Stage:
 def stages(
     program: Program, members: Iterable[Ref], inner: Iterable[Ref], kept: frozenset[Ref], relative: frozenset[Ref]
 ) -> tuple[Stage, ...]:
-    """Stages that compute `members`; `inner` are the nodes recomputed for them, `kept` those that are loads.
+    """Stages that compute `members`; `inner` are the nodes recomputed for them, `kept` those that are loaded.
 
-    Of what needs equally many products, the sums `relative` to a maximum come in a stage after it.
+    Members that need equally many products share a stage, but sums `relative` to a maximum come in the next one.
     """
     members = tuple(members)
     inner = frozenset(inner) - kept
@@ -61,20 +61,20 @@ def has_products(program: Program, members: Iterable[Ref], inner: Iterable[Ref])
 
 
 def read_by_shared(program: Program, refs: Iterable[Ref]) -> frozenset[Ref]:
-    """What products with shared weights among `refs` read of each edge."""
+    """The values that products with shared weights among `refs` read for each edge."""
     products = (r for r in refs if isinstance(n := program.nodes[r], MatMul | Gram) and n.map is None)
     return frozenset(x for r in products for x in _read(program, r))
 
 
 def _read(program: Program, ref: Ref) -> tuple[Ref, ...]:
-    """What a product reads of each edge."""
+    """The values that a product reads for each edge."""
     node = program.nodes[ref]
     assert isinstance(node, MatMul | Gram)
     return (node.x,) if isinstance(node, MatMul) else (node.x, node.y)
 
 
 def _levels(program: Program, order: Iterable[Ref]) -> dict[Ref, int]:
-    """Products that must come before each node, on the longest way to it."""
+    """For each node the number of products on the longest path to it."""
     level: dict[Ref, int] = {}
     for r in order:
         node = program.nodes[r]
@@ -86,7 +86,7 @@ def _levels(program: Program, order: Iterable[Ref]) -> dict[Ref, int]:
 def _add_shared(
     program: Program, arrays: list[dict[Ref, None]], results: list[list[Ref]], inner: frozenset[Ref]
 ) -> None:
-    """What is dear to compute and needed by several stages is kept by the first."""
+    """Let the first stage keep values that are expensive and needed by several stages."""
 
     def wanted(s: int, kept: Mapping[Ref, None]) -> set[Ref]:
         found: set[Ref] = set()
@@ -102,7 +102,7 @@ def _add_shared(
     for s, own in enumerate(arrays):
         here = wanted(s, kept)
         kept.update(own)
-        for r in sorted(here, reverse=True):  # what is only behind another that is kept is not needed again
+        for r in sorted(here, reverse=True):  # users first: the operands of a kept value are not needed again for it
             dear = is_expensive(program, r) and space_of(program, r) != UNIT
             if dear and any(r in wanted(later, kept) for later in range(s + 1, len(arrays))):
                 own[r] = kept[r] = None

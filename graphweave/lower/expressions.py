@@ -1,4 +1,4 @@
-"""Scalar expressions for the elements of message values, inside a row or on an edge of it."""
+"""Scalar expressions for the elements of message values, at a row or at an edge of it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from graphweave.lower.feature_index import broadcast_index, flatten, scaled, unf
 
 
 class NeedsLocal(Exception):
-    """The value `ref` cannot be indexed lane by lane where it is used; it must be computed into a block first."""
+    """Raised if `ref` cannot be indexed lane by lane where it is used, and so must be computed into an array first."""
 
     def __init__(self, ref: Ref) -> None:
         super().__init__(f"%{ref} must be a block of its own")
@@ -40,11 +40,11 @@ _ROW = Var("v")
 
 @dataclass(slots=True)
 class ValueScope:
-    """Where values can be read at one level of the kernel.
+    """Where values can be read at one level of the kernel: the row, or an edge of it.
 
-    `at[ref]` is the buffer and the leading indices under which element `flat` of the value is loaded; `outer` is the
-    row around an edge, reached by pulls along `map`; `gathered[(value, map)]` are values of other rows. `position` is
-    the row, or the edge in the user's order.
+    `at[ref]` is the buffer that holds the value, and the indices that come before the position of an element. `outer`
+    is the scope of the row around an edge, which pulls along `map` read; `gathered[(value, map)]` are values of other
+    rows. `position` is the row, or the edge in the user's order.
     """
 
     program: Program
@@ -114,7 +114,7 @@ def flat_element(scope: ValueScope, ref: Ref, flat: IndexSum, extents: Mapping[s
 
 
 def find(scope: ValueScope, ref: Ref) -> tuple[str, tuple[Expr, ...]] | None:
-    """Where `ref` is kept: at this level, or for shared data at any level around it."""
+    """Where `ref` can be loaded: at this level, or for shared data at any level around it; None if nowhere."""
     if ref in scope.at:
         return scope.at[ref]
     t = scope.program.types[ref]
@@ -141,7 +141,7 @@ def _pulled(
 
 
 def weight(program: Program, ref: Ref, kept: frozenset[Ref], memo: dict[Ref, int]) -> int:
-    """Operations to evaluate one element of `ref` inline, `kept` values being loads."""
+    """The number of operations that evaluate one element of `ref` inline, with loads of `kept` values."""
     if ref in memo:
         return memo[ref]
     node = program.nodes[ref]

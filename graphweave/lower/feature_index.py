@@ -1,4 +1,4 @@
-"""Feature indices as linear forms over lanes, and the reshapes, broadcasts and loops that they have to survive."""
+"""Feature indices as linear forms over lanes, carried through reshapes, broadcasts and loops."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def scaled(form: IndexSum, factor: int, offset: int = 0) -> IndexSum:
 
 
 def total(forms: Iterable[IndexSum]) -> IndexSum:
-    """Sum of linear forms, terms of one lane merged."""
+    """Sum of linear forms, with the terms of each lane merged."""
     terms: dict[str, int] = {}
     offset = 0
     for form in forms:
@@ -41,7 +41,7 @@ def flatten(index: Sequence[IndexSum], shape: Sequence[int]) -> IndexSum:
 
 
 def unflatten(flat: IndexSum, shape: Sequence[int], extents: Mapping[str, int]) -> tuple[IndexSum, ...] | None:
-    """Index per dim whose flattening is `flat`; None where no lane-wise split of the terms gives one."""
+    """The index, one form a dim, whose flattening is `flat`; None if giving each lane to one dim makes none."""
     dims: list[list[tuple[str, int]]] = [[] for _ in shape]
     steps = strides(shape)
     highest = [0] * len(shape)  # largest value each dim's form takes
@@ -63,12 +63,12 @@ def unflatten(flat: IndexSum, shape: Sequence[int], extents: Mapping[str, int]) 
 
 def refine(shape: Sequence[int], others: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """The coarsest loop nest over `shape` whose lanes also index every compatible one of `others` by linear forms."""
-    cuts = set(_suffixes(shape))
+    sizes = set(_suffixes(shape))
     for other in others:
-        merged = cuts | set(_suffixes(other))
+        merged = sizes | set(_suffixes(other))
         if numel(other) == numel(shape) and _is_chain(merged):
-            cuts = merged
-    ordered = sorted(cuts, reverse=True)
+            sizes = merged
+    ordered = sorted(sizes, reverse=True)
     return tuple(a // b for a, b in pairwise(ordered))
 
 

@@ -1,8 +1,8 @@
-"""A push that multiplies what it folds: out[v] = sum over edges e with dst(e) = v of (s(e) x(e)) W[t(e)].
+"""Lowers a fused push: out[v] = sum over edges e with dst(e) = v of (s(e) x(e)) W[t(e)].
 
 Nothing of size edges x features is stored. A row of the kernel is a block of rows of the result, which stay in a near
-cache while products are added to them where they lie. The block's edges come in groups of one type, and in these by
-pairs of type and row: what edges of a pair send is summed before it is multiplied, so there is one product for each.
+cache while products are added to them. The block's edges come in groups of one type, and within a group in pairs of
+type and row: the scaled rows of a pair's edges are summed before they are multiplied, so a pair takes one product.
 
     edges v in block[b] { out[v, c] = 0 }
     edges g in groups[b] {
@@ -18,8 +18,8 @@ pairs of type and row: what edges of a pair send is summed before it is multipli
       }
     }
 
-The rows of a tile are different ones, and nobody else has rows of the block: no atomics. Where a pair's products go is
-its row, or the piece of a row that is divided (`runtime/push_tables.py`).
+The rows of a tile all differ, and no other block has them, so there are no atomics. A pair's product is added to its
+row, or to the piece's own row of memory if the row is divided (`runtime/push_tables.py`).
 """
 
 from __future__ import annotations
@@ -62,15 +62,16 @@ NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS = "num_blocks", "num_groups", "num_pairs"
 
 _BLOCK, _GROUPS, _PAIRS = "block", "groups", "pairs"
 CSRS = (_BLOCK, _GROUPS, _PAIRS, CSR)
-"""Rows of each block, groups of each block, pairs of each group, edges of each pair."""
+"""Names of the CSRs: rows of each block, groups of each block, pairs of each group, edges of each pair."""
 
 _B, _G, _P, _TILE = "b", "g", "p", "near"
-_SIZE = 48  # pairs of a tile: whole blocks of the micro-product, whether they are 8, 6 or 4 rows high
+_TILE_PAIRS = 48
+"""A tile has at most this many pairs: a multiple of the micro-product's height, be it 8, 6 or 4 rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class FusedPush:
-    """The kernel of a fused push, before its types are widened; `types` is the map that chooses matrices."""
+    """The kernel of a fused push, before half precision is widened; `types` is the map that chooses matrices."""
 
     kernel: Kernel
     draft: Draft
@@ -85,7 +86,7 @@ def fused_push(
     facts: Facts, region: Region, stored: frozenset[Ref], name: str, options: Options, index: DType,
     forced: frozenset[Ref],
 ) -> FusedPush:  # fmt: skip
-    """`forced` as in `Draft`; NeedsLocal."""
+    """The kernel of the fused push that is the region's output; `forced` as in `Draft`. Raises NeedsLocal."""
     program, (ref,) = facts.program, region.outputs
     pushed = pushed_product(program, ref)
     assert pushed is not None and pushed.product.map is not None and region.map is not None
@@ -94,8 +95,8 @@ def fused_push(
     on_the_fly = {pushed.product.x} if read_along.map is not None else set()
     inner = replace(region, members=(sum_,), outputs=())
     own = (NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS)
-    distance = _SIZE if options.schedule.prefetch is None else options.prefetch_distance
-    ahead = replace(options, prefetch_distance=distance)  # sources come in no order, so that each is a miss
+    distance = _TILE_PAIRS if options.schedule.prefetch is None else options.prefetch_distance
+    ahead = replace(options, prefetch_distance=distance)  # sources are in no order, so each is a cache miss
     draft = Draft(Facts(summed), inner, stored - on_the_fly, ahead, index, forced, own)
     body = (*_zeros(draft, ref), _groups(draft, ref, sum_, pushed))
     parameters = draft.parameters
@@ -105,7 +106,7 @@ def fused_push(
 
 
 def _with_sum(program: Program, pushed: PushedProduct, m: Ref) -> tuple[Program, Ref]:
-    """`program`, and in it the push of the scaled rows that are to be multiplied."""
+    """`program` with one node more, and that node: the push of the scaled rows, which are multiplied after it."""
     build, x = Builder.of(program), pushed.product.x
     if pushed.scale is not None:
         x = build.add(Pointwise(Op.mul, (shaped(build, pushed.scale, (), ""), x)))
@@ -129,12 +130,12 @@ def _groups(draft: Draft, ref: Ref, sum_: Ref, pushed: PushedProduct) -> Stmt:
     w, blocks = parameters.tensor(node.w), blocks_of(draft.program, pushed.ref)
     product = TileMatMul(_TILE, out, array.name, w, out, kind.name, blocks=blocks)
     pairs = Edges(_P, _PAIRS, _G, (), tuple(_pair(draft, sum_, array)), _TILE)
-    tiles = Tiles(_TILE, _SIZE, _PAIRS, _G, (array, pairs, product))
+    tiles = Tiles(_TILE, _TILE_PAIRS, _PAIRS, _G, (array, pairs, product))
     return Edges(_G, _GROUPS, _B, (), (kind, tiles))
 
 
 def _pair(draft: Draft, sum_: Ref, array: TileArray) -> list[Stmt]:
-    """Sums what the edges of a pair send, into its row of `array`."""
+    """Sums the scaled rows of a pair's edges into the pair's row of `array`."""
     lane, at = draft.names.lane(), (Var(_P),)
     zero = Store(array.name, (*at, Var(lane)), Lit(0.0, array.dtype))
     draft.row.at[sum_] = array.name, at

@@ -1,8 +1,8 @@
 """Greedy grouping of nodes into kernels, in program order.
 
-A node joins a group whenever no value would have to travel between the rows of that group while it runs, and of all
-such groups the one with which it shares most bytes. Row-wise nodes that read only finished values wait (*float*) until
-something needs them, so that they end up beside their use.
+A node may join a group if no value then has to travel between the rows of that group while it runs. Of all such groups
+it joins the one with which it shares most bytes. Row-wise nodes that read only finished values wait (*float*) until a
+node needs them, so that they end up in a group with their users.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from graphweave.ir.message.nodes import Aten, Gram, Input, MapOf, MatMul, Push, 
 from graphweave.lower.kernel_products import apart
 from graphweave.lower.options import Options
 
-_GATHER = 8  # a value gathered by edges counts for this many of its rows: graphs have more edges than nodes
-_WIDE_BYTES = 64  # a row's, from which it deserves a kernel of its own
+_GATHER_WEIGHT = 8
+"""A row that edges gather counts as this many rows that are read in order: graphs have more edges than nodes."""
+_WIDE_BYTES = 64
+"""A row-wise value may have a kernel of its own if its rows have at least this many bytes."""
 
 
 @dataclass(slots=True)
@@ -61,10 +63,9 @@ def group(
 
 
 def _after_edges(facts: Facts, demanded: frozenset[Ref], products: frozenset[Ref]) -> frozenset[Ref]:
-    """Totals over edges, grams of rows, and shared values that only they lead to: placed last, beside whatever walks
-    their edges or holds their rows then.
+    """Totals over edges, grams of rows, and shared values computed from these, unless other nodes need them.
 
-    In program order a total often comes before the pushes whose gathers it could share.
+    They are placed last, since a total often stands before the pushes whose gathers it could share.
     """
     program, edges = facts.program, facts.flow.edge_spaces
     late: set[Ref] = set()
@@ -96,9 +97,9 @@ class _Grouping:
         self.group_of: dict[Ref, int] = {}
         self.needs: dict[Ref, Needs] = {}
         self.floating: set[Ref] = set()
-        self.impure: int | None = None  # the last call that draws or writes: those keep their order
-        self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map under whose rows they are computed
-        self.multiplied: set[Ref] = set()  # products of rows, and what needs one at its own row before it is complete
+        self.impure: int | None = None  # the last call that draws random numbers or writes: these keep their order
+        self.along: dict[Ref, Ref | None] = {}  # for values of edges: the map along whose CSR they are computed
+        self.multiplied: set[Ref] = set()  # products of rows, and nodes of their kernels that read them at the same row
 
     # -------------------------------------------------------- placing nodes
 
@@ -139,9 +140,9 @@ class _Grouping:
             self.settle(ref, reader=reader)
 
     def settle(self, ref: Ref, beside: int | None = None, reader: Ref | None = None) -> None:
-        """Put `ref` into the best group; `beside` is the group that is about to read it.
+        """Put `ref` into the best group. `beside` is the group that is about to read it at the same row.
 
-        `reader` needs it complete, and so could not join its group any more.
+        `reader` is a node that needs `ref` complete, and so cannot join the group that `ref` joins.
         """
         self.floating.discard(ref)
         for r in self._complete_before(ref):
@@ -151,12 +152,12 @@ class _Grouping:
         for r in floating:
             if r in self.floating:
                 self.settle(r, best)
-        if floating and not self._legal(ref, best):  # what was to float beside it had to go elsewhere
+        if floating and not self._legal(ref, best):  # a floating operand had to go into another group
             best = self._best(ref, beside)
         self._join(ref, best)
 
     def _best(self, ref: Ref, beside: int | None, reader: Ref | None = None) -> int:
-        """The legal group that saves most, a new one where there is none; not one in which `reader` saves more."""
+        """The legal group that saves most, or a fresh one; groups in which `reader` would save more are left to it."""
         candidates = [g for g in self._candidates(ref) if self._legal(ref, g)]
         if reader is not None:
             lost = {g for g in self._candidates(reader) if self._legal(reader, g)}
@@ -167,24 +168,25 @@ class _Grouping:
         return max(candidates, key=lambda g: (self._shared_bytes(ref, g, beside), g))
 
     def _belongs(self, ref: Ref, candidates: Iterable[int], beside: int | None) -> bool:
-        """False for wide rows that share nothing with any group: a kernel of their own makes them when needed.
+        """Whether `ref` may join an existing group. Wide rows that share no bytes with any may not.
 
-        Beside what happens to run earlier they would only lie in memory for longer.
+        A kernel of their own computes these when they are needed; from an earlier one they would lie in memory longer.
         """
         if self.cones.is_push(ref) or self.along.get(ref) is not None or self._bytes(ref) < _WIDE_BYTES:
             return True
         return any(self._shared_bytes(ref, g, beside) for g in candidates)
 
     def _saves_more(self, reader: Ref, ref: Ref, g: int) -> bool:
-        """Whether `reader` shares more with `g` than `ref` does, what both compute for every edge included."""
+        """Whether `reader` shares more with `g` than `ref` does; values that both compute for every edge count too."""
         theirs = {r for m in self.groups[g].members if m in self.needs for r in self.needs[m].inner}
         shared = sum(self._bytes(r) for r in self.needs[reader].inner if r in theirs)
-        return self._shared_bytes(reader, g, None) + _GATHER * shared > self._shared_bytes(ref, g, None)
+        return self._shared_bytes(reader, g, None) + _GATHER_WEIGHT * shared > self._shared_bytes(ref, g, None)
 
     def _complete_before(self, ref: Ref) -> list[Ref]:
-        """Values that `ref` reads at other rows, whichever group it joins (for totals: everything it reads).
+        """Values that must be complete before `ref`, whichever group it joins: those that it reads at other rows.
 
-        And products of its own row, if it walks edges: a kernel multiplies when it is done with them.
+        For totals these are all that it reads. If `ref` walks edges, products of its own row are among them, since a
+        kernel computes those after its edges.
         """
         n = self.needs[ref]
         _, along = self._home(ref)
@@ -196,7 +198,7 @@ class _Grouping:
         return [*(y for y, _ in n.pulls), *n.shared]
 
     def _home(self, ref: Ref) -> tuple[Space, Ref | None]:
-        """Rows and map of a group opened for `ref`."""
+        """Rows and map of a group that is opened for `ref`."""
         node, along = self.program.nodes[ref], self.along.get(ref)
         if ref in self.products and isinstance(node, Gram):
             return type_of(self.program, node.x).space, None
@@ -218,7 +220,7 @@ class _Grouping:
         return pushed and space_of(self.program, ref) == UNIT
 
     def _candidates(self, ref: Ref) -> list[int]:
-        """Groups of the rows and map at which `ref` is at home; for totals over edges any that walks these edges."""
+        """Groups with the rows and map that `ref` needs; for totals over edges all groups that walk these edges."""
         rows, along = self._home(ref)
         found = []
         for i, g in enumerate(self.groups):
@@ -234,7 +236,11 @@ class _Grouping:
         return found
 
     def _legal(self, ref: Ref, g: int) -> bool:
-        """No value of another row of `g` is needed, nothing needed waits for `g` to finish, no edge for a product."""
+        """Whether `ref` may join `g`.
+
+        It must not need values of other rows of `g`, or values that wait for `g` to finish. If it walks edges, it must
+        not need a product of `g`. A node in `apart` shares its group with no other.
+        """
         local, remote = self._deps(ref, g)
         members = self.groups[g].members
         if any(self.group_of.get(r) == g for r in remote) or (ref in self.apart and members):
@@ -271,7 +277,7 @@ class _Grouping:
     # -------------------------------------------------------- what a node reads, and what that costs
 
     def _deps(self, ref: Ref, g: int) -> tuple[list[Ref], list[Ref]]:
-        """Values `ref` needs at the same row of group `g`, and values it needs complete."""
+        """Values that `ref`, as a member of `g`, needs at the same row, and values that it needs complete."""
         group, n, node = self.groups[g], self.needs[ref], self.program.nodes[ref]
         along = self.cones.pushed_along(ref) if self.cones.is_push(ref) else self.along[ref]
         row_total = isinstance(node, Push) and map_type(self.program, node.map).dom == group.rows
@@ -286,7 +292,7 @@ class _Grouping:
         return local, remote
 
     def _shared_bytes(self, ref: Ref, g: int, beside: int | None) -> int:
-        """Bytes a row that need not be moved if `ref` joins `g`: results kept local, reads done once."""
+        """Bytes a row that need not be moved if `ref` joins `g`, as results stay local and reads are done once."""
         group = self.groups[g]
         local, remote = self._deps(ref, g)
         local = self._with_floating(local)
@@ -301,17 +307,17 @@ class _Grouping:
             read_locally.update(theirs)
             gathered.update(far)
         gain += sum(self._bytes(r) for r in local if r in read_locally and r not in members)
-        return gain + _GATHER * sum(self._bytes(r) for r in remote if r in gathered)
+        return gain + _GATHER_WEIGHT * sum(self._bytes(r) for r in remote if r in gathered)
 
     def _matrix(self, ref: Ref) -> frozenset[Ref]:
-        """The matrices by which `ref` multiplies, where kernels read these from memory alone."""
+        """The matrices of the typed product `ref`, if kernels can only read these from memory."""
         node = self.program.nodes[ref]
         if not self.reads_matrices or not isinstance(node, MatMul) or node.map is None:
             return frozenset()
         return frozenset([matrices(self.program, node.w).w])
 
     def _with_floating(self, refs: Iterable[Ref]) -> list[Ref]:
-        """`refs`, and what those of them that float behind a product of rows, which they belong to, bring along."""
+        """`refs`, and what floating products of rows (and floating nodes that need them) among `refs` read."""
         found: dict[Ref, None] = {}
         todo = list(refs)
         while todo:
@@ -328,9 +334,9 @@ class _Grouping:
     # -------------------------------------------------------- second thoughts
 
     def move_to_readers(self) -> None:
-        """Computes row-wise values where they are read, if that is one kernel and what they are made of is stored.
+        """Move row-wise values to the kernel that reads them, if it is only one and their operands are stored anyway.
 
-        They were placed beside what they are made of, since nobody had asked for them yet.
+        They were placed beside their operands, since no reader had been placed yet.
         """
         outputs, read_by = set(self.program.outputs), self._read_by()
         for ref in sorted(self.along, reverse=True):
@@ -356,7 +362,7 @@ class _Grouping:
         return self.along[ref] is None and not self.cones.is_push(ref)
 
     def _read_by(self) -> dict[Ref, dict[Ref, bool]]:
-        """The members and calls that read each value, and whether each does so at its own row alone."""
+        """The members and calls that read each value, each with whether it does so only at its own row."""
         found: dict[Ref, dict[Ref, bool]] = {}
         for g, group in enumerate(self.groups):
             for m in group.members:
@@ -373,7 +379,7 @@ class _Grouping:
     # -------------------------------------------------------- order between groups
 
     def _producers(self, refs: Iterable[Ref]) -> set[int]:
-        """Groups whose completion the values `refs` need; structure and what is inlined or floats is looked through."""
+        """Groups that compute `refs`; looks through structure and through values that are inlined or float."""
         out: set[int] = set()
         todo = list(refs)
         while todo:
@@ -397,7 +403,7 @@ class _Grouping:
         return False
 
     def ordered(self) -> tuple[Group, ...]:
-        """Groups in dependency order, earliest first member first."""
+        """Groups in dependency order; where that leaves a choice, the one with the earliest member comes first."""
         order: list[Group] = []
         done: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Which products the kernels of a target multiply, and what these must find in memory."""
+"""Which products the kernels of a target compute, and which operands of theirs must be in memory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from graphweave.lower.options import Options
 
 
 def with_calls(program: Program, options: Options) -> Program:
-    """`program`, whose products that no kernel of the target multiplies are marked as the vendor's library's.
+    """`program` with the products that no kernel of the target computes marked as calls of the vendor's library.
 
-    It is asked before a program is cut in two, since what a call multiplies is stored. Products with one matrix for all
-    rows on nodes are in no need of a mark: the schedule compares kernels and calls of them.
+    This is done before the partition, since operands and results of calls are stored. Products with one matrix for all
+    rows on nodes need no mark: the schedule decides between a kernel and a call.
     """
     nodes = list(program.nodes)
     for ref, node in enumerate(nodes):
@@ -26,7 +26,7 @@ def with_calls(program: Program, options: Options) -> Program:
 
 
 def _has_kernel(program: Program, ref: Ref, options: Options) -> bool:
-    """Whether a kernel may multiply, or nobody would ask it to."""
+    """Whether a kernel may compute the product `ref`; true for products that are not typed."""
     if options.typed_width is None or not is_walked(program, ref):
         return True
     node = program.nodes[ref]
@@ -34,7 +34,7 @@ def _has_kernel(program: Program, ref: Ref, options: Options) -> bool:
 
 
 def apart(program: Program, options: Options) -> frozenset[Ref]:
-    """Grams by type that are too wide to be summed beside other work: the kernel of each does nothing else."""
+    """Typed grams that are too wide to be summed beside other work: the kernel of each does nothing else."""
     if options.typed_gram is None:
         return frozenset()
     grams = (ref for ref, node in enumerate(program.nodes) if isinstance(node, Gram) and is_walked(program, ref))
@@ -42,13 +42,13 @@ def apart(program: Program, options: Options) -> frozenset[Ref]:
 
 
 def _room(program: Program, ref: Ref) -> int:
-    """Elements of a gram in registers: sides are powers of two there, and a small block takes as much as one of 512."""
+    """Elements of a gram in registers. Sides are rounded up to powers of two; a block takes at least 512 elements."""
     i, j = (1 << (n - 1).bit_length() for n in type_of(program, ref).shape[-2:])
     return blocks_of(program, ref) * max(i * j, 512)
 
 
 def stored_operands(program: Program, ref: Ref, options: Options) -> Iterator[Ref]:
-    """Rows that the product by type `ref` reads from memory, because the kernel cannot hold those of its tiles."""
+    """Operands whose rows the typed product `ref` reads from memory, as its kernel cannot hold the rows of a tile."""
     node = program.nodes[ref]
     if options.typed_operand is None or not is_walked(program, ref):
         return

@@ -1,12 +1,11 @@
 """Online softmax: a maximum over a row's edges and the sums relative to it, in one pass instead of two.
 
-A sum of exp(s - m) * x, m being the row's maximum of s, is kept relative to the maximum so far: where a tile of edges
-raises that from r to m, what has been summed is multiplied by exp(r - m). (Milakov and Gimelshein, "Online normalizer
-calculation for softmax", 2018.) A score of -inf gives exp(-inf - m) = 0, but NaN as long as m = -inf itself, which the
-first raise forgets. So only scores that are all -inf make NaN, and any that is NaN or inf, as with the maximum known
-beforehand.
+A sum of exp(s - m) * x, where m is the row's maximum of s, is kept relative to the maximum so far: if a tile of edges
+raises that from r to m, the sum so far is multiplied by exp(r - m) (Milakov and Gimelshein, "Online normalizer
+calculation for softmax", 2018). A score of -inf gives exp(-inf - m) = 0, but NaN as long as m itself is -inf; the first
+raise drops such sums. So the result is NaN if all scores are -inf or if one is NaN or inf, just as with two passes.
 
-Tiles, not single edges: the chain from a score over its exponential to the sums is long, and edges that go through it
+Edges come in tiles, since the chain from a score over its exponential to the sums is long, and edges that go through it
 one by one wait for each other. With one edge at a time, GATv2's forward took 1.2 to 1.4 times as long as two passes.
 """
 
@@ -50,7 +49,7 @@ class Place:
 def relative_place(program: Program, sum_: Ref, maximum: Ref, names: Namer) -> Place | None:
     """How the elements of the push `sum_` are relative to those of `maximum`; None where they are not.
 
-    They are where the message is a product with the one factor exp(score - pull(maximum)), seen through views, and
+    They are if the message, looking through views, is a product with exactly one factor exp(score - pull(maximum)), and
     nothing else in it depends on the maximum.
     """
     push, largest = program.nodes[sum_], program.nodes[maximum]
@@ -72,7 +71,7 @@ def relative_place(program: Program, sum_: Ref, maximum: Ref, names: Namer) -> P
 
 
 def _path(program: Program, top: Ref, maximum: Ref, m: Ref) -> list[Ref] | None:
-    """Nodes from `top` to the pull of `maximum`, every other operand on the way being free of it."""
+    """Nodes from `top` to the pull of `maximum`; None if the path does not fit, or another operand depends on it."""
     depends = dependents(program, [top], maximum, m)
     path = [top]
     below_exp = False
@@ -114,7 +113,7 @@ def dependents(program: Program, tops: Iterable[Ref], maximum: Ref, m: Ref) -> f
 def _followed(
     program: Program, path: Sequence[Ref], flat: IndexSum, score: Ref, extents: Mapping[str, int]
 ) -> IndexSum | None:
-    """The maximum's element at the end of `path`, if what it is taken from is the same element of `score`."""
+    """The maximum's element at the end of `path`, if it is subtracted from the same element of `score`; else None."""
     index = unflatten(flat, shape_of(program, path[0]), extents)
     taken_from: tuple[Ref, IndexSum] | None = None
     for r, below in pairwise(path):
@@ -137,7 +136,7 @@ def _followed(
 def _origin(
     program: Program, ref: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
 ) -> tuple[Ref, IndexSum] | None:
-    """The value below the views `ref`, and which of its elements this one is."""
+    """The value of which `ref` is a view, and the position there of element `index` of `ref`."""
     at: tuple[IndexSum, ...] | None = index
     for r in _views(program, ref):
         assert at is not None
@@ -150,7 +149,7 @@ def _origin(
 
 
 def _views(program: Program, ref: Ref) -> list[Ref]:
-    """The views from `ref` down."""
+    """The chain of views that begins at `ref`, from users to operands."""
     out: list[Ref] = []
     while isinstance(program.nodes[ref], _VIEWS):
         out.append(ref)
@@ -161,7 +160,7 @@ def _views(program: Program, ref: Ref) -> list[Ref]:
 def _operand_index(
     program: Program, ref: Ref, x: Ref, index: tuple[IndexSum, ...], extents: Mapping[str, int]
 ) -> tuple[IndexSum, ...] | None:
-    """Element of the operand `x` that element `index` of `ref` is made of."""
+    """The index of the element of operand `x` that element `index` of `ref` reads."""
     match program.nodes[ref]:
         case Reshape():
             return unflatten(flatten(index, shape_of(program, ref)), shape_of(program, x), extents)
@@ -199,14 +198,14 @@ class Relative:
         return [note, Alloc(self.name, self._dtype(), (self._size(),), -math.inf)]
 
     def raised(self, tile: str) -> list[Stmt]:
-        """After the maximum has taken in the edges of a tile, before the sums do."""
+        """The statement after the maximum has taken in the edges of a tile and before the sums do."""
         lane, at = self.draft.names.lane(), self.draft.row.at
         sums = tuple(Rescaled(p.lanes, at[s][0], (p.index,), p.of) for s, p in self.places.items())
         value = load(at[self.maximum], IndexSum(((lane, 1),)))
         return [Raise(tile, self.name, (lane, self._size()), value, sums)]
 
     def dependents(self) -> frozenset[Ref]:
-        """What is computed from the maximum so far."""
+        """The nodes that are computed from the maximum so far."""
         pushes = [(n.x, n.map) for s in self.places if isinstance(n := self.draft.program.nodes[s], Push)]
         return frozenset().union(*(dependents(self.draft.program, [x], self.maximum, m) for x, m in pushes))
 
@@ -223,7 +222,7 @@ class Relative:
 def passes_of(draft: Draft) -> Passes:
     """The pass of each member (`phases.py`), and the sums that share the pass of their maximum: maximum -> sums.
 
-    They do where that saves a pass over the edges, as the option `online` has it.
+    They share it where that saves a pass over the edges and the option `online` allows it.
     """
     members = draft.region.members
     local = {r: draft.local(r) for r in members}
@@ -270,11 +269,11 @@ def _candidates(draft: Draft) -> dict[Ref, tuple[Ref, ...]]:
 
 
 def _gathers_again(draft: Draft, maximum: Ref, sums: Iterable[Ref]) -> bool:
-    """Whether a pass of the sums alone would gather wide rows that the maximum's has gathered.
+    """Whether a pass of the sums alone would gather wide rows again that the maximum's pass has gathered.
 
-    That is what one pass saves: tiles are in cache. GATv2's forward takes 0.94 to 1.0 of the time of two passes at 14
-    edges a row, 0.61 at 20,000; where all that is wide is gathered once in any case, as by GAT (1.01 to 1.09) and dot
-    products of keys and values (0.98 to 1.08), there is little to gain (4 x 16, Xeon, AVX-512, 1 thread, 2026-11).
+    One pass saves these gathers, as a tile's rows are in cache. GATv2's forward takes 0.94 to 1.0 of the time of two
+    passes at 14 edges a row, 0.61 at 20,000. Where two passes gather different wide rows, as in GAT (1.01 to 1.09) and
+    dot products of keys and values (0.98 to 1.08), little is gained (4 x 16, Xeon, AVX-512, 1 thread, 2026-11).
     """
     program, options = draft.program, draft.options
     dear = (r for r in draft.needs[maximum].inner if is_expensive(program, r) or isinstance(program.nodes[r], MatMul))
@@ -284,7 +283,7 @@ def _gathers_again(draft: Draft, maximum: Ref, sums: Iterable[Ref]) -> bool:
 
 
 def _may_follow(draft: Draft, sum_: Ref, maximum: Ref) -> bool:
-    """Matrix products on the way have to be those behind the score: so both happen in the same loop of a tile."""
+    """Whether `sum_` may share the pass of `maximum`. It may not need matrix products that the score does not need."""
     program, node = draft.program, draft.program.nodes[sum_]
     if not isinstance(node, Push) or node.map != draft.region.map or sum_ not in draft.on_edges:
         return False

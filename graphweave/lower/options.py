@@ -1,4 +1,4 @@
-"""Choices of a schedule that are numbers."""
+"""Numbers and switches by which schedules and kernels of a target differ."""
 
 from __future__ import annotations
 
@@ -13,26 +13,25 @@ Target: TypeAlias = Literal["cpp", "triton"]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """`wide`: elements from which a gathered row is worth sharing between pushes. `stash_width`: elements an edge may
-    keep from one pass over a row's edges to the next.
+    """A gathered row is worth sharing between pushes if it has at least `wide` elements. An edge may keep values of at
+    most `stash_width` elements from one pass over a row's edges to the next. Rows of at least `prefetch_bytes` are
+    prefetched `prefetch_distance` edges ahead, if that is not 0. Matrix products on edges are computed in tiles of at
+    most `tile` edges (`typed_tile` if each row has its own matrix); a product's row may be kept for the next pass if it
+    has at most `stash_product` elements.
 
-    Rows of at least `prefetch_bytes` are asked for `prefetch_distance` edges ahead, if that is not 0. Products of
-    matrices on edges are computed for at most `tile` of them at a time, by the matrix of the row for at most
-    `typed_tile`; a row of one may be kept for the next pass if it has at most `stash_product` elements.
-
-    `online`: whether a softmax's maximum and sums share a pass of tiles of at most `online_tile` edges; "auto": where a
-    second pass would gather the same wide rows again.
+    `online`: whether a softmax's maximum and sums share a pass in tiles of at most `online_tile` edges; "auto" does so
+    where a second pass would gather the same wide rows again.
 
     `row_products`: whether products with one matrix for all rows are members of regions, computed for tiles of rows
     of at most `row_tile`, whose arrays together have at most `tile_bytes`.
 
-    Kernels multiply by type matrices of at most `typed_width` rows and columns. A gram that takes registers for more
-    than `typed_gram` elements has a kernel of its own. If there is a bound `typed_operand`, rows of more elements or of
-    several blocks are read from memory, and so are matrices.
+    Kernels compute typed products if no matrix has more than `typed_width` rows or columns. A gram that takes registers
+    for more than `typed_gram` elements has a kernel of its own. With `typed_operand`, operands of more elements or of
+    several diagonal blocks are read from memory, and so are all matrices. None means no bound.
 
     `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`).
 
-    `target` is the language that kernels are printed in, `device` where their tensors lie.
+    `target` is the language in which kernels are printed, `device` where their tensors lie.
     """
 
     wide: int = 8
@@ -55,18 +54,18 @@ class Options:
     device: str = "cpu"
 
 
-def options_for(target: Target, device: str = "cpu", schedule: Schedule | None = None) -> Options:
+def options_for(target: Target, device: str = "cpu", schedule: Schedule = COMPILERS_CHOICE) -> Options:
     """The choices for a target, those of `schedule` before the compiler's own.
 
     In Triton an edge keeps nothing from one pass to the next, which computes it again: the rows that it needs are in a
-    cache by then, what it would keep is not. Products of rows stay the vendor's library's. Registers hold what a
-    program multiplies, so what is wide is read from memory.
+    cache by then, kept values would not be. The vendor's library computes products of rows. Wide operands of typed
+    products are read from memory, as a program holds what it multiplies in registers.
     """
     if target == "cpp":
-        return _with(Options(), schedule or COMPILERS_CHOICE)
+        return _with(Options(), schedule)
     return Options(
         stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
-        typed_operand=256, target=target, device=device, schedule=schedule or COMPILERS_CHOICE,
+        typed_operand=256, target=target, device=device, schedule=schedule,
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The parameters of a kernel: its buffers and sizes, what each stands for, and the names that values have in it."""
+"""The parameters of a kernel: its buffers and sizes, what each stands for, and the names of values in the kernel."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Perm:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """For each position of `map`'s CSR, the row that `other` sends its edge to."""
+    """For each position of `map`'s CSR, the row to which `other` sends the edge there."""
 
     map: Ref
     other: Ref
@@ -37,14 +37,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Flat:
-    """The checked index of a map, in the order of its rows."""
+    """The checked index of a map, in the user's order."""
 
     map: Ref
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """An index of the format that the kernel walks, by name."""
+    """A named index table of the format that the kernel walks."""
 
     name: str
 
@@ -53,11 +53,11 @@ Binding: TypeAlias = NodeTensor | Perm | Column | Flat | Table
 
 
 class Parameters:
-    """The parameters that a kernel has asked for so far; asking again for one gives the same name."""
+    """The parameters of a kernel in progress. Each is added when it is first asked for, and has one name."""
 
     def __init__(self, program: Program, rows: Space, index: DType, own: tuple[str, ...] = ()) -> None:
-        """`rows` is the space that the kernel walks: the first of its sizes, but for its `own`, which count no space.
-        `index` is the type of row numbers."""
+        """`rows` is the space that the kernel walks. Its row count is the first size behind the sizes `own`, which are
+        not row counts of spaces. `index` is the dtype of row numbers."""
         self._program, self.index, self._own = program, index, own
         self._spaces: dict[Space, None] = {rows: None}
         self._buffers: dict[tuple[Binding, Role], Buffer] = {}
@@ -73,7 +73,7 @@ class Parameters:
 
     @property
     def spaces(self) -> tuple[Space, ...]:
-        """What the sizes behind its own count the rows of, in the same order."""
+        """The spaces whose rows the sizes behind `own` count, in the same order."""
         return tuple(self._spaces)
 
     @property
@@ -81,7 +81,7 @@ class Parameters:
         return (*self._own, *(_size_name(s) for s in self._spaces))
 
     def tensor(self, ref: Ref, role: Role = Role.input, fold: Fold | None = None) -> str:
-        """The tensor of `ref`, which may be read as one buffer and written as another."""
+        """The name of the buffer for the tensor of `ref`; there is one for each role, as it may be read and written."""
         t = type_of(self._program, ref)
         name = value_name(self._program, ref) + ("" if role is Role.input else "_out")
         return self._add(NodeTensor(ref), Buffer(name, role, t.dtype, self._rows(t.space), (numel(t.shape),), fold))
@@ -116,7 +116,7 @@ def _size_name(space: Space) -> str:
 
 
 def value_name(program: Program, ref: Ref) -> str:
-    """A readable name, unique in its program, and none that a kernel uses for anything else (v, k, e, perm, ...)."""
+    """A readable name, unique in its program, that a kernel does not use for anything else (v, k, e, perm, ...)."""
     node = program.nodes[ref]
     if isinstance(node, Input):
         kind = re.sub(r"\W", "_", node.name, flags=re.ASCII)

@@ -1,7 +1,7 @@
-"""In which pass over a row's edges each push of a region happens.
+"""Assigns each push of a region to a pass over the row's edges.
 
-A push that needs another push of the same row comes in a later pass; one with slack joins the pass that gathers the
-same wide values, so that they are gathered once.
+A push that needs another push of the same row comes in a later pass. A push that may come in several passes joins the
+one that gathers the same wide values, so that they are gathered once.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def assign_phases(
 ) -> dict[Ref, int]:
     """Pass of each member: 0 before any edges, p after (or for `on_edges` members: in) the p-th pass.
 
-    `members` in program order, `local[m]` the members that m needs at its own row, `gathers` the wide values that an
-    edge-level member reads at other rows, `follows[m]` those of local[m] that may be in the same pass as m.
+    `members` are in program order, `local[m]` are the members that m needs at its own row, `gathers[m]` the wide values
+    that a member on edges reads at other rows, and `follows[m]` those of local[m] that may be in the same pass as m.
     """
 
     def gap(m: Ref, d: Ref) -> int:
-        """Passes from the end of d's to the end of m's, at least."""
+        """The least number of passes by which m comes after d, which it needs."""
         return int(m in on_edges and d not in follows.get(m, ()))
 
     early: dict[Ref, int] = {}

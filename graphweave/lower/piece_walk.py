@@ -1,13 +1,12 @@
-"""One pass over the edges of a row as a pass over the edges of a piece of it.
+"""Turns a pass over the edges of a row into a pass over the edges of a piece of it.
 
     edges k in csr[v] { f(k) }
 ->  edges within in pieces[piece] { let k = within + shift; f(k) }
 
 Positions within the pieces are counted over all pieces, so that scratch for edges of divided rows is no longer than
-these rows. Arrays of a tile are indexed by such a position. So are stashes, which become tensors, since a row's edges
-are walked by several threads, and by one kernel for each pass. A stash is kept, not computed again, because only what
-is dear is stashed: divided rows take as much of it as they have edges, undivided ones what the longest has for each
-thread.
+these rows. Arrays of a tile are indexed by such a position. So are stashes. These become tensors, since several threads
+walk a row's edges, and each pass is a kernel of its own. A stash is kept and not computed again, because only expensive
+values are stashed. Its tensor has a row for each edge of the divided rows.
 """
 
 from __future__ import annotations
@@ -39,29 +38,30 @@ from graphweave.ir.loop.walk import Index, expressions, relocated, statements, s
 from graphweave.lower.blocks import nest
 
 PIECES = "pieces"
-"""CSR: the edges of each piece."""
+"""Name of the CSR with the edges of each piece."""
 
 PIECE, WITHIN, SHIFT = "piece", "within", "shift"
-"""Names of the row, of a position and of what leads from there to a position of the rows' CSR."""
+"""Names of the piece (the kernel's row), of a position within the pieces, and of what is added to such a position to
+get the one in the rows' CSR."""
 
 
 def kept_name(stash: str) -> str:
-    """The tensor that holds a stash of the divided rows."""
+    """The name of the tensor that holds a stash of the divided rows."""
     return f"{stash}_held"
 
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """How a pass uses its stashes: by name."""
+    """Names of the stashes that a pass stores to, loads from, and multiplies."""
 
     stored: frozenset[str]
     loaded: frozenset[str]
     multiplied: frozenset[str]
     made: frozenset[str]
-    """Stored by statements, or the result of a product."""
+    """Those that the pass computes: it stores to them, or they are results of products."""
 
     def is_local(self, stash: str) -> bool:
-        """Whether the pass needs an array of its own, since it reads what it writes, or a product does either."""
+        """Whether the pass needs an array for the stash: it stores and loads it, or a product reads or writes it."""
         return stash in self.multiplied or (stash in self.stored and stash in self.loaded)
 
 
@@ -116,7 +116,7 @@ def _copied(to: str, source: str, stash: Stash, tile: str) -> Stmt:
 
 
 class _OnPieces:
-    """Statements of a pass, moved. Arrays over positions are indexed by a position within the pieces."""
+    """Moves the statements of a pass to pieces. Arrays over positions are indexed by a position within the pieces."""
 
     def __init__(self, uses: _Uses, local: Mapping[str, Stash], stashes: Mapping[str, Stash], index: DType) -> None:
         self._uses, self._local, self._stashes, self._index = uses, local, stashes, index
@@ -135,7 +135,7 @@ class _OnPieces:
         return stmt
 
     def edges(self, walk: Edges) -> Edges:
-        """Local stashes are arrays of the tile, or without tiles of the edge."""
+        """A loop over edges, moved. Local stashes are arrays of the tile, or without tiles arrays of the edge."""
         if walk.tile is not None:
             self._tiled |= self._local.keys()
         within = CastTo(Var(WITHIN), self._index)

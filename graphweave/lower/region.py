@@ -1,4 +1,4 @@
-"""Region -> loop IR kernel: the body of a row, or of a tile of rows where products of rows are among the members."""
+"""Region -> loop IR kernel: the body of a row, or of a tile of rows if there are products of rows among the members."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graphweave.lower.widen import widened
 class Lowered:
     """A kernel, and what its parameters stand for: `bindings` for its buffers, `spaces` for its last sizes.
 
-    It walks the rows of `map`, or with `types`, another map, the blocks of a fused push.
+    It walks the rows of `map`. If `types` is set, it is a fused push: it walks row blocks; `types` chooses matrices.
     """
 
     kernel: Kernel

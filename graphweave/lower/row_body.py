@@ -1,4 +1,4 @@
-"""The body of a row: its members in order, with a pass over its edges between phases."""
+"""The body of a row: passes over its edges, and between them the members that are computed at the row."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from graphweave.lower.parameters import map_name, value_name
 
 
 class RowBody:
-    """What a kernel does for each row `v`: the `members`, and copies of values that something else will read."""
+    """What a kernel does for each row `v`: it computes `members`, and copies values to arrays that others read."""
 
     def __init__(
         self, draft: Draft, members: Iterable[Ref], passes: Passes, kept: Mapping[Ref, str] | None = None
     ) -> None:
-        """`passes`: the region's. `kept`: values of the row and the arrays of the tile that hold them from then on."""
+        """`passes` are the region's; `kept` are values of the row with the tile arrays to which they are copied."""
         self.draft, self.program = draft, draft.program
         self.members, self.passes, self.kept = tuple(members), passes, kept or {}
-        self.positions: dict[Ref, Let] = {}  # map -> the row that this row is sent to, read before anything else
+        self.positions: dict[Ref, Let] = {}  # map -> the row to which it sends this row, read before anything else
 
     def statements(self) -> list[Stmt]:
         draft, members = self.draft, self.members
@@ -47,7 +47,7 @@ class RowBody:
         return [*self.positions.values(), *body]
 
     def _blocks(self) -> frozenset[Ref]:
-        """Row-level members (and the rows' part of totals) that are computed once into an array."""
+        """Values of the row, members and others inside them, that are computed once into an array."""
         draft = self.draft
         at_edges = {y for r in draft.on_edges.intersection(self.members) for y in draft.local(r)}
         uses = Counter([*draft.region.outputs, *self.kept])
@@ -70,7 +70,7 @@ class RowBody:
 
     def _member(self, ref: Ref, block: bool) -> list[Stmt]:
         draft, node = self.draft, self.program.nodes[ref]
-        if ref in draft.region.products:  # it has been multiplied
+        if ref in draft.region.products:  # the product has been computed
             return draft.output(draft.row, ref, "v") if ref in draft.region.outputs else []
         if isinstance(node, Push) and not draft.is_total(node):
             out = self._degree_times(ref, node)
@@ -86,7 +86,7 @@ class RowBody:
         return out
 
     def _read(self, ref: Ref) -> None:
-        """Make every leaf of a row-level member loadable."""
+        """Make every leaf of a member that is computed at the row loadable."""
         row, parameters = self.draft.row, self.draft.parameters
         n = self.draft.needs[ref]
         for r in (*n.same, *n.shared):
@@ -97,7 +97,7 @@ class RowBody:
             row.gathered[(y, m)] = (parameters.tensor(y), (Var(at),))
 
     def _blocks_inside(self, ref: Ref) -> list[Stmt]:
-        """Arrays for what a row-level member recomputes on the way (the inside of a total)."""
+        """Compute into arrays what a member at the row recomputes inside (as a total does), where that pays."""
         draft = self.draft
         kept = draft.given | draft.row.at.keys()
         inside = choose_blocks(self.program, draft.needs[ref].inner, {ref: 1}, kept, frozenset(), draft.forced)

@@ -1,16 +1,16 @@
-"""Products of rows in a kernel: loops over the rows of a tile, products between them, what these leave for each other.
+"""Products of rows in a kernel: loops over the rows of a tile, the products between them, and the arrays they share.
 
     tile t < 64
       array a: f32[t; 64]
-      rows of t { passes over the edges of a row, row-wise members; a[v, c] = what is multiplied }
+      rows of t { passes over the edges of a row, row-wise members; a[v, c] = the product's operand }
       array h: f32[t; 64]
       matmul h = a, w of t
       rows of t { y[v, c] = relu(add(h[v, c], b[c])) }
       gram g = x, h of t
 
-Edges come before all products of a row (`lower/grouping.py`). What follows are stages: the members that need equally
-many products, one after the other, are computed in one loop. A value that a product or a later stage reads is copied
-to an array of the tile; what lies in memory with a row for each of the kernel's is multiplied where it lies.
+Edges come before all products of a row (`lower/grouping.py`). After them come stages: members with equally many
+products on the longest path to them are computed in one loop. A value that a product or a later stage reads is copied
+to an array of the tile, unless it is in memory with a row for each of the kernel's: products read it there.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from graphweave.lower.parameters import value_name
 from graphweave.lower.row_body import RowBody
 
 TILE = "near"
-_FEWEST, _MOST = 8, 64  # rows of a tile
+_MIN_ROWS, _MAX_ROWS = 8, 64
+"""Bounds on the rows of a tile, which are a multiple of the lower one."""
 
 
 class RowTiles:
@@ -38,8 +39,8 @@ class RowTiles:
 
     def __init__(self, draft: Draft) -> None:
         self._draft, self._program, self._products = draft, draft.program, draft.region.products
-        self._level: dict[Ref, int] = {}  # of members, and operands: the most products one after the other before them
-        self._ready: dict[Ref, int] = {}  # of products: the level of what they multiply
+        self._level: dict[Ref, int] = {}  # of members and operands: the products on the longest path to them
+        self._ready: dict[Ref, int] = {}  # of products: the level of their operands
         self._place: dict[Ref, str] = {}  # arrays of the tile that hold a value
         self._arrays: dict[str, TileArray] = {}
         for r in draft.region.members:
@@ -49,14 +50,14 @@ class RowTiles:
                 self._level[r] += not isinstance(self._program.nodes[r], Gram)
         self._made = self._recomputed_operands()
         self._multiplied = Counter(x for p in self._products for x in self._operands(p))
-        self._readers: dict[Ref, list[Ref]] = defaultdict(list)  # of members: what reads them and is no product
+        self._readers: dict[Ref, list[Ref]] = defaultdict(list)  # of members: readers other than products
         for r in (*draft.region.members, *self._made):
             for d in draft.local(r) if r not in self._products else ():
                 self._readers[d].append(r)
         self._sink()
 
     def _recomputed_operands(self) -> list[Ref]:
-        """Operands that are recomputed wherever they are read, and so lie nowhere."""
+        """Operands that are recomputed wherever they are read, and so are not in memory."""
         draft, found = self._draft, []
         for x in sorted({x for p in self._products for x in self._operands(p)}):
             if x not in draft.members and all(x not in draft.needs[p].same for p in self._products):
@@ -66,7 +67,7 @@ class RowTiles:
         return found
 
     def _sink(self) -> None:
-        """Moves what is computed from memory alone to the level at which it is first read: no array then holds it."""
+        """Move members computed from memory alone to the level that first reads them, so that they need no array."""
         draft = self._draft
         pure: set[Ref] = set()
         for r in draft.region.members:
@@ -76,7 +77,7 @@ class RowTiles:
             self._level[r] = min((self._level[m] for m in self._readers[r]), default=self._level[r])
 
     def _operands(self, product: Ref) -> list[Ref]:
-        """The values that a product reads of each row; of a view, what it is a view of."""
+        """The values that a product reads for each row; for a view, the value of which it is a view."""
         match self._program.nodes[product]:
             case MatMul(x):
                 refs = [x]
@@ -109,19 +110,19 @@ class RowTiles:
         return out
 
     def tile(self) -> tuple[str, int]:
-        """The name of a tile and the most rows that it has: arrays of it are to stay in a near cache."""
+        """The name of the tile and the most rows that it may have for its arrays to stay in a near cache."""
         row = sum(numel(a.shape) * a.dtype.itemsize for a in self._arrays.values())
         if self._draft.options.row_tile is not None:
             return TILE, self._draft.options.row_tile
         rows = self._draft.options.tile_bytes // max(row, 1)
-        return TILE, max(_FEWEST, min(_MOST, rows - rows % _FEWEST))
+        return TILE, max(_MIN_ROWS, min(_MAX_ROWS, rows - rows % _MIN_ROWS))
 
     def _is_kept(self, ref: Ref) -> bool:
         """Whether products or later stages read the value."""
         return ref in self._multiplied or any(self._level[m] > self._level[ref] for m in self._readers[ref])
 
     def _is_written(self, ref: Ref) -> bool:
-        """Whether a product gives the value straight to its tensor, since nothing here reads it."""
+        """Whether the product `ref` writes straight to its tensor, since nothing in the kernel reads its result."""
         return ref in self._products and ref not in self._multiplied and not self._readers[ref]
 
     def _product(self, ref: Ref) -> list[Stmt]:
@@ -146,7 +147,7 @@ class RowTiles:
         return [*out, TileMatMul(TILE, to, first, weight, others[0] if others else None)]
 
     def _is_free(self, added: Ref) -> bool:
-        """Whether the product that adds to `added` is all that reads it, so that it may take its memory."""
+        """Whether only the product that adds to `added` reads it, so that the product may use its array."""
         return added in self._place and self._multiplied[added] == 1 and not self._readers[added]
 
     def _rows_of(self, ref: Ref) -> str:

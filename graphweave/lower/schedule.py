@@ -1,8 +1,8 @@
-"""Which nodes run in which kernel.
+"""Decides which nodes run in which kernel.
 
-A region is one kernel: rows of one space, plus any number of edge phases along at most one map, plus products of its
-rows with matrices that all rows share. Nodes join the region of what they depend on whenever no value would have to
-travel between rows inside it; the rest stays with PyTorch.
+A region is one kernel: rows of one space, any number of passes over the edges of at most one map, and products of its
+rows with matrices that all rows share. Nodes join the region of their operands whenever no value has to travel between
+rows inside it then; PyTorch runs all others.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from graphweave.lower.kernel_products import stored_operands
 from graphweave.lower.options import Options
 
 TALL = 16_384
-"""Rows from which a product on its own is worth a kernel."""
+"""A product by itself is worth a kernel if it has at least this many rows."""
 
-_WIDE = 16  # elements of a row
+_WIDE_ELEMENTS = 16
+"""A row-wise node by itself is worth a kernel if its rows have at least this many elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
     """`members` are computed row by row over `rows`; pushes among them walk the edges of `map`, totals all rows.
-    Products of matrices over edges belong to the cones of members, or are members themselves. `products` are the
-    members that multiply rows (`analysis/row_products.py`).
 
-    A member that lies on the edges of `map` (an SDDMM) is computed under the row that `map` gives each of them.
-    `outputs` are the members that somebody outside needs.
+    A member on the edges of `map` (an SDDMM) is computed for each edge at the row to which `map` sends the edge.
+    Matrix products over edges belong to the cones of members, or are members themselves. `products` are the members
+    that multiply rows (`analysis/row_products.py`). `outputs` are the members that are needed outside.
     """
 
     rows: Space
@@ -60,7 +60,7 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class TorchCall:
-    """One node run by PyTorch."""
+    """One node that PyTorch runs."""
 
     ref: Ref
 
@@ -78,8 +78,8 @@ def schedule(
 ) -> StepOrder:
     """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
 
-    By `statistics`, the row counts at hand, a product that meets nothing else is a kernel or a call; without them a
-    kernel.
+    A product that shares its region with nothing else is a kernel or a call by its row count in `statistics`; without
+    statistics it is a kernel.
     """
     program, given, options = facts.program, frozenset(given), options or Options()
     products = facts.row_products if options.row_products else frozenset()
@@ -101,7 +101,7 @@ def schedule(
 
 
 def _fused_push(program: Program, ref: Ref) -> Region | None:
-    """The kernel of a push that multiplies what it folds: a region of its own."""
+    """The region of the fused push `ref`, which holds only the push and its product; None if `ref` is not one."""
     node, pushed = program.nodes[ref], pushed_product(program, ref)
     if pushed is None or not isinstance(node, Push):
         return None
@@ -111,9 +111,9 @@ def _fused_push(program: Program, ref: Ref) -> Region | None:
 def demand(
     facts: Facts, given: frozenset[Ref], products: frozenset[Ref] = frozenset(), options: Options | None = None
 ) -> frozenset[Ref]:
-    """The nodes that must be evaluated at their own row (all others are recomputed inside what uses them).
+    """The nodes that must be evaluated at their own row; all others are recomputed inside their users.
 
-    `products` are those that regions compute.
+    `products` are the products of rows that regions compute.
     """
     program, cones, options = facts.program, facts.cones, options or Options()
     found: set[Ref] = set()
@@ -149,10 +149,11 @@ def _not_worth_a_kernel(
     products: frozenset[Ref],
     statistics: Statistics | None,
 ) -> bool:
-    """A single row-wise node gains nothing from a kernel of its own over PyTorch's, but where it writes wide rows.
+    """Whether PyTorch runs the group's nodes at least as well.
 
-    Those belong into memory of the arena: to the fresh pages that PyTorch takes, the work itself is little. Products of
-    fewer rows than `TALL` are the vendor's library's, if nothing else is done with their rows.
+    It does if the group is a single row-wise node, unless that writes wide rows: a kernel writes them into memory of
+    the arena, while PyTorch takes fresh pages, which cost more than the work itself. The vendor's library computes
+    products of fewer rows than `TALL` if nothing else is done with their rows.
     """
     recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], Reshape)}
     if products.issuperset(group.members):
@@ -162,6 +163,6 @@ def _not_worth_a_kernel(
         return False
     ref = group.members[0]
     t = program.types[ref]
-    if isinstance(program.nodes[ref], Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE):
+    if isinstance(program.nodes[ref], Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE_ELEMENTS):
         return False
     return not recomputed and (isinstance(program.nodes[ref], Pull) or not leaves[ref].pulls)

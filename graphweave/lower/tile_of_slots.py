@@ -1,11 +1,11 @@
-"""The end of divided rows in a kernel over tiles of rows: a tile of slots, whose rows lie anywhere.
+"""Finishes divided rows in a kernel over tiles of rows: a tile of slots, whose rows are at arbitrary addresses.
 
     rows of t { a[v, c] = f(x[v, c]) }      rows of t { let v = slot_row[slot]; a[slot, c] = f(x[v, c]) }
     matmul y = a, w of t                ->  matmul y_near = a, w of t
                                             rows of t { let v = slot_row[slot]; y[v, c] = y_near[slot, c] }
 
-Arrays of the tile are indexed by slots. What a product reads or writes in memory, with a row for each of the kernel's,
-is copied to such an array before, or from it afterwards.
+Arrays of the tile are indexed by slots. Buffers of the kernel's rows that a product reads are copied to such an array
+before the product; those that it writes are copied from one afterwards.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from graphweave.lower.blocks import nest
 def tile_of_slots(
     kernel: Kernel, bodies: Mapping[tuple[Stmt, ...], tuple[Stmt, ...]], row: Let, slot: str
 ) -> tuple[Stmt, ...]:
-    """The body of `kernel` over slots; `bodies` replace those of loops over rows that walked edges, `row` binds the
-    kernel's row in a slot."""
+    """The body of `kernel` over slots. `bodies` maps bodies of loops that walked edges to those that replace them;
+    `row` binds the row of a slot."""
     assert kernel.tile is not None
     return tuple(_OfSlots(kernel, row, slot).body(bodies))
 
@@ -88,7 +88,7 @@ class _OfSlots:
         return TileArray(self._array(name), self._tile, buffer.dtype, buffer.shape)
 
     def _copied(self, to: str, to_row: str, source: str, source_row: str) -> Stmt:
-        """Every element of one row of `source`."""
+        """A loop that copies each row of `source` to `to`."""
         buffer: Buffer = self._buffers[source if source in self._buffers else to]
         lanes = tuple((f"{buffer.name}_{d}", n) for d, n in enumerate(buffer.shape))
         at: tuple[Expr, ...] = tuple(Var(lane) for lane, _ in lanes)

@@ -1,9 +1,9 @@
-"""Half precision in kernels: it is for storage, computed with in float32.
+"""Half precision in kernels: numbers are stored in it and computed with in float32.
 
-Tensors are read and written as they lie in memory; scalars, arrays of a row and totals are float32, so sums are too.
-Comparisons round both sides to half precision first, as PyTorch's have it: the backward of a maximum compares messages,
-computed again, with the maximum that was stored, and rounding keeps the order of numbers, so that the largest message,
-rounded, is the rounded maximum.
+Tensors are read and written as they are in memory; scalars, arrays of a row and totals are float32, and so are sums.
+Comparisons round both sides to half precision first, as PyTorch does: the backward of a maximum computes messages again
+and compares them with the stored maximum. Rounding keeps the order of numbers, so the rounded largest message equals
+the stored maximum.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from graphweave.ir.loop.walk import expressions, mapped, statements, subexpressi
 
 
 def widened(kernel: Kernel) -> Kernel:
-    """`kernel` with its arithmetic of half precision in float32; itself where it has none."""
+    """`kernel` with its half-precision arithmetic done in float32; itself if it has none."""
     if not (any(b.dtype in HALF for b in kernel.buffers) or _casts_to_half(kernel)):
         return kernel
     stored = {b.name: b.dtype for b in kernel.buffers if b.dtype in HALF and b.role is not Role.total}
@@ -48,7 +48,7 @@ def widened(kernel: Kernel) -> Kernel:
 
 
 def _operands(kernel: Kernel) -> dict[str, DType]:
-    """Arrays of a tile that are only stored to and multiplied: products take half precision as it is."""
+    """Half-precision arrays of a tile that are not accumulated to; they stay as they are, as products take them so."""
     everything = list(statements(kernel.body))
     others = {s.buffer for s in everything if isinstance(s, Accum)}
     return {
@@ -57,7 +57,7 @@ def _operands(kernel: Kernel) -> dict[str, DType]:
 
 
 def _casts_to_half(kernel: Kernel) -> bool:
-    """Is there half precision between loads and stores of other types?"""
+    """Whether the kernel casts to half precision, even if no buffer is of that type."""
     return any(
         isinstance(part, CastTo) and part.dtype in HALF
         for stmt in statements(kernel.body)
@@ -67,7 +67,7 @@ def _casts_to_half(kernel: Kernel) -> bool:
 
 
 class _Widen:
-    """`stored` are the tensors in half precision; `types` those of names before widening."""
+    """`stored` are the arrays that stay in half precision; `types` are the types of names before widening."""
 
     def __init__(self, stored: dict[str, DType], types: dict[str, DType]) -> None:
         self._stored, self._types = stored, types
@@ -116,6 +116,6 @@ def _name(expr: Var | IndexSum) -> str:
 
 
 def _rounded(value: Expr, dtype: DType | None) -> Expr:
-    """`value` as half precision holds it, still in float32."""
+    """`value` rounded to half precision, as float32."""
     assert dtype is not None
     return CastTo(CastTo(value, dtype), DType.f32)

@@ -2,8 +2,8 @@
 
 Arguments, parameter names and results are those of `dgl.nn` (DGL 2.1), so its weights load. Every layer is called with
 a graph and features, one tensor or a pair for sources and destinations, and leaves the graph's data as they were.
-Layers run as they are, or within a model compiled by `graphweave.compile`. No layer looks at the degrees it meets: a
-node that receives nothing gets what the formula gives, as each docstring says.
+Layers run as they are, or within a model compiled by `graphweave.compile`. No layer refuses nodes without incoming
+edges: each docstring says what they get.
 """
 
 from __future__ import annotations

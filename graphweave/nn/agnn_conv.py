@@ -18,7 +18,7 @@ class AGNNConv(nn.Module):
 
     h'_i = sum over edges j -> i of p_ji h_j, p_ji = softmax over the edges into i of beta cos(h_j, h_i).
 
-    `init_beta`: beta, a parameter if `learn_beta`, else a buffer. `allow_zero_in_degree`: taken for DGL's sake, no
+    `init_beta`: beta, a parameter if `learn_beta`, else a buffer. `allow_zero_in_degree`: DGL's argument, without
     effect.
 
     Nodes without incoming edges get 0. A node attends to itself through a self-loop only, so add them

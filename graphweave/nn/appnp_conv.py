@@ -14,12 +14,12 @@ class APPNPConv(nn.Module):
     """Personalised propagation: Gasteiger, Bojchevski and Guennemann, "Predict then Propagate: Graph Neural Networks
     meet Personalized PageRank", ICLR 2019 (https://arxiv.org/abs/1810.05997).
 
-    H_0 = H, H_(t+1) = (1 - alpha) A H_t + alpha H_0, result H_k, where (A H)_i = sum over edges j -> i of
-    h_j / sqrt(out_degree(j) in_degree(i)); with edge weights of w_ji h_j / sqrt(sum of weights out of j times sum of
-    weights into i). Degrees and sums of 0 count as 1.
+    H_0 = H, H_(t+1) = (1 - alpha) A H_t + alpha H_0, and H_k is the result, where (A H)_i = sum over edges j -> i of
+    h_j / sqrt(out_degree(j) in_degree(i)), or, with edge weights, of w_ji h_j / sqrt(sum of weights out of j times sum
+    of weights into i). Degrees and sums of 0 count as 1.
 
-    `k`: steps. `alpha`: probability of a return to the start. `edge_drop`: rate of the dropout of edges, drawn anew for
-    each step while training. There are no parameters.
+    `k`: number of steps. `alpha`: probability of a return to the start. `edge_drop`: rate of the dropout of edges,
+    which is drawn again for each step while training. The layer has no parameters.
 
     Nodes without incoming edges get alpha h_i. The paper adds self-loops first (`graphweave.add_self_loop`).
 

@@ -1,4 +1,4 @@
-"""Readouts with weights that are learnt: one row for each graph of a batch."""
+"""Readouts with learnt weights: one row for each graph of a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphweave.graph.readout import softmax_nodes, sum_nodes
 class WeightAndSum(nn.Module):
     """r_b = sum over the nodes v of graph b of sigmoid(w . h_v + c) h_v; 0 for a graph without nodes.
 
-    `in_feats`: features of h.
+    `in_feats`: number of features of h.
 
     >>> graph = gw.batch([gw.graph(([0, 1], [1, 2])), gw.graph(([0], [1]))])
     >>> WeightAndSum(4)(graph, torch.randn(5, 4)).shape
@@ -36,10 +36,10 @@ class GlobalAttentionPooling(nn.Module):
     """Attention over nodes: Li, Tarlow, Brockschmidt and Zemel, "Gated Graph Sequence Neural Networks", ICLR 2016
     (https://arxiv.org/abs/1511.05493).
 
-    r_b = sum over the nodes v of graph b of a_v feat_nn(h_v), a = softmax over these nodes of gate_nn(h_v); 0 for a
-    graph without nodes.
+    r_b = sum over the nodes v of graph b of a_v feat_nn(h_v), with a the softmax of gate_nn(h_v) over these nodes; 0
+    for a graph without nodes.
 
-    `gate_nn`: [N, F] -> [N, 1] (or a gate for each feature). `feat_nn`: [N, F] -> [N, out], None for h itself.
+    `gate_nn`: [N, F] -> [N, 1] (or a gate for each feature). `feat_nn`: [N, F] -> [N, out], or None for h itself.
 
     >>> graph = gw.batch([gw.graph(([0, 1], [1, 2])), gw.graph(([0], [1]))])
     >>> GlobalAttentionPooling(nn.Linear(4, 1))(graph, torch.randn(5, 4)).shape
@@ -51,7 +51,7 @@ class GlobalAttentionPooling(nn.Module):
         self.gate_nn, self.feat_nn = gate_nn, feat_nn
 
     def forward(self, graph: Graph, feat: Tensor, get_attention: bool = False) -> Any:  # Tensor or a pair
-        """[N, F] -> [graphs, out]; with `get_attention` a pair, of that and the attention [N, 1]."""
+        """[N, F] -> [graphs, out]; with `get_attention` a pair: this result and the attention [N, 1]."""
         with graph.local_scope():
             graph.ndata["gate"] = self.gate_nn(feat)
             graph.ndata["h"] = feat if self.feat_nn is None else self.feat_nn(feat)

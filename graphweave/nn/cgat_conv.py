@@ -16,24 +16,24 @@ from graphweave.nn.ends import Feat, Width
 from graphweave.nn.gat_conv import GATConv
 
 _LOW = -1e30
-"""A score that opens no hinge. Finite, so that 0 times it is 0."""
+"""Score of a missing rival: so low that its hinge is 0, and finite, so that its product with 0 is 0."""
 
 
 class CGATConv(GATConv):
     """Constrained graph attention: Wang, Ying, Huang and Leskovec, "Improving Graph Attention Networks with Large
     Margin-based Constraints", 2019 (https://arxiv.org/abs/1910.11945).
 
-    The result is `GATConv`'s. While training, margins on the scores s_ji (those before the softmax) are to be added to
-    the loss. They are sums, averaged over the heads, of
-    class boundary (`pairs`, the paper's): max(0, s_ki + class_margin - s_ji) over pairs of edges into i, j of the label
-    of i, k of another. `edge_pairs` makes the pairs, once for a graph and its labels;
+    The result is `GATConv`'s. For training, the layer also returns constraints on the scores s_ji (those before the
+    softmax), to be added to the loss. Each is a sum of hinges, averaged over the heads:
+    class boundary (`pairs`, the paper's): max(0, s_ki + class_margin - s_ji) over pairs of edges j -> i and k -> i,
+    where j has the label of i and k has another. `edge_pairs` makes the pairs, once for a graph and its labels;
     graph structure (`far`, the paper's): max(0, s_ki + graph_margin - s_ji) over edges j -> i and nodes k that are no
-    neighbours of i. `far_nodes` draws these;
-    hardest rival (`labels`, not the paper's): max(0, max over k of s_ki + class_margin - s_ji) over j, that is of
-    the pairs of a j only the one that violates most. It needs no table of pairs.
+    neighbours of i. `far_nodes` draws these nodes;
+    hardest rival (`labels`, not in the paper): max(0, max over k of s_ki + class_margin - s_ji) over edges j -> i: of
+    the pairs of an edge, only the one with the largest hinge counts. It needs no table of pairs.
 
     Arguments are `GATConv`'s, and the two margins. Nodes without incoming edges receive 0; add self-loops
-    (`graphweave.add_self_loop`) for attention to a node itself.
+    (`graphweave.add_self_loop`) so that nodes attend to themselves.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2, 0], [1, 2, 2, 2])))
     >>> labels = torch.tensor([0, 1, 0])
@@ -57,13 +57,14 @@ class CGATConv(GATConv):
         self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None, get_attention: bool = False, *,
         pairs: Graph | None = None, far: Graph | None = None, labels: Tensor | None = None, mask: Tensor | None = None,
     ) -> Any:  # fmt: skip
-        """[N, in] -> [N, heads, out], as `GATConv`; with constraints a pair, of the result and their sum, a scalar.
+        """[N, in] -> [N, heads, out], as `GATConv`; with constraints a pair: this result and their sum, a scalar.
 
-        `pairs` of `edge_pairs` or `labels` [N] (integers, -1 for unknown; only where `mask` [N], if given), not both;
-        `far` of `far_nodes`. With `get_attention` the attention [E, heads, 1] stands between result and constraints.
+        `pairs`: the result of `edge_pairs`. `labels` [N], in place of `pairs`: integers, -1 for unknown; `mask` [N],
+        bool: the labels that count. `far`: the result of `far_nodes`. With `get_attention` the result is (result,
+        attention [E, heads, 1]), or (result, attention, constraints).
         """
         if pairs is not None and labels is not None:
-            raise DataError("pairs and labels are two forms of one constraint: give one of them. Leave out the other.")
+            raise DataError("pairs and labels are two forms of one constraint. Leave out one of them.")
         z_src, z_dst, h_dst = self._projected(feat)
         with graph.local_scope():
             graph.srcdata["z"] = z_src
@@ -82,7 +83,7 @@ class CGATConv(GATConv):
     def _losses(
         self, graph: Graph, pairs: Graph | None, far: Graph | None, labels: Tensor | None, mask: Tensor | None
     ) -> list[Tensor]:
-        """Sums over heads, from `el` and `er` in the data of `graph`."""
+        """The constraints that are asked for, each summed over the heads, from `el` and `er` in the data of `graph`."""
         losses = []
         if labels is not None:
             losses.append(self._hardest_rival(graph, labels, mask))

@@ -1,4 +1,7 @@
-"""What C-GAT's margins compare: pairs of edges, and edges with nodes far away; made once, of indices alone."""
+"""The graphs of comparisons that C-GAT's constraints read: pairs of edges, and pairs of an edge and a far node.
+
+They depend on edges and labels alone, so they are made once for a graph.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,8 @@ from graphweave.graph.build import heterograph
 from graphweave.graph.graph import Graph
 
 _ROUNDS = 16
-"""Draws of a far node before an edge goes without: a node linked to half of all others fails once in 65,536."""
+"""How often a far node is drawn before an edge is left without one. If the edge's destination is linked to half of all
+nodes, all draws fail once in 65,536 cases."""
 
 
 def edge_pairs(
@@ -19,13 +23,13 @@ def edge_pairs(
 ) -> Graph:
     """The pairs of edges that C-GAT's class boundary compares, as a graph whose nodes are the edges of `graph`.
 
-    An edge of it leads from edge k -> i to edge j -> i, where j has the label of i and k has another. A self-loop
-    counts as an edge from a node of the same label. `labels` [N], integer, -1 for unknown; `mask` [N], bool: labels
-    that count. Nodes of unknown label are in no pair.
+    Each edge of the result leads from an edge k -> i to an edge j -> i, where j has the label of i and k has another. A
+    self-loop counts as an edge from a node of the same label. `labels` [N], integer, -1 for unknown; `mask` [N], bool:
+    the labels that count. Nodes of unknown label are in no pair.
 
-    A node with p neighbours of its label and q others has p q pairs. `max_pairs_per_edge` bounds that: of more than so
-    many k, each j is compared with this many different ones, drawn by `seed`, and the field "weight" [pairs] of the
-    edges says how many pairs each stands for, so that the weighted sum has the full sum as its mean.
+    A node with p neighbours of its label and q others has p q pairs. `max_pairs_per_edge` is an upper bound on the k
+    that each j is compared with. If there are more, this many different ones are drawn, seeded by `seed`, and the field
+    "weight" [pairs] says how many pairs each stands for. The expectation of the weighted sum is the full sum.
     """
     _check_labels(graph, labels)
     if max_pairs_per_edge is not None and max_pairs_per_edge < 1:
@@ -41,11 +45,11 @@ def edge_pairs(
     starts = (rivals.cumsum(0) - rivals)[dst[same]]
     rivals = rivals[dst[same]]
     taken = rivals if max_pairs_per_edge is None else rivals.clamp(max=max_pairs_per_edge)
-    # a run of a random order, around its end, from anywhere: no k twice, each equally likely
+    # Each j takes consecutive k of a random order, cyclically from a random start: none twice, all equally likely.
     first = (torch.rand(same.numel(), generator=generator) * rivals).long()
     place = torch.arange(int(taken.sum())) - (taken.cumsum(0) - taken).repeat_interleave(taken)
-    slot = (first.repeat_interleave(taken) + place) % rivals.repeat_interleave(taken)
-    rival = other[starts.repeat_interleave(taken) + slot]
+    offset = (first.repeat_interleave(taken) + place) % rivals.repeat_interleave(taken)
+    rival = other[starts.repeat_interleave(taken) + offset]
     pairs = make_graph((rival, same.repeat_interleave(taken)), num_nodes=src.numel())
     if max_pairs_per_edge is not None:
         pairs.edata["weight"] = (rivals / taken).repeat_interleave(taken)
@@ -57,9 +61,10 @@ def far_nodes(
 ) -> Graph:
     """The nodes that C-GAT's graph structure compares edges with, as a bipartite graph from nodes to edges of `graph`.
 
-    An edge of it leads from a node k to an edge j -> i, where k is neither i nor a neighbour of i: `per_edge` of them
-    for each edge, drawn by `seed` with repetition (negative sampling), fewer where i knows almost all nodes. With
-    `labels` [N] (-1 for unknown) and `mask` [N], edges between nodes of different known labels are compared with none.
+    Each edge of the result leads from a node k to an edge j -> i, where k is neither i nor a neighbour of i. Each edge
+    of `graph` gets `per_edge` nodes, drawn with repetition (negative sampling), seeded by `seed`; it may get fewer if i
+    has edges from almost all nodes. With `labels` [N] (-1 for unknown) and `mask` [N], edges between nodes of different
+    known labels get none.
     """
     generator = torch.Generator().manual_seed(seed)
     src, dst = (index.long().cpu() for index in graph.edges())
@@ -84,7 +89,7 @@ def far_nodes(
 
 
 def _by_label(src: Tensor, dst: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Numbers of the edges between nodes of equal, and of different known labels."""
+    """The numbers of the edges between nodes of equal labels, and of those between nodes of different known labels."""
     known = labels if mask is None else torch.where(mask, labels, torch.full_like(labels, -1))
     at_src, at_dst = known.cpu()[src], known.cpu()[dst]
     both = (at_src >= 0) & (at_dst >= 0)

@@ -21,11 +21,11 @@ class ChebConv(nn.Module):
     L = 2 / lambda_max (I - A) - I, A_ij = 1 / sqrt(in_degree(i) in_degree(j)) for each edge j -> i; degrees of 0 count
     as 1.
 
-    `in_feats`, `out_feats`: features before and after. `k`: polynomials (k = 1: no edges at all). `activation`:
-    function of the result, ReLU unless given, None for none. `bias`: False leaves b out.
+    `in_feats`, `out_feats`: numbers of features of h and h'. `k`: number of polynomials (with 1, edges are not read).
+    `activation`: function of the result, ReLU by default, None for none. `bias`: False leaves b out.
 
-    Nodes without incoming edges have (A H)_i = 0. The graph is taken to be undirected, so both directions of each edge
-    should be there (`graphweave.to_bidirected`); the Laplacian wants no self-loops.
+    Nodes without incoming edges have (A H)_i = 0. The formula is meant for undirected graphs, so the graph should have
+    both directions of each edge (`graphweave.to_bidirected`), and no self-loops.
 
     >>> graph = gw.graph(([0, 1, 1, 2], [1, 0, 2, 1]))
     >>> ChebConv(5, 4, k=3)(graph, torch.randn(3, 5)).shape
@@ -41,14 +41,14 @@ class ChebConv(nn.Module):
         self.linear = nn.Linear(k * in_feats, out_feats, bias=bias)
 
     def reset_parameters(self) -> None:
-        """As PyTorch does for a linear layer."""
+        """Weights as in `nn.Linear`."""
         self.linear.reset_parameters()
 
     def forward(self, graph: Graph, feat: Tensor, lambda_max: float | Sequence[float] | Tensor | None = None) -> Tensor:
         """[N, in] -> [N, out].
 
-        `lambda_max`: the largest eigenvalue of I - A, one number, or one for each graph of a batch ([B] or [B, 1]);
-        without it 2, which it never exceeds.
+        `lambda_max`: the largest eigenvalue of I - A, one number, or one for each graph of a batch ([B] or [B, 1]). By
+        default its upper bound, 2.
         """
         norm = symmetric_norm(graph, feat)
         rescale = self._rescale(graph, feat, lambda_max)

@@ -10,8 +10,9 @@ class DistMult(nn.Module):
     """score(h, r, t) = sum over k of h_k w_rk t_k: Yang et al., "Embedding Entities and Relations for Learning and
     Inference in Knowledge Bases", ICLR 2015 (https://arxiv.org/abs/1412.6575). The decoder of R-GCN.
 
-    `num_rels`: relations. `feats`: of embeddings of nodes, which are the caller's (a layer's results). The higher a
-    score, the likelier the triple; the score is symmetric in head and tail.
+    `num_rels`: number of relations. `feats`: number of features of an embedding. The caller passes the embeddings of
+    nodes, which may be a layer's results. The higher its score, the likelier a triple. Scores are symmetric in head and
+    tail.
 
     >>> nodes, r = torch.randn(6, 4), torch.tensor([0, 2])
     >>> decoder = DistMult(num_rels=3, feats=4)
@@ -26,7 +27,7 @@ class DistMult(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """w from Glorot's uniform distribution with the gain of a ReLU."""
+        """w is drawn from Glorot's uniform distribution with the gain of a ReLU."""
         nn.init.xavier_uniform_(self.weight, gain=nn.init.calculate_gain("relu"))
 
     def forward(self, head: Tensor, rel: Tensor, tail: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class DistMult(nn.Module):
         return (head * self.weight.index_select(0, rel) * tail).sum(-1)
 
     def tails(self, head: Tensor, rel: Tensor, nodes: Tensor) -> Tensor:
-        """Scores of all `nodes` [N, feats] as tails: [B, N], one product of matrices."""
+        """Scores of all `nodes` [N, feats] as tails: [B, N], by one product of matrices."""
         return (head * self.weight.index_select(0, rel)) @ nodes.t()
 
     def heads(self, nodes: Tensor, rel: Tensor, tail: Tensor) -> Tensor:

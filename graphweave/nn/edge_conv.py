@@ -15,14 +15,15 @@ class EdgeConv(nn.Module):
     """Edge convolution: Wang et al., "Dynamic Graph CNN for Learning on Point Clouds", ACM Transactions on Graphics
     2019 (https://arxiv.org/abs/1801.07829).
 
-    h'_i = max over edges j -> i of theta(h_j - h_i) + phi(h_i), with linear maps theta and phi; with `batch_norm`, of
-    that normalised over all edges. `EdgeMLPConv` takes any network in their place. (DGL 2.1 documents this formula and
-    computes theta(h_i - h_j): negate `theta.weight` of a model that was trained with it.)
+    h'_i = max over edges j -> i of theta(h_j - h_i) + phi(h_i), with linear maps theta and phi. `EdgeMLPConv` takes any
+    network in their place. (DGL 2.1 documents this formula and computes theta(h_i - h_j): negate `theta.weight` of a
+    model that was trained with it.)
 
-    `in_feat`, `out_feat`: features before and after. `allow_zero_in_degree`: taken for DGL's sake, no effect.
+    `in_feat`, `out_feat`: numbers of features of h and h'. `batch_norm`: messages are normalised over all edges before
+    the maximum. `allow_zero_in_degree`: DGL's argument, without effect.
 
-    Nodes without incoming edges get 0. A self-loop adds phi(h_i) to what the maximum is taken of; the paper's graphs of
-    nearest neighbours have them.
+    Nodes without incoming edges get 0. A self-loop is the message phi(h_i); the paper's graphs of nearest neighbours
+    have self-loops.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> EdgeConv(5, 4)(graph, torch.randn(3, 5)).shape

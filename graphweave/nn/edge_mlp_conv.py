@@ -20,10 +20,10 @@ class EdgeMLPConv(nn.Module):
     h'_i = max over edges j -> i of mlp([h_i, h_j - h_i]).
 
     `mlp`: a module or function, [E, 2 in] -> [E, out]. `aggregator_type`: "max" (the paper's), "sum" or "mean".
-    Compiled, the products of a network of linear layers and pointwise functions run edge by edge in cache, and its
-    first layer once a node where that is less work; [E, out] is never stored.
+    In a compiled model, an `mlp` of linear layers and pointwise functions is computed in tiles of edges that stay in
+    cache, and its first layer once for each node if that is less work; [E, out] is never stored.
 
-    Nodes without incoming edges get 0. A self-loop adds mlp([h_i, 0]) to what the maximum is taken of.
+    Nodes without incoming edges get 0. A self-loop is the message mlp([h_i, 0]).
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> mlp = nn.Sequential(nn.Linear(10, 8), nn.ReLU(), nn.Linear(8, 4))

@@ -1,4 +1,4 @@
-"""What layers share: features of both ends of edges, and scaling of nodes by degrees."""
+"""Functions that layers share: features of both ends of edges, scaling of nodes by degrees, initial weights."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Feat = Tensor | tuple[Tensor, Tensor]
 """Features of all nodes [N, F], or of sources and destinations ([N_src, F_src], [N_dst, F_dst])."""
 
 Width = int | tuple[int, int]
-"""Numbers of features, of both ends or of (sources, destinations)."""
+"""A number of features: one for both ends, or (of sources, of destinations)."""
 
 
 def both_ends(feat: Feat) -> tuple[Tensor, Tensor]:
-    """(features of sources, features of destinations); of one tensor that tensor twice."""
+    """(features of sources, features of destinations), which are the same tensor if `feat` is one."""
     return feat if isinstance(feat, tuple) else (feat, feat)
 
 
@@ -25,14 +25,15 @@ def both_widths(width: Width) -> tuple[int, int]:
 
 def inverse_power(degrees: Tensor, power: float, dtype: torch.dtype) -> Tensor:
     """1 / max(degree, 1)^power, [N]."""
-    exact = torch.promote_types(dtype, torch.float32)  # a half counts to 2048 only
+    exact = torch.promote_types(dtype, torch.float32)  # float16 holds integers exactly up to 2048 only
     return degrees.clamp(min=1).to(exact).pow(-power).to(dtype)
 
 
 def on_rows(factor: Tensor, x: Tensor) -> Tensor:
-    """`factor` [N] with the dims of `x` [N, ...].
+    """`factor` [N], reshaped to multiply the rows of `x` [N, ...].
 
-    One number a node, never one an edge: the compiler moves it out of sums and to the narrower side of a product.
+    Layers scale nodes, not edges, by degrees: the compiler can move a factor of nodes out of sums over edges, and to
+    the narrower side of a product.
     """
     for _ in x.shape[1:]:
         factor = factor.unsqueeze(-1)
@@ -46,8 +47,8 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def reset_glorot(layer: nn.Module, *attention: Tensor) -> None:
-    """Weights of the linear maps of `layer`, and `attention`, from Glorot's normal distribution with the gain of a
-    ReLU; biases of the maps 0."""
+    """Draws the weights of the linear children of `layer`, and `attention`, from Glorot's normal distribution with the
+    gain of a ReLU, and sets the children's biases to 0."""
     gain = nn.init.calculate_gain("relu")
     for child in layer.children():
         if isinstance(child, nn.Linear):

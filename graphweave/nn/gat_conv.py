@@ -20,14 +20,14 @@ class GATConv(nn.Module):
 
     For each head, with z = W h:
     s_ji = leaky_relu(a_l . z_j + a_r . z_i),
-    a_ji = w_ji softmax over the edges into i of s_ji, w_ji = 1 without edge weights,
+    a_ji = w_ji times the softmax of s_ji over the edges into i, w_ji = 1 without edge weights,
     h'_i = activation(b + residual(h_i) + sum over edges j -> i of a_ji z_j).
 
-    `in_feats`: a number, or (of sources, of destinations), which then have a W each. `out_feats`: features of each of
-    `num_heads` heads, which are not joined: `.flatten(1)` concatenates, `.mean(1)` averages them. `feat_drop`,
+    `in_feats`: a number, or (of sources, of destinations), each of which then has its own W. `out_feats`: features of
+    each of `num_heads` heads, which are not joined: `.flatten(1)` concatenates, `.mean(1)` averages them. `feat_drop`,
     `attn_drop`: rates of the dropout of features and of attention. `negative_slope`: of the leaky ReLU. `residual`:
-    adds h_i, or a linear map of it where widths differ (which then has the bias). `activation`: function of the result.
-    `allow_zero_in_degree`: taken for DGL's sake, no effect.
+    adds h_i, or a linear map of it if widths differ (which then has the bias). `activation`: function of the result.
+    `allow_zero_in_degree`: DGL's argument, without effect.
 
     Nodes without incoming edges receive 0 (bias and residual are added). A node attends to itself through a self-loop
     only, so add them (`graphweave.add_self_loop`), as the paper does.
@@ -62,7 +62,7 @@ class GATConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights from Glorot's normal distribution with the gain of a ReLU, biases 0."""
+        """Weights are drawn from Glorot's normal distribution with the gain of a ReLU; biases are 0."""
         reset_glorot(self, self.attn_l, self.attn_r)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
@@ -72,8 +72,8 @@ class GATConv(nn.Module):
     ) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
 
-        `edge_weight` [E] multiplies the attention. With `get_attention`: a pair, of the result and the attention
-        [E, heads, 1] (dropout and edge weights included).
+        `edge_weight` [E] multiplies the attention. With `get_attention` a pair: the result and the attention
+        [E, heads, 1], after dropout and with edge weights.
         """
         z_src, z_dst, h_dst = self._projected(feat)
         with graph.local_scope():
@@ -86,7 +86,7 @@ class GATConv(nn.Module):
         return (out, attention) if get_attention else out
 
     def _projected(self, feat: Feat) -> tuple[Tensor, Tensor, Tensor]:
-        """z of sources and of destinations, [N, heads, out], and the features of destinations that made them."""
+        """z of sources and of destinations, [N, heads, out], and the features of destinations after dropout."""
         src, dst = both_ends(feat)
         src = self.feat_drop(src)
         dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
@@ -97,14 +97,14 @@ class GATConv(nn.Module):
         return z, self.fc(dst).view(shape) if isinstance(feat, tuple) else z, dst
 
     def _halves(self, z_src: Tensor, z_dst: Tensor) -> tuple[Tensor, Tensor]:
-        """What each end adds to a score: a_l . z [N_src, heads, 1] and a_r . z [N_dst, heads, 1]."""
+        """The summands of the scores: a_l . z [N_src, heads, 1] and a_r . z [N_dst, heads, 1]."""
         return (z_src * self.attn_l).sum(-1, keepdim=True), (z_dst * self.attn_r).sum(-1, keepdim=True)
 
     def _score(self, edges: Any) -> dict[str, Tensor]:
         return {"e": functional.leaky_relu(edges.src["el"] + edges.dst["er"], self.negative_slope)}
 
     def _attend(self, graph: Graph, weighted: bool, get_attention: bool) -> Tensor | None:
-        """`h` of destinations from `z`, `el`, `er` and, if `weighted`, `w`; the attention, if it is asked for."""
+        """Sets `h` of destinations, from `z`, `el`, `er` and, if `weighted`, `w`. Returns the attention on request."""
         if get_attention:
             graph.apply_edges(self._score)
             a = self._dropped(edge_softmax(graph, graph.edata["e"]))
@@ -126,7 +126,7 @@ class GATConv(nn.Module):
         return None
 
     def _dropped(self, a: Any) -> Any:
-        """Attention after its dropout; without one no kernel depends on whether the layer trains."""
+        """Attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 
     def _finished(self, x: Tensor, h_dst: Tensor) -> Tensor:

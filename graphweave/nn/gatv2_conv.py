@@ -16,17 +16,17 @@ from graphweave.nn.ends import Feat, Width, both_ends, both_widths, reset_glorot
 
 
 class GATv2Conv(nn.Module):
-    """Graph attention, dynamic: Brody, Alon and Yahav, "How Attentive are Graph Attention Networks?", ICLR 2022
+    """Dynamic graph attention: Brody, Alon and Yahav, "How Attentive are Graph Attention Networks?", ICLR 2022
     (https://arxiv.org/abs/2105.14491).
 
     For each head, with l = W_l h and r = W_r h (biases included):
     s_ji = a . leaky_relu(l_j + r_i),
-    a_ji = softmax over the edges into i of s_ji,
+    a_ji = softmax of s_ji over the edges into i,
     h'_i = activation(residual(h_i) + sum over edges j -> i of a_ji l_j).
 
     `in_feats`: a number, or (of sources, of destinations). `out_feats`: features of each of `num_heads` heads, which
     are not joined: `.flatten(1)` concatenates them. `share_weights`: W_r is W_l, which needs equal widths. `residual`:
-    adds h_i, or a linear map of it where widths differ. `bias`: of the linear maps. Other arguments are `GATConv`'s.
+    adds h_i, or a linear map of it if widths differ. `bias`: of the linear maps. Other arguments are `GATConv`'s.
 
     Nodes without incoming edges receive 0 (the residual is added). A node attends to itself through a self-loop only,
     so add them (`graphweave.add_self_loop`), as the paper does.
@@ -55,13 +55,13 @@ class GATv2Conv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights from Glorot's normal distribution with the gain of a ReLU, biases 0."""
+        """Weights are drawn from Glorot's normal distribution with the gain of a ReLU; biases are 0."""
         reset_glorot(self, self.attn)
 
     def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
 
-        With `get_attention`: a pair, of the result and the attention [E, heads, 1] (dropout included).
+        With `get_attention` a pair: the result and the attention [E, heads, 1], after dropout.
         """
         src, dst = both_ends(feat)
         src = self.feat_drop(src)
@@ -95,7 +95,7 @@ class GATv2Conv(nn.Module):
         return {"h": (a * nodes.mailbox["l"]).sum(1)}
 
     def _dropped(self, a: Any) -> Any:
-        """Attention after its dropout; without one no kernel depends on whether the layer trains."""
+        """Attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 
     def extra_repr(self) -> str:

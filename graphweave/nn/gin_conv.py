@@ -24,7 +24,7 @@ class GINConv(nn.Module):
     `apply_func`: f, any module or function, None for none. `aggregator_type`: "sum" (the paper's), "mean" or "max".
     `init_eps`: eps, a parameter if `learn_eps`, else a buffer. `activation`: function of the result.
 
-    Nodes without incoming edges aggregate 0. No self-loops are needed: the node itself is in the formula.
+    For nodes without incoming edges the aggregate is 0. No self-loops are needed: the node itself is in the formula.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> GINConv(nn.Linear(5, 4), "max")(graph, torch.randn(3, 5)).shape
@@ -45,9 +45,9 @@ class GINConv(nn.Module):
             self.register_buffer("eps", eps)
 
     def forward(self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None) -> Tensor:
-        """[N, F], or a pair ([N_src, F], [N_dst, F]) -> what f makes of [N_dst, F].
+        """[N, F], or a pair ([N_src, F], [N_dst, F]) -> f of [N_dst, F].
 
-        `edge_weight` [E] or [E, 1] multiplies what neighbours send.
+        `edge_weight` [E] or [E, 1] multiplies the messages.
         """
         src, dst = both_ends(feat)
         with graph.local_scope():

@@ -19,11 +19,12 @@ class GMMConv(nn.Module):
     h'_i = b + residual(h_i) + sum over k of aggregate over edges j -> i of w_k(u_ji) W_k h_j,
     w_k(u) = exp(-1/2 sum over d of ((u_d - mu_kd) inv_sigma_kd)^2).
 
-    `in_feats`: a number, or (of sources, of destinations). `dim`: of the pseudo coordinates u. `n_kernels`: K.
-    `aggregator_type`: "sum", "mean" or "max". `residual`: adds h_i, or a linear map of it where widths differ. `bias`:
-    False leaves b out. `allow_zero_in_degree`: taken for DGL's sake, no effect.
+    `in_feats`: a number, or (of sources, of destinations). `dim`: number of pseudo coordinates u. `n_kernels`: number
+    of k. `aggregator_type`: "sum", "mean" or "max". `residual`: adds h_i, or a linear map of it if widths differ.
+    `bias`: False leaves b out. `allow_zero_in_degree`: DGL's argument, without effect.
 
-    Nodes without incoming edges aggregate 0. A node hears itself through a self-loop or the residual only.
+    For nodes without incoming edges the aggregate is 0. A node's own features enter through a self-loop or the residual
+    only.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> GMMConv(5, 4, dim=2, n_kernels=3)(graph, torch.randn(3, 5), torch.rand(3, 2)).shape
@@ -47,7 +48,8 @@ class GMMConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights from Glorot's normal distribution, mu from a normal of deviation 0.1, inv_sigma 1, b 0."""
+        """Weights are drawn from Glorot's normal distribution with the gain of a ReLU, mu from a normal distribution of
+        deviation 0.1; inv_sigma is 1 and b is 0."""
         nn.init.xavier_normal_(self.fc.weight, gain=nn.init.calculate_gain("relu"))
         if isinstance(self.res_fc, nn.Linear):
             nn.init.xavier_normal_(self.res_fc.weight, gain=nn.init.calculate_gain("relu"))
@@ -74,7 +76,7 @@ class GMMConv(nn.Module):
         gap = (edges.data["u"].unsqueeze(1) - self.mu) * self.inv_sigma
         weight = torch.exp(-0.5 * (gap * gap).sum(-1))
         m = edges.src["z"] * weight.unsqueeze(-1)
-        # sums over kernels and edges may be exchanged, a maximum may not
+        # A sum over kernels may be taken before a sum over edges, but not before a maximum.
         return {"m": m if self.aggregator_type == "max" else m.sum(1)}
 
     def extra_repr(self) -> str:

@@ -23,11 +23,12 @@ class GraphConv(nn.Module):
     c_ji = sqrt(out_degree(j) in_degree(i)) for norm "both", in_degree(i) for "right" (a mean), out_degree(j) for "left"
     (a random walk), 1 for "none". Degrees count edges, whatever they weigh; a degree of 0 counts as 1.
 
-    `in_feats`, `out_feats`: features before and after. `weight`: False leaves W out, or to the call. `bias`: False
-    leaves b out. `activation`: any function of the result. `allow_zero_in_degree`: taken for DGL's sake, no effect.
+    `in_feats`, `out_feats`: numbers of features of h and h'. `weight`: with False the layer has no W, but the call may
+    pass one. `bias`: False leaves b out. `activation`: any function of the result. `allow_zero_in_degree`: DGL's
+    argument, without effect.
 
-    Nodes without incoming edges get activation(b); a node hears itself through a self-loop only, so add them
-    (`graphweave.add_self_loop`), as the paper does.
+    Nodes without incoming edges get activation(b). A node's own features enter through a self-loop only, so add
+    self-loops (`graphweave.add_self_loop`), as the paper does.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))
     >>> GraphConv(5, 4)(graph, torch.randn(3, 5)).shape
@@ -46,7 +47,7 @@ class GraphConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """W from Glorot's uniform distribution, b = 0."""
+        """W is drawn from Glorot's uniform distribution; b is 0."""
         if self.weight is not None:
             nn.init.xavier_uniform_(self.weight)
         if self.bias is not None:
@@ -55,19 +56,19 @@ class GraphConv(nn.Module):
     def forward(
         self, graph: Graph, feat: Feat, weight: Tensor | None = None, edge_weight: Tensor | None = None
     ) -> Tensor:
-        """[N, in] (or a pair, whose second is not read) -> [N_dst, out].
+        """[N, in] (or a pair, whose second tensor is not read) -> [N_dst, out].
 
-        `weight` [in, out] takes the place of W in a layer made with weight=False; DataError in one that has its own.
-        `edge_weight`: [E], or [E, 1].
+        `weight` [in, out] is W in a layer made with weight=False; DataError if the layer has its own W.
+        `edge_weight`: [E] or [E, 1].
         """
         if weight is not None and self.weight is not None:
             raise DataError("a weight was given to a GraphConv that has its own. Make it with weight=False.")
         weight = self.weight if weight is None else weight
         x, _ = both_ends(feat)
         power = 0.5 if self.norm == "both" else 1.0
-        first = self.in_feats >= self.out_feats  # the product comes where rows are wider: what follows is narrow
+        first = self.in_feats >= self.out_feats  # multiply before the sum if that makes the summed rows narrower
         with graph.local_scope():
-            graph.srcdata["h"] = x  # first of all: says so if the graph has another number of nodes
+            graph.srcdata["h"] = x  # raises if the graph has another number of nodes
             if weight is not None and first:
                 x = x @ weight
             if self.norm in ("both", "left"):

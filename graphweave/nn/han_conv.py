@@ -19,18 +19,18 @@ class HANConv(nn.Module):
     """Heterogeneous graph attention: Wang et al., "Heterogeneous Graph Attention Network", WWW 2019
     (https://arxiv.org/abs/1903.07293).
 
-    With z = W_t h + b_t for nodes of type t. Of each path p (a meta-path, or a relation) and head:
-    a_ji = softmax over the edges j -> i of p of leaky_relu(l_p . z_j + r_p . z_i),
-    z_i^p = activation(sum over these edges of a_ji z_j), heads joined;
-    over paths: w_p = mean over nodes of q . tanh(S z_i^p + s), h'_i = sum over p of (softmax over p of w_p) z_i^p.
+    For each path p (a meta-path, or a relation) and head, with z = W_t h + b_t for nodes of type t:
+    a_ji = softmax of leaky_relu(l_p . z_j + r_p . z_i) over the edges j -> i of p,
+    z_i^p = activation(sum over these edges of a_ji z_j), heads joined.
+    Over paths: w_p = mean over nodes of q . tanh(S z_i^p + s), h'_i = sum over p of (softmax over p of w_p) z_i^p.
 
-    `in_feats`: a number, or type of nodes -> number. `out_feats`: of each of `num_heads` heads. `paths`: the number of
-    meta-paths, each of which is a graph over the same nodes, or the relations of a heterogeneous graph as (source type,
-    name, destination type). `semantic_size`: of q. `feat_drop`, `attn_drop`: rates of the dropout of features and of
-    attention over edges. `negative_slope`: of the leaky ReLU. `activation`: of z^p.
+    `in_feats`: a number, or type of nodes -> number. `out_feats`: features of each of `num_heads` heads. `paths`: the
+    number of meta-paths, each of which is a graph over the same nodes, or the relations of a heterogeneous graph as
+    (source type, name, destination type). `semantic_size`: features of q. `feat_drop`, `attn_drop`: rates of the
+    dropout of features and of attention over edges. `negative_slope`: of the leaky ReLU. `activation`: of z^p.
 
-    Nodes without edges of a path have activation(0) there. A node attends to itself through a self-loop only; in the
-    paper every node is its own neighbour along each meta-path.
+    Nodes without incoming edges of p have z^p = activation(0). A node attends to itself through a self-loop only; in
+    the paper every node is its own neighbour along each meta-path.
 
     >>> graphs = [gw.graph(([0, 1, 2], [1, 2, 2])), gw.graph(([0, 1], [2, 0]), num_nodes=3)]
     >>> HANConv(5, 4, num_heads=2, paths=2)(graphs, torch.randn(3, 5)).shape
@@ -54,7 +54,7 @@ class HANConv(nn.Module):
         self.ntypes = sorted(ends)
         widths = [in_feats if isinstance(in_feats, int) else in_feats[ntype] for ntype in self.ntypes]
         width = num_heads * out_feats
-        # a list, since a module may not be named by whatever a type of nodes is
+        # A list and not a dict, because names of node types may be no valid names of modules.
         self.fc = nn.ModuleList([nn.Linear(own, width) for own in widths])
         self.attn_l = nn.Parameter(torch.empty(self.num_paths, num_heads, out_feats))
         self.attn_r = nn.Parameter(torch.empty(self.num_paths, num_heads, out_feats))
@@ -64,15 +64,16 @@ class HANConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights from Glorot's normal distribution with the gain of a ReLU, biases 0."""
+        """Weights are drawn from Glorot's normal distribution with the gain of a ReLU; biases are 0."""
         reset_glorot(self, self.attn_l, self.attn_r, self.semantic_q)
         reset_glorot(self.fc)
 
     def forward(self, graphs: Graph | Sequence[Graph], feat: Any, get_attention: bool = False) -> Any:
         """A list of graphs over N nodes and [N, in] -> [N, heads * out].
 
-        A heterogeneous graph and type of nodes -> [N_t, in_t] -> the same of the types at which a path ends,
-        [N_t, heads * out]. With `get_attention`: a pair, of the result and the attention over paths [paths] (by type).
+        Or a heterogeneous graph and a dict, node type -> [N_t, in_t] -> a dict of the types at which a path ends,
+        type -> [N_t, heads * out]. With `get_attention` a pair: the result and the attention over paths, [paths], or
+        type -> [paths].
         """
         paths, z = self._paths(graphs), self._projected(feat)
         found: dict[str, list[Tensor]] = {}
@@ -124,8 +125,8 @@ class HANConv(nn.Module):
         return {"h": (a * nodes.mailbox["z"]).sum(1)}
 
     def _over_paths(self, zs: list[Tensor]) -> tuple[Tensor, Tensor]:
-        """The sum of z^p [N, F] by attention, and the attention [paths]."""
-        count = zs[0].new_ones(zs[0].shape[0]).sum().clamp(min=1)  # no nodes have a mean of 0
+        """The sum of z^p [N, F] weighted by the attention over paths, and this attention [paths]."""
+        count = zs[0].new_ones(zs[0].shape[0]).sum().clamp(min=1)  # without nodes the mean is 0
         scores = [(torch.tanh(self.semantic_fc(z)) * self.semantic_q).sum() / count for z in zs]
         beta = torch.stack(scores).softmax(0)
         x = zs[0] * beta[0]

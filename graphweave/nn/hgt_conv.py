@@ -20,15 +20,15 @@ class HGTConv(nn.Module):
     """Heterogeneous graph transformer: Hu et al., "Heterogeneous Graph Transformer", WWW 2020
     (https://arxiv.org/abs/2003.01332).
 
-    With t(i) the type of a node, r = r(ji) that of an edge, and for each head k = K_t h, q = Q_t h, v = V_t h:
-    a_ji = softmax over the edges into i of (k_j A_r . q_i) mu_r / sqrt(head_size),
+    For each head, with t(i) the type of a node, r = r(ji) the type of an edge, and k = K_t h, q = Q_t h, v = V_t h:
+    a_ji = softmax of (k_j A_r . q_i) mu_r / sqrt(head_size) over the edges into i,
     m_i = sum over edges j -> i of a_ji v_j M_r,
     h'_i = norm(alpha dropout(O_t(i) activation(m_i)) + (1 - alpha) h_i), alpha = sigmoid(skip_t(i)),
     where h_i is mapped linearly if widths differ.
 
     `in_size`: features of nodes. The result has `num_heads` heads of `head_size`, joined. `num_ntypes`, `num_etypes`:
-    numbers of types. `dropout`: rate of its dropout. `use_norm`: a layer norm of the result. `activation`: of m_i,
-    which DGL's has not (None) and the paper has; PyG's is GELU.
+    numbers of types. `dropout`: rate of the dropout. `use_norm`: a layer norm of the result. `activation`: function of
+    m_i, which the paper has, but DGL does not (None); PyG uses GELU.
 
     Nodes without incoming edges have m_i = 0. No self-loops are needed: the node itself is in the formula.
 
@@ -49,7 +49,7 @@ class HGTConv(nn.Module):
         self.linear_q = TypedLinear(in_size, width, num_ntypes)
         self.linear_v = TypedLinear(in_size, width, num_ntypes)
         self.linear_a = TypedLinear(width, width, num_ntypes)
-        # a parameter a head, as DGL's weights come
+        # One parameter for each head, as in DGL's state dicts.
         self.relation_pri = nn.ParameterList([nn.Parameter(torch.empty(num_etypes)) for _ in range(num_heads)])
         self.relation_att, self.relation_msg = (
             nn.ModuleList([TypedLinear(head_size, head_size, num_etypes) for _ in range(num_heads)]) for _ in range(2)
@@ -61,7 +61,7 @@ class HGTConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Typed maps as `TypedLinear`, mu and skip 1, the map of h_i from Glorot's uniform distribution."""
+        """Typed maps as in `TypedLinear`; mu and skip are 1; the map of h_i has Glorot's uniform distribution."""
         for child in self.modules():
             if isinstance(child, TypedLinear):
                 child.reset_parameters()
@@ -75,8 +75,8 @@ class HGTConv(nn.Module):
     def forward(self, g: Graph, x: Feat, ntype: Feat, etype: Tensor, *, presorted: bool = False) -> Tensor:
         """[N, in], types of nodes [N] and of edges [E] -> [N_dst, heads * head_size].
 
-        On a bipartite graph pairs: ([N_src, in], [N_dst, in]) and ([N_src], [N_dst]). `presorted`: taken for DGL's
-        sake, no effect.
+        On a bipartite graph `x` and `ntype` are pairs: ([N_src, in], [N_dst, in]) and ([N_src], [N_dst]). `presorted`:
+        DGL's argument, without effect.
         """
         (x_src, x_dst), (src_type, dst_type) = both_ends(x), both_ends(ntype)
         checked_types("ntype", src_type, x_src.shape[0], "source nodes")
@@ -113,5 +113,5 @@ class HGTConv(nn.Module):
 
 
 def _of_heads(linears: Any) -> Tensor:
-    """Weights of a typed linear map for each head, [types, heads, in, out]."""
+    """The weights of one `TypedLinear` for each head as one tensor, [types, heads, in, out]."""
     return torch.stack([linear.get_weight() for linear in linears], 1)

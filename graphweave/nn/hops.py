@@ -1,4 +1,4 @@
-"""One step along the edges, as layers of several hops repeat it."""
+"""One normalised sum along the edges, which layers of several hops repeat."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from graphweave.graph.graph import Graph
 from graphweave.nn.ends import inverse_power, on_rows
 
 Norm = tuple[Tensor, Tensor]
-"""What scales rows before and after they are summed along edges, [N] each."""
+"""Factors of rows before and after they are summed along edges, [N] each."""
 
 
 def symmetric_norm(graph: Graph, x: Tensor, edge_weight: Tensor | None = None) -> Norm:
-    """1 / sqrt(in_degree) twice; of edge weights 1 / sqrt(sum of outgoing) and 1 / sqrt(sum of incoming ones).
+    """1 / sqrt(in_degree), twice; with edge weights, 1 / sqrt(sum of outgoing ones) and 1 / sqrt(sum of incoming ones).
 
-    Degrees and sums of 0 count as 1. `x` [N, ...] gives the dtype.
+    Degrees and sums of 0 count as 1. Factors of degrees have the dtype of `x` [N, ...].
     """
     if edge_weight is None:
         inverse_root = inverse_power(graph.in_degrees(), 0.5, x.dtype)
@@ -33,7 +33,7 @@ def _inverse_root_of_sums(edge_weight: Tensor, at: Tensor, x: Tensor) -> Tensor:
 def hop(graph: Graph, x: Tensor, norm: Norm, edge_weight: Tensor | None = None) -> Tensor:
     """norm[1]_i times the sum over edges j -> i of w_ji norm[0]_j x_j, w_ji = 1 without weights. [N, F] -> [N, F]."""
     with graph.local_scope():
-        graph.ndata["h"] = x  # says so if the graph has another number of nodes
+        graph.ndata["h"] = x  # raises if the graph has another number of nodes
         graph.ndata["h"] = x * on_rows(norm[0], x)
         if edge_weight is None:
             graph.update_all(fn.copy_u("h", "m"), fn.sum("m", "h"))

@@ -54,11 +54,11 @@ class MaxPooling(nn.Module):
 
 
 class SortPooling(nn.Module):
-    """Sorted nodes: Zhang, Cui, Neumann and Chen, "An End-to-End Deep Learning Architecture for Graph Classification",
-    AAAI 2018 (DGCNN), as DGL has it.
+    """Pooling by sorting: Zhang, Cui, Neumann and Chen, "An End-to-End Deep Learning Architecture for Graph
+    Classification", AAAI 2018 (DGCNN), in DGL's variant.
 
-    Features are sorted within each node, increasing; of each graph the `k` nodes with the largest last feature follow
-    one another in decreasing order; a graph of fewer nodes is filled up with zeros.
+    The features of each node are sorted in increasing order. The result for a graph is the concatenation of the `k`
+    nodes with the largest last feature, in decreasing order of it; if the graph has fewer nodes, zeros follow.
 
     >>> graph = gw.batch([gw.graph(([0, 1], [1, 2])), gw.graph(([0], [1]))])
     >>> SortPooling(k=2)(graph, torch.randn(5, 4)).shape

@@ -20,13 +20,13 @@ class RelGraphConv(nn.Module):
     """Relational graph convolution: Schlichtkrull et al., "Modeling Relational Data with Graph Convolutional Networks",
     ESWC 2018 (https://arxiv.org/abs/1703.06103).
 
-    h'_i = dropout(activation(norm(sum over edges j -> i of w_ji W_r(ji) h_j) + b + W_0 h_i)), r(ji) the relation of the
-    edge.
+    h'_i = dropout(activation(norm(sum over edges j -> i of w_ji W_r(ji) h_j) + b + W_0 h_i)), with r(ji) the relation
+    of the edge.
 
     `in_feat`: a number, or (of sources, of destinations). `regularizer`, `num_bases`: how weights of relations are tied
-    (`TypedLinear`): "basis" (of the paper's equation 3) or "bdd" (blocks, equation 4). `bias`: False leaves b out.
-    `self_loop`: False leaves W_0 out. `layer_norm`: a layer norm of the sum. `activation`: function of the result.
-    `dropout`: rate of its dropout.
+    (`TypedLinear`): "basis" (the paper's equation 3) or "bdd" (blocks, equation 4). `bias`: False leaves b out.
+    `self_loop`: False leaves W_0 out. `layer_norm`: norm is a layer norm; False leaves it out. `activation`: function
+    of the result. `dropout`: rate of the dropout.
 
     Nodes without incoming edges have a sum of 0. No self-loops are needed: the node itself is in the formula.
 
@@ -51,7 +51,7 @@ class RelGraphConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """W_r as `TypedLinear`, W_0 from Glorot's uniform distribution with the gain of a ReLU, b 0."""
+        """W_r as in `TypedLinear`; W_0 is drawn from Glorot's uniform distribution with the gain of a ReLU; b is 0."""
         self.linear_r.reset_parameters()
         if self.loop_weight is not None:
             nn.init.xavier_uniform_(self.loop_weight, gain=nn.init.calculate_gain("relu"))
@@ -66,20 +66,18 @@ class RelGraphConv(nn.Module):
     ) -> Tensor:  # fmt: skip
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]), and relations [E] -> [N_dst, out].
 
-        Integers [N] stand for rows of one 1: h_j W is row feat[j] of W, so that weights are embeddings of nodes; None
-        for the node's own number (then in_feat is the number of nodes). Not with "bdd".
+        If `feat` is integers [N], h_j W is row feat[j] of W, so that weights are embeddings of nodes. None stands for
+        the numbers of the nodes (then in_feat is the number of nodes). DataError for both with "bdd".
 
         `norm`: w_ji, a tensor [E] or [E, 1]; "mean": 1 / number of edges into i of the relation (the paper's 1 / c_ir);
-        None: 1. `presorted`: taken for DGL's sake, no effect.
+        None: 1. `presorted`: DGL's argument, without effect.
         """
         if isinstance(norm, str) and norm != "mean":
             raise DataError(f"norm must be a tensor [E], 'mean' or None (got {norm!r}). Pass one of these.")
         checked_types("etypes", etypes, g.num_edges(), "edges")
         src, dst = _numbers(g) if feat is None else both_ends(feat)
         if self.linear_r.regularizer == "bdd" and _are_ids(src):
-            raise DataError(
-                "numbers of nodes as features have no blocks: use regularizer None or 'basis'. Pass one of these."
-            )
+            raise DataError("numbers of nodes as features have no blocks. Use regularizer None or 'basis'.")
         with g.local_scope():
             g.srcdata["h"], g.edata["type"] = src, etypes
             if isinstance(norm, Tensor):
@@ -117,6 +115,6 @@ def _are_ids(x: Tensor) -> bool:
 
 
 def _numbers(g: Graph) -> tuple[Tensor, Tensor]:
-    """Numbers of the nodes at both ends."""
+    """The numbers of the source nodes and of the destination nodes."""
     src, dst = (torch.arange(n, device=g.device) for n in (g.num_src_nodes(), g.num_dst_nodes()))
     return src, dst

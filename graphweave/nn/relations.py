@@ -1,4 +1,4 @@
-"""What layers over edges of several relations share: types of edges, and edges that agree in destination and type."""
+"""Functions that relational layers share: a check of types, and edges grouped by destination and relation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from graphweave.graph.graph import Graph
 
 
 def checked_types(name: str, types: Tensor, count: int, of: str) -> Tensor:
-    """`types`, if it is one integer for each of `count` rows; else DataError."""
+    """`types`; DataError unless it holds one integer for each of `count` rows."""
     if types.dim() != 1 or types.is_floating_point() or types.shape[0] != count:
         raise DataError(
             f"{name} must be integers [{count}], one for each of the {of} (got {types.dtype} of shape "
@@ -21,11 +21,11 @@ def checked_types(name: str, types: Tensor, count: int, of: str) -> Tensor:
 
 
 def into_pairs(graph: Graph, etypes: Tensor, num_rels: int) -> tuple[Tensor, Tensor]:
-    """Edges grouped by (destination, relation), of which there are P: (number of the pair of each edge [E], edges of
-    each pair [P]).
+    """The P unique pairs (destination, relation) of edges: the number of each edge's pair [E], and how many edges each
+    pair has [P].
 
-    P is at most E: no table of destinations x relations is made. It depends on the graph alone, so in compiled models
-    it is made once for a graph.
+    P is at most E: no table of destinations x relations is made. The pairs depend on the graph alone, so compiled
+    models make them once for a graph.
     """
     _, dst = graph.edges()
     key = dst.to(torch.int64) * num_rels + etypes

@@ -19,7 +19,10 @@ from graphweave.ops import gather_mm
 from graphweave.udf import run
 
 Attention = Literal["across-relation", "within-relation"]
+"""Edges over which the softmax runs: all edges into a node, or those of the same relation."""
+
 Scores = Literal["shared", "typed"]
+"""Whether all relations share the vectors of scores, or each has its own."""
 
 
 class RGATConv(nn.Module):
@@ -31,16 +34,16 @@ class RGATConv(nn.Module):
     a_ji = softmax of s_ji over the edges into i,
     h'_i = activation(b + residual(h_i) + sum over edges j -> i of a_ji z_j).
 
-    `in_feats`: features of nodes, equal at both ends. `out_feats`: of each of `num_heads` heads, which are not joined:
-    `.flatten(1)` concatenates, `.mean(1)` averages them. `regularizer`, `num_bases`: how W_r are tied (`TypedLinear`).
-    `attention`: "across-relation", the softmax runs over all edges into i (the paper's ARGAT); "within-relation", over
-    those of the same relation (WIRGAT). `scores`: "shared", a_l and a_r read the features of all heads and are the same
-    for all relations (PyG's); "typed", they are vectors of each relation and read their own head (Hector, Wu et al.,
-    ASPLOS 2024, section 2). `feat_drop`, `attn_drop`: rates of the dropout of features and of attention. Others as in
-    `GATConv`.
+    `in_feats`: features of nodes, equal at both ends. `out_feats`: features of each of `num_heads` heads, which are not
+    joined: `.flatten(1)` concatenates, `.mean(1)` averages them. `regularizer`, `num_bases`: how W_r are tied
+    (`TypedLinear`). `attention`: with "across-relation" the softmax runs over all edges into i (the paper's ARGAT);
+    with "within-relation" over those of the same relation (WIRGAT). `scores`: with "shared" (PyG's), a_l and a_r read
+    the features of all heads and are the same for all relations; with "typed", each relation has its own, which read
+    their own head (Hector, Wu et al., ASPLOS 2024, section 2). `feat_drop`, `attn_drop`: rates of the dropout of
+    features and of attention. Others as in `GATConv`.
 
-    Scores are computed as h_j (W_r a_l): z is made for the result only. Nodes without incoming edges receive 0 (bias
-    and residual are added). A node attends to itself through a self-loop only, which is a relation like others.
+    Scores are computed as h_j (W_r a_l), so that z is needed for the result only. Nodes without incoming edges receive
+    0 (bias and residual are added). A node attends to itself through a self-loop only, whose relation is like others.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> RGATConv(5, 4, num_rels=2, num_heads=3)(graph, torch.randn(3, 5), torch.tensor([0, 1, 0])).shape
@@ -70,7 +73,8 @@ class RGATConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """W_r as `TypedLinear`, attention from Glorot's normal distribution with the gain of a ReLU, b 0."""
+        """W_r as in `TypedLinear`; a_l, a_r and the residual's map are drawn from Glorot's normal distribution with the
+        gain of a ReLU; b is 0."""
         gain = nn.init.calculate_gain("relu")
         self.linear_r.reset_parameters()
         for vectors in (self.attn_l, self.attn_r):
@@ -83,7 +87,7 @@ class RGATConv(nn.Module):
     def forward(self, graph: Graph, feat: Feat, etypes: Tensor, get_attention: bool = False) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in], [N_dst, in]), and relations [E] -> [N_dst, heads, out].
 
-        With `get_attention`: a pair, of the result and the attention [E, heads, 1] (dropout included).
+        With `get_attention` a pair: the result and the attention [E, heads, 1], after dropout.
         """
         checked_types("etypes", etypes, graph.num_edges(), "edges")
         src, dst = both_ends(feat)
@@ -110,7 +114,7 @@ class RGATConv(nn.Module):
     def _score_weight(self, attn: Tensor) -> Tensor:
         """W_r a of each relation and head, [R, in, heads]."""
         weight = self.linear_r.get_weight()
-        if self.scores == "typed":  # as columns, each of which reads its head
+        if self.scores == "typed":  # one column for each head, which is 0 at the features of other heads
             own = torch.eye(self.num_heads, dtype=attn.dtype, device=attn.device).unsqueeze(1)
             attn = (attn.unsqueeze(-1) * own).flatten(1, 2)
         if weight.dim() == 3:
@@ -146,7 +150,7 @@ class RGATConv(nn.Module):
         return out
 
     def _dropped(self, a: Any) -> Any:
-        """Attention after its dropout; without one no kernel depends on whether the layer trains."""
+        """Attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 
     def extra_repr(self) -> str:

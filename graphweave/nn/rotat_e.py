@@ -9,17 +9,18 @@ from torch import Tensor, nn
 
 from graphweave.core.errors import DataError
 
-_AT_ONCE = 1 << 22
-"""Elements of the differences that one step of the matrix forms makes."""
+_MAX_DIFFERENCES = 1 << 22
+"""Upper limit on the elements of the differences that `heads` and `tails` hold at once in eager mode, if one query
+needs no more than this."""
 
 
 class RotatE(nn.Module):
     """score(h, r, t) = gamma - sum over k of |h_k exp(i theta_rk) - t_k|, of complex numbers: Sun et al., "RotatE:
     Knowledge Graph Embedding by Relational Rotation in Complex Space", ICLR 2019 (https://arxiv.org/abs/1902.10197).
 
-    `num_rels`: relations. `feats`: of embeddings of nodes, which are the caller's; an even number, the first half real
-    parts, the second imaginary ones. `gamma`: the paper's margin. The higher a score, the likelier the triple. Where a
-    modulus is 0 its gradient is taken to be 0.
+    `num_rels`: number of relations. `feats`: number of features of an embedding, which must be even: the first half are
+    real parts, the second half imaginary ones. The caller passes the embeddings of nodes. `gamma`: the paper's margin.
+    The higher its score, the likelier a triple. The gradient of a modulus of 0 is 0.
 
     >>> nodes, r = torch.randn(6, 4), torch.tensor([0, 2])
     >>> decoder = RotatE(num_rels=3, feats=4)
@@ -36,7 +37,7 @@ class RotatE(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """theta uniform over the circle."""
+        """theta is drawn uniformly from the circle."""
         nn.init.uniform_(self.theta, -math.pi, math.pi)
 
     def forward(self, head: Tensor, rel: Tensor, tail: Tensor) -> Tensor:
@@ -46,14 +47,14 @@ class RotatE(nn.Module):
     def tails(self, head: Tensor, rel: Tensor, nodes: Tensor) -> Tensor:
         """Scores of all `nodes` [N, feats] as tails: [B, N].
 
-        Differences [N, feats] are made for some heads at a time; inside a compiled model, and for gradients, all of
-        them exist, [B, N, feats].
+        Differences are computed for some heads at a time, [some, N, feats]. In a compiled model, or if gradients are
+        needed, all of them exist at once, [B, N, feats].
         """
         return self._against(self._rotated(head, rel, 1.0), nodes)
 
     def heads(self, nodes: Tensor, rel: Tensor, tail: Tensor) -> Tensor:
         """Scores of all `nodes` [N, feats] as heads: [B, N]."""
-        return self._against(self._rotated(tail, rel, -1.0), nodes)  # a rotation keeps moduli
+        return self._against(self._rotated(tail, rel, -1.0), nodes)  # a rotation does not change moduli
 
     def _rotated(self, x: Tensor, rel: Tensor, direction: float) -> Tensor:
         theta = self.theta.index_select(0, rel) * direction
@@ -67,9 +68,9 @@ class RotatE(nn.Module):
         return out
 
     def _against(self, x: Tensor, nodes: Tensor) -> Tensor:
-        if torch.compiler.is_compiling():  # steps would be compiled in
+        if torch.compiler.is_compiling():  # tracing would unroll the loop over parts for one size
             return self._score(x.unsqueeze(1), nodes)
-        step = max(_AT_ONCE // max(nodes.numel(), 1), 1)
+        step = max(_MAX_DIFFERENCES // max(nodes.numel(), 1), 1)
         parts = [self._score(rows.unsqueeze(1), nodes) for rows in x.split(step)]
         return torch.cat(parts)
 

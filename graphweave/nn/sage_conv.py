@@ -29,8 +29,8 @@ class SAGEConv(nn.Module):
     `in_feats`: a number, or (of sources, of destinations). `aggregator_type`: one of the four. `feat_drop`: rate of the
     dropout of features. `bias`: False leaves b out. `norm`, `activation`: functions of the result.
 
-    Nodes without incoming edges have a_i = 0. No self-loops are needed: the node itself is in the formula. The LSTM
-    runs once for each in-degree that occurs (in PyTorch, not in kernels), all others as kernels.
+    Nodes without incoming edges have a_i = 0. No self-loops are needed: the node itself is in the formula. PyTorch runs
+    the LSTM, once for each in-degree that occurs; the other aggregators run in kernels.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> SAGEConv(5, 4, "mean")(graph, torch.randn(3, 5)).shape
@@ -62,7 +62,8 @@ class SAGEConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights from Glorot's uniform distribution with the gain of a ReLU; PyTorch's own for the LSTM."""
+        """Weights are drawn from Glorot's uniform distribution with the gain of a ReLU; those of the LSTM are PyTorch's
+        own; b is 0."""
         gain = nn.init.calculate_gain("relu")
         for name, child in self.named_children():
             if isinstance(child, nn.Linear):
@@ -77,12 +78,12 @@ class SAGEConv(nn.Module):
     def forward(self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None) -> Tensor:
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, out].
 
-        `edge_weight` [E] or [E, 1] multiplies what neighbours send.
+        `edge_weight` [E] or [E, 1] multiplies the messages.
         """
         src, dst = both_ends(feat)
         src = self.feat_drop(src)
         dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
-        # linear, so it may come first, and does where it narrows what is sent
+        # W_neigh and these sums are linear, so the product may come first, and does if it makes messages narrower.
         narrows = self.in_src > self.out_feats and self.aggregator_type in ("mean", "gcn")
         with graph.local_scope():
             if edge_weight is not None:

@@ -1,4 +1,4 @@
-"""Set2Set."""
+"""Set2Set: a readout that reads the nodes of each graph repeatedly by attention."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Set2Set(nn.Module):
     """Set2Set: Vinyals, Bengio and Kudlur, "Order Matters: Sequence to Sequence for Sets", ICLR 2016
     (https://arxiv.org/abs/1511.06391).
 
-    For t = 1..n_iters and each graph b: q = LSTM([q, r] of the step before, 0 at first),
-    a = softmax over the nodes v of b of h_v . q, r = sum of a_v h_v. The result is [q, r].
+    In each of `n_iters` steps, for each graph b: q = LSTM([q, r] of the previous step, 0 at first),
+    a = softmax of h_v . q over the nodes v of b, r = sum over v of a_v h_v. The result is the last [q, r].
 
-    `input_dim`: features of h. `n_iters`: steps. `n_layers`: layers of the LSTM. Parameters have the names and shapes
-    of PyTorch's LSTM.
+    `input_dim`: features of h. `n_iters`: number of steps. `n_layers`: number of layers of the LSTM, whose parameters
+    have the names and shapes of `torch.nn.LSTM`.
 
     A graph without nodes has r = 0.
 
@@ -35,7 +35,7 @@ class Set2Set(nn.Module):
         self.lstm = LSTMStep(2 * input_dim, input_dim, n_layers)
 
     def reset_parameters(self) -> None:
-        """As PyTorch does for an LSTM."""
+        """Weights as in `torch.nn.LSTM`."""
         self.lstm.reset_parameters()
 
     def forward(self, graph: Graph, feat: Tensor) -> Tensor:
@@ -56,13 +56,13 @@ class Set2Set(nn.Module):
 
 
 State = list[tuple[Tensor, Tensor]]
-"""(hidden, cell) of each layer, [rows, hidden] each."""
+"""For each layer (hidden state, cell state), [rows, hidden] each."""
 
 
 class LSTMStep(nn.Module):
-    """One step of an LSTM of several layers, in plain operations, which a compiler may trace (PyTorch's LSTM may not).
+    """One step of an LSTM of several layers, in plain operations, which can be traced (`torch.nn.LSTM` cannot).
 
-    Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997; parameters as `torch.nn.LSTM`.
+    Hochreiter and Schmidhuber, "Long Short-Term Memory", 1997; parameters as in `torch.nn.LSTM`.
     """
 
     def __init__(self, inputs: int, hidden: int, layers: int) -> None:
@@ -81,7 +81,7 @@ class LSTMStep(nn.Module):
             nn.init.uniform_(parameter, -bound, bound)
 
     def forward(self, x: Tensor, state: State) -> tuple[Tensor, State]:
-        """[rows, inputs] -> hidden of the last layer [rows, hidden], and the new state."""
+        """[rows, inputs] -> (hidden state of the last layer [rows, hidden], the next state)."""
         new: State = []
         for i, (h, c) in enumerate(state):
             gates = functional.linear(x, getattr(self, f"weight_ih_l{i}"), getattr(self, f"bias_ih_l{i}"))

@@ -14,14 +14,15 @@ class SGConv(nn.Module):
     """Simplified graph convolution: Wu et al., "Simplifying Graph Convolutional Networks", ICML 2019
     (https://arxiv.org/abs/1902.07153).
 
-    H' = norm(A^k H) W + b, (A H)_i = sum over edges j -> i of h_j / sqrt(in_degree(j) in_degree(i)); with edge weights
-    of w_ji h_j / sqrt(sum of weights out of j times sum of weights into i). Degrees and sums of 0 count as 1.
+    H' = norm(A^k H) W + b, where (A H)_i = sum over edges j -> i of h_j / sqrt(in_degree(j) in_degree(i)), or, with
+    edge weights, of w_ji h_j / sqrt(sum of weights out of j times sum of weights into i). Degrees and sums of 0 count
+    as 1.
 
-    `in_feats`, `out_feats`: features before and after. `k`: hops. `bias`: False leaves b out. `norm`: function of A^k
-    H. `allow_zero_in_degree`: taken for DGL's sake, no effect. There is no cache of A^k H, as it is never the same
-    while dropout or another layer comes before.
+    `in_feats`, `out_feats`: numbers of features of h and h'. `k`: number of hops. `bias`: False leaves b out. `norm`:
+    function of A^k H. `allow_zero_in_degree`: DGL's argument, without effect. Unlike in DGL, A^k H is not cached: it
+    changes from call to call if dropout or another layer comes before.
 
-    Nodes without incoming edges end up with b. A node hears itself through a self-loop only, so add them
+    Nodes without incoming edges get b. A node's own features enter through a self-loop only, so add self-loops
     (`graphweave.add_self_loop`), as the paper does.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))
@@ -39,7 +40,7 @@ class SGConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """W from Glorot's uniform distribution, b = 0."""
+        """W is drawn from Glorot's uniform distribution; b is 0."""
         nn.init.xavier_uniform_(self.fc.weight)
         if self.fc.bias is not None:
             nn.init.zeros_(self.fc.bias)

@@ -22,17 +22,17 @@ class SimpleHGNConv(nn.Module):
 
     For each head, with z = W h and u_r = W_e e_r for the embedding e_r of the type r of an edge:
     s_ji = leaky_relu(a_l . z_j + a_r . z_i + a_e . u_r(ji)),
-    a_ji = (1 - beta) softmax over the edges into i of s_ji + beta a'_ji, a' the attention of the layer before,
+    a_ji = (1 - beta) times the softmax of s_ji over the edges into i + beta a'_ji, a' the previous layer's attention,
     h'_i = activation(b + residual(h_i) + sum over edges j -> i of a_ji z_j), divided by its length if `normalize`.
 
-    `in_feats`: a number, or (of sources, of destinations), which then have a W each. `out_feats`: of each of
-    `num_heads` heads, which are not joined. `num_etypes`: types of edges. `edge_feats`: of e_r, and of u_r in each
-    head. `feat_drop`, `attn_drop`: rates of the dropout of features and of attention. `residual`: adds h_i, or a linear
-    map of it where widths differ. `beta`: the share of the attention before, where that is given. `normalize`: the L2
-    norm of the paper's last layer, of each head; a result of 0 stays 0.
+    `in_feats`: a number, or (of sources, of destinations), each of which then has its own W. `out_feats`: features of
+    each of `num_heads` heads, which are not joined. `num_etypes`: number of edge types. `edge_feats`: features of e_r,
+    and of u_r in each head. `feat_drop`, `attn_drop`: rates of the dropout of features and of attention. `residual`:
+    adds h_i, or a linear map of it if widths differ. `beta`: the share of a', if the call passes it. `normalize`: each
+    head is divided by its L2 norm, as in the paper's last layer; a result of 0 stays 0.
 
     Nodes without incoming edges receive 0 (bias and residual are added). A node attends to itself through a self-loop
-    only; the paper adds them as a type of their own.
+    only; the paper adds self-loops as an edge type of their own.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> conv = SimpleHGNConv(5, 4, num_heads=2, num_etypes=3, edge_feats=6)
@@ -65,7 +65,8 @@ class SimpleHGNConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights from Glorot's normal distribution with the gain of a ReLU, embeddings of types normal, b 0."""
+        """Weights are drawn from Glorot's normal distribution with the gain of a ReLU, embeddings of types from the
+        standard normal distribution; b is 0."""
         reset_glorot(self, self.attn_l, self.attn_r, self.attn_e)
         nn.init.normal_(self.edge_emb)
         if self.bias is not None:
@@ -76,8 +77,8 @@ class SimpleHGNConv(nn.Module):
     ) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]), and types of edges [E] -> [N_dst, heads, out].
 
-        `res_attn` [E, heads, 1]: the attention of the layer before. With `get_attention`: a pair, of the result and the
-        attention [E, heads, 1], which the next layer takes (dropout and the attention before included).
+        `res_attn` [E, heads, 1]: the attention a' of the previous layer. With `get_attention` a pair: the result and
+        the attention a [E, heads, 1], after dropout, which the next layer takes.
         """
         checked_types("etypes", etypes, graph.num_edges(), "edges")
         src, dst = both_ends(feat)
@@ -103,7 +104,7 @@ class SimpleHGNConv(nn.Module):
         return (x, attention) if get_attention else x
 
     def _attend(self, graph: Graph, mixed: bool, get_attention: bool) -> Tensor | None:
-        """`h` of destinations from `z`, `el`, `er` and, if `mixed`, `before`; the attention, if it is asked for."""
+        """Sets `h` of destinations from `z`, `el`, `er` and, if `mixed`, `before`. Returns the attention on request."""
         if get_attention:
             graph.apply_edges(self._score)
             a = edge_softmax(graph, graph.edata["e"])
@@ -129,7 +130,8 @@ class SimpleHGNConv(nn.Module):
         return {"e": functional.leaky_relu(edges.src["el"] + edges.dst["er"] + of_type, self.negative_slope)}
 
     def _finished(self, a: Any, before: Any) -> Any:
-        """Attention after its dropout and with the attention before. Without dropout no kernel depends on training."""
+        """Attention after its dropout, mixed with that of the previous layer. A rate of 0 is left out, so that no
+        kernel depends on the training mode."""
         a = self.attn_drop(a) if self.attn_drop.p > 0 else a
         return a if before is None else a * (1 - self.beta) + before * self.beta
 

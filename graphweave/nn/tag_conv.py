@@ -15,14 +15,14 @@ class TAGConv(nn.Module):
     """Topology adaptive graph convolution: Du et al., "Topology Adaptive Graph Convolutional Networks", 2017
     (https://arxiv.org/abs/1710.10370).
 
-    H' = activation(sum over n = 0..k of A^n H W_n + b), (A H)_i = sum over edges j -> i of
-    h_j / sqrt(in_degree(j) in_degree(i)); with edge weights of w_ji h_j / sqrt(sum of weights out of j times sum of
-    weights into i). Degrees and sums of 0 count as 1.
+    H' = activation(sum over n = 0..k of A^n H W_n + b), where (A H)_i = sum over edges j -> i of
+    h_j / sqrt(in_degree(j) in_degree(i)), or, with edge weights, of w_ji h_j / sqrt(sum of weights out of j times sum
+    of weights into i). Degrees and sums of 0 count as 1.
 
-    `in_feats`, `out_feats`: features before and after. `k`: hops. `bias`: False leaves b out. `activation`: function of
-    the result.
+    `in_feats`, `out_feats`: numbers of features of h and h'. `k`: number of hops. `bias`: False leaves b out.
+    `activation`: function of the result.
 
-    Nodes without incoming edges keep what n = 0 gives. No self-loops are needed.
+    Nodes without incoming edges get activation(h_i W_0 + b). No self-loops are needed.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> TAGConv(5, 4, k=3)(graph, torch.randn(3, 5)).shape
@@ -39,7 +39,7 @@ class TAGConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights from Glorot's normal distribution with the gain of a ReLU, b as PyTorch does."""
+        """W_n are drawn from Glorot's normal distribution with the gain of a ReLU; b is left as it is."""
         nn.init.xavier_normal_(self.lin.weight, gain=nn.init.calculate_gain("relu"))
 
     def forward(self, graph: Graph, feat: Tensor, edge_weight: Tensor | None = None) -> Tensor:

@@ -13,15 +13,15 @@ from graphweave.nn.ends import one_of
 from graphweave.ops import gather_mm
 
 Regularizer = Literal["basis", "bdd"] | None
-"""How the weights of types are tied: sums of bases, blocks on the diagonal, or not at all."""
+"""How the weights of types are tied: as sums of bases, as blocks on the diagonal, or not at all."""
 
 
 class TypedLinear(nn.Module):
     """A linear map for each type: out[n] = x[n] W_t, t = type[n] (Schlichtkrull et al., ESWC 2018, section 2.2).
 
-    `regularizer`: None, W_t is free. "basis": W_t = sum over b of coeff[t, b] W[b], of `num_bases` bases.
-    "bdd": W_t has `num_bases` blocks on its diagonal and is 0 elsewhere; in_size and out_size must be multiples of it.
-    `num_bases`: as many as types, if left out.
+    `regularizer`: with None, W_t is free. With "basis", W_t = sum over b of coeff[t, b] W[b], of `num_bases` bases.
+    With "bdd", W_t has `num_bases` diagonal blocks and is 0 elsewhere; in_size and out_size must be multiples of
+    `num_bases`. `num_bases`: the number of types by default.
 
     Parameters are DGL's: `W` [num_types, in, out], [num_bases, in, out] and `coeff` [num_types, num_bases], or
     [num_types, num_bases * in' * out'] with blocks of in' x out'.
@@ -56,14 +56,15 @@ class TypedLinear(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """W uniform in +- 1 / sqrt(features that a number of the result reads), as `nn.Linear`; coeff Glorot's."""
+        """W is drawn uniformly from +- 1 / sqrt(features that an element of the result reads), as in `nn.Linear`; coeff
+        from Glorot's uniform distribution with the gain of a ReLU."""
         bound = 1 / math.sqrt(max(self.submat_in if self.regularizer == "bdd" else self.in_size, 1))
         nn.init.uniform_(self.W, -bound, bound)
         if self.regularizer == "basis":
             nn.init.xavier_uniform_(self.coeff, gain=nn.init.calculate_gain("relu"))
 
     def get_weight(self) -> Tensor:
-        """W_t of all types: [num_types, in, out]; of blocks [num_types, num_bases, in', out']."""
+        """W_t of all types: [num_types, in, out], or with "bdd" the blocks, [num_types, num_bases, in', out']."""
         match self.regularizer:
             case "basis":
                 return (self.coeff @ self.W.flatten(1)).view(self.num_types, self.in_size, self.out_size)
@@ -72,7 +73,7 @@ class TypedLinear(nn.Module):
         return self.W
 
     def forward(self, x: Tensor, x_type: Tensor, sorted_by_type: bool = False) -> Tensor:
-        """[N, in], types [N] -> [N, out]. `sorted_by_type`: taken for DGL's sake, no effect."""
+        """[N, in], types [N] -> [N, out]. `sorted_by_type`: DGL's argument, without effect."""
         if self.regularizer == "bdd":
             blocks = x.reshape(-1, self.num_bases, self.submat_in)
             return gather_mm(blocks, self.get_weight(), idx_b=x_type).flatten(1)

@@ -1,7 +1,7 @@
 """x W + y V + b -> addmatmul(x W, y, V) + b: a sum of products is accumulated in one tensor.
 
-Legal for sums and differences whose parts nobody else reads. Always pays: each further product adds to the tensor that
-is there instead of writing one of its own, which then has to be read again.
+Legal for sums and differences whose parts nobody else reads. It always pays: each further product adds to the tensor of
+the first one, instead of writing a tensor of its own that has to be read again.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Accumulate:
 
 
 def _sums(program: Program) -> dict[Ref, list[tuple[int, Ref]]]:
-    """Sums on nodes with two products among their signed terms, the first of them with a plus."""
+    """The signed terms of each sum on nodes that has two products or more, one of them with a plus."""
     flow = Facts(program).flow
     used = flow.users
     kept = {r for r in program.outputs if r is not None}
@@ -73,7 +73,7 @@ def _own_product(program: Program, ref: Ref, used: Sequence[Sequence[Ref]], kept
 
 
 def _shared(program: Program, ref: Ref) -> bool:
-    """A product with shared weights: only its kernels add to what is there."""
+    """Whether this is a product with shared weights; only such a one can add to an existing tensor (`AddMatMul`)."""
     node = program.nodes[ref]
     return isinstance(node, MatMul) and node.map is None
 

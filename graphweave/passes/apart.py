@@ -1,8 +1,8 @@
-"""What is saved for the backward, kept apart from memory that a user may write to in between.
+"""Keeps what is saved for the backward apart from memory that a user may write to before the backward runs.
 
-Eager mode saves what a gradient reads, a compiled forward often what that was made of. Where this is an input or result
-that the user is free to overwrite, the backward gets values of its own: those that eager mode keeps, if they are fewer
-numbers (the rows of a memory that a batch reads), a copy otherwise.
+Eager mode saves the values that a gradient reads; a compiled forward often saves the values from which those were
+computed. If such a value is an input or result that the user is free to overwrite, the forward saves the values that
+eager mode keeps instead, if they hold fewer bytes (the rows of a memory that a batch reads), and otherwise a copy.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def made_instead(
     facts: Facts, saved: Iterable[Ref], exposed: frozenset[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...],
     statistics: Statistics,
 ) -> tuple[Ref, ...]:  # fmt: skip
-    """`saved` with each exposed value replaced by what the backward makes of it first, where that is smaller."""
+    """`saved` with each exposed value replaced by what the backward computes from it first, where that is smaller."""
     kept, roots, joint = set(saved), tuple(roots), facts.program
     late = facts.flow.depending(frozenset(tangents))
     for ref in sorted(kept & exposed):
@@ -34,7 +34,7 @@ def made_instead(
 
 
 def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: frozenset[Ref]) -> Extract:
-    """`part`, a forward program whose outputs from `first` on are the values `saved`, with copies of those `copied`."""
+    """The forward program `part`, giving copies of the values `copied`. Its outputs from `first` on are `saved`."""
     program = part.program
     build = Builder.of(program)
     outputs = list(program.outputs)
@@ -47,7 +47,7 @@ def with_copies(part: Extract, first: int, saved: tuple[Ref, ...], copied: froze
 def _made_first(
     facts: Facts, ref: Ref, needed: set[Ref], late: frozenset[Ref], exposed: frozenset[Ref]
 ) -> set[Ref] | None:
-    """The first values of other memory that the backward makes of `ref`; None where it reads `ref` for a gradient."""
+    """The first values outside exposed memory that the backward computes from `ref`; None if a gradient reads `ref`."""
     found, used_by = set[Ref](), facts.flow.users
     todo = [u for u in used_by[ref] if u in needed]
     while todo:
@@ -62,7 +62,7 @@ def _made_first(
 
 
 def _bytes(joint: Program, refs: Iterable[Ref], statistics: Statistics) -> float:
-    """About how many bytes `refs` hold; infinitely many where a type does not tell."""
+    """About how many bytes `refs` hold; infinity if the type of one does not say."""
     total = 0.0
     for ref in refs:
         t = joint.types[ref]

@@ -1,4 +1,4 @@
-"""Maps made of other maps, as products name them: None is the map to unit."""
+"""Compositions of maps. None stands for the map to unit, as it does in products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graphweave.ir.message.nodes import MapOf, Pull, Ref
 
 
 def composed(build: Builder, m: Ref | None, n: Ref, loc: str) -> Ref | None:
-    """The map r -> m(n(r)), along which a value is pulled that was pulled along m; None where m leads to unit."""
+    """The map r -> m(n(r)): pulling along m, then n, is pulling along it. None where m leads to unit."""
     if m is None:
         return None
     outer = build.nodes[m]
@@ -16,7 +16,7 @@ def composed(build: Builder, m: Ref | None, n: Ref, loc: str) -> Ref | None:
 
 
 def follows(build: Builder, t: Ref | None, m: Ref) -> bool:
-    """Whether `t` is made of `m`, so that all rows that m sends to one row have the same t."""
+    """Whether `t` is a composition with `m`, so that all rows that m sends to one row have the same t."""
     if t is None:
         return True
     node = build.nodes[t]
@@ -25,7 +25,7 @@ def follows(build: Builder, t: Ref | None, m: Ref) -> bool:
 
 
 def above(build: Builder, t: Ref | None, m: Ref, loc: str) -> Ref | None:
-    """The map of which `t`, which follows `m`, is the composition with m."""
+    """The map a with t = a . m, for a `t` that follows `m`."""
     if t is None:
         return None
     node = build.nodes[t]

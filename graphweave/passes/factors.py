@@ -1,4 +1,4 @@
-"""Values of edges read as products: the factors of a push, and which of them are the row's own.
+"""Reads values of edges as products of factors, and finds the factors that are the same for all edges of a row.
 
 `x[16] * reshape(a / pull(d, m))[1]` has the factors x, a and 1/pull(d, m), each with the shape in which it takes part.
 """
@@ -33,7 +33,7 @@ _ROW_WISE = (Pointwise, Cast, Reduce, Reshape, Broadcast, Permute, Slice, Pad, C
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """The value `ref`, seen as `shape` (its own but for dims of size 1); a divisor if `inverse`."""
+    """The value `ref`, viewed as `shape` (its own shape up to dims of size 1); a divisor if `inverse`."""
 
     ref: Ref
     shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class Factor:
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """`sign` times the factors; every factor's shape has as many dims as `shape`, each full or 1."""
+    """`sign` times the factors. A factor's shape has as many dims as `shape`, each of full size or of size 1."""
 
     sign: int
     factors: tuple[Factor, ...]
@@ -58,20 +58,22 @@ def value_type(build: Builder, ref: Ref) -> Type:
 def product(build: Builder, ref: Ref) -> Product:
     """`ref` as a product, through mul, div, neg, broadcasts and reshapes that add or drop dims of size 1.
 
-    Of at most `_FACTORS` factors and `_DEPTH` nested operations: what is more stays one factor.
+    A value of more than `_MAX_FACTORS` factors, or below `_MAX_DEPTH` nested operations, stays one factor.
     """
-    return _product(build, ref, {}, _DEPTH)
+    return _product(build, ref, {}, _MAX_DEPTH)
 
 
-_FACTORS = 32
-_DEPTH = 64
+_MAX_FACTORS = 32
+"""A product is taken apart into at most this many factors."""
+_MAX_DEPTH = 64
+"""A product is taken apart through at most this many nested operations."""
 
 
 def _product(build: Builder, ref: Ref, done: dict[Ref, Product], depth: int) -> Product:
     if ref not in done:
         t = value_type(build, ref)
         found = _opened(build, ref, t, done, depth) if depth else None
-        small = found is not None and len(found.factors) <= _FACTORS
+        small = found is not None and len(found.factors) <= _MAX_FACTORS
         done[ref] = found if found is not None and small else Product(1, (Factor(ref, t.shape),), t.shape)
     return done[ref]
 
@@ -102,7 +104,7 @@ def same_but_ones(a: Sequence[int], b: Sequence[int]) -> bool:
 
 
 def realigned(f: Factor, old: Sequence[int], new: Sequence[int]) -> Factor:
-    """A factor of a product of shape `old`, in the same product seen as `new`, which differs in dims of size 1."""
+    """The factor `f` of a product of shape `old`, for that product viewed as `new`, which differs in dims of size 1."""
     full = iter([n for n, whole in zip(f.shape, old, strict=True) if whole != 1])
     return replace(f, shape=tuple(1 if whole == 1 else next(full) for whole in new))
 
@@ -113,10 +115,10 @@ def _padded(p: Product, shape: tuple[int, ...]) -> tuple[Factor, ...]:
 
 
 def multiplied(build: Builder, factors: Iterable[Factor], dtype: DType, space: Space, loc: str) -> Ref:
-    """The product of `factors`, narrow ones first, in an order that depends on nothing but what they are.
+    """The product of `factors`, narrow ones first; their order in `factors` does not matter.
 
-    A divisor narrower than the whole becomes a reciprocal: one division a row instead of one an element. Without
-    factors: the constant 1 on `space`. Of shared data alone: that on `space`.
+    A divisor narrower than the whole product becomes a reciprocal: one division a row instead of one an element. No
+    factors give the constant 1 on `space`; factors that are all shared data are multiplied with it.
     """
     factors = list(factors)
     widest = max((numel(f.shape) for f in factors), default=0)
@@ -158,7 +160,7 @@ def negated(build: Builder, ref: Ref, sign: int, loc: str) -> Ref:
 
 
 def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: str) -> Ref:
-    """`ref` with exactly this shape: reshaped or broadcast where it differs."""
+    """`ref` with exactly this shape: reshaped if it has as many elements, else broadcast."""
     own = value_type(build, ref).shape
     if own == shape:
         return ref
@@ -168,17 +170,17 @@ def shaped(build: Builder, ref: Ref, shape: tuple[int, ...], loc: str) -> Ref:
 
 
 def lifted(build: Builder, ref: Ref, m: Ref) -> Ref | None:
-    """The value on the codomain of `m` of which `ref`, on its domain, is the pull; None where there is none.
+    """The value on the codomain of `m` whose pull along `m` is `ref`; None where there is none.
 
-    `ref` is row-wise work on values pulled along `m` and shared data, so that pull(lifted(x)) = x; at most `_LIFTED`
-    nodes of it.
+    It exists where `ref` is row-wise work, of at most `_MAX_LIFTED` nodes, on shared data and values pulled along `m`.
     """
     if not _can_lift(build, ref, m, set()):
         return None
     return _lift(build, ref, m, {})
 
 
-_LIFTED = 64
+_MAX_LIFTED = 64
+"""Row-wise work is lifted from edges to rows if it has at most this many nodes."""
 
 
 def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
@@ -186,7 +188,7 @@ def _can_lift(build: Builder, ref: Ref, m: Ref, seen: set[Ref]) -> bool:
         return True
     seen.add(ref)
     t = build.types[ref]
-    if not isinstance(t, Type) or len(seen) > _LIFTED:
+    if not isinstance(t, Type) or len(seen) > _MAX_LIFTED:
         return False
     if t.space == UNIT:
         return True

@@ -10,18 +10,19 @@ from graphweave.ir.message.nodes import Input, Opaque, Pointwise, Push, Ref, Typ
 from graphweave.passes.factors import Factor
 from graphweave.passes.rules.factor import at_empty_rows, is_harmless
 
-_MOST = 128
+_MAX_NODES = 128
+"""At most this many nodes are looked at for one answer; beyond them nothing is known."""
 
 
 def finite_without_edges(build: Builder, ref: Ref, m: Ref) -> bool:
-    """Whether `ref` is finite in rows which `m` sends no edge to, if all inputs are and nothing overflows."""
+    """Whether `ref` is finite in rows to which `m` sends no edge, if all inputs are finite and nothing overflows."""
     return _known(build, ref, m, {})
 
 
 def _known(build: Builder, ref: Ref, m: Ref, done: dict[Ref, bool]) -> bool:
     if ref not in done:
-        done[ref] = False  # what is cut off by the limit stays so
-        done[ref] = len(done) <= _MOST and _finite(build, ref, m, done)
+        done[ref] = False  # the answer for nodes beyond the limit
+        done[ref] = len(done) <= _MAX_NODES and _finite(build, ref, m, done)
     return done[ref]
 
 

@@ -1,4 +1,4 @@
-"""What rewriting tries: sets of rules at sets of sites, those first that only pay together."""
+"""The moves that rewriting tries: sets of rules at sets of sites. Those that only pay together come first."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ from graphweave.passes.rules.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """`rules`, in order of preference, at each of `sites` and at what they make of them."""
+    """`rules`, in order of preference, to be tried at each of `sites` and at the nodes that they put there."""
 
     rules: tuple[Rule, ...]
     sites: tuple[Ref, ...]
 
 
 Moves: TypeAlias = Callable[[Facts, frozenset[Ref]], Iterator[Move]]
-"""Moves of a program, of which some nodes depend on tangents, in the order in which they are tried."""
+"""Lists the moves of a program in the order in which they are tried. The second argument: nodes that need tangents."""
 
 OUT_OF_PUSH = (distribute.RULE, feature_sum.RULE, factor.RULE)
 TO_NODES = (split_linear.RULE, postpone.RULE, linear_through_push.OUT)
@@ -71,14 +71,14 @@ ALONE = (
 
 
 def linear(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
-    """Everything linear on edges at once: the forward's product on edges goes only if the backward's goes too."""
+    """Everything linear on edges at once: the forward's product leaves the edges only if the backward's does too."""
     sites = tuple(r for r, n in enumerate(facts.program.nodes) if isinstance(n, Slice | Push) or _shared(n))
     if sites:
         yield Move(TO_NODES, sites)
 
 
 def reorderings(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
-    """Weights before rows wherever that is possible, then for each typed product alone."""
+    """Products of weights before products with rows: everywhere at once, then around each typed product alone."""
     program = facts.program
     products = [r for r, n in enumerate(program.nodes) if is_typed_product(n)]
     if products:
@@ -89,7 +89,7 @@ def reorderings(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
 
 
 def _around(facts: Facts, ref: Ref) -> Iterator[Ref]:
-    """Who reads the rows of a typed product, through reshapes and factors."""
+    """Products, pushes and reductions that read a typed product's rows, through reshapes and pointwise operations."""
     todo, seen = [ref], set[Ref]()
     while todo:
         at = todo.pop()
@@ -104,7 +104,7 @@ def _around(facts: Facts, ref: Ref) -> Iterator[Ref]:
 
 
 def compactions(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
-    """All that edges compute from two maps, for each pair of maps that meet in a typed product; forward ones first."""
+    """For each pair of maps that meet in a typed product all that edges compute from them; forward pairs first."""
     program = facts.program
     found: dict[tuple[Ref, Ref], bool] = {}
     for ref, node in enumerate(program.nodes):
@@ -121,7 +121,7 @@ def pairs_in(program: Program) -> tuple[tuple[Ref, Ref], ...]:
 
 
 def forward_pairs(program: Program, late: frozenset[Ref]) -> tuple[tuple[Ref, Ref], ...]:
-    """Pairs of maps that a typed product of the forward meets: Hector's (source, relation)."""
+    """Pairs of maps that meet in a typed product of the forward, such as Hector's (source, relation)."""
     found: dict[tuple[Ref, Ref], None] = {}
     for ref, node in enumerate(program.nodes):
         if isinstance(node, MatMul) and node.map is not None and ref not in late:
@@ -143,7 +143,7 @@ def _pairs_of(program: Program, node: Node) -> Iterator[tuple[Ref, Ref]]:
 
 
 def _types_behind(program: Program, ref: Ref) -> Iterator[Ref]:
-    """Maps of the typed products that a pushed value is, but for factors."""
+    """Maps of the typed products whose values, up to factors and sums, are the value `ref`."""
     node = program.nodes[below(program, ref)]
     if isinstance(node, MatMul):
         if node.map is not None:
@@ -162,7 +162,7 @@ def _pull_map(program: Program, ref: Ref) -> Ref | None:
 
 
 def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
-    """Two maps of edges; pairs of pairs are what they were."""
+    """Whether `m` and `t` are two maps of edges. Unique pairs are not edges: pairs of pairs are the same pairs."""
     a, b = program.nodes[m], program.nodes[t]
     types = program.types[m]
     if not isinstance(a, MapOf) or not isinstance(b, MapOf) or a.index == b.index or not isinstance(types, MapType):
@@ -172,14 +172,14 @@ def _may_pair(program: Program, m: Ref, t: Ref) -> bool:
 
 
 def bases(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
-    """All products with matrices made of few bases, and what lets their products be those of nodes."""
+    """All products with matrices that are combinations of few bases, which can then become products of nodes."""
     sites = tuple(r for r, n in enumerate(facts.program.nodes) if is_typed_product(n))
     if sites:
         yield Move((factored_bases.RULE, postpone.RULE), sites)
 
 
 def typed_pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
-    """All typed products that are pushed, at once: the rows of one go only when all of them do; then each alone."""
+    """All pushes of typed products at once, as a product's rows go only when all of its are fused; then each alone."""
     program = facts.program
     open_ = ((r, n) for r, n in enumerate(program.nodes) if isinstance(n, Push) and not n.fused)
     sites = tuple(r for r, n in open_ if any(_types_behind(program, n.x)))
@@ -191,7 +191,7 @@ def typed_pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
 
 
 def products_of_push(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
-    """All products that read one pushed value, which then is not needed any more."""
+    """For each push all products that read it, so that its rows are not needed any more."""
     program = facts.program
     readers: dict[Ref, list[Ref]] = {}
     for ref, node in enumerate(program.nodes):
@@ -231,7 +231,7 @@ ORDER: tuple[Moves, ...] = (linear, products_of_push, pushes, singles)
 
 
 def _pushes_behind(program: Program, ref: Ref) -> Iterator[Ref]:
-    """The push that `ref` is, but for reshapes and a factor of its rows."""
+    """The push whose value `ref` is, up to reshapes and pointwise operations that keep its type."""
     node = program.nodes[ref]
     if isinstance(node, Push):
         yield ref

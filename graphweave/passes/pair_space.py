@@ -1,7 +1,7 @@
-"""The space of unique pairs of two maps' rows: (source, relation) above all (Hector, section 3.2.2).
+"""The space of unique pairs of two maps' rows, such as (source, relation) (Hector, section 3.2.2).
 
-Of two maps m: E -> V and t: E -> R it has one row for each (v, r) that some edge has, ordered by r, then v. What edges
-compute from m and t alone, they compute once for each pair.
+For maps m: E -> V and t: E -> R it has one row for each pair (v, r) that some edge has, ordered by r, then v. Work on
+edges that depends on m and t alone is done once for each pair.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class PairMaps:
 
 
 def pair_maps(build: Builder, m: Ref, t: Ref) -> PairMaps:
-    """The three maps of the pairs of `m` and `t`, whose index tensors one node makes once a graph."""
+    """The three maps of the pairs of `m` and `t`. One node, hoisted, makes the index tensors of all three."""
     a, b = build.nodes[m], build.nodes[t]
     assert isinstance(a, MapOf) and isinstance(b, MapOf)
     loc = build.locs[m]
@@ -36,7 +36,7 @@ def pair_maps(build: Builder, m: Ref, t: Ref) -> PairMaps:
 
 
 def pair_of(build: Builder, a: Ref, b: Ref, loc: str) -> Ref:
-    """The map of each row to its pair of `a` and `b`, one integer a row each."""
+    """The map from each row to its pair; `a` and `b` are the two index tensors, one integer a row each."""
     rows = build.add(PairIndex(_pairs(build, a, b, loc), "rows"), loc)
     return build.add(MapOf(rows, pairs_of(build.nodes, a, b)), loc)
 

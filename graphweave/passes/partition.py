@@ -1,8 +1,8 @@
 """joint program -> forward program + backward program, and what the one saves for the other.
 
-What is computed again instead of saved is a policy (`passes/recompute.py`). With "auto" nothing on an edge space is
-saved that can be recomputed at O(1) work an element from what lives on nodes: the backward program starts from
-node-space values, heavy results, random masks and graph-only tensors.
+A policy (`passes/recompute.py`) says what is computed again instead of saved. With "auto" the forward saves nothing on
+an edge space that can be recomputed at O(1) work an element from values on nodes: the backward program starts from
+values on nodes, expensive results, seeds of random masks, and tensors that depend on the graph alone.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from graphweave.passes.stages import staged
 class Split:
     """`forward` gives the forward outputs and then the saved values; `backward` takes saved values, then tangents.
 
-    `saved` and `tangents` are positions in the joint program. Of `copied`, some of the saved values, the forward gives
-    copies.
+    `saved` and `tangents` are positions in the joint program. `copied` are the saved values of which the forward gives
+    a copy.
     """
 
     forward: Extract
@@ -44,11 +44,11 @@ def split(
     constants: frozenset[Ref] = frozenset(), recompute: Recompute = "auto", exposed: frozenset[Ref] = frozenset(),
     statistics: Statistics | None = None,
 ) -> Split:  # fmt: skip
-    """Cut a joint program, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
+    """Divide a joint program, whose first `num_forward` outputs are the forward's; `effects` must run in the forward.
 
-    `constants` are inputs whose value is part of the program: both halves have them without handing them over. Of
-    `exposed`, values whose memory others may write to before the backward, nothing is saved but copies. Seeds are saved
-    in any case: whoever computes the forward again draws the same numbers.
+    `constants` are inputs whose value is part of the program: both halves have them without handing them over.
+    `exposed` are values whose memory others may write to before the backward: of these only copies are saved. Seeds are
+    always saved, so that a backward that computes the forward again draws the same random numbers.
     """
     joint, tangents = facts.program, tuple(tangents)
     forward_outputs = joint.outputs[:num_forward]
@@ -79,7 +79,7 @@ def split(
 def saved_values(
     facts: Facts, forward: set[Ref], roots: Iterable[Ref], tangents: tuple[Ref, ...], recompute: Recompute
 ) -> tuple[Ref, ...]:
-    """What the backward needs of the forward: the first values met that recomputing is not allowed to cross."""
+    """What the backward needs of the forward: on the way up from its `roots`, the first values not to be recomputed."""
     joint, kept_anyway = facts.program, frozenset(facts.hoist.values)
     after_tangent = facts.flow.depending(frozenset(tangents))
     saved: set[Ref] = set()
@@ -105,9 +105,9 @@ def saved_values(
 def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref]) -> set[Ref]:
     """`saved` without rows on nodes that cost little to compute again from others of `saved`.
 
-    So of what lies before and behind an activation one is kept, and of a softmax over classes its input, which a
-    gradient needs, and two numbers a row. Narrower values may join `saved` for that. Computing again reads at most
-    twice the bytes that it saves.
+    So only one of an activation's input and output is kept, and of a softmax over classes its input, which a gradient
+    needs, and two numbers a row. Narrower values may join `saved` for that. Computing a value again reads at most twice
+    the bytes that dropping it saves.
     """
     joint = facts.program
     for ref in sorted(saved, reverse=True):
@@ -123,7 +123,7 @@ def _made_of_others(facts: Facts, saved: set[Ref], free: frozenset[Ref]) -> set[
 
 
 def _origins(facts: Facts, ref: Ref, there: set[Ref] | frozenset[Ref]) -> set[Ref]:
-    """What `ref` can be computed again from: the first values that are `there`, inputs, or dear to repeat."""
+    """The values from which `ref` can be computed again: the first that are `there`, inputs, or expensive to repeat."""
     found, joint = set[Ref](), facts.program
     todo = list(operands(joint.nodes[ref]))
     while todo:
@@ -141,7 +141,7 @@ def _bytes_of(program: Program, refs: Iterable[Ref]) -> int:
 
 
 def _row_bytes(program: Program, ref: Ref) -> int:
-    """Bytes of a row; shared data, of which there is one row, count nothing."""
+    """Bytes of a row. Shared data counts as 0, as it has only one row."""
     t = program.types[ref]
     return numel(t.shape) * t.dtype.itemsize if isinstance(t, Type) and t.space != UNIT else 0
 
@@ -149,7 +149,7 @@ def _row_bytes(program: Program, ref: Ref) -> int:
 def _sizes_to_save(
     joint: Program, saved: tuple[Ref, ...], roots: Iterable[Ref], tangents: tuple[Ref, ...]
 ) -> tuple[Ref, ...]:
-    """Sizes from which the backward can count the rows of spaces on which it is given no value."""
+    """Sizes that give the backward the row counts of spaces on which it is handed no value."""
     given = frozenset((*saved, *tangents))
     known = {t.space for r in given if isinstance(t := joint.types[r], Type)}
     used = {s for r in ancestors(joint, roots, given) for s in spaces_in(joint.types[r])} - known - {UNIT}
@@ -163,9 +163,10 @@ def _sizes_to_save(
 def _riders(
     facts: Facts, forward: set[Ref], backward_outputs: Iterable[Ref | None], tangents: tuple[Ref, ...]
 ) -> set[Ref]:
-    """Pushes that only the backward needs, of forward values, along maps that the forward walks anyway.
+    """Pushes of forward values that only the backward needs, along maps that the forward walks anyway.
 
-    Beside the forward's pushes they cost an accumulator; in the backward, a walk of their own with all its gathers.
+    Beside the forward's pushes each costs an accumulator; in the backward it would be a walk of its own with all its
+    gathers.
     """
     joint, is_push = facts.program, facts.cones.is_push
     late = facts.flow.depending(frozenset(tangents))
@@ -179,7 +180,7 @@ def _riders(
 
 
 def _with_items(joint: Program, forward: set[Ref]) -> set[Ref]:
-    """`forward` and every item of its tuples: a tuple cannot be saved, an item that only the backward reads can."""
+    """`forward` and every item of its tuples: a tuple cannot be saved, but an item that only the backward reads can."""
     items = {
         r for r, n in enumerate(joint.nodes)
         if (isinstance(n, PairIndex) or (isinstance(n, Aten) and n.target == "builtin.getitem"))

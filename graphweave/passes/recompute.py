@@ -1,12 +1,12 @@
-"""Which forward values the backward computes again rather than reads: a policy by ComputationCost / MemoryCost.
+"""Which forward values the backward computes again instead of reading them: a policy by ComputationCost / MemoryCost.
 
-ComputationCost counts scalar operations to compute a value again from what lies before it, MemoryCost the elements that
-saving it would keep (Zhang et al., "Understanding GNN Computational Graph", section 6). Per element of the result:
+ComputationCost counts scalar operations to compute a value again from its operands, MemoryCost the elements that saving
+it would keep (Zhang et al., "Understanding GNN Computational Graph", section 6). The quotient for each kind of node:
 
     layout, structure, views       0
     pull, pointwise, cast, random, ...   1 (a reduction over features: elements read / elements made)
     push                           rows pushed / rows made, the mean degree
-    matrix product                 its inner size; on edges computed again all the same, tile by tile
+    matrix product                 its inner size; on edges it is computed again nevertheless, tile by tile
     ATen call                      unknown, and a random one cannot be repeated
 """
 
@@ -40,22 +40,23 @@ from graphweave.ir.message.nodes import (
 )
 
 Recompute: TypeAlias = Literal["auto", "never", "always"]
-"""Which values of O(1) computation an element of memory, and which beyond, the backward computes again.
+"""Which values the backward computes again.
 
-`auto`: those on edge spaces, products of matrices there too, so that nothing of edges x features is saved, and random
-masks, and rows on nodes that are wider than all they are made of; other node values are saved, pushes too (a
-softmax's maximum and sum, the maximum of an aggregation). `never`: none, as
-eager does: the first values that the backward reads are saved, whatever their size. `always`: all, on nodes too, and
-pushes at their mean degree; saved are inputs, matrix products on nodes and ATen calls.
+`auto`: values on edge spaces, matrix products there included, so that nothing of edges x features is saved; random
+masks; and rows on nodes that are wider than all they are computed from. Other values on nodes are saved, also pushes (a
+softmax's maximum and sum, the maximum of an aggregation). `never`: none, as in eager mode: the first values that the
+backward reads are saved, whatever their size. `always`: all, also on nodes, and pushes at the cost of their mean
+degree; only inputs, matrix products on nodes and ATen calls are saved.
 """
 
 POLICIES: tuple[str, ...] = get_args(Recompute)
 
-_SMALL_UNIT = 4096  # elements of shared data cheaper to recompute than to keep
+_MAX_REPEATED_UNIT = 4096
+"""Shared data of at most this many elements is computed again rather than saved."""
 
 
 def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
-    """Whether the backward computes `ref`, a value of the forward, again."""
+    """Whether the backward computes the forward's value `ref` again."""
     program = facts.program
     node, t = program.nodes[ref], program.types[ref]
     if is_structure(node) or is_view(node) or isinstance(node, Reshape | Permute | Broadcast | Slice):
@@ -71,15 +72,15 @@ def recomputed(policy: Recompute, facts: Facts, ref: Ref) -> bool:
     if not isinstance(node, Pointwise | Cast | Reduce | Pad | Concat | Pull):
         return False
     if t.space == UNIT:
-        return numel(t.shape) <= _SMALL_UNIT
+        return numel(t.shape) <= _MAX_REPEATED_UNIT
     on_edges = t.space in facts.flow.edge_spaces
     return policy == "always" or on_edges or isinstance(node, Pull) or facts.cones.widens(ref)
 
 
 def repeatable(facts: Facts, ref: Ref) -> bool:
-    """Whether a kernel computes rows of `ref`, a value on nodes, again from its operands at about the cost of a read.
+    """Whether a kernel computes rows of the node value `ref` from its operands at about the cost of reading them.
 
-    Elementary functions and reductions are dearer than reading their results.
+    Elementary functions and reductions cost more than reading their results.
     """
     node = facts.program.nodes[ref]
     if not isinstance(node, Pointwise | Cast | Pad | Concat) or not facts.cones.is_light(ref):
@@ -88,7 +89,7 @@ def repeatable(facts: Facts, ref: Ref) -> bool:
 
 
 def _drawn(program: Program, ref: Ref) -> bool:
-    """Row by row from random and constant numbers: a mask."""
+    """Whether `ref` is pointwise work on random and constant numbers alone: a mask."""
     node = program.nodes[ref]
     if isinstance(node, Const | Random):
         return True

@@ -1,7 +1,7 @@
-"""Ways to start rewriting a program with typed products: weights first or not, pairs or edges (Hector, section 3.2).
+"""Starts for rewriting a program with typed products: weights first or not, pairs or edges (Hector, section 3.2).
 
-Neither pays by itself where only both together do, nor does either where what comes after it undoes the gain. So a
-program is rewritten from each start to the end, and the cheapest result is kept.
+Sometimes only both together pay, and sometimes a later move undoes the gain of either. So the program is rewritten from
+each start to the end, and the cheapest result is kept.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from graphweave.passes.moves import Moves, bases, compactions, pairs_in, reorder
 from graphweave.passes.pair_space import pair_maps
 
 Measure: TypeAlias = Callable[[Facts, Ref], "int | None"]
-"""How many rows a value that depends on the graph alone has for the graph at hand; None where that is not known."""
+"""Gives the number of rows, in the graph at hand, of a value that depends on the graph alone; None if not known."""
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Weights first wherever possible, and what depends on (source, relation) once a pair, before all other moves."""
+    """What is done before all other moves, whether or not it gains.
+
+    `reorder`: products of weights come first. `compact`: work on pairs such as (source, relation) is done once a pair.
+    """
 
     reorder: bool
     compact: bool
@@ -38,7 +41,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Relational:
-    """What is decided: True does it, False never does it, None leaves it to the cost model."""
+    """The user's choices: True always does it, False never does it, None leaves it to the cost model."""
 
     compact: bool | None = None
     reorder: bool | None = None
@@ -49,8 +52,7 @@ class Relational:
     def moves(self) -> tuple[Moves, ...]:
         """Moves that may follow, each if it gains.
 
-        What is pushed goes first: once it is compact there is nothing left to push, and the start that is compact will
-        have tried that.
+        Fused pushes come before compaction, which leaves nothing to fuse; the start that compacts tries that order.
         """
         free = ((self.reorder, reorderings), (None, bases), (None, typed_pushes), (self.compact, compactions))
         return tuple(make for decided, make in free if decided is None)

@@ -1,8 +1,8 @@
-"""Rewriting by cost: rules are tried where they apply, and what makes the program cheaper stays.
+"""Rewriting by cost: rules are tried where they apply, and a change stays if it makes the program cheaper.
 
 Moves (`moves.py`) are tried in a fixed order until none gains, so equal programs give equal results. A move is one rule
 at one node or, since some rules pay only together, a set of rules at a set of nodes: a gather is needless only when all
-of its users are gone. That is the look-ahead which greedy choice by itself lacks.
+of its users are gone. Such sets give the greedy choice the look-ahead that it lacks.
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.rules.compact import compact
 from graphweave.passes.substitute import substitute
 
-_ROUNDS = 4
-_FUEL = 256  # rewrites in one move
-_GAIN = 1e-3  # of the whole program's cost: smaller gains are rounding of the model
+_MAX_ROUNDS = 4
+"""All moves are tried at most this many times over."""
+_MAX_REWRITES = 256
+"""One move rewrites at most this many nodes."""
+_MIN_GAIN = 1e-3
+"""Part of the program's cost that a move must save; smaller gains are below the precision of the cost model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
     """`tangents` are the inputs of the backward, by name; `keep` are calls that must stay though nobody reads them.
 
-    `joins`: whether kernels of the target multiply rows.
+    `joins` says whether kernels of the target compute products of rows.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -56,16 +59,16 @@ class Rewrite:
         best.steps += [_refused(best, state) for state in found if state is not best]
         return best.rewritten()
 
-    def _run(self, facts: Facts, start: Start, moves: tuple[Moves, ...]) -> _State:
-        state = _State(self, facts, start)
+    def _run(self, facts: Facts, start: Start, moves: tuple[Moves, ...]) -> _Rewriting:
+        state = _Rewriting(self, facts, start)
         state.begin()
-        for _ in range(_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             if not state.round(moves):
                 break
         return state
 
 
-class _State:
+class _Rewriting:
     def __init__(self, settings: Rewrite, facts: Facts, start: Start) -> None:
         self.settings, self.start = settings, start
         self.where = unchanged(facts.program).where
@@ -81,13 +84,13 @@ class _State:
         return cost(facts, _tangents(facts.program, self.settings.tangents), keep, joins=self.settings.joins)
 
     def begin(self) -> None:
-        """Do what this way to start does, whether or not it gains by itself."""
+        """Do what the start says, whether or not it gains by itself."""
         if self.start.reorder:
             for move in reorderings(self.facts, self.late):
                 self._try(move, forced=True)
                 break
         if self.start.compact:
-            for _ in range(_ROUNDS * 4):
+            for _ in range(_MAX_ROUNDS * 4):
                 pairs = forward_pairs(self.facts.program, self.late)
                 everything = tuple(range(len(self.facts.program.nodes)))
                 moves = [Move((compact(m, t),), everything) for m, t in pairs]
@@ -122,7 +125,7 @@ class _State:
         facts, keep = Facts(done.program), tuple(done.where[r] for r in self.keep)
         after = self._cost(facts, keep)
         old, new = self.cost.seconds(statistics), after.seconds(statistics)
-        gains = forced or old - new > _GAIN * old
+        gains = forced or old - new > _MIN_GAIN * old
         loc = program.locs[next(iter(replaced))]
         gained = tuple(sorted(difference(self.cost.per_row(), after.per_row()).items(), key=lambda item: item[0].name))
         totals = self.cost.total(statistics), after.total(statistics)
@@ -136,14 +139,17 @@ class _State:
 
 
 def apply(build: Builder, move: Move) -> tuple[dict[Ref, Ref], tuple[str, ...]]:
-    """What the move replaces by what, and the rules that fired, in order. Nodes that rules make are sites too."""
+    """The nodes that the move replaces, each with its replacement, and the rules that fired, in order.
+
+    Nodes that rules build are sites too.
+    """
     replaced: dict[Ref, Ref] = {}
     fired: list[str] = []
     todo = list(reversed(move.sites))
-    while todo and len(fired) < _FUEL:
+    while todo and len(fired) < _MAX_REWRITES:
         ref = todo.pop()
         if ref in replaced or (isinstance(n := build.nodes[ref], Push) and n.fused):
-            continue  # what is fused stays so
+            continue  # a fused push stays as it is
         start = len(build.nodes)
         for rule in move.rules:
             new = rule.apply(build, ref)
@@ -161,14 +167,14 @@ def difference(before: Mapping[Space, float], after: Mapping[Space, float]) -> d
 
 
 def _last(replaced: Mapping[Ref, Ref], ref: Ref) -> Ref:
-    """What `ref` is replaced by in the end: rules that undo each other must not replace two nodes by one another."""
+    """The node that replaces `ref` in the end. Rules that undo each other must not replace two nodes by one another."""
     while ref in replaced:
         ref = replaced[ref]
     return ref
 
 
-def _refused(best: _State, other: _State) -> Step:
-    """The other way to start as a choice that was not taken."""
+def _refused(best: _Rewriting, other: _Rewriting) -> Step:
+    """The other start, reported as a choice that was not taken."""
     statistics = best.settings.statistics
     seconds = best.cost.seconds(statistics) - other.cost.seconds(statistics)
     gained = sorted(difference(best.cost.per_row(), other.cost.per_row()).items(), key=lambda item: item[0].name)

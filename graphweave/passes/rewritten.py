@@ -1,4 +1,4 @@
-"""What every pass gives back."""
+"""The result of a pass."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from graphweave.ir.message.nodes import Program, Ref
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rewrite that was tried: which rules, at which of the user's lines, what the program costs without and with it.
+    """A rewrite that was tried: its rules, the user's line, and the cost of the program without and with it.
 
-    Costs are (bytes, vector operations, flops of matrix products); `seconds` is what is gained, negative for a loss.
-    `per_row` is the gain for each row of a space: the choice holds for every graph at which their sum has its sign.
+    Costs are (bytes, vector operations, flops of matrix products). `seconds` is the gain, negative for a loss.
+    `per_row` is the gain for each row of a space; its sum over a graph's rows says if the choice suits that graph.
     """
 
     rules: tuple[str, ...]
@@ -27,7 +27,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """`where[old]` is the new position of each node of the program that was rewritten; dead nodes have none.
+    """`where[old]` is the position in `program` of each node of the rewritten program; dead nodes have none.
 
     `steps` are the choices that were made by cost, in order. `unions` are spaces that the pass made, each with the
     spaces of which it is the disjoint union (the unit space stands for one row).
@@ -40,5 +40,5 @@ class Rewritten:
 
 
 def unchanged(program: Program) -> Rewritten:
-    """`program` itself: what a pass gives that finds nothing to do."""
+    """The result of a pass that finds nothing to do: `program` itself."""
     return Rewritten(program, {r: r for r in range(len(program.nodes))})

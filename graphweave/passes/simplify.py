@@ -1,4 +1,4 @@
-"""Rules that never lose, at every node until none applies: constants folded, products shown, dead nodes dropped."""
+"""Applies rules that never lose at every node until none applies, and drops dead nodes."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ ALWAYS: tuple[Rule, ...] = (
     scale_out.GATHERED,
 )
 
-_FUEL = 16  # rules at one node
+_MAX_RULES = 16
+"""At most this many rules are applied one after the other at one node."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Simplify:
 
 def simplified(build: Builder, ref: Ref) -> Ref:
     """A simpler node equal to `ref`, or `ref`."""
-    for _ in range(_FUEL):
+    for _ in range(_MAX_RULES):
         new = next((n for rule in ALWAYS if (n := rule.apply(build, ref)) is not None), None)
         if new is None or new == ref:
             break

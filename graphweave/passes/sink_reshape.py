@@ -1,7 +1,7 @@
 """pull(reshape(x), m) -> reshape(pull(x, m)), and the same for push.
 
-A reshape renames the elements of a row, so moving whole rows commutes with it. Always pays: behind the move it is an
-index computation inside a kernel, in front of it a second tensor of the same data.
+Legal since a reshape only renames the elements of a row, and pulls and pushes move whole rows. It always pays: after
+the pull or push the reshape is an index computation inside a kernel, before it a second tensor of the same data.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """select(cat([a, b], 1), 0, i) -> cat([select(a, 0, i), select(b, 0, i)]); likewise for columns chosen by an index.
 
-Legal since neither call mixes the rows of a pair [2, edges]. It pays in memory where nobody needs the pair as a whole:
-layers that filter edges and add self-loops do so on `edge_index`, 16 bytes an edge at each step of it, and then use its
-two rows as maps. Row by row, one is made, narrowed and done with before the other is begun.
+Legal since neither call mixes the rows of a pair [2, edges]. It saves memory where nobody needs the pair as a whole:
+layers that filter edges and add self-loops do so on `edge_index`, 16 bytes an edge at each step, and then use its two
+rows as maps. Row by row, the first is computed, narrowed and freed before the second is begun.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class _Splitter:
 
 
 def _splittable(program: Program) -> frozenset[Ref]:
-    """Pairs made by calls that can be taken apart, of which only rows and the length are used, or such pairs made."""
+    """Pairs, computed by calls that can be split, whose users only take rows, take the length, or are such pairs."""
     used_by = Facts(program).flow.users
     found: set[Ref] = set()
     for ref in reversed(range(len(program.nodes))):
@@ -92,7 +92,7 @@ def _takes_rows(user: Node, pair: Ref) -> bool:
 
 
 def _pairs_in(node: Node) -> tuple[Ref, ...]:
-    """The pairs that a call joins by their columns, or chooses columns of; nothing for any other call."""
+    """The pairs that a call concatenates along their columns, or whose columns it chooses; none for any other call."""
     match node:
         case Aten(target="aten.cat.default", args=(tuple(parts), 1 | -1), kwargs=()):
             return tuple(p.ref for p in parts if isinstance(p, Operand))
@@ -112,6 +112,6 @@ def _row_type(program: Program, pair: Ref) -> AnyType:
 
 
 def _is_pair(program: Program, ref: Ref) -> bool:
-    """A tensor [2, n] outside the algebra, so not rows of a space."""
+    """Whether `ref` is a tensor [2, n] outside of the algebra, so that its rows are not those of a space."""
     t = program.types[ref]
     return isinstance(t, AnyType) and t.dims is not None and len(t.dims) == 2 and t.dims[0] == 2

@@ -1,9 +1,9 @@
-"""a backward that computes forward values again -> the same, each of them only when the gradient has come so far.
+"""a backward that computes forward values again -> the same, each only once the gradient has reached where it is read.
 
 Legal since every value stays what it is: rows from which something is computed again pass through `After`, which gives
-its first operand back once the others exist. It pays where memory counts: without it, one layer's messages would be
-summed again beside a later layer's, which are read along the same map, and the results of both lie in memory at once.
-Wide rows are computed again for each stage of the backward that reads them, so that none lies from one to the next.
+its first operand back once the others exist. It saves memory: without it, one layer's messages would be summed again
+together with a later layer's along the same map, and the results of both would lie in memory at once. Wide rows are
+computed again for each stage of the backward that reads them, so that none is kept from one stage to the next.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ from graphweave.ir.message.builder import Builder, operands, with_operands
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import After, Input, Opaque, Program, Ref, Type
 
-_START = -1  # the stage before any gradient has been through a product
-_WIDE_BYTES = 64  # a row's, from which it is computed again rather than kept from stage to stage
+_START = -1
+"""The stage before the first gradient that begins a stage."""
+_WIDE_BYTES = 64
+"""Rows of at least this many bytes are computed again in each stage that reads them instead of being kept."""
 
 
 def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
-    """`part` is a backward; `tangents` are positions in its program."""
+    """The backward `part` with values computed again stage by stage; `tangents` are positions in its program."""
     program, facts = part.program, Facts(part.program)
     late = facts.flow.depending(frozenset(tangents))
     computed = computed_for(program, [r for r in program.outputs if r is not None])
@@ -38,7 +40,7 @@ def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
     where: dict[tuple[Ref, Ref], Ref] = {}
 
     def made(r: Ref) -> Ref:
-        """Of what is computed once; a map or an input may stand behind the gradient that begins a stage."""
+        """A value that is computed once; it belongs to the last stage begun before it if it depends on a tangent."""
         return take(r, _stage_of(starts, r, late))
 
     def read(r: Ref, stage: Ref) -> Ref:
@@ -62,26 +64,27 @@ def staged(part: Extract, tangents: Iterable[Ref]) -> Extract:
 
 
 def _starts(facts: Facts, calls: list[Ref], late: frozenset[Ref]) -> list[Ref]:
-    """Gradients of nodes that exist as tensors anyway, what products and calls read and make: each begins a stage."""
+    """Gradients of nodes that products and calls read or make, and that therefore are stored: each begins a stage."""
     program, edges = facts.program, facts.flow.edge_spaces
     around = {r for c in calls for r in (c, *sources(program, c)) if r in late}
     return sorted(r for r in around if isinstance(t := program.types[r], Type) and t.space not in edges | {UNIT})
 
 
 def _finished(starts: list[Ref], calls: list[Ref], stage: Ref) -> list[Ref]:
-    """What a stage waits for: the gradient that begins it, and the calls of the stage before, which then free rows."""
+    """The values for which a stage waits: the gradient that begins it, and the calls of the stage before, which free
+    rows once they are done."""
     at = starts.index(stage)
     return [stage, *(c for c in calls if at and starts[at - 1] < c < stage)]
 
 
 def _stage_of(starts: list[Ref], ref: Ref, late: frozenset[Ref]) -> Ref:
-    """The last stage begun before `ref` in program order, which is that of the gradient's way."""
+    """The last stage begun before `ref` in program order, the order of the gradient; `_START` without a tangent."""
     at = bisect_left(starts, ref)
     return starts[at - 1] if at and ref in late else _START
 
 
 def _stages(facts: Facts, late: frozenset[Ref], starts: list[Ref]) -> dict[Ref, tuple[Ref, ...]]:
-    """For what is computed again the stages that read it: all where it is wide or lies on edges, else the first."""
+    """For each value computed again the stages that do so: all that read a wide or edge value, else the first."""
     program, edges = facts.program, facts.flow.edge_spaces
     found: dict[Ref, set[Ref]] = {}
     for ref in reversed(range(len(program.nodes))):
@@ -106,13 +109,13 @@ def _repeats(program: Program, ref: Ref, edges: frozenset[Space]) -> bool:
 
 
 def _place(copy: tuple[Ref, Ref], stages: Mapping[Ref, tuple[Ref, ...]]) -> tuple[int, bool, int]:
-    """What is computed again comes right behind the gradient that begins its stage, all else where it was."""
+    """Sort key: values computed again come right behind the gradient that begins their stage; others stay in place."""
     ref, stage = copy
     again = ref in stages and stage != _START
     return (stage if again else ref, again, ref)
 
 
 def _is_rows(program: Program, ref: Ref) -> bool:
-    """A saved tensor of rows of numbers."""
+    """Whether `ref` is a saved tensor of rows of floats."""
     t = program.types[ref]
     return isinstance(program.nodes[ref], Input) and isinstance(t, Type) and t.space != UNIT and t.dtype.is_float

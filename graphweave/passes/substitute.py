@@ -1,4 +1,4 @@
-"""A program with some of its nodes replaced by equal ones, and without the nodes that nobody needs then."""
+"""Replaces nodes of a program by equal ones and drops the nodes that nobody needs any more."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def substitute(
     keep: Iterable[Ref],
     spaces: Iterable[tuple[Space, Size | None]],
 ) -> Rewritten:
-    """The live part of `build`'s first `count` nodes, every use of a key of `replaced` being a use of its value.
+    """The live part of `build`'s first `count` nodes, with every use of a key of `replaced` made a use of its value.
 
     Inputs stay, in their order; so do calls in `keep`.
     """
@@ -53,7 +53,7 @@ def substitute(
             take(ref)
     spaces = tuple(spaces)
     declared = {UNIT, *(s for s, _ in spaces)}
-    # What a rule has made is counted when it is there.
+    # The rows of a space that a rule has made are counted at run time.
     made = dict.fromkeys(s for t in new.types for s in spaces_in(t) if s not in declared)
     program = new.program(
         [None if r is None else where[final(r)] for r in outputs], [*spaces, *((s, None) for s in made)]

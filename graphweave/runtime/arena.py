@@ -24,16 +24,17 @@ from graphweave.core import locks
 from graphweave.core.settings import settings
 
 SMALLEST = 1 << 20
-"""Bytes from which a tensor gets a buffer; smaller ones are plain `torch.empty`, which reuses memory well."""
+"""Bytes of the smallest tensor that gets a buffer; smaller ones come from `torch.empty`, which reuses memory well."""
 
 HUGE_PAGE = 2 << 20
+"""Bytes of a huge page."""
 
 _HUGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
 @dataclass(slots=True, eq=False)
-class _Block:
-    """An anonymous mapping; `offset` makes the usable part start on a huge page."""
+class _Buffer:
+    """An anonymous mapping of memory; its usable part starts at `offset`, on a huge page."""
 
     memory: mmap.mmap
     size: int
@@ -46,9 +47,9 @@ def size_class(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
-def _map(size: int) -> _Block:
+def _map(size: int) -> _Buffer:
     if not hasattr(mmap, "MAP_PRIVATE"):
-        return _Block(mmap.mmap(-1, size + HUGE_PAGE), size, 0)
+        return _Buffer(mmap.mmap(-1, size + HUGE_PAGE), size, 0)
     # Shared mappings, the module's default, live in shmem, which has no transparent huge pages by default.
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
@@ -56,21 +57,21 @@ def _map(size: int) -> _Block:
     whole = size // HUGE_PAGE * HUGE_PAGE  # the tail stays on small pages: a huge one would be mostly waste
     if _HUGE_ADVICE is not None and whole:
         memory.madvise(_HUGE_ADVICE, offset, whole)
-    return _Block(memory, size, offset)
+    return _Buffer(memory, size, offset)
 
 
 class Arena:
     """Size-class free lists of mapped buffers. All methods may be called from any thread."""
 
     def __init__(self, bound: Callable[[], int]) -> None:
-        """`bound`: bytes of free buffers to keep, asked whenever buffers are freed."""
+        """`bound` gives the most bytes of free buffers to keep; it is called whenever buffers are freed."""
         self._bound = bound
         self._lock = locks.lock()
-        self._free: dict[int, list[_Block]] = {}
-        # Storages die anywhere, even inside this class when the collector runs; so a death only appends here, which
-        # needs no lock, and the block is put away by whoever holds the lock next.
-        self._returned: deque[_Block] = deque()
-        self._leases: dict[int, tuple[weakref.ref[ctypes.Array[ctypes.c_char]], _Block]] = {}
+        self._free: dict[int, list[_Buffer]] = {}
+        # Storages die anywhere, even inside this class when the garbage collector runs. So their death only appends a
+        # buffer here, which needs no lock; the next holder of the lock puts the buffer on its free list.
+        self._returned: deque[_Buffer] = deque()
+        self._leases: dict[int, tuple[weakref.ref[ctypes.Array[ctypes.c_char]], _Buffer]] = {}
         self._retained = 0
         self._hits = 0
         self._misses = 0
@@ -81,9 +82,9 @@ class Arena:
         nbytes = count * dtype.itemsize
         if nbytes < SMALLEST:
             return torch.empty(shape, dtype=dtype)
-        block = self._take(size_class(nbytes))
-        holder = (ctypes.c_char * nbytes).from_buffer(block.memory, block.offset)
-        self._lease(holder, block)
+        buffer = self._take(size_class(nbytes))
+        holder = (ctypes.c_char * nbytes).from_buffer(buffer.memory, buffer.offset)
+        self._lease(holder, buffer)
         # The storage keeps `holder` alive. resize_ gives the shape without making the tensor a view of another.
         return torch.frombuffer(holder, dtype=dtype, count=count).resize_(shape)
 
@@ -91,8 +92,8 @@ class Arena:
         """`empty` of the same shape and dtype; the result is contiguous whatever the strides of `t`."""
         return self.empty(t.shape, t.dtype)
 
-    def _lease(self, holder: ctypes.Array[ctypes.c_char], block: _Block) -> None:
-        key = id(block)
+    def _lease(self, holder: ctypes.Array[ctypes.c_char], buffer: _Buffer) -> None:
+        key = id(buffer)
         leases, returned, settle = self._leases, self._returned, self._settle_if_free
         finalizing = sys.is_finalizing
 
@@ -100,23 +101,23 @@ class Arena:
             if finalizing():  # a tensor that outlives this module's globals
                 return
             leases.pop(key, None)
-            returned.append(block)
+            returned.append(buffer)
             settle()
 
-        leases[key] = (weakref.ref(holder, give_back), block)
+        leases[key] = (weakref.ref(holder, give_back), buffer)
 
-    def _take(self, size: int) -> _Block:
+    def _take(self, size: int) -> _Buffer:
         with self._lock:
             dropped = self._settle()
-            blocks = self._free.get(size)
-            block = blocks.pop() if blocks else None
-            if block is not None:
+            buffers = self._free.get(size)
+            buffer = buffers.pop() if buffers else None
+            if buffer is not None:
                 self._hits += 1
                 self._retained -= size
             else:
                 self._misses += 1
         del dropped
-        return block if block is not None else _map(size)
+        return buffer if buffer is not None else _map(size)
 
     def _settle_if_free(self) -> None:
         if self._lock.acquire(blocking=False):
@@ -126,38 +127,38 @@ class Arena:
                 self._lock.release()
             del dropped
 
-    def _settle(self) -> list[_Block]:
-        """Puts returned blocks on their free lists; gives those beyond the bound, for the caller to let go of."""
+    def _settle(self) -> list[_Buffer]:
+        """Puts returned buffers on their free lists. Gives the buffers beyond the bound, for the caller to release."""
         while self._returned:
-            block = self._returned.popleft()
-            self._free.setdefault(block.size, []).append(block)
-            self._retained += block.size
+            buffer = self._returned.popleft()
+            self._free.setdefault(buffer.size, []).append(buffer)
+            self._retained += buffer.size
         return self._shrink(self._bound())
 
-    def _shrink(self, bound: int) -> list[_Block]:
-        """Takes out the largest buffers first, the longest unused first among equals, until `bound` is met."""
-        dropped: list[_Block] = []
+    def _shrink(self, bound: int) -> list[_Buffer]:
+        """Takes out the largest buffers, among equals the longest unused, until at most `bound` bytes are left."""
+        dropped: list[_Buffer] = []
         while self._retained > bound:
             size = max(self._free)
-            blocks = self._free[size]
-            if blocks:
-                dropped.append(blocks.pop(0))  # lists grow at the end: the first is the longest unused
+            buffers = self._free[size]
+            if buffers:
+                dropped.append(buffers.pop(0))  # lists grow at the end: the first is the longest unused
                 self._retained -= size
-            if not blocks:
+            if not buffers:
                 del self._free[size]
         return dropped
 
     def trim(self) -> int:
-        """Gives all free buffers back to the system; the bytes given back."""
+        """Gives all free buffers back to the system, and returns how many bytes these were."""
         with self._lock:
             dropped = [*self._settle(), *self._shrink(0)]
-        return sum(block.size for block in dropped)
+        return sum(buffer.size for buffer in dropped)
 
     def stats(self) -> dict[str, int]:
         """`in_use` and `retained` (free) bytes, rounded up to size classes; `hits` and `misses` of the free lists."""
         with self._lock:
             dropped = self._settle()
-            in_use = sum(block.size for _, block in list(self._leases.values()))
+            in_use = sum(buffer.size for _, buffer in list(self._leases.values()))
             answer = {"in_use": in_use, "retained": self._retained, "hits": self._hits, "misses": self._misses}
         del dropped
         return answer

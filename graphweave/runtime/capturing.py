@@ -1,8 +1,8 @@
 """What programs read from caches while they are captured as a CUDA graph, which records work instead of doing it.
 
-A graph reads the memory that was there when it was captured, so whatever a cache gave must be kept beside the graph.
-What a cache lacks cannot be made meanwhile: it would be kept as made though nothing has run. Each thread has a state of
-its own, since a backward is captured in a thread of autograd.
+A CUDA graph reads the memory that it read when it was captured, so every tensor that a cache gave must be kept beside
+it. A cache must not make a missing value during a capture: it would keep the value although nothing has computed it.
+Each thread has a state of its own, since a backward is captured in a thread of autograd.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from torch import Tensor
 from graphweave.core.errors import CaptureError
 
 
-class _State(threading.local):
+class _Capture(threading.local):
     read: list[Tensor] | None = None
     refuses: bool = False
 
 
-_state = _State()
+_state = _Capture()
 
 
 @contextmanager
 def capturing(*, refuses: bool = True) -> Iterator[list[Tensor]]:
-    """Collects the tensors that caches give to this thread meanwhile. CaptureError where a cache has to make one.
+    """Collects the tensors that caches give to this thread inside the block.
 
-    Unless `refuses`: then it is a rehearsal, which may make them.
+    If a cache has to make one, it raises CaptureError, unless `refuses` is false: then the block is a rehearsal.
     """
     found: list[Tensor] = []
     _state.read, _state.refuses = found, refuses
@@ -39,18 +39,18 @@ def capturing(*, refuses: bool = True) -> Iterator[list[Tensor]]:
 
 
 def active() -> bool:
-    """Is this thread's work captured, or rehearsed for that?"""
+    """Whether this thread's work is being captured, or rehearsed for a capture."""
     return _state.read is not None
 
 
 def read(tensors: tuple[Tensor, ...]) -> None:
-    """A cache says what it gives."""
+    """Called by a cache with the tensors that it gives."""
     if _state.read is not None:
         _state.read.extend(tensors)
 
 
 def refuse(what: str) -> None:
-    """A cache says that it has to make `what`: CaptureError during a capture."""
+    """Called by a cache that has to make `what`; raises CaptureError during a capture."""
     if _state.refuses:
         raise CaptureError(
             f"expected {what} to be cached by the calls before the capture (it is not). Raise GRAPHWEAVE_FORMAT_BYTES."

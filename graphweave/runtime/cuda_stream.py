@@ -12,19 +12,20 @@ T = TypeVar("T")
 
 
 class GraphDevice(Protocol):
-    """A device that captures work and replays it; tests have one for the CPU."""
+    """A device that captures work and replays it; tests use one for the CPU."""
 
     kind: str
     """The type of the torch.device where tensors lie."""
 
     def stream(self) -> int | None:
-        """The current stream. None while somebody captures it, when nothing can be replayed."""
+        """The current stream; None while it is being captured, when nothing can be replayed."""
 
     def aside(self, work: Callable[[], T]) -> T:
-        """`work()` on the stream on which captures are made: after what the current stream has, before what comes."""
+        """`work()` on the stream of captures, after earlier and before later work of the current stream."""
 
     def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """`work` as a graph: what replays it on the then current stream, and the results, which each replay writes."""
+        """`work` as a CUDA graph: a function that replays it on the current stream of that time, and the results of
+        `work`, which each replay overwrites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +40,10 @@ _lanes: dict[tuple[int, int], _Lane] = {}
 class CudaDevice:
     """See `GraphDevice`. Graphs that are replayed on one stream, one after the other, share a pool of memory.
 
-    What one of them leaves in the pool for longer than its own replay is only its results, which are alive as tensors,
-    so no later capture is given their memory; they are read on the same stream before another graph is replayed.
-    Warm-up and capture have one stream, so that libraries have their workspaces before they are captured. Captures are
-    in the thread's own mode: what loaders and other threads do meanwhile does not break them.
+    Only the results of a graph stay in the pool after its replay. They are alive as tensors, so no later capture gets
+    their memory, and they are read on the same stream before another graph is replayed. Warm-up and capture run on one
+    stream, so that libraries have their workspaces before the capture. Captures are in the mode "thread_local": work of
+    data loaders and other threads does not break them.
     """
 
     kind = "cuda"
@@ -79,7 +80,7 @@ class CudaDevice:
                 ):
                     results = work()
             except BaseException:
-                _lanes.pop(self._key(), None)  # neither stream nor pool is known to be usable
+                _lanes.pop(self._key(), None)  # the stream and the pool may be unusable
                 raise
         return graph.replay, results
 

@@ -1,8 +1,8 @@
 """Formats of index tensors by PyTorch's own operations, on the device where the tensor lies and without waiting for it.
 
-The same formats as native code builds for the CPU (`formats.py`), but that nothing is known about them on the host: not
-whether an index is sorted, nor the largest degree. An index out of range is an error of the device, as it is for
-PyTorch's own indexing; on the CPU, where tests run this too, it is an IndexRangeError.
+They equal the formats that native code builds for the CPU (`formats.py`), but the host does not know whether an index
+is sorted, nor the largest degree. An index out of range is an error of the device, as in PyTorch's own indexing; on the
+CPU, where tests run this code too, it is an IndexRangeError.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from graphweave.runtime.index import Index
 
 
 def checked(index: Index) -> Tensor:
-    """[num_edges] int64 in 0..rows: nothing that is read through it lies outside, whatever the index holds."""
+    """The rows that `index` names, [num_edges] int64, clamped to 0..rows-1, so that no read through them is out of
+    bounds."""
     rows, num = index.values.long(), index.rows
     if index.wrap:
         rows = torch.where(rows < 0, rows + num, rows)
@@ -29,7 +30,8 @@ def checked(index: Index) -> Tensor:
 
 
 def flat(index: Index, wide: bool) -> Tensor:
-    """The rows, checked, contiguous, int32 (int64 if wide), wrapped values made non-negative."""
+    """The rows that `index` names, checked, contiguous, int32 (int64 if wide), with wrapped values made
+    non-negative."""
     return checked(index).to(_dtype(wide))
 
 
@@ -41,7 +43,7 @@ def group(index: Index, wide: bool) -> tuple[Tensor, Tensor]:
 
 
 def by_degree(indptr: Tensor) -> Tensor:
-    """The rows, those of most edges first: neighbours in it have about equally many. dtype of indptr."""
+    """The rows by falling number of edges, dtype of indptr: rows next to each other have about equally many edges."""
     return torch.argsort(indptr.diff(), descending=True, stable=True).to(indptr.dtype)
 
 

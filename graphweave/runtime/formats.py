@@ -1,12 +1,13 @@
 """Formats of index tensors: checked indices, CSR grouping by row, neighbour columns. Built in native code, cached.
 
-Each is built when a kernel first asks for it, straight from the indices: 4 bytes an edge, and nothing beside it.
+Each format is built from the indices when a kernel first needs it. It takes 4 bytes for each edge, and building it
+takes no other memory.
 
-An index tensor is 1-d, int32 or int64, of any stride. On a GPU the same formats are made by PyTorch's operations
-(`device_formats.py`). Every value is checked before it is used: one that is
-out of range raises IndexRangeError. Formats are int32 unless `wide`; they are cached against the index tensor (see
-`tracked`), within GRAPHWEAVE_FORMAT_BYTES. Formats of inference tensors are built at every call, since edits of such a
-tensor cannot be noticed. Results are shared: do not write into them.
+An index tensor is 1-d, int32 or int64, of any stride. On a GPU, PyTorch's operations make the same formats
+(`device_formats.py`). Every value is checked before it is used: one that is out of range raises IndexRangeError.
+Formats are int32 unless `wide`. They are cached by the index tensor (see `tracked`), within GRAPHWEAVE_FORMAT_BYTES.
+Formats of inference tensors are built at every call, since edits of these cannot be noticed. Results are shared: do not
+write into them.
 """
 
 from __future__ import annotations
@@ -34,10 +35,10 @@ from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, versions_of
 
 CHUNK_SHARE = 1 << 10
-"""Rows plus edges in a chunk of a CSR, at least; there are at most `MAX_CHUNKS` of them."""
+"""A chunk of a CSR has about this many rows and edges or more; there are at most `MAX_CHUNKS` chunks."""
 
 UNKNOWN = -1
-"""A degree that the host has not asked the device for."""
+"""Stands for a largest degree that the host does not know, since it has not asked the device."""
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class Format(Protocol):
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Those that it owns."""
+        """The tensors that it owns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +61,14 @@ class CsrFormat:
     """[num_rows + 1], int32, or int64 if wide."""
 
     in_order: bool
-    """The index is sorted: the edge at position k is k. On a GPU it is never known to be."""
+    """Whether the index is known to be sorted, so that the edge at position k is k. False on a GPU."""
 
     max_degree: int
-    """UNKNOWN on a GPU."""
+    """Most edges of a row; UNKNOWN on a GPU."""
 
     chunks: Tensor
-    """int64 [num_chunks + 1]: row boundaries of about equal rows + edges. One chunk at least, empty if no rows. None
-    on a GPU."""
+    """int64 [num_chunks + 1]: row boundaries of chunks with about equal rows + edges. There is at least one chunk,
+    empty if there are no rows. An empty tensor on a GPU."""
 
     num_rows: int
     num_edges: int
@@ -77,22 +78,22 @@ class CsrFormat:
         return self.indptr, self.chunks
 
 
-class _Grouping(ctypes.Structure):
-    """As in `native/formats.cpp`."""
+class _RawGrouping(ctypes.Structure):
+    """The structure `Grouping` of `native/formats.cpp`."""
 
     _fields_ = tuple((name, ctypes.c_int64) for name in ("sorted", "max_degree", "num_chunks"))
 
 
 _own_memory: ByStorage[bool] = ByStorage()
-"""Indices that only programs of ours know, so that nobody writes to them."""
+"""Indices that `narrowed` has made: only our own programs know them, so that nobody else writes to them."""
 
 _cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_bytes)
 
 
 def csr(index: Index, wide: bool = False) -> CsrFormat:
-    """Groups edges by the row that `index` names.
+    """Edges grouped by the row that `index` names.
 
-    A stable sort: within a row, positions increase by edge id. DataError if the sizes need `wide` and it is off.
+    Within a row, edges keep their order. DataError if the sizes need `wide` and it is off.
     """
     return cast(CsrFormat, cached(("csr", index.key, wide), (index.values,), lambda: _build_csr(index, wide)))
 
@@ -100,7 +101,7 @@ def csr(index: Index, wide: bool = False) -> CsrFormat:
 def perm(index: Index, wide: bool = False) -> Tensor | None:
     """[num_edges], dtype of indptr: the edge at each position of `csr(index, wide)`.
 
-    None where the index is sorted. Only kernels that read edge values in the user's order need it.
+    None if the index is sorted. Only kernels that read edge values in the user's order need it.
     """
     if csr(index, wide).in_order:
         return None
@@ -120,8 +121,8 @@ def column(index: Index, other: Index, wide: bool = False) -> Tensor:
 def flat(index: Index, wide: bool = False) -> Tensor:
     """The rows that `index` names, checked, contiguous, int32 (int64 if wide), wrapped values made non-negative.
 
-    The tensor itself where that changes nothing and it is an index of our own making (`narrowed`): a kernel must not
-    read what others may write to after it was checked.
+    This is the tensor itself if nothing of that changes it and `narrowed` has made it. Any other tensor is copied,
+    since others may write to it after the check.
     """
     return cast(Tensor, cached(("flat", index.key, wide), (index.values,), lambda: _build_flat(index, wide)))
 
@@ -129,7 +130,7 @@ def flat(index: Index, wide: bool = False) -> Tensor:
 def narrowed(index: Tensor) -> Tensor:
     """`index` in 32 bits, not checked against any number of rows; `index` itself if one of its values does not fit.
 
-    It means the same map at half the size. Anything but int64 [num_edges] on the CPU is given back as it is.
+    The result is the same map at half the size. Anything but int64 [num_edges] on the CPU is returned unchanged.
     """
     if index.dtype != torch.int64 or index.dim() != 1 or index.device.type != "cpu":
         return index
@@ -143,7 +144,7 @@ def narrowed(index: Tensor) -> Tensor:
 
 
 def by_degree(index: Index, wide: bool = False) -> Tensor:
-    """[rows], dtype of indptr: the rows, those of most edges first."""
+    """[rows], dtype of indptr: the rows by falling number of edges."""
     indptr = csr(index, wide).indptr
     key = ("by_degree", index.key, wide)
     return cast(Tensor, cached(key, (index.values,), lambda: device_formats.by_degree(indptr)))
@@ -153,7 +154,7 @@ _in_order: dict[bool, Tensor] = {}
 
 
 def in_order(n: int, wide: bool) -> Tensor:
-    """0, 1, ..., at least n of them: the permutation of a CSR whose edges are sorted already."""
+    """At least n of the numbers 0, 1, 2, ...: the permutation of a CSR whose index is sorted."""
     found = _in_order.get(wide)
     if found is None or found.numel() < n:
         with torch.inference_mode(False):
@@ -163,7 +164,7 @@ def in_order(n: int, wide: bool) -> Tensor:
 
 
 def grouped(index: Index, wide: bool = False) -> tuple[Tensor, Tensor]:
-    """`indptr` and `perm` of an index that nobody will ask for again, built anew and not kept."""
+    """`indptr` and `perm` of an index that is used only once: they are not cached."""
     indptr = _build_csr(index, wide).indptr
     return indptr, _placed(index, wide, indptr)
 
@@ -179,7 +180,8 @@ def stats() -> dict[str, int]:
 
 
 def cached(key: Key, tensors: tuple[Tensor, ...], build: Callable[[], Format | Tensor]) -> Format | Tensor:
-    """What `build` makes of `tensors`, kept until one is edited. `key` names the format and holds their `place`s."""
+    """The value that `build` computes from `tensors`, kept until one of them is edited. `key` holds the name of the
+    format and the `place` of each tensor."""
     found = _cache.get(key, tensors)
     if found is not None:
         bump("format_hits")
@@ -205,7 +207,7 @@ def _tensors(value: Format | Tensor) -> tuple[Tensor, ...]:
 
 @lru_cache(maxsize=8)
 def _native(tools: object) -> ctypes.CDLL:
-    """The native library; `tools` is only the key, so that a change of compiler settings is honoured."""
+    """The native library. `tools` is only the key of the cache: other compiler settings give another library."""
     library = kernel_cache.library(sources.source("formats.cpp"))
     pointer, i64, i32 = ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32
     library.gw_flat.argtypes = (_Raw, pointer, i32, i32)
@@ -240,7 +242,7 @@ def _int_dtype(wide: bool) -> torch.dtype:
 
 
 class _Raw(ctypes.Structure):
-    """As `Index` in `native/formats.cpp`."""
+    """The structure `Index` of `native/formats.cpp`."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -255,13 +257,13 @@ def _raw(index: Index) -> _Raw:
 
 
 def _run_flat(index: Index, out: Tensor | None, wide: bool) -> int:
-    """Position of the first value out of range, or -1; out None only checks."""
+    """Position of the first value out of range, or -1. Without `out` the values are only checked."""
     to = None if out is None else out.data_ptr()
     return _native(toolchain()).gw_flat(_raw(index), to, wide, num_threads())
 
 
 def _refuse(status: int, index: Index) -> None:
-    """Raises what native code found wrong with `index`: its first bad position, or one of two other reasons."""
+    """Raises the error that `status` stands for: -1 is none, a position is that of the first value out of range."""
     match status:
         case -1:
             return
@@ -296,7 +298,7 @@ def _build_csr(index: Index, wide: bool) -> CsrFormat:
     indptr = torch.empty(rows + 1, dtype=_int_dtype(wide))
     most = max(1, min(-(-(rows + num_edges) // CHUNK_SHARE), MAX_CHUNKS, rows))
     chunks = torch.empty(most + 1, dtype=torch.int64)
-    found = _Grouping()
+    found = _RawGrouping()
     status = _native(toolchain()).gw_group(
         _raw(index), indptr.data_ptr(), chunks.data_ptr(), most, ctypes.byref(found), wide, num_threads()
     )
@@ -332,7 +334,7 @@ def _build_column(index: Index, other: Index, wide: bool) -> Tensor:
 
 
 def _run_place(index: Index, other: Index | None, wide: bool, indptr: Tensor) -> Tensor:
-    """For each position the row that `other` names, or without it the edge."""
+    """For each position, the row that `other` names, or the edge if there is no `other`."""
     out = torch.empty(index.num_edges, dtype=_int_dtype(wide))
     to = None if other is None else ctypes.byref(_raw(other))
     status = _native(toolchain()).gw_place(_raw(index), to, indptr.data_ptr(), out.data_ptr(), wide, num_threads())

@@ -1,12 +1,12 @@
-"""The headers of kernels, where the compiler finds them, and precompiled.
+"""The headers of kernels: a copy where the compiler finds them, and a precompiled header.
 
-Kernels include <graphweave/....h>. A copy of those headers lies beside the kernels, in a folder named by their content:
-a kept kernel text and its headers stay together whatever version is installed next, and no path has to be known into a
-package that may be an archive.
+Kernels include <graphweave/....h>. A copy of these headers lies beside the kernels, in a folder named by their content.
+So a kept kernel text and its headers stay together whatever version is installed next, and the compiler needs no path
+into a package that may be an archive.
 
-g++ reads them, and the standard headers with them, once a machine instead of once a kernel: 0.35 of the 0.4 seconds
-that a small kernel took went into <immintrin.h>. The precompiled header takes 40 MB for each compiler and its flags.
-The machine code is the same with and without it.
+With a precompiled header, g++ reads these headers and the standard ones once for each machine instead of once for each
+kernel: without it, a small kernel takes 0.4 s, of which <immintrin.h> takes 0.35 s. The precompiled header takes 40 MB
+for each compiler and its flags. The machine code is the same with and without it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from graphweave.runtime.toolchain import Toolchain, run_compiler
 log = logger(__name__)
 
 _ALONE = ("float16.h",)
-"""Not precompiled, since not every compiler takes it."""
+"""Headers that are left out of the precompiled one, since not every compiler takes them."""
 
 _UNUSED_SECONDS = 24 * 3600
-"""Headers of other versions that no process has compiled with for so long are deleted."""
+"""Headers of other versions are deleted if no process has compiled with them for this many seconds."""
 
 _refused: set[str] = set()
 """Identities of compilers that could not make a precompiled header in this process; they are not asked again."""
@@ -42,12 +42,13 @@ _checked: set[Path] = set()
 
 
 def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
-    """Flags that let `tools` compile `text`: where the headers are, made in `folder` if need be, and precompiled.
+    """Flags that let `tools` compile `text`: the folder of the headers, which are copied to `folder` if need be, and
+    the precompiled header.
 
-    Empty for a text without headers of ours. The precompiled header is made for the first text that reads
-    <immintrin.h>, and then used for all: it saves 0.2 s of such a text, 0.05 s of others, and making it takes 0.8 s.
-    Not precompiled: for clang, whose precompiled headers have a form of their own; for sanitized kernels, which are
-    compiled from their text alone, so that one that includes too little is found; and where the header cannot be made.
+    Empty for a text without headers of ours. The precompiled header is made for the first text that includes
+    <immintrin.h>, and then used for all texts: it saves 0.2 s of a text with <immintrin.h>, 0.05 s of others, and
+    making it takes 0.8 s. It is not used for clang, whose precompiled headers have another form; for sanitized kernels,
+    which are compiled from their text alone, so that a missing include is found; and if it cannot be made.
     """
     included = sources.included(text)
     if not included:
@@ -61,7 +62,7 @@ def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
 
 
 def precompile(tools: Toolchain, folder: Path) -> None:
-    """Makes the precompiled header in `folder` where there is none, before any text asks for it."""
+    """Makes the precompiled header in `folder`, if there is none, before any text needs it."""
     if _may_precompile(tools):
         _precompiled(tools, _copied(folder), make=True)
 
@@ -71,7 +72,7 @@ def _may_precompile(tools: Toolchain) -> bool:
 
 
 def include_flags(folder: Path) -> tuple[str, ...]:
-    """Flags that say where the headers are, of which a copy is made in `folder` if need be."""
+    """The flags for the folder of the headers, which are copied to `folder` if need be."""
     return ("-I", str(_copied(folder)))
 
 
@@ -84,7 +85,7 @@ def _copied(folder: Path) -> Path:
             if not _complete(root):
                 _write(root)
                 _tidy(root)
-    with suppress(OSError):  # a cache that may only be read is as good
+    with suppress(OSError):  # a read-only cache may still be used
         os.utime(root)
     return root
 
@@ -106,7 +107,7 @@ def _write(root: Path) -> None:
 
 
 def _tidy(root: Path) -> None:
-    """Deletes the headers of other versions, 40 MB each, that are no longer used."""
+    """Deletes unused headers of other versions, 40 MB each."""
     for other in root.parent.iterdir():
         with suppress(OSError):  # another process deletes it, too
             if other.is_dir() and other != root and time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
@@ -114,7 +115,8 @@ def _tidy(root: Path) -> None:
 
 
 def _precompiled(tools: Toolchain, root: Path, *, make: bool) -> Path | None:
-    """The header whose precompiled form lies beside it; None if there is none, and `make` is false or it cannot be."""
+    """The header beside which its precompiled form lies. None if that does not exist and is not to be made, or cannot
+    be made."""
     text = "".join(f"#include <graphweave/{name}>\n" for name in sources.headers() if name not in _ALONE)
     key = hashlib.sha256("\0".join((tools.identity, sources.digest(), text)).encode()).hexdigest()[:16]
     header = root / key / "kernels.h"
@@ -130,7 +132,7 @@ def _precompiled(tools: Toolchain, root: Path, *, make: bool) -> Path | None:
 
 
 def _intact(header: Path) -> bool:
-    """Whether the precompiled form is what its compiler wrote: a process reads the whole file once to know."""
+    """Whether the precompiled form is as its compiler wrote it. Each process reads the whole file once to find out."""
     compiled, digest = header.with_name("kernels.h.gch"), header.with_name("kernels.h.sha256")
     if not (header.exists() and compiled.exists()):
         return False
@@ -145,7 +147,7 @@ def _intact(header: Path) -> bool:
 
 
 def _make(tools: Toolchain, root: Path, header: Path, text: str) -> bool:
-    """Writes the header, and then moves what the compiler made of it into place. Several processes may ask at once."""
+    """Writes the header, and moves its precompiled form into place once it is complete. False if it cannot be made."""
     header.write_text(text, encoding="ascii")
     with tempfile.TemporaryDirectory(dir=header.parent, prefix="build-") as scratch:
         draft = Path(scratch) / "kernels.h.gch"

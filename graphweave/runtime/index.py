@@ -1,4 +1,4 @@
-"""An index tensor together with what it names."""
+"""An index tensor together with the number of rows to which it leads."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """int32 or int64 `values` [num_edges], of any stride, that name one of `rows` rows each; with `wrap`, -1 is the
-    last."""
+    """int32 or int64 `values` [num_edges], of any stride, each of which names one of `rows` rows; with `wrap`, -1 is
+    the last row."""
 
     values: Tensor
     rows: int
@@ -31,5 +31,5 @@ class Index:
 
     @property
     def key(self) -> Key:
-        """For caches: the same values, meant in the same way."""
+        """A key for caches, equal for the same values with the same meaning."""
         return place(self.values), self.rows, self.wrap

@@ -1,6 +1,6 @@
 """Compiled kernels on disk, keyed by everything that made them.
 
-A key owns three files: KEY.so, KEY.sha256 (the digest of KEY.so) and KEY.cpp (its text, for the reader). A library is
+A key owns three files: KEY.so, KEY.sha256 (the digest of KEY.so) and KEY.cpp (its text, for people). A library is
 loaded only if its digest matches, so a truncated or altered file is rebuilt, never executed. Writers hold KEY.lock and
 move finished files into place, so that any number of processes may share a directory; readers need no lock.
 """
@@ -36,7 +36,7 @@ from graphweave.runtime.toolchain import Toolchain, compile_shared, toolchain
 log = logger(__name__)
 
 ABI_VERSION = 1
-"""Raised whenever the calling convention of `launch.Kernel` changes."""
+"""Version of the calling convention of `launch.NativeKernel`; it is raised when that changes."""
 
 _libraries: dict[str, ctypes.CDLL] = {}
 _kernels: dict[tuple[str, str], NativeKernel] = {}
@@ -45,9 +45,9 @@ _private: Path | None = None
 
 
 def load(text: str, symbol: str) -> NativeKernel:
-    """The kernel `symbol` of a C++ text: from this process, else from disk, else compiled. See `launch.Kernel`.
+    """The kernel `symbol` of a C++ text: from this process, else from disk, else compiled. See `launch.NativeKernel`.
 
-    ToolchainError without a compiler, CompileError when it refuses the text.
+    ToolchainError without a compiler, CompileError if the compiler refuses the text.
     """
     key = (key_of(text, toolchain()), symbol)
     kernel = _kernels.get(key)
@@ -93,7 +93,7 @@ def _version() -> str:
 def key_of(text: str, tools: Toolchain) -> str:
     """SHA-256 of the text, of the headers' content and of all that turns them into machine code.
 
-    Comment lines are left out: they name the user's files, which PyG for one gives a new random name in each process.
+    Comment lines are left out: they name the user's files, and PyG gives its generated files random names.
     """
     code = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
     parts = (f"graphweave {_version()} abi {ABI_VERSION}", tools.identity, sources.digest(), code)
@@ -111,7 +111,7 @@ def _private_directory() -> Path:
 def shared_object(text: str, tools: Toolchain) -> Path:
     """The verified shared library of `text` on disk, built if need be.
 
-    Where the cache folder cannot be written, a private temporary one takes its place, with one warning. CacheError if
+    If the cache folder cannot be written, a private temporary folder takes its place, with one warning. CacheError if
     that cannot be written either.
     """
     folder = directory()
@@ -150,7 +150,7 @@ def _find_or_build(text: str, tools: Toolchain, folder: Path) -> Path:
 def _used(target: Path) -> Path:
     bump("kernel_cache_hits")
     log.info("kernel %s: found in the cache", target.stem[:12])
-    with suppress(OSError):  # a cache that may only be read is as good
+    with suppress(OSError):  # a read-only cache may still be used
         os.utime(target)
     return target
 
@@ -173,7 +173,7 @@ def _build(text: str, tools: Toolchain, target: Path) -> None:
         compile_shared(source, built, headers.flags_for(text, tools, target.parent))
         digest = built.with_suffix(".sha256")
         digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
-        for path in (digest, built):  # not flushed to disk: what a power cut leaves half written fails its digest
+        for path in (digest, built):  # not flushed to disk: a file half written at a power cut fails its digest
             os.replace(path, target.with_suffix(path.suffix))
     bump("kernel_builds")
     log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
@@ -181,7 +181,7 @@ def _build(text: str, tools: Toolchain, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """Of a folder of kernels: how many, the bytes of their files, and which would be built again."""
+    """The contents of a folder of kernels: how many, the bytes of their files, and the damaged libraries."""
 
     kernels: int
     bytes: int
@@ -189,7 +189,7 @@ class Contents:
 
 
 def contents(folder: Path) -> Contents:
-    """Reads every library, to compare it with its digest. A folder that does not exist is empty."""
+    """The contents of `folder`: every library is read and compared with its digest. A missing folder is empty."""
     sizes: list[int] = []
     damaged: list[Path] = []
     for path in sorted(folder.glob("*.so")):
@@ -203,17 +203,17 @@ def contents(folder: Path) -> Contents:
 
 
 def _bytes_of(library: Path) -> int:
-    """Of a library and its text."""
+    """Bytes of a library and its text."""
     return sum(file.stat().st_size for s in (".so", ".cpp") if (file := library.with_suffix(s)).exists())
 
 
 _room: dict[tuple[Path, int], int] = {}
-"""Bytes that this process may add to a folder before it looks through it again, by folder and bound."""
+"""For each folder and bound, the bytes that this process may add before it looks through the folder again."""
 
 
 def _keep_within(folder: Path, bound: int, added: Path) -> None:
-    """The folder with what was `added` is within `bound`, but for a sixteenth of it a process: to look at all kernels
-    after each that is built would cost a large cache more than the compiler does."""
+    """Keeps the folder within `bound` after a kernel was `added`. Each process may exceed it by a sixteenth: with a
+    large cache, to look at all kernels after each compilation would take longer than the compilation."""
     room = _room.get((folder, bound), 0) - _bytes_of(added)
     _room[folder, bound] = room if room > 0 else min(bound - evict(folder, bound, keep=added), bound >> 4)
 
@@ -225,7 +225,7 @@ def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
     """
     used: dict[str, float] = {}
     sizes: dict[str, int] = defaultdict(int)  # of libraries and their texts, by key
-    with os.scandir(folder) as files:  # a full cache has 200,000 of them: no path is made of each
+    with os.scandir(folder) as files:  # makes no Path of each file, of which a full cache has 200,000
         for file in files:
             key, _, suffix = file.name.rpartition(".")
             if suffix in ("so", "cpp"):

@@ -1,4 +1,4 @@
-"""Calling a generated kernel with as little Python as possible, and the row boundaries that it works in.
+"""Calls generated kernels with as little Python as possible, and makes the row boundaries of their chunks.
 
 Every kernel has one C signature:
 
@@ -8,8 +8,8 @@ Every kernel has one C signature:
 - `ptrs`: the indptr of each CSR, then each buffer in order of declaration;
 - `sizes`: the kernel's sizes in order, then the largest degree of each CSR;
 - `chunks`: `num_chunks + 1` row boundaries. A chunk is the unit of work and of partial reductions, so results do not
-  depend on the number of threads. A kernel that walks edges leaves out a chunk whose first row r is written ~r;
-- returns 0, or 1 when scratch memory could not be allocated.
+  depend on the number of threads. A kernel that walks edges leaves out a chunk whose first row r is written as ~r;
+- the result is 0, or 1 if scratch memory could not be allocated.
 """
 
 from __future__ import annotations
@@ -26,8 +26,11 @@ from torch import Tensor
 from graphweave.core.counters import bump
 
 MAX_CHUNKS = 256
+"""Most chunks into which the rows of a kernel are divided."""
+
 CHUNK_WORK = 1 << 14
-"""Numbers touched in a uniform chunk, at least: some microseconds, enough to hide handing it to a thread."""
+"""Least numbers that a uniform chunk reads or writes. They take some microseconds, much longer than to hand the chunk
+to a thread."""
 
 
 @lru_cache(maxsize=256)
@@ -43,7 +46,7 @@ def _integers(count: int) -> Struct:
 class NativeKernel:
     """A compiled kernel. The caller keeps every tensor alive whose address it passes, until the call returns."""
 
-    __slots__ = ("_function", "_library", "symbol")
+    __slots__ = ("_function", "_library", "address", "symbol")
 
     def __init__(self, library: ctypes.CDLL, symbol: str) -> None:
         """AttributeError if the library has no such symbol."""
@@ -52,13 +55,14 @@ class NativeKernel:
         function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
         function.restype = ctypes.c_int32
         self.symbol = symbol
+        self.address = ctypes.cast(function, ctypes.c_void_p).value or 0
         self._function = function
         self._library = library
 
     def __call__(self, ptrs: Sequence[int], sizes: Sequence[int], chunks: Tensor, num_threads: int) -> None:
         """Runs the kernel on addresses (`Tensor.data_ptr()`), sizes, and int64 row boundaries `[num_chunks + 1]`.
 
-        The GIL is released meanwhile. MemoryError when the kernel could not get its scratch memory.
+        The GIL is released during the call. MemoryError if the kernel could not get its scratch memory.
         """
         status = self._function(
             _pointers(len(ptrs)).pack(*ptrs),
@@ -77,21 +81,24 @@ class NativeKernel:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What a row of a kernel costs, in numbers touched, and what rows are shared out by."""
+    """The work of a kernel without edges, in numbers read or written, by which its rows are divided into chunks."""
 
     row: int = 1
+    """Work of a row."""
+
     chunk: int = CHUNK_WORK
-    """Of a chunk, at least: with totals, enough that clearing and folding its parts of them is a small share."""
+    """Least work of a chunk. With totals it is larger, so that clearing and folding their parts is a small share."""
 
     tile: int = 1
-    """Rows that are worked on together, so that chunks are cut between them."""
+    """Rows of a tile; chunks begin where a tile begins."""
 
 
 @lru_cache(maxsize=1024)
 def uniform_chunks(num_rows: int, work: Work) -> Tensor:
     """Row boundaries, int64 `[num_chunks + 1]`, for rows of equal work.
 
-    About `work.chunk` numbers a chunk, 1 to `MAX_CHUNKS` chunks; no rows make one empty chunk. Cached: do not write.
+    There are 1 to `MAX_CHUNKS` chunks, each with about `work.chunk` work or more; without rows there is one empty
+    chunk. The result is cached: do not write to it.
     """
     tiles = -(-num_rows // work.tile)
     wanted = num_rows * max(work.row, 1) // work.chunk

@@ -1,7 +1,7 @@
-"""Rows so long that one thread would be busy with one of them while the others wait: which, and in what pieces.
+"""Long rows, each of which would keep one thread busy while the others wait, and their division into pieces.
 
-Chosen from the degrees of the graph alone, never from the number of threads: a result has the same bits for any.
-Most graphs have no such row: that is known from the largest degree, and costs nothing.
+The choice depends on the degrees of the graph alone, not on the number of threads, so results always have the same
+bits. Most graphs have no long row. The largest degree tells that at no cost.
 """
 
 from __future__ import annotations
@@ -17,48 +17,52 @@ from graphweave.runtime.index import Index
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
 
 LONG = 1 << 14
-"""Edges that a divided row has at least: it takes longer than the launches of what it is divided into."""
+"""A divided row has more than this many edges: it takes longer than the launches of the kernels that divide it."""
 
 SHARE = 64
-"""A divided row has more than this part of all rows and edges: a smaller one hides behind the work of other threads."""
+"""A divided row has more than 1 / SHARE of all rows and edges: other threads have enough work beside a smaller one."""
 
 PIECE = 1 << 10
-"""Edges of a piece, at least where rows are cut into few."""
+"""Least edges of a piece, but for the last piece of a row."""
 
 MAX_PIECES = 256
-"""Pieces that all divided rows together are cut into, one more for each row."""
+"""Most pieces of all divided rows together, not counting one more for each row."""
 
 PARTS_BYTES = 64 << 20
-"""All pieces together leave at most so many bytes: wide grams are cut into fewer pieces."""
+"""Most bytes of the partial sums of all pieces together: rows of wide grams have fewer pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """What rows weigh in a kernel: `work` of an edge, 1 where it is added, and bytes that a piece of a row `leaves`."""
+    """The weight of rows in a kernel: `work` of an edge, 1 if it is only added up, and the bytes of the partial sum
+    that a piece of a row `leaves`."""
 
     work: int = 1
     leaves: int = 0
 
 
 PRODUCTS = 4
-"""Work of an edge whose row is multiplied by a matrix: rows are long sooner, their pieces are smaller, and fewer. It is
-more, but a piece may leave a sum as large as that matrix."""
+"""Work of an edge whose row is multiplied by a matrix. With it, rows of fewer edges are long, and they have fewer and
+smaller pieces. The real ratio is larger, but a piece may leave a partial sum as large as the matrix."""
 
 SUMS = Weight()
+"""The weight of rows whose edges are only added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongRows:
+    """The divided rows of a CSR and their pieces, and the chunks of all other rows."""
+
     pieces: RowPieces
 
     chunks: Tensor
-    """int64: the chunks of the CSR, in which the divided rows are left out: see `launch.py`."""
+    """int64: row boundaries of the CSR's chunks, in which divided rows are marked as left out (see `launch.py`)."""
 
     max_degree: int
-    """The most edges of a row that is not divided; 0 where all are."""
+    """Most edges of a row that is not divided; 0 if all are."""
 
     is_all: bool
-    """All rows are divided."""
+    """Whether all rows are divided."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -70,18 +74,18 @@ def is_long(degree: int, num_rows: int, num_edges: int, weight: Weight = SUMS) -
 
 
 def shortest(num_rows: int, num_edges: int, weight: Weight = SUMS) -> int:
-    """Edges that a row may have without being divided."""
+    """Most edges of a row that is not divided."""
     return max(LONG // weight.work, (num_rows + num_edges) // SHARE)
 
 
 def piece_size(num_edges: int, weight: Weight = SUMS) -> int:
-    """Edges of a piece of divided rows that have `num_edges` together."""
+    """Most edges of a piece, if all divided rows have `num_edges` edges together."""
     pieces = max(1, min(MAX_PIECES // weight.work, PARTS_BYTES // max(weight.leaves, 1)))
     return max(PIECE // weight.work, -(-num_edges // pieces), 1)
 
 
-def cut(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | None:
-    """The rows that are divided, and the edges of a piece; None where no row is long."""
+def rows_to_divide(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | None:
+    """The rows that are divided, and the most edges of a piece; None if no row is long."""
     if not is_long(csr.max_degree, csr.num_rows, csr.num_edges, weight):
         return None
     degree = csr.indptr.diff().long()
@@ -90,10 +94,10 @@ def cut(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | N
 
 
 def long_rows(index: Index, wide: bool, weight: Weight = SUMS, chunks: Tensor | None = None) -> LongRows | None:
-    """What the rows of the CSR of `index` are divided into; None where no row is long. `chunks` are those of the other
-    rows, the CSR's own if None."""
+    """The long rows of the CSR of `index`; None if there are none. `chunks` are those of the other rows, by default the
+    CSR's own."""
     csr = formats.csr(index, wide)
-    found = cut(csr, weight)
+    found = rows_to_divide(csr, weight)
     if found is None:
         return None
     own = csr.chunks if chunks is None else chunks

@@ -1,4 +1,4 @@
-"""Graph-only work (self loops, degrees, norms) done once per graph instead of once per call."""
+"""The memo: graph-only work (self loops, degrees, norms) is done once for each graph instead of at each call."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Results: TypeAlias = tuple[Tensor | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    results: Results  # callers get aliases of them: whoever rebinds or flags a result does it to his own
+    results: Results  # callers get aliases of these, so that to rebind or flag one changes nothing here
     tensors: tuple[Tensor, ...]  # those of the results that are tensors
-    versions: tuple[int, ...]
+    versions: tuple[int, ...]  # of `tensors`, when they were made
 
 
 def alias(result: Tensor | int) -> Tensor | int:
-    """A tensor object of its own for the same memory and version counter; itself if a gradient flows through it."""
+    """Another tensor object for the same memory and version counter; `result` itself if a gradient flows through it."""
     return result.detach() if isinstance(result, Tensor) and not result.requires_grad else result
 
 
@@ -36,10 +36,11 @@ _lending = locks.lock()
 
 
 def lent(result: Tensor | int) -> Tensor | int:
-    """An alias for a user, who may edit it, which the next call notices; a copy while somebody has an earlier alias.
+    """An alias of `result` for a user, who may edit it: the next call notices that. A copy, if an earlier alias is
+    alive.
 
-    So results of two calls share no memory, and an index that dies before the next call is the same index then, whose
-    formats are there. A CUDA graph is given the alias, and lends it itself.
+    So results of two calls share no memory. If a user drops an index before the next call, that call gives the same
+    index, whose formats are cached. During a capture a CUDA graph gets the alias, and lends it itself later.
     """
     if not isinstance(result, Tensor) or result.requires_grad or capturing.active():
         return alias(result)
@@ -55,21 +56,21 @@ def lent(result: Tensor | int) -> Tensor | int:
 class Memo:
     """Remembers results of pure functions of index tensors and integers: `memo(fn, edge_index, num_nodes)`.
 
-    A result is returned again while its inputs hold what they held (see `tracked`) and nobody has edited the result
-    itself. Within GRAPHWEAVE_FORMAT_BYTES, least recently used first. Inference tensors, and tensors that require a
-    gradient, make a call that is not remembered. Functions are told apart by identity; a closure is a function of its
-    own. All methods may be called from any thread.
+    A result is returned again while its inputs are unchanged (see `tracked`) and nobody has edited the result itself.
+    Results take at most GRAPHWEAVE_FORMAT_BYTES; the least recently used are dropped first. A call with inference
+    tensors, or tensors that require a gradient, is not remembered. Functions are distinguished by identity. All methods
+    may be called from any thread.
     """
 
     def __init__(self) -> None:
         self._cache: TrackedCache[_Remembered] = TrackedCache(lambda: settings().format_bytes)
 
     def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
-        """`fn(*inputs)`, a tuple of tensors and integers, possibly from an earlier call."""
+        """The result of `fn(*inputs)`, a tuple of tensors and integers, possibly from an earlier call."""
         return tuple(map(alias, self.kept(fn, *inputs)))
 
     def kept(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
-        """The same, but the very tensors that are kept: nobody may be given one who might rebind or flag it."""
+        """The same, but the very tensors that are kept: they must not reach code that might rebind or flag them."""
         tensors = tuple(x for x in inputs if isinstance(x, Tensor))
         key = (fn, *[place(x) if isinstance(x, Tensor) else (type(x), x) for x in inputs])
         found = self._cache.get(key, tensors)
@@ -83,10 +84,10 @@ class Memo:
         if versions is None or any(t.requires_grad for t in tensors):
             return fn(*inputs)
         with ordinary(), torch.no_grad():
-            # No views: PyTorch gives a backward other tensors in place of the views that are saved for it.
+            # Aliases are no views: in place of views that are saved for a backward, PyTorch gives it other tensors.
             results = tuple(map(alias, fn(*inputs)))
             made = tuple(r for r in results if isinstance(r, Tensor))
-        if versions_of(made) is None:  # made under an inference mode of its own: edits could not be noticed
+        if versions_of(made) is None:  # `fn` used inference mode itself: edits could not be noticed
             return results
         value = _Remembered(results, made, tuple([t._version for t in made]))
         self._cache.put(key, tensors, versions, value, made)
@@ -96,7 +97,7 @@ class Memo:
         self._cache.clear()
 
     def stats(self) -> dict[str, int]:
-        """`entries` and `bytes` held now."""
+        """The number of `entries`, and the `bytes` that they hold."""
         return self._cache.stats()
 
 
@@ -105,14 +106,14 @@ memo = Memo()
 
 
 class GivenOut:
-    """`memo.kept` of a function some of whose results users get, and may edit in a way that PyTorch does not see."""
+    """`memo.kept` for a function with results that users get, and may edit in a way that PyTorch does not see."""
 
     def __init__(self, positions: Iterable[int]) -> None:
-        """Which of the results, all of them tensors."""
+        """`positions` are those of the results that users get, all of them tensors."""
         self._watches = [(i, Watch()) for i in positions]
 
     def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
-        """Results that are as they were made: those that have been edited are made anew."""
+        """The results of `fn(*inputs)`, computed again if a user has edited them."""
         while True:
             results, before = memo.kept(fn, *inputs), unseen_edits()
             for i, watch in self._watches:

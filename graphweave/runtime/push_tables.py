@@ -14,16 +14,16 @@ from graphweave.runtime.index import Index
 
 @dataclass(frozen=True, slots=True)
 class PushTables:
-    """Tables are int32, or int64 if wide. Rows include the pieces of divided rows."""
+    """The tables are int32, or int64 if wide. A piece of a divided row counts as a row."""
 
     block: Tensor
-    """[blocks + 1] the first row of each block, for the rows that its kernel clears."""
+    """[blocks + 1] the first row of each row block; the kernel clears the rows of a block."""
 
     groups: Tensor
-    """[blocks + 1] the first group of each block: edges of one type. There is none without edges."""
+    """[blocks + 1] the first group of each block. A group is the edges of one type; there are none without edges."""
 
     pairs: Tensor
-    """[groups + 1] the first pair of each group: edges of one row, whose sum is multiplied once."""
+    """[groups + 1] the first pair of each group. A pair is the edges of one row, whose sum is multiplied once."""
 
     edges: Tensor
     """[pairs + 1] the first position of each pair."""
@@ -47,7 +47,8 @@ class PushTables:
 
 
 def column(found: PushTables, types: Index, rows: Index, other: Index, how: Hashable, wide: bool) -> Tensor:
-    """The row that `other` names for the edge at each position of the tables `found`, made of `types` and `rows` so."""
+    """The row that `other` names for the edge at each position of `found`: tables made of `types` and `rows`, with
+    `how` as the key of the way they divide rows."""
     key = "push_column", types.key, rows.key, other.key, how, wide
     tensors = types.values, rows.values, other.values
     return cast(Tensor, formats.cached(key, tensors, lambda: formats.flat(other, wide).index_select(0, found.order)))

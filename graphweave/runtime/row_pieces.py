@@ -1,7 +1,7 @@
-"""The rows of most edges, cut into pieces of about equally many: which rows, which edges, on the device of the index.
+"""The rows with the most edges, divided into pieces of about equally many edges, on the device of the index.
 
-Nothing here waits for the device, so that how many pieces there are is not known: the tables have room for the most
-there can be, the rest are pieces of no edges. Cached as the formats of `formats.py` are.
+Nothing here waits for the device, so the host does not know how many pieces there are: the tables have room for the
+most that are possible, and unused pieces have no edges. They are cached as the formats of `formats.py` are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphweave.runtime.index import Index
 
 @dataclass(frozen=True, slots=True)
 class RowPieces:
-    """Of dtype int32, or int64 if wide. `slots` of the rows by degree are divided, each into one piece at least."""
+    """Tables of dtype int32, or int64 if wide. Each divided row has a slot, and at least one piece."""
 
     slot_row: Tensor
     """[slots] the row of each slot."""
@@ -30,16 +30,17 @@ class RowPieces:
     """[pieces] the slot of each piece."""
 
     piece_row: Tensor
-    """[pieces] its row."""
+    """[pieces] the row of each piece."""
 
     pieces: Tensor
-    """[pieces + 1] the first of each piece's edges, counted over all pieces."""
+    """[pieces + 1] the number of each piece's first edge, if the edges of all pieces are counted one after the
+    other."""
 
     piece_shift: Tensor
-    """[pieces] from there to the position in the rows' CSR."""
+    """[pieces] what is added to that number to get the edge's position in the CSR of the rows."""
 
     num_edges: int
-    """How many edges all pieces have, at most: a device is not asked."""
+    """Edges of all pieces on the CPU; an upper limit on a GPU, which is not asked."""
 
     slot_piece: Tensor | None = None
     """[pieces] the pieces of slot after slot, where they are not numbered so."""
@@ -51,7 +52,7 @@ class RowPieces:
 
 
 def row_pieces(index: Index, wide: bool, slots: int, size: int) -> RowPieces:
-    """The `slots` (at least 1) rows of most edges that `index` names, in pieces of at most `size` edges."""
+    """The `slots` rows with the most edges (at least one row) that `index` names, in pieces of at most `size` edges."""
     key = ("row_pieces", index.key, wide, slots, size)
     return cast(RowPieces, formats.cached(key, (index.values,), lambda: _build(index, wide, slots, size)))
 
@@ -78,5 +79,5 @@ def _build(index: Index, wide: bool, slots: int, size: int) -> RowPieces:
 
 
 def _starts(counts: Tensor) -> Tensor:
-    """Their sums from the first on, with 0 before."""
+    """The running sums of `counts`, with 0 in front."""
     return torch.cat([counts.new_zeros(1, dtype=torch.int64), counts.cumsum(0, dtype=torch.int64)])

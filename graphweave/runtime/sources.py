@@ -1,7 +1,7 @@
 """The package's C++ files, `native/*.cpp` and the headers `native/graphweave/*.h`, as this process has read them.
 
-They are read once, so that what a process compiles and the key that it is kept under belong together, even if the
-package is installed again meanwhile. Resources rather than paths: a package may be imported from an archive.
+They are read once, so that the text which a process compiles fits the key under which it is kept, even if the package
+is installed again meanwhile. They are read as resources, not by path: a package may be imported from an archive.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def headers() -> dict[str, bytes]:
 
 
 def included(text: str) -> set[str]:
-    """Names of the headers that `text` includes, and those include."""
+    """Names of the headers that `text` includes, directly or through other headers."""
     found: set[str] = set()
     new = set(_INCLUDE.findall(text))
     while new:

@@ -1,4 +1,4 @@
-"""Values kept for storages, that keep none of these alive."""
+"""A table of values for the storages of tensors, which keeps no storage alive."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from graphweave.core import locks
 
 T = TypeVar("T")
 
-_SWEEP = 256
-"""Storages from which on those that died are looked for; then again whenever there are twice as many."""
+_MIN_SWEPT_STORAGES = 256
+"""A table with more storages than this is searched for dead ones, and again whenever its size has doubled."""
 
 
 class ByStorage(Generic[T]):
-    """A value for the storage that a tensor lies in. All methods may be called from any thread.
+    """A value for the storage in which a tensor lies. All methods may be called from any thread.
 
-    The weak reference keeps the address of a storage that died from being given to another one.
+    The weak reference to a dead storage prevents that another storage gets its address.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[StorageWeakRef, T]] = {}
-        self._sweep_at = _SWEEP
+        self._sweep_at = _MIN_SWEPT_STORAGES
         self._lock = locks.lock()
 
     def get(self, t: Tensor) -> T | None:
@@ -36,10 +36,10 @@ class ByStorage(Generic[T]):
             self._known[storage._cdata] = StorageWeakRef(storage), value
             if len(self._known) > self._sweep_at:
                 self._known = {k: kept for k, kept in self._known.items() if not kept[0].expired()}
-                self._sweep_at = max(_SWEEP, 2 * len(self._known))
+                self._sweep_at = max(_MIN_SWEPT_STORAGES, 2 * len(self._known))
 
     def __len__(self) -> int:
-        """Storages that are known, some of which may have died."""
+        """The number of storages in the table, some of which may be dead."""
         return len(self._known)
 
     def clear(self) -> None:

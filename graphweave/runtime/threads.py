@@ -1,8 +1,8 @@
-"""How many threads kernels run on: as many as PyTorch's, but one in a forked process.
+"""How many threads kernels run on: as many as PyTorch uses, but one in a forked process.
 
-A fork copies the state of an OpenMP pool and none of its threads, so that whoever gives the pool work waits for ever.
-Children of a process that has run kernels therefore have one thread, for PyTorch's own operations too, as PyTorch
-decides for the workers of a DataLoader. Locks are seen to in `core/locks.py`.
+A fork copies the state of an OpenMP pool but none of its threads, so work that is given to the pool is never done.
+Children of a process that has run kernels therefore use one thread, for PyTorch's own operations too, as PyTorch does
+in the workers of a DataLoader. `core/locks.py` does the same for locks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _forked = False
 
 
 def num_threads(wanted: int | None = None) -> int:
-    """For a parallel region that is entered now: `wanted`, or else as many as PyTorch has."""
+    """The number of threads for the next parallel region: `wanted`, or as many as PyTorch has."""
     global _pool_used
     if _forked:
         return 1

@@ -22,19 +22,28 @@ from graphweave.core.settings import settings
 log = logger(__name__)
 
 _REQUIRED = ("-std=c++17", "-fPIC", "-O3")
-# No -ffast-math: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
-# No contraction either: the backward computes messages again and compares them with the maximum that the forward kept,
-# so an expression must have the same bits in every kernel. Kernels write out the fused multiply-adds that pay.
+"""Flags that a compiler must accept."""
+
+# There is no -ffast-math: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
+# There is no contraction either: the backward recomputes messages and compares them with the maximum that the forward
+# kept, so an expression must have the same bits in every kernel. Kernels write out the multiply-adds that pay.
 _WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
-# Two edges interleaved cost more than they save: GCC then no longer vectorises the lanes inside (seen with GCC 12).
+"""Flags that are used if the compiler accepts them."""
+
+# To interleave two edges costs more than it saves: GCC 12 then does not vectorise the inner loop over lanes.
 _WANTED_OF_GCC = ("-fno-loop-unroll-and-jam",)
+"""Flags that are used if the compiler is GCC and accepts them."""
+
 _OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
-_COMPILE_SECONDS = 600
+"""The names of OpenMP runtimes' files begin with these."""
+
+_MAX_COMPILE_SECONDS = 600
+"""A run of the compiler is stopped after this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A working compiler. `openmp` is the runtime file kernels link against; None: kernels run on one thread."""
+    """A working compiler. `openmp` is the runtime file that kernels link; if None, kernels run on one thread."""
 
     command: tuple[str, ...]
     version: str
@@ -44,18 +53,18 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """Everything outside the text that shapes the machine code; part of the key of every cached kernel."""
+        """Everything but the text that determines the machine code; it is part of the key of every cached kernel."""
         executable = shutil.which(self.command[0]) or self.command[0]
         parts = (executable, *self.command[1:], self.version, *self.flags, str(self.openmp), self.cpu)
         return "\n".join(parts)
 
 
 def run_compiler(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs a command of the compiler with messages in English. TimeoutExpired after 10 minutes."""
+    """Runs a command of the compiler, with messages in English. TimeoutExpired after 10 minutes."""
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
     return subprocess.run(
-        command, input=text, capture_output=True, text=True, timeout=_COMPILE_SECONDS, env=environment, check=False
+        command, input=text, capture_output=True, text=True, timeout=_MAX_COMPILE_SECONDS, env=environment, check=False
     )
 
 
@@ -76,7 +85,7 @@ def _supported(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, .
 
 
 def _cpu() -> str:
-    """Names the instruction set that -march=native stands for on this machine."""
+    """A text that identifies the instruction set which -march=native means on this machine."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return f"{platform.machine()} {platform.processor()}"
@@ -102,9 +111,10 @@ def loaded_openmp() -> tuple[Path, ...]:
 
 @lru_cache(maxsize=1)
 def _torch_openmp() -> Path | None:
-    """The file torch took its OpenMP from. Linking that very file keeps one thread pool in the process, not two.
+    """The file of torch's OpenMP runtime. Kernels link that very file, so that the process has one thread pool, not
+    two.
 
-    Other packages (scikit-learn) may have loaded a runtime of their own, which is not the one that we want.
+    Other packages (scikit-learn) may have loaded runtimes of their own, which must not be linked.
     """
     package = Path(torch.__file__).parent
     folders = (package / "lib", package.parent / "torch.libs")
@@ -116,7 +126,7 @@ def _torch_openmp() -> Path | None:
 
 
 def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
-    """GCC's calls are served by libgomp, and by LLVM's runtimes too; clang's calls are served by LLVM's only."""
+    """The flags for OpenMP. Code of GCC runs with libgomp and with LLVM's runtimes, code of clang only with LLVM's."""
     if openmp is None:
         return ()
     clang = "clang" in version
@@ -127,7 +137,8 @@ def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
 
 
 def _arch_flags(command: tuple[str, ...], arch: str) -> tuple[str, ...]:
-    """-march. A compiler that does not know `native` makes code for its default; any other name it has to know."""
+    """The flag -march. A compiler that does not know `native` makes code for its default processor; it must know any
+    other name."""
     flag = f"-march={arch}"
     if _accepts(command, (flag,)):
         return (flag,)
@@ -186,8 +197,8 @@ def available() -> str | None:
 def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None:
     """Compiles one C++ file to the shared library `out`. CompileError carries the compiler's words.
 
-    `extra` are flags of the compilation that do not shape the machine code (`runtime/headers.py`).
-    Compiling and linking are two steps: with -fopenmp the linking step would add the compiler's own OpenMP runtime.
+    `extra` are flags of the compilation that do not change the machine code (`runtime/headers.py`). Compiling and
+    linking are two steps, because linking with -fopenmp would add the compiler's own OpenMP runtime.
     """
     tools = toolchain()
     unlinked = out.with_suffix(".o")
@@ -200,7 +211,7 @@ def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None
         try:
             done = run_compiler(step)
         except subprocess.TimeoutExpired as error:
-            raise CompileError(f"{shlex.join(step)} took over {_COMPILE_SECONDS} s. Report {source}.") from error
+            raise CompileError(f"{shlex.join(step)} took over {_MAX_COMPILE_SECONDS} s. Report {source}.") from error
         if done.returncode != 0:
             raise CompileError(f"{shlex.join(step)} failed. Report the text, kept at {source}:\n{done.stderr[-4000:]}")
     unlinked.unlink()

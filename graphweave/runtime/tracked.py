@@ -1,11 +1,11 @@
-"""A cache of values computed from tensors, valid exactly as long as those tensors hold what they held.
+"""A cache of values computed from tensors, each valid as long as the contents of its tensors do not change.
 
-A tensor is recognised by its storage, place and layout, so a fresh view of the same memory is the same key. The entry
-keeps an alias of the tensor, so neither storage nor version counter can die and give its address to another; and it
-remembers which version counter the tensor has and where it stood, which every in-place edit raises, through whichever
-view it is made. A tensor with a counter of its own (`.data`, or made anew over the same memory) is another tensor.
-Inference tensors have no version counter and are never cached. What torch itself cannot see (writes through NumPy or a
-foreign pointer) `unseen_edits.py` looks for, and tells here (`forget`).
+A tensor is recognised by its storage, address and layout, so a fresh view of the same memory has the same key. The
+entry keeps an alias of the tensor, so neither its storage nor its version counter can die and give their address to
+another. It remembers which version counter the tensor has and the counter's value, which every in-place edit raises,
+through whichever view. A tensor with another counter (`.data`, or made over the same memory) is another tensor.
+Inference tensors have no version counter and are never cached. Edits that torch cannot see (through NumPy or a foreign
+pointer) are found by `unseen_edits.py`, which calls `forget` here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from graphweave.runtime.version_counter import counter_of
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
 Versions: TypeAlias = tuple[tuple[int, int], ...]
-"""The version counter of each tensor, and where it stands."""
+"""For each tensor, its version counter and the value of that."""
 
 
 def place(t: Tensor) -> Key:
-    """What makes two tensor objects the same data while a reference is held; everything but the contents."""
+    """A key that is equal for tensor objects of the same memory, layout and dtype, while a reference to one is held."""
     return (t.data_ptr(), t.untyped_storage()._cdata, t.shape, t.stride(), t.dtype)
 
 
@@ -49,17 +49,17 @@ def _references(t: Tensor) -> int:
 _COUNT_OF_ONE = _references(torch.empty(1))
 _caches: weakref.WeakSet[TrackedCache[Any]] = weakref.WeakSet()
 _edits = 0
-"""Edits that PyTorch has not seen, of any tensor, so far."""
+"""How many edits that PyTorch has not seen, of any tensor, have been found so far."""
 
 SWEEP_BYTES = 64 << 20
-"""Bytes from which a cache looks for entries of dead tensors; then again whenever it has doubled."""
+"""A cache with more bytes than this is searched for entries of dead tensors, and again whenever it has doubled."""
 
 
 @dataclass(slots=True)
 class _Entry(Generic[T]):
     value: T
     versions: Versions
-    seen: tuple[weakref.ref[Tensor], ...]  # the tensors themselves, which need not be asked for their counters
+    seen: tuple[weakref.ref[Tensor], ...]  # the tensors themselves, whose counters need not be compared
     aliases: tuple[Tensor, ...]
     made: tuple[Tensor, ...]
     nbytes: int
@@ -68,12 +68,13 @@ class _Entry(Generic[T]):
 class TrackedCache(Generic[T]):
     """Least-recently-used entries within a bound in bytes. All methods may be called from any thread.
 
-    An entry whose tensor only the cache still holds can never be asked for again (a mini-batch that is over). Such
-    entries are looked for now and then, so that they do not fill the cache up to its bound.
+    An entry with a tensor that only the cache still holds (of a past mini-batch) can never be found again. The cache is
+    searched for such entries from time to time, so that they do not fill it up to its bound.
     """
 
     def __init__(self, bound: Callable[[], int]) -> None:
-        """`bound` is asked at every insertion, in bytes of values and of the tensors they were computed from."""
+        """`bound` gives the most bytes of values and of the tensors from which they were computed; it is called at
+        every insertion."""
         self._bound = bound
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
         self._bytes = 0
@@ -82,16 +83,16 @@ class TrackedCache(Generic[T]):
         _caches.add(self)
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
-        """The value stored under `key`, if no tensor was edited since. `key` holds the `place` of each tensor."""
+        """The value stored under `key`, if no tensor has been edited since. `key` holds the `place` of each tensor."""
         entry = self._entries.get(key)
         if entry is None:
             return None
         for t, seen, (counter, version) in zip(tensors, entry.seen, entry.versions):  # noqa: B905 - costs 0.1 us
             if t._version != version or (t is not seen() and counter_of(t) != counter):
                 return None
-        if self._lock.acquire(blocking=False):  # another thread may be walking the entries; then order can wait
+        if self._lock.acquire(blocking=False):  # if another thread walks the entries, their order stays as it is
             try:
-                if key in self._entries:  # not dropped meanwhile
+                if key in self._entries:  # another thread may have dropped it
                     self._entries.move_to_end(key)
             finally:
                 self._lock.release()
@@ -106,7 +107,7 @@ class TrackedCache(Generic[T]):
         """
         size = sum(nbytes(t) for t in (*tensors, *made))
         bound = self._bound()
-        # detach() shares storage and version counter, yet stays put when the caller rebinds his tensor with set_().
+        # detach() shares storage and version counter, but keeps them when the caller rebinds the tensor with set_().
         entry = _Entry(
             value, versions, tuple(map(weakref.ref, tensors)), tuple(t.detach() for t in tensors), made, size
         )
@@ -124,7 +125,7 @@ class TrackedCache(Generic[T]):
         del dropped
 
     def _dead(self) -> list[Key]:
-        """Keys of entries with an input whose storage nobody else refers to."""
+        """Keys of entries with an input whose storage nothing outside this cache refers to."""
         ours: Counter[int] = Counter()
         for entry in self._entries.values():
             ours.update(_storage(t) for t in (*entry.aliases, *entry.made))
@@ -141,7 +142,7 @@ class TrackedCache(Generic[T]):
         return entry
 
     def forget(self, storage: int) -> None:
-        """Drops every entry that was computed from memory of this storage, or owns it."""
+        """Drops every entry that was computed from memory of this storage, or that owns it."""
         with self._lock:
             found = [
                 key
@@ -158,33 +159,33 @@ class TrackedCache(Generic[T]):
         dropped.clear()
 
     def stats(self) -> dict[str, int]:
-        """`entries` and `bytes` held now."""
+        """The number of `entries`, and the `bytes` that they hold."""
         with self._lock:
             return {"entries": len(self._entries), "bytes": self._bytes}
 
 
 def versions_of(tensors: tuple[Tensor, ...]) -> Versions | None:
-    """What `TrackedCache.put` wants to know, or None if one of the tensors has no version (an inference tensor)."""
+    """The versions that `TrackedCache.put` takes; None if one of the tensors has no version (an inference tensor)."""
     if any(t.is_inference() for t in tensors):
         return None
     return tuple((counter_of(t), t._version) for t in tensors)
 
 
 class Mark:
-    """A tensor as it was when something was computed from it, for whoever remembers one computation alone."""
+    """A tensor in the state in which something was computed from it: a cache of one entry compares it by `holds`."""
 
     __slots__ = ("_alias", "_counter", "_edits", "_layout", "_storage", "_tensor", "_version")
 
     def __init__(self, t: Tensor) -> None:
-        """`t` is no inference tensor: edits of such a one cannot be noticed."""
-        self._alias = t.detach()  # keeps storage and counter, whatever the caller rebinds his tensor to
+        """`t` must be no inference tensor, since edits of these cannot be noticed."""
+        self._alias = t.detach()  # keeps storage and counter, even if the caller rebinds the tensor
         self._tensor = t
         self._layout = t.data_ptr(), t.shape, t.stride(), t.dtype
         self._version, self._counter, self._storage = t._version, counter_of(t), _storage(t)
         self._edits = _edits
 
     def holds(self, t: Tensor) -> bool:
-        """Whether `t` is this tensor, through whichever alias, unedited."""
+        """Whether `t` is this tensor or an alias of it, and has not been edited."""
         if t is not self._tensor and (
             t.is_inference() or counter_of(t) != self._counter or _storage(t) != self._storage
         ):
@@ -194,12 +195,12 @@ class Mark:
 
 
 def unseen_edits() -> int:
-    """How many edits that PyTorch has not seen were told so far."""
+    """How many edits that PyTorch has not seen have been found so far."""
     return _edits
 
 
 def forget(t: Tensor) -> None:
-    """What every cache holds that was computed from memory of `t`: it has been edited, and PyTorch has not seen it."""
+    """Drops from every cache what was computed from memory of `t`, which has been edited unseen by PyTorch."""
     global _edits
     _edits += 1
     for cache in list(_caches):
@@ -207,5 +208,6 @@ def forget(t: Tensor) -> None:
 
 
 def ordinary() -> torch.inference_mode:
-    """Cached tensors are ordinary even when built under inference mode: they may later be used where grad is on."""
+    """A context that makes ordinary tensors even under inference mode: cached tensors may later be used with grad
+    on."""
     return torch.inference_mode(False)

@@ -1,7 +1,7 @@
-"""Ahead-of-time compilation of Triton kernels: what they need of a GPU, told by a machine that has none.
+"""Ahead-of-time compilation of Triton kernels, which tells what they need of a GPU on a machine that has none.
 
-Triton compiles for the capability that it is asked for and runs the ptxas that it brings along, whose log says what the
-kernel takes: the log of the very code that a launch would load, so no flag of ptxas is repeated here.
+Triton compiles for any capability and runs its own ptxas, whose log says what the kernel takes. It is the log of the
+very code that a launch would load, so no flag of ptxas is repeated here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ WARP = 32
 """Threads of a warp."""
 
 ALIGNED = 16
-"""Bytes to which torch aligns what it allocates; Triton asks at each launch, and reads aligned rows in one piece."""
+"""Alignment in bytes of torch's allocations. Triton checks it at each launch and reads aligned rows in fewer loads."""
 
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -28,8 +28,9 @@ _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What a kernel takes, for each thread: registers (of 32 bits), bytes of its stack, bytes spilled and read back;
-    for each program: bytes of shared memory, warps. `code` is the size of its machine code (a cubin) in bytes."""
+    """The resources of a kernel. Each thread takes registers (of 32 bits), bytes of stack, and bytes that are spilled
+    and read back; each program takes bytes of shared memory and warps. `code` is the size of the machine code (a cubin)
+    in bytes."""
 
     registers: int
     stack: int
@@ -46,15 +47,15 @@ def compile_text(
 ) -> Resources:  # fmt: skip
     """Compiles the kernel `symbol` of a module's text for `capability`: 80 means sm_80.
 
-    `signature` has Triton's type of each parameter in order: `*fp32`, `i64`, or `constexpr` for those whose values
-    `constexprs` gives by name. `aligned`: every pointer is a multiple of 16 bytes. `fuse`: products and sums become
-    multiply-adds, which no kernel of a region wants.
+    `signature` has Triton's type of each parameter in order: `*fp32`, `i64`, or `constexpr` for parameters whose values
+    `constexprs` gives by name. `aligned` says that every pointer is a multiple of 16 bytes. With `fuse`, products and
+    sums become multiply-adds, which kernels of regions do not use.
 
-    Not for several threads at once: Triton prints ptxas's log to the standard output, which is redirected.
+    Only one thread may call it at a time: Triton prints ptxas's log to the standard output, which is redirected.
 
     Raises:
-        ToolchainError: without Triton, where kernels are interpreted, or where ptxas said nothing.
-        CompileError: when Triton or ptxas refuses the kernel; it carries their words.
+        ToolchainError: without Triton, if kernels are interpreted, or if ptxas printed no resources.
+        CompileError: if Triton or ptxas refuses the kernel; it carries their words.
     """
     _require_compiler()
     function = getattr(module(text), symbol)
@@ -67,7 +68,7 @@ def compile_text(
     options = {"num_warps": warps, "enable_fp_fusion": fuse}
     try:
         made = _compiled(function, types, constexprs, attributes, capability, options, log)
-    except Exception as error:  # Triton's own, of its passes, of ptxas: they share no class
+    except Exception as error:  # errors of Triton, of its passes and of ptxas have no common class
         raise CompileError(f"{symbol} for sm_{capability}: {_words(error)}") from error
     return _resources(made, log.getvalue(), f"{symbol} for sm_{capability}")
 
@@ -85,7 +86,7 @@ def _compiled(
     function: Any, types: Mapping[str, str], constexprs: Mapping[str, Any], attributes: Mapping[tuple[int], Any],
     capability: int, options: Mapping[str, Any], log: io.StringIO,
 ) -> Any:  # fmt: skip
-    """What Triton makes of a function; ptxas's words go to `log`."""
+    """The compiled function; the output of ptxas goes to `log`."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -93,7 +94,7 @@ def _compiled(
     source = ASTSource(fn=function, signature=dict(types), constexprs=dict(constexprs), attrs=dict(attributes))
     knobs = triton.knobs
     with knobs.compilation.scope(), knobs.nvidia.scope(), redirect_stdout(log):
-        knobs.compilation.always_compile = True  # what Triton's cache holds has no log
+        knobs.compilation.always_compile = True  # a kernel from Triton's cache would have no log
         knobs.nvidia.dump_ptxas_log = True
         return triton.compile(source, target=GPUTarget("cuda", capability, WARP), options=dict(options))
 
@@ -111,7 +112,7 @@ def _resources(made: Any, log: str, what: str) -> Resources:
 
 
 def _words(error: BaseException) -> str:
-    """An error and those that it was raised from: Triton's name the line first, and the reason after."""
+    """The words of an error and of its causes: the first of Triton's errors names the line, the causes the reason."""
     words: list[str] = []
     at: BaseException | None = error
     while at is not None:

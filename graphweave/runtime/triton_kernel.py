@@ -1,8 +1,8 @@
 """Triton kernels: modules on disk, imported once per process, and their launch on PyTorch's current stream.
 
-Triton reads the source of what it compiles from a file, so each text has one, named by its content, beside the cache of
-C++ kernels. What Triton makes of it, Triton caches (TRITON_CACHE_DIR). With TRITON_INTERPRET=1 in the environment the
-kernels run in Triton's interpreter, on CPU tensors.
+Triton reads source from files, so each text is a file, named by its content, beside the cache of C++ kernels. Triton
+itself caches the compiled code (TRITON_CACHE_DIR). With TRITON_INTERPRET=1 in the environment the kernels run in
+Triton's interpreter, on CPU tensors.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _modules: dict[str, ModuleType] = {}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How many rows a program takes, how many edges of each a step, and of how many warps it is."""
+    """How many rows a program takes at a time, how many edges of each row, and how many warps it has."""
 
     rows: int
     edges: int
@@ -50,7 +50,7 @@ class TritonKernel:
     """A kernel of `codegen/triton`; see there for its parameters."""
 
     def __init__(self, module: ModuleType, symbol: str, parts: int = 1) -> None:
-        """`parts` programs share out what is done for a row."""
+        """The work of each row is shared by `parts` programs."""
         self.symbol, self._parts = symbol, parts
         self._function: Any = getattr(module, symbol)
 
@@ -58,10 +58,13 @@ class TritonKernel:
         self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, span: tuple[int, int],
         how: Launch,
     ) -> None:  # fmt: skip
-        """Runs `programs` programs of `groups` groups of the rows `span` each, asynchronously where the device is."""
+        """Runs `programs` programs over the rows `span` (first, last + 1), each for `groups` groups of rows.
+
+        Asynchronous on a GPU.
+        """
         device = tensors[0].device
-        listed = tensors[0] if order is None else order  # never read unless ORDERED
-        # No fusing into multiply-adds: the backward computes messages again and compares them with a maximum.
+        listed = tensors[0] if order is None else order  # read only if ORDERED
+        # No fusing into multiply-adds: the backward recomputes messages and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
         if how.stages is not None and options:
             options["num_stages"] = how.stages
@@ -75,7 +78,7 @@ class TritonKernel:
 
 @contextmanager
 def on_device(device: torch.device) -> Iterator[None]:
-    """Where kernels are launched; in the interpreter, whose numbers are NumPy's, overflow and NaN are no news."""
+    """A context in which kernels are launched. In the interpreter, NumPy's warnings of overflow and NaN are ignored."""
     if interpreted():
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
@@ -86,12 +89,12 @@ def on_device(device: torch.device) -> Iterator[None]:
 
 
 def precision() -> str:
-    """What products of float32 are computed in: TF32 only where PyTorch's own may be."""
+    """The precision of products of float32: TF32 only if PyTorch may use it for its own products."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter: said by the environment before Triton is imported."""
+    """Whether kernels run in Triton's interpreter. The environment must say so before Triton is imported."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
@@ -124,7 +127,7 @@ def key_of(text: str) -> str:
 
 @lru_cache(maxsize=1)
 def triton_version() -> str | None:
-    """None where Triton is not installed."""
+    """The version of Triton; None if it is not installed."""
     try:
         return version("triton")
     except PackageNotFoundError:
@@ -144,7 +147,7 @@ def directory() -> Path:
 
 
 def _written(text: str, key: str) -> Path:
-    """A file with the code of the text: found intact, or written in one step, in a temporary folder if need be."""
+    """A file with the code of the text, found intact or written in one step, in a temporary folder if need be."""
     for folder in (directory(), Path(tempfile.gettempdir()) / f"graphweave-triton-{os.getuid()}"):
         path = folder / f"k{key}.py"
         try:

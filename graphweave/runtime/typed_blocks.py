@@ -1,8 +1,9 @@
-"""Edges in the order in which the kernel of a fused push walks them: by block of rows, then by type, then by row.
+"""Edges in the order in which the kernel of a fused push walks them: by row block, then by type, then by row.
 
-A block is some consecutive rows, so that what is added to them stays in cache, with edges enough that types repeat: a
-matrix is then read once for all edges of its type. 4 bytes an edge, as many for each gathered tensor, and 8 for a pair
-of type and row with edges between; cached as the formats of `formats.py` are.
+A row block has few enough rows that they stay in cache while products are added to them, and enough edges that types
+repeat: a matrix is then read once for all edges of its type. The tables take 4 bytes for each edge, another 4 for each
+edge and gathered tensor, and 8 for each pair of type and row that has edges. They are cached as the formats of
+`formats.py` are.
 """
 
 from __future__ import annotations
@@ -19,29 +20,31 @@ from graphweave.runtime.push_tables import PushTables
 from graphweave.runtime.typed_pieces import TypedPieces, typed_pieces
 
 BLOCK_BYTES = 1 << 19
-"""The rows of the result that one block adds to take so much: a quarter of a second-level cache."""
+"""About the most bytes of a row block's rows in the result: a quarter of a second-level cache."""
 
 BLOCKS = 32
-"""Blocks there are at least, to be shared out among threads; fewer where each would have less than `BLOCK_EDGES`."""
+"""There are at least this many row blocks for threads to share, unless each had less than about `BLOCK_EDGES` edges."""
 
 BLOCK_EDGES = 2048
+"""About the least edges of a row block on average, unless `BLOCK_BYTES` demands smaller blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedBlocks(PushTables):
-    """One block at least, empty if no rows. `pair_row` is `pair_target` where no row is divided."""
+    """There is at least one block, empty if there are no rows. `pair_row` equals `pair_target` if no row is divided."""
 
     pieces: TypedPieces
 
 
 def num_blocks(edges: int, rows: int, row_bytes: int) -> int:
-    """For rows of so many bytes. A power of two, so that layers of about equal widths share the order of edges."""
+    """The number of row blocks for rows of `row_bytes` bytes, a power of two, so that layers of similar width share the
+    order of edges."""
     wanted = max(rows * row_bytes // BLOCK_BYTES, min(BLOCKS, edges // BLOCK_EDGES), 1)
     return 1 << (wanted - 1).bit_length()
 
 
 def typed_blocks(types: Index, rows: Index, most: int, wide: bool = False) -> TypedBlocks:
-    """The tables of edges with a type and a row each, for at most `most` blocks of about equal rows + edges."""
+    """The tables of edges that each have a type and a row, for at most `most` blocks of about equal rows + edges."""
     key = "typed_blocks", types.key, rows.key, most, wide
     tensors = types.values, rows.values
     return cast(TypedBlocks, formats.cached(key, tensors, lambda: _build(types, rows, most, wide)))
@@ -61,7 +64,7 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     bounds = _bounds(of_rows, most)
     at = torch.arange(pieces.num_all)
     block = torch.searchsorted(bounds[1:], at, right=True, out_int32=not wide)
-    key = block.index_select(0, row).mul_(types.rows).add_(kind)  # which fits, since the caller says so with `wide`
+    key = block.index_select(0, row).mul_(types.rows).add_(kind)  # fits: else the caller would have set `wide`
     blocks, dtype = bounds.numel() - 1, row.dtype
     of_keys, order = formats.grouped(Index(key, blocks * types.rows), wide)
     row = row.index_select(0, order)

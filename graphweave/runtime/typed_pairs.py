@@ -1,10 +1,11 @@
-"""Edges by block of rows, then by type, then by row: the order in which a GPU walks them in a fused push.
+"""Edges by row block, then by type, then by row: the order in which a GPU walks them in a fused push.
 
-What `typed_blocks.py` is on a CPU. A row of very many edges is cut into *pieces*, which are rows of their own until
-they are folded, so no program has much more to do than the others.
+It does for a GPU what `typed_blocks.py` does for a CPU. A row with very many edges is divided into *pieces*, which are
+rows of their own until they are folded, so no program has much more work than the others.
 
-How many pairs and groups there are is known on the device alone: tables have room for the most there can be, and
-nothing here waits for the device. 16 bytes an edge, twice that if wide; cached as the formats of `formats.py` are.
+Only the device knows how many pairs and groups there are. The tables have room for the most that are possible, so that
+nothing here waits for the device. They take 16 bytes for each edge, twice that if wide, and are cached as the formats
+of `formats.py` are.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ from graphweave.runtime.typed_parts import Folds, folds_of, several
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """How edges are shared out: about `block` in a block, at most `piece` in a piece."""
+class PairSizes:
+    """How edges are divided: about `block` edges in a row block, at most `piece` in a piece."""
 
     block: int
     piece: int
@@ -31,25 +32,25 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class TypedPairs(PushTables):
-    """There are as many groups as blocks x types and as many pairs as edges, the last of them empty.
+    """There are at most as many groups as blocks x types, and as many pairs as edges; the unused last ones are empty.
 
-    `block` is 0: no kernel clears rows, the whole result is 0 before, since pieces of a row are of several blocks.
+    `block` is 0: no kernel clears rows. The whole result is 0 before, since several blocks may add to one row.
     """
 
     folds: Folds
 
 
-def typed_pairs(types: Index, rows: Index, cut: Cut, wide: bool = False) -> TypedPairs:
-    """Of at least one edge, with a type and a row each."""
-    key = "typed_pairs", types.key, rows.key, cut, wide
+def typed_pairs(types: Index, rows: Index, sizes: PairSizes, wide: bool = False) -> TypedPairs:
+    """The tables of edges, at least one, that each have a type and a row."""
+    key = "typed_pairs", types.key, rows.key, sizes, wide
     tensors = types.values, rows.values
-    return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, cut, wide)))
+    return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, sizes, wide)))
 
 
-def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:
-    order, key, row, target, folds = _sorted(types, rows, cut, wide)
+def _build(types: Index, rows: Index, sizes: PairSizes, wide: bool) -> TypedPairs:
+    order, key, row, target, folds = _sorted(types, rows, sizes, wide)
     num, dtype = order.numel(), torch.int64 if wide else torch.int32
-    blocks = -(-num // cut.block)
+    blocks = -(-num // sizes.block)
     in_group = _changes(key)
     group = in_group.cumsum(0) - 1
     pair = (in_group | _changes(target)).cumsum(0) - 1
@@ -69,11 +70,11 @@ def _build(types: Index, rows: Index, cut: Cut, wide: bool) -> TypedPairs:
     )
 
 
-def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Folds]:
-    """The edge, block * types + type, row and target at each position; in a group targets rise, edges of one as they
-    came.
+def _sorted(types: Index, rows: Index, sizes: PairSizes, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Folds]:
+    """The edge, block * types + type, row and target at each position, and the rows to fold.
 
-    A block starts with a piece: it is the piece's first edge that says which.
+    In a group, targets rise, and edges of one target keep their order. The first edge of a piece decides the block of
+    the piece.
     """
     num, num_rows = rows.values.numel(), rows.rows
     indptr = formats.csr(rows, wide).indptr.long()
@@ -83,30 +84,30 @@ def _sorted(types: Index, rows: Index, cut: Cut, wide: bool) -> tuple[Tensor, Te
     order = at if perm is None else perm.long()
     row, kind = row.index_select(0, order), kind.index_select(0, order)
     start = indptr.index_select(0, row)
-    needed, first = several((indptr.diff() + (cut.piece - 1)) // cut.piece)
-    piece = (at - start) // cut.piece
+    needed, first = several((indptr.diff() + (sizes.piece - 1)) // sizes.piece)
+    piece = (at - start) // sizes.piece
     slot = num_rows + first.index_select(0, row) + piece
     target = torch.where(needed.index_select(0, row) > 0, slot, row)
-    block = (start + piece * cut.piece) // cut.block
+    block = (start + piece * sizes.piece) // sizes.block
     key, by = torch.sort(block * types.rows + kind, stable=True)
-    longer = num // (cut.piece + 1)  # rows of more than one piece
-    folds = folds_of(needed, first, min(longer, num_rows), num // cut.piece + longer)
+    longer = num // (sizes.piece + 1)  # rows of more than one piece
+    folds = folds_of(needed, first, min(longer, num_rows), num // sizes.piece + longer)
     return order.index_select(0, by), key, row.index_select(0, by), target.index_select(0, by), folds
 
 
 def _changes(values: Tensor) -> Tensor:
-    """Where a value differs from the one in front; the first does."""
+    """Whether each value differs from the one before it; true for the first."""
     first = torch.ones(1, dtype=torch.bool, device=values.device)
     return torch.cat([first, values.diff() != 0])
 
 
 def _firsts(numbers: Tensor, most: int) -> Tensor:
-    """[most + 1] the first position of each of the numbers 0, 1, ..., which rise by one at most."""
+    """[most + 1] the first position of each of the numbers 0, 1, ... in `numbers`, which rise by at most one."""
     return torch.searchsorted(numbers, torch.arange(most + 1, device=numbers.device))
 
 
 def _at(values: Tensor, bounds: Tensor) -> Tensor:
-    """The value at the first position of each stretch that `bounds` bound; any value for those that are empty."""
+    """The value at the first position of each interval that `bounds` delimit; any value for an empty interval."""
     starts = bounds.narrow(0, 0, bounds.numel() - 1)
     return values.index_select(0, starts.clamp(max=values.numel() - 1))
 

@@ -1,7 +1,7 @@
 """Rows that are the sum of several parts, which a kernel folds.
 
-How many there are is known on the device alone, therefore tables have room for the most there can be, and an unused
-entry says so: nothing here waits for the device. Tables are int64 and small.
+Only the device knows how many there are. So the tables have room for the most that are possible, unused entries are
+marked, and nothing here waits for the device. Tables are int64 and small.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Folds:
     """[folds] the row."""
 
     begins: Tensor
-    """[folds] its first slot."""
+    """[folds] the first slot of the row."""
 
     ends: Tensor
-    """[folds] the slot behind its last; equal to `begins` where the entry is unused."""
+    """[folds] the slot behind the row's last one; equal to `begins` if the entry is unused."""
 
     slots: int
-    """There are at most so many."""
+    """Upper limit on the number of slots."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -34,13 +34,13 @@ class Folds:
 
 
 def several(parts: Tensor) -> tuple[Tensor, Tensor]:
-    """Of [rows] counts of parts: how many slots each row needs (none for a single part), and its first slot."""
+    """How many slots each row needs (none for a single part), and its first slot. `parts` [rows] counts the parts."""
     needed = torch.where(parts > 1, parts, 0)
     return needed, needed.cumsum(0) - needed
 
 
 def folds_of(needed: Tensor, first: Tensor, most: int, slots: int) -> Folds:
-    """The rows that need slots, at most `most` of them, by the results of `several`."""
+    """The rows that need slots, at most `most` of them; `needed` and `first` are the results of `several`."""
     rank = (needed > 0).cumsum(0)
     row = torch.searchsorted(rank, torch.arange(1, most + 1, device=needed.device))
     found = row < needed.numel()

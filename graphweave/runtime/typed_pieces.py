@@ -1,7 +1,7 @@
-"""Long rows of a fused push, divided: a piece of one is a row of its own, added to it afterwards.
+"""Long rows of a fused push, divided into pieces: each piece is a row of its own, and is added to its row afterwards.
 
-The kernel is the same, over an index that names pieces. Edges of a piece are of as few types as can be, since there is
-a product for each type in a row: all pieces of a row have hardly more products than it has undivided.
+The kernel is the same, over an index that names pieces. The edges of a piece have as few types as possible, since a row
+has a product for each of its types: all pieces together have hardly more products than the undivided row.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from graphweave.runtime.index import Index
 
 @dataclass(frozen=True, slots=True)
 class TypedPieces:
-    """Pieces come behind the `num_rows` rows; there are `num_all` of both. `divided`: a row, and the first and last + 1
-    of its pieces."""
+    """Pieces come behind the `num_rows` rows; together there are `num_all`. `divided` has for each divided row the row,
+    its first piece, and the piece behind its last one."""
 
     num_rows: int
     num_all: int
@@ -41,12 +41,12 @@ class TypedPieces:
 
 
 def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPieces, Tensor]:
-    """The pieces of the rows of edges with a type and a row each; and for each edge its row, or its piece [edges].
+    """The pieces of long rows, and for each edge its row or piece [edges]. Each edge has a type and a row.
 
     Without long rows (see `long_rows.py`) there are no pieces.
     """
     csr, values = formats.csr(rows, wide), formats.flat(rows, wide)
-    found = long_rows.cut(csr)
+    found = long_rows.rows_to_divide(csr)
     if found is None:
         return TypedPieces(rows.rows, rows.rows, ()), values
     long, size = found
@@ -66,7 +66,8 @@ def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPi
 
 
 def _sum(parts: Tensor) -> Tensor:
-    """The sum of all rows, by halves: the bits depend on no number of threads, which PyTorch does not promise."""
+    """The sum of all rows, by halves: the same bits for any number of threads, which PyTorch's own sum does not
+    promise."""
     while (num := parts.shape[0]) > 1:
         half = (num + 1) // 2
         upper, parts = parts[half:], parts[:half].clone()

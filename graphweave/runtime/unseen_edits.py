@@ -1,17 +1,17 @@
 """Edits of index tensors that PyTorch does not see: through `.data`, NumPy, dlpack, a storage, another process.
 
-They raise no version counter, so caches would take the tensor for what it was. Therefore the memory of each index that
-a program is given has a checksum, which is compared when the index is given again. Up to 32 KiB all of it is read; of a
-larger index each call reads one part in 4, 16 or 64 (`_PARTS`), made of pieces of 256 bytes all over it, and the next
-call another part. So
+They raise no version counter, so caches would take the tensor as unchanged. Therefore each index that a program gets
+has a checksum of its memory, which is compared when the program gets the index again. Up to 32 KiB, each call reads the
+whole index. Of a larger index it reads one part in 4, 16 or 64 (`_PARTS`), which consists of runs of 256 bytes spread
+all over it, and the next call reads another part. So
 
 - an edit of an index of at most 32 KiB, or of 16 KiB and more side by side, is noticed by the next call;
 - an edit of one number of a larger index is noticed by a call with a probability of 1 / parts, and by one of the next
-  `parts` calls for certain; of k numbers all over it by the next call with 1 - (1 - 1 / parts)^k.
+  `parts` calls for certain; an edit of k numbers spread over it by the next call with 1 - (1 - 1 / parts)^k.
 
 Two contents have the same checksum by chance once in 2^64. As long as an edit is not noticed, results are those of the
-graph as it was: kernels read only formats of their own, which were checked. GRAPHWEAVE_UNSEEN_EDITS=0 and the option
-`unseen_edits=False` turn this off. Only memory of the CPU is looked at: a GPU would have to be waited for.
+unedited graph: kernels read only formats of their own, which were checked. GRAPHWEAVE_UNSEEN_EDITS=0 and the option
+`unseen_edits=False` turn this off. Only memory of the CPU is read, since a GPU would make the call wait.
 """
 
 from __future__ import annotations
@@ -40,26 +40,28 @@ from graphweave.runtime.tracked import Key, Versions, place, versions_of
 _log = logger(__name__)
 
 _PARTS = ((32 << 10, 1), (256 << 10, 4), (8 << 20, 16))
-"""Bytes up to which an index has so many parts. A check then takes some microseconds, or thousandths of a kernel."""
+"""(bytes, parts): an index of at most this many bytes has this many parts. Then a check takes some microseconds, or
+some thousandths of the time of a kernel."""
 
-_MOST_PARTS = 64  # as in native code
-
+_MAX_PARTS = 64
+"""Parts of larger indices; the same number as in `native/checksum.cpp`."""
 
 _TENSORS = 256
-"""Tensors of one storage, slices of a large index say, that are remembered; those longest known are forgotten."""
+"""Most tensors of one storage (such as slices of a large index) that have records; the oldest record is dropped
+first."""
 
-_LATEST = 8
-"""The number of them, the latest ones, that are looked at when another tensor of the storage is given."""
+_CHECKED_RECORDS = 8
+"""When a storage's tensor without a valid record comes, this many of the storage's latest records are compared."""
 
 
 class _Sums(ctypes.Structure):
-    """As in `native/checksum.cpp`: a rectangle of memory, strides in bytes, and the sum of each of its parts."""
+    """The structure of `native/checksum.cpp`: a rectangle of memory, strides in bytes, and the sum of each part."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("data", "item", "rows", "row_stride", "cols", "col_stride")),
         ("parts", ctypes.c_int64),
         ("turn", ctypes.c_int64),
-        ("sums", ctypes.c_uint64 * _MOST_PARTS),
+        ("sums", ctypes.c_uint64 * _MAX_PARTS),
     )
 
     @property
@@ -71,7 +73,7 @@ class _Sums(ctypes.Structure):
 
 @dataclass(slots=True, eq=False)
 class _Record:
-    """What the memory of a tensor held when it stood at `versions`."""
+    """The checksums of a tensor's memory when its version was `versions`."""
 
     sums: _Sums
     versions: Versions
@@ -79,13 +81,13 @@ class _Record:
 
 
 _memories: ByStorage[dict[Key, _Record]] = ByStorage()
-"""The records of each storage, those known longest first."""
+"""The records of each storage, the oldest first."""
 
 
 def _checked(t: Tensor) -> _Record | None:
-    """The record of `t` as it is now; None for a tensor that is not looked at.
+    """The current record of `t`; None for a tensor that is not checked.
 
-    If its memory was edited unseen since it was given last, caches have forgotten what was computed from it.
+    If its memory was edited unseen since the last check, values computed from it are dropped from all caches.
     """
     native, sums, versions = _native(toolchain()), _sums_of(t), versions_of((t,))
     if native is None or sums is None or versions is None:
@@ -97,8 +99,9 @@ def _checked(t: Tensor) -> _Record | None:
             if record.next_is_same():
                 return record
             same = False
-        else:  # given in this way for the first time, or edited in a way that PyTorch has seen
-            same = all(_still(r, t.untyped_storage(), versions) for r in list(records.values())[-_LATEST:])
+        else:  # this view comes for the first time, or PyTorch has seen an edit of it
+            latest = list(records.values())[-_CHECKED_RECORDS:]
+            same = all(_still(r, t.untyped_storage(), versions) for r in latest)
         if not same:
             bump("unseen_edits")
             _log.info("an index of shape %s was edited in a way that PyTorch does not see", list(t.shape))
@@ -115,17 +118,17 @@ def _checked(t: Tensor) -> _Record | None:
 
 
 class Watch:
-    """Looks at one argument of a program at each call, remembering the tensor that it was last."""
+    """Checks one argument of a program at each call, and remembers the tensor of the last call."""
 
     __slots__ = ("_address", "_next_is_same", "_tensor", "_version")
 
     def __init__(self) -> None:
-        self._tensor: Callable[[], Any] = lambda: self  # which is no tensor
+        self._tensor: Callable[[], Any] = lambda: self  # this object stands for "no tensor"
         self._version = self._address = 0
         self._next_is_same: Callable[[], int] = lambda: 0
 
     def __call__(self, t: Tensor) -> None:
-        """Lets caches forget what was computed from the memory of `t`, if that was edited unseen."""
+        """Drops from all caches what was computed from the memory of `t`, if that was edited unseen."""
         if (
             self._tensor() is t
             and t._version == self._version
@@ -142,13 +145,13 @@ class Watch:
 
 
 def watch(t: Tensor) -> None:
-    """Looks at `t` as a `Watch` does that sees it for the first time."""
+    """Checks `t` as a `Watch` does that sees it for the first time."""
     if settings().unseen_edits:
         _checked(t)
 
 
 def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -> bool:
-    """Whether a part of `storage` is as it was recorded, as far as PyTorch has not seen an edit of it."""
+    """Whether the memory of `record` in `storage` is unchanged, or PyTorch has seen the edit that changed it."""
     (counter, version), (its_counter, its_version) = versions[0], record.versions[0]
     if counter == its_counter and version != its_version:
         return True
@@ -157,10 +160,10 @@ def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -
 
 
 def _sums_of(t: Tensor) -> _Sums | None:
-    """The rectangle that `t` is in memory. None for no memory of the CPU, and for more than a rectangle."""
+    """The rectangle of memory that `t` is. None if it is not on the CPU, has no elements, or is no rectangle."""
     if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0:
         return None
-    dims: list[tuple[int, int]] = []  # of more than one element: size and stride, the outer of two before the inner
+    dims: list[tuple[int, int]] = []  # size and stride of dims with more than one element, outer before inner
     for size, stride in sorted(zip(t.shape, t.stride(), strict=True), key=lambda d: -d[1]):
         if size == 1 or stride == 0:
             continue
@@ -173,7 +176,7 @@ def _sums_of(t: Tensor) -> _Sums | None:
     (rows, row_stride), (cols, col_stride) = [(1, 0), (1, 1), *dims][-2:] if len(dims) != 1 else ((1, 0), dims[0])
     item = t.element_size()
     nbytes = rows * cols * item
-    parts = next((parts for most, parts in _PARTS if nbytes <= most), _MOST_PARTS)
+    parts = next((parts for most, parts in _PARTS if nbytes <= most), _MAX_PARTS)
     start = random.getrandbits(16)
     made = _Sums(t.data_ptr(), item, rows, row_stride * item, cols, col_stride * item, parts, start)
     storage = t.untyped_storage()
@@ -182,7 +185,7 @@ def _sums_of(t: Tensor) -> _Sums | None:
 
 @lru_cache(maxsize=8)
 def _native(tools: object) -> ctypes.CDLL | None:
-    """The native library; `tools` is only the key, so that a change of compiler settings is honoured."""
+    """The native library. `tools` is only the key of the cache: other compiler settings give another library."""
     try:
         library = kernel_cache.library(sources.source("checksum.cpp"))
     except ToolchainError as error:

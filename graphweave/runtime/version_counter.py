@@ -1,8 +1,8 @@
 """Which version counter a tensor has: two tensors with one counter see each other's edits.
 
-`t._version` alone proves nothing: `t.data`, and every tensor newly made over foreign memory, has a counter of its own,
-which starts at 0. PyTorch has no name for a counter, so its address is read where PyTorch keeps it, in the TensorImpl.
-At which offset is found by looking, at tensors known to share a counter or not.
+`t._version` alone proves nothing: `t.data`, and every tensor that is made over foreign memory, has a counter of its
+own, which starts at 0. PyTorch has no name for a counter, so its address is read from the TensorImpl. The offset in it
+is found by comparing tensors that are known to share a counter with tensors that do not.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from graphweave.core.log import logger
 
 _log = logger(__name__)
 
-_WORD = 8
-_SEARCHED = 12
-"""Words from the start of a TensorImpl among which its counter is looked for; it is larger in every PyTorch."""
+_WORD_BYTES = 8
+_SEARCHED_WORDS = 12
+"""The counter is searched among this many words from the start of a TensorImpl, which is larger in every PyTorch."""
 
 _read = ctypes.c_uint64.from_address
 _unknown = itertools.count(-1, -1)
 
 
 def counter_of(t: Tensor) -> int:
-    """The address of the counter of `t`: the same for two tensors of which an edit of one is an edit of the other.
+    """The address of the version counter of `t`, which is the same for two tensors if PyTorch sees an edit of one as an
+    edit of the other.
 
-    It may be given to another tensor once every tensor with this counter is gone. Not for inference tensors.
+    Once every tensor with this counter is gone, another counter may get its address. Inference tensors have none.
     """
     offset = _offset()
     return next(_unknown) if offset is None else _read(t._cdata + offset).value
@@ -37,21 +38,21 @@ def counter_of(t: Tensor) -> int:
 
 @lru_cache(maxsize=1)
 def _offset() -> int | None:
-    """Bytes into a TensorImpl; None if PyTorch has changed so much that it is not found, and nothing can be cached."""
+    """The offset of the counter in a TensorImpl, in bytes; None if it is not found, so that nothing can be cached."""
     with torch.inference_mode(False):
         apart = [torch.zeros(2, 2, device="cpu"), torch.ones(3, device="cpu")]
         alike = [(t, t.detach(), t.view(-1), t[:1]) for t in apart]
-        apart += [t.data for t in apart]  # all alive at once, so that no two have one address
+        apart += [t.data for t in apart]  # all are alive at once, so that no two counters have one address
     same = [[_words(t) for t in tensors] for tensors in alike]
     other = [_words(t) for t in apart]
     found = [
         i
-        for i in range(_SEARCHED)
+        for i in range(_SEARCHED_WORDS)
         if all(len({words[i] for words in group}) == 1 for group in same)
         and len({words[i] for words in other}) == len(other)
     ]
     if len(found) == 1:
-        return found[0] * _WORD
+        return found[0] * _WORD_BYTES
     _log.warning(
         "no version counter found in tensors of PyTorch %s: formats are built at every call", torch.__version__
     )
@@ -59,4 +60,4 @@ def _offset() -> int | None:
 
 
 def _words(t: Tensor) -> list[int]:
-    return list((ctypes.c_uint64 * _SEARCHED).from_address(t._cdata))
+    return list((ctypes.c_uint64 * _SEARCHED_WORDS).from_address(t._cdata))

@@ -13,6 +13,7 @@ from graphweave.core.errors import GraphweaveError
 Handler: TypeAlias = Callable[..., Any]
 
 _HOMES = (torch, Tensor, torch.nn.functional, torch.special, torch.linalg)
+"""Modules and classes in which one function of PyTorch may appear under different names."""
 
 _BINARY = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
@@ -24,6 +25,7 @@ _OTHER = {
     "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne", "neg": "neg", "abs": "abs",
     "invert": "bitwise_not", "getitem": "getitem",
 }  # fmt: skip
+"""Operators of Python without a reflected form -> the function of PyTorch."""
 
 
 class NotExpressible(GraphweaveError):
@@ -31,22 +33,22 @@ class NotExpressible(GraphweaveError):
 
 
 class TensorLike:
-    """Stands for a tensor by one with fewer or more dims, `tensor()`: the first dim of that one is its rows.
+    """Stands for a tensor, and keeps its numbers in another one: the data, `tensor()`, whose first dim is rows.
 
-    The user's dims are dims of features, each a dim of the data, and `outer` ones, which are none.
+    Each dim that the user sees is a dim of features, which the data has too, or an `outer` dim, which it has not.
     """
 
     answers: ClassVar[Mapping[str, Handler]] = {}
-    """Name by which PyTorch hands a function over -> what stands in for it. Set once, by `answer`.
+    """Name by which PyTorch hands a function over -> the handler that answers it. Set once, by `answer`.
 
     It is a plain dict, since a trace guards all keys of a read-only view of one.
     """
     called: ClassVar[str] = ""
-    """What errors call such an object: "a mailbox"."""
+    """The name of this kind of object in errors, such as "a mailbox"."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        # by name: under Dynamo one function has several objects
+        # looked up by name, because under Dynamo several objects stand for one function
         handler = cls.answers.get(func.__name__)
         if handler is None:
             raise cls.unknown(func.__name__)
@@ -57,7 +59,7 @@ class TensorLike:
 
     @classmethod
     def unknown(cls, name: str) -> GraphweaveError:
-        """The error for a function that has no place in the table."""
+        """The error for a function that is not in the table."""
         return NotExpressible(f"{name} of {cls.called}")
 
     @classmethod
@@ -67,7 +69,7 @@ class TensorLike:
 
     @classmethod
     def unchanged(cls) -> GraphweaveError:
-        """The error for what would edit such an object in place."""
+        """The error for an operation that would edit the object in place."""
         return NotExpressible(f"an operation in place on {cls.called}")
 
     @property
@@ -82,29 +84,29 @@ class TensorLike:
         raise NotImplementedError
 
     def like(self, data: Tensor) -> Any:
-        """Such an object of the same rows with other data."""
+        """An object of the same kind and the same rows with other data."""
         raise NotImplementedError
 
     def moved(self, data: Tensor, outer: tuple[int, ...]) -> Any:
-        """As `like`, with the outer dims at other places."""
+        """As `like`, with the outer dims at the positions `outer`."""
         return self.like(data)
 
     def wrapped(self, dim: Any, more: int = 0) -> int:
-        """The user's dim `dim`, not negative, where `more` dims are about to be added."""
+        """The user's dim `dim` as a number from 0, for an operation that adds `more` dims."""
         dim = constant(dim)
         d: int = dim + self.ndim + more if dim < 0 else dim
         return d
 
     def all_wrapped(self, dims: Any) -> list[int]:
-        """The user's dims, given as one number or several, not negative and in order."""
+        """The user's dims, given as one number or several, as numbers from 0 in increasing order."""
         return sorted([self.wrapped(d) for d in (dims if isinstance(dims, (tuple, list)) else (dims,))])
 
 
 def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others: bool = False) -> None:
-    """Let `handlers` stand in for all spellings of the PyTorch functions that they are named by.
+    """Let objects of `cls` answer the functions of PyTorch that `handlers` names, in all their spellings.
 
-    Those are functions, methods and operators. `refuse_others`: other methods of tensors raise `cls.unknown`, rather
-    than being no attributes. What the class defines by itself stays.
+    A function may be called as a function, a method or an operator. With `refuse_others`, all other methods of tensors
+    raise `cls.unknown`; without, they are missing attributes. What the class itself defines stays.
     """
     if "sub" in handlers:
         handlers = {**handlers, "rsub": _reflected(handlers["sub"])}
@@ -116,7 +118,7 @@ def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others
     for operator, name in _BINARY.items():
         if name in handlers:
             turned = methods[f"__r{operator}__"] = _reflected(handlers[name])
-            # traced, `tensor / x` comes as a call of Tensor.__rdiv__
+            # in a trace, `tensor / x` arrives as a call of Tensor.__rdiv__
             table |= dict.fromkeys((f"__r{operator}__", f"__r{name}__"), turned)
     if refuse_others:
         public = (name for name in dir(Tensor) if not name.startswith("_") and not hasattr(cls, name))
@@ -129,7 +131,7 @@ def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """What PyTorch calls the function `name` when it hands it over, as a method and an operator too."""
+    """The names under which PyTorch hands over the function `name`, called as a function, method or operator."""
     yield name
     yield f"__{name}__"
     for home in _HOMES:
@@ -154,10 +156,10 @@ def _missing(cls: type[TensorLike], name: str) -> Handler:
 
 
 def constant(n: Any) -> Any:
-    """`n`, a dim or a size of features: traced, the number is compiled in, where one from outside would be a symbol."""
+    """`n`, a dim or a size of features, as a constant of a trace, in which a number from outside would be a symbol."""
     return range(n, n + 1)[0] if isinstance(n, int) else n
 
 
 def unpacked(given: tuple[Any, ...]) -> tuple[Any, ...]:
-    """`given` arguments that may be numbers, or one sequence of them."""
+    """The arguments `given`, which are numbers or one sequence of numbers, as a tuple of numbers."""
     return tuple(given[0]) if len(given) == 1 and isinstance(given[0], (tuple, list)) else given

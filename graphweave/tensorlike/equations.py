@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def terms_of(equation: str) -> tuple[list[str], str]:
-    """The letters of each operand, and those of the result, which an equation without an arrow leaves unsaid."""
+    """The letters of each operand, and those of the result, which an equation without an arrow only implies."""
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     if not arrow:
         output = "".join(sorted(c for c in set(inputs) if c.isalpha() and inputs.count(c) == 1))
@@ -15,9 +15,9 @@ def terms_of(equation: str) -> tuple[list[str], str]:
 
 
 def over_rows(equation: str, of_rows: Sequence[bool], outer: str = "") -> str:
-    """The equation of the data: the result, and the operands that have rows, get a letter for these in front.
+    """The equation for the data: a letter for rows is put in front of the result and of the operands that have rows.
 
-    The letters `outer` stand for dims that no data has.
+    The letters in `outer` stand for dims that the data has not, and are left out.
     """
     terms, output = terms_of(equation)
     row = next(c for c in reversed(string.ascii_letters) if c not in equation)

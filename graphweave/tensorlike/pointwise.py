@@ -1,4 +1,4 @@
-"""Functions that are applied to the data of each row alike, number by number."""
+"""Functions that work number by number, and are applied to the data as it is."""
 
 from __future__ import annotations
 
@@ -22,24 +22,27 @@ _TORCH = (
     "rsqrt", "rsub", "sgn", "sigmoid", "sign", "sin", "sinc", "sinh", "sqrt", "square", "sub", "subtract", "tan",
     "tanh", "true_divide", "trunc", "where", "xlogy",
 )  # fmt: skip
+"""Functions of `torch`."""
 
 _FUNCTIONAL = (
     "celu", "elu", "gelu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
     "prelu", "relu6", "rrelu", "selu", "silu", "softplus", "softshrink", "softsign", "tanhshrink", "threshold",
     "alpha_dropout", "dropout",
 )  # fmt: skip
+"""Functions of `torch.nn.functional`."""
 
 _CONVERSIONS = (
     "bfloat16", "bool", "clone", "contiguous", "detach", "double", "float", "half", "int", "long", "to", "type_as",
     "type",
 )  # fmt: skip
+"""Methods of tensors with one tensor for an operand."""
 
 Meeting = Callable[[Sequence[Any]], tuple[TensorLike, list[Any]]]
-"""Operands of one operation -> an object of the rows of its result, and the operands as data of those rows."""
+"""Operands of one operation -> an object with the rows of its result, and each operand as data for those rows."""
 
 
 def pointwise(function: Callable[..., Any], meeting: Meeting) -> Handler:
-    """`function` of the operands where they meet."""
+    """A handler that applies `function` to the operands, each as data for the rows of the result."""
 
     def handler(*args: Any, **kwargs: Any) -> Any:
         inplace = kwargs.pop("inplace", False)
@@ -53,7 +56,7 @@ def pointwise(function: Callable[..., Any], meeting: Meeting) -> Handler:
 
 
 def converted(function: Callable[..., Tensor]) -> Handler:
-    """`function` of the data of the first operand."""
+    """A handler that applies `function` to the data of the first operand."""
 
     def handler(x: Any, *args: Any, **kwargs: Any) -> Any:
         return x.like(function(x.tensor(), *args, **kwargs))
@@ -62,7 +65,7 @@ def converted(function: Callable[..., Tensor]) -> Handler:
 
 
 def pointwise_handlers(meeting: Meeting) -> dict[str, Handler]:
-    """What stands in for PyTorch's functions of this kind."""
+    """The handlers of all these functions, by name."""
     functions = {name: getattr(torch, name) for name in _TORCH} | {n: getattr(functional, n) for n in _FUNCTIONAL}
     return {name: pointwise(function, meeting) for name, function in functions.items()} | {
         name: converted(getattr(Tensor, name)) for name in _CONVERSIONS

@@ -1,4 +1,4 @@
-"""Reductions over the features of each row, for whatever stands for a tensor."""
+"""Reductions over the features of each row, for all objects that stand for tensors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from graphweave.tensorlike.views import data_dim
 
 Reduction: TypeAlias = Callable[..., Any]
-"""(data, dims, keepdim=..., **others): a reduction of PyTorch's, over one or several dims."""
+"""A reduction of PyTorch's over one or several dims, called as `reduction(data, dims, keepdim=..., **others)`."""
 
 
 def _one_by_one(function: Callable[..., Tensor]) -> Reduction:
-    """`function` takes one dim."""
+    """A reduction over several dims by `function`, which takes one dim."""
 
     def over(data: Tensor, dims: Sequence[int], keepdim: bool = False, **others: Any) -> Tensor:
         for d in sorted(dims, reverse=True):
@@ -26,7 +26,10 @@ def _one_by_one(function: Callable[..., Tensor]) -> Reduction:
 
 
 def _place(function: Callable[..., Tensor]) -> Reduction:
-    """`function` gives a place along one dim. Over several dims, which are all, it is the place among all features."""
+    """A reduction by `function`, which gives a position along one dim.
+
+    Several dims are always all dims of features, and the position is that among all features of the row.
+    """
 
     def over(data: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
         return function(data, dims[0], keepdim=keepdim) if len(dims) == 1 else function(data.flatten(1), 1)
@@ -38,16 +41,18 @@ def vector_norm(data: Tensor, dims: Sequence[int], keepdim: bool = False, **othe
     return torch.linalg.vector_norm(data, dim=dims, keepdim=keepdim, **others)
 
 
-_OF_SEVERAL = ("sum", "mean", "amax", "amin", "all", "any", "logsumexp", "std", "var")
+_OVER_SEVERAL_DIMS = ("sum", "mean", "amax", "amin", "all", "any", "logsumexp", "std", "var")
+"""Reductions that PyTorch takes over several dims at once."""
 
 OVER_FEATURES: dict[str, Reduction] = {
-    **{name: getattr(torch, name) for name in _OF_SEVERAL},
+    **{name: getattr(torch, name) for name in _OVER_SEVERAL_DIMS},
     "prod": _one_by_one(torch.prod), "argmax": _place(torch.argmax), "argmin": _place(torch.argmin),
 }  # fmt: skip
+"""Name of a reduction -> its function on data."""
 
 
 def over_features(x: Any, dims: Sequence[int], keepdim: bool, reduction: Reduction, **others: Any) -> Any:
-    """`reduction` over the user's dims `dims`, which are no outer ones. Without any, each row is one number."""
+    """`x` reduced over the user's dims `dims`, none of them an outer one. Without dims, each row is one number."""
     data, places = x.tensor(), tuple([data_dim(x, d) for d in dims])
     if not places:
         data, places = data.unsqueeze(-1), (data.dim(),)
@@ -55,5 +60,5 @@ def over_features(x: Any, dims: Sequence[int], keepdim: bool, reduction: Reducti
 
 
 def without(x: Any, dims: Sequence[int], keepdim: bool, data: Tensor) -> Any:
-    """`data` of the rows of `x`, of whose dims `dims` have been reduced: they are gone, or have size 1."""
+    """`data`, to which `x` was reduced over `dims`, as an object like `x`; with `keepdim` those dims have size 1."""
     return x.moved(data, x.outer if keepdim else tuple([o - sum([d < o for d in dims]) for o in x.outer]))

@@ -1,6 +1,6 @@
-"""Views: what only renames, cuts or joins dims of features, and where the outer dims go meanwhile.
+"""Functions that only rearrange, select or join features. Each also says where the outer dims go.
 
-Dims are the user's until `data_dim` gives that of the data.
+A `dim` is one that the user sees; `data_dim` gives the dim of the data.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike, c
 
 
 def data_dim(x: Any, dim: int) -> int:
-    """The dim of the data that is dim `dim` of features: behind the rows, outer dims left out."""
+    """The dim of the data that is the user's dim `dim` of features: outer dims are left out, and rows come first."""
     return dim + 1 - sum([d < dim for d in x.outer])
 
 
 def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
-    """`dim`, not negative; a dim of rows is refused."""
+    """`dim` as a number from 0; NotExpressible if it is an outer dim of rows."""
     d: int = x.wrapped(dim, more)
     if d == 0 and x.outer:
         what = "a dim in front of the nodes of" if more else "an operation along the nodes (dim 0) of"
@@ -29,7 +29,7 @@ def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
 
 
 def feature(x: Any, dim: Any) -> int:
-    """`dim`, not negative; outer dims are refused."""
+    """`dim` as a number from 0; NotExpressible if it is an outer dim."""
     d = behind_rows(x, dim)
     if d in x.outer:
         raise NotExpressible(f"an index into the messages of {x.called}")
@@ -37,7 +37,7 @@ def feature(x: Any, dim: Any) -> int:
 
 
 def feature_dim(x: Any, dim: Any) -> int:
-    """The dim of the data that is the dim `dim` of features; outer dims are refused."""
+    """The dim of the data that is the user's dim `dim` of features; NotExpressible if it is an outer dim."""
     return data_dim(x, feature(x, dim))
 
 
@@ -96,7 +96,7 @@ def matrix_transpose(x: Any) -> Any:
 
 
 def known(x: Any, sizes: Sequence[Any]) -> list[Any]:
-    """`sizes` of features without a -1, which PyTorch cannot infer where there are no rows."""
+    """`sizes` of features with a number in place of -1, which PyTorch cannot infer where there are no rows."""
     wanted = [constant(n) for n in sizes]
     if -1 in wanted:
         rest = product([n for n in wanted if n != -1])
@@ -141,18 +141,18 @@ def flip(x: Any, *dims: Any) -> Any:
 
 def _parts(function: Callable[..., Sequence[Tensor]]) -> Handler:
     def handler(x: Any, size: Any, dim: int = 0) -> list[Any]:
-        # a list: traced, torch.cat of a tuple of such objects does not come to us
+        # a list, because in a trace torch.cat of a tuple of these objects does not reach their handlers
         return [x.like(part) for part in function(x.tensor(), size, feature_dim(x, dim))]
 
     return handler
 
 
 Together = Callable[[Sequence[Any]], tuple[TensorLike, list[Tensor]]]
-"""Parts to be joined -> one of them, and the data of all, with equally many rows each."""
+"""Operands to be joined -> one of them, and the data of all, each with the same number of rows."""
 
 
 def joined(function: Callable[..., Tensor], together: Together, more: int = 0) -> Handler:
-    """torch.cat, or torch.stack, which adds `more` dims."""
+    """A handler for torch.cat, or for torch.stack, which adds `more` dims."""
 
     def handler(parts: Sequence[Any], dim: int = 0) -> Any:
         x, data = together(parts)
@@ -166,7 +166,7 @@ def joined(function: Callable[..., Tensor], together: Together, more: int = 0) -
 
 
 def view_handlers(together: Together) -> dict[str, Handler]:
-    """What stands in for PyTorch's functions of this kind, those apart that are given sizes or an index."""
+    """The handlers of all these functions, by name. Each class has its own for `view`, `expand` and `x[...]`."""
     cat = joined(torch.cat, together)
     return {
         "flatten": flatten, "unsqueeze": unsqueeze, "squeeze": squeeze, "permute": permute, "transpose": transpose,

@@ -15,7 +15,7 @@ TYPE = "_TYPE"
 
 
 class FieldReader:
-    """Feature tensors by name, each read where it is asked for: through `index`, if there is one.
+    """Feature tensors by name. A tensor is read when it is asked for, at the rows `index` if there is one.
 
     `what` names the data in errors ("edges.src").
     """
@@ -55,7 +55,7 @@ class FieldReader:
 
 
 def fix_sizes(x: Tensor) -> None:
-    """Traced, not run: Dynamo makes a number of the symbolic length of a range, so feature sizes are compiled in."""
+    """Make the feature sizes of `x` constants of a trace: Dynamo fixes the symbolic length of a range at a loop."""
     for size in x.shape[1:]:
         for _ in range(size):
             break
@@ -137,7 +137,7 @@ class NodeBatch:
 
 
 class TypeFields:
-    """Data of types, a row for each: `data[name]` by the types that the field '_TYPE' of `frame` holds."""
+    """Data with a row for each type, read as rows of nodes or edges by their types, the field '_TYPE' of `frame`."""
 
     def __init__(
         self, what: str, data: Mapping[str, Tensor], frame: Mapping[str, Tensor], index: Tensor | None

@@ -1,7 +1,7 @@
 """Degree bucketing: a reduce function called once for each number of messages, on dense mailboxes.
 
-What DGL does with every user-defined reduce function (dgl.txt, section 4.1); here the way out for functions whose
-mailbox is more than reductions: an LSTM over messages, a sort.
+DGL runs every user-defined reduce function in this way (Wang et al., "Deep Graph Library", section 4.1). Here only
+functions run so that do more with a mailbox than a ragged one can: an LSTM over messages, a sort.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 def reduce_in_buckets(
     ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
 ) -> dict[str, Tensor]:
-    """`reduce` over the messages [edges, ...] of each node in the order of edges; nodes without messages get zeros."""
+    """The fields that `reduce` makes of the messages [edges, ...] of each node, in the order of edges.
+
+    Nodes without messages get zeros.
+    """
     dst, rows = ends.dst.long(), ends.dst_rows
     if not dst.numel():
         return _of_no_messages(rows, frames, messages, reduce)
@@ -32,8 +35,8 @@ def reduce_in_buckets(
     results: list[dict[str, Tensor]] = []
     for size in torch.unique(degrees[degrees > 0]).tolist():
         members = (degrees == size).nonzero().squeeze(1)
-        slots = by_row[(starts[members].unsqueeze(1) + torch.arange(size, device=dst.device)).flatten()]
-        mailbox = {k: m.index_select(0, slots).unflatten(0, (members.numel(), size)) for k, m in messages.items()}
+        received = by_row[(starts[members].unsqueeze(1) + torch.arange(size, device=dst.device)).flatten()]
+        mailbox = {k: m.index_select(0, received).unflatten(0, (members.numel(), size)) for k, m in messages.items()}
         data = {k: x.index_select(0, members) for k, x in frames.dst.items()}
         batch = NodeBatch(members, rows.index_select(0, members), frames, data, mailbox)
         results.append(check_fields(reduce(batch), members.numel(), "the reduce function", "nodes of a bucket"))
@@ -43,7 +46,7 @@ def reduce_in_buckets(
 
 
 def _of_no_messages(rows: Tensor, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
-    """Zeros; what they are named and how wide they are tells one node that receives one message of zeros."""
+    """Zeros. Their names and widths come from calling `reduce` for one node that receives one message of zeros."""
     mailbox = {k: one_row(m).unsqueeze(1) for k, m in messages.items()}
     data = {k: one_row(x) for k, x in frames.dst.items()}
     batch = NodeBatch(rows.new_zeros(1, dtype=torch.int64), rows.new_empty((1, 0)), frames, data, mailbox)

@@ -1,7 +1,7 @@
-"""Built-in message and reduce functions: shorthands, written as user-defined functions are.
+"""Built-in message and reduce functions, written in the same way as user-defined ones.
 
-Message: copies a field of sources (`u`) or edges (`e`), or combines two of sources, edges and destinations (`v`).
-Feature dims broadcast as DGL's: from the right, behind dim 0.
+A message function copies a field of sources (`u`) or edges (`e`), or combines two fields of sources, edges and
+destinations (`v`). Feature dims broadcast as in DGL: from the right, behind dim 0.
 """
 
 from __future__ import annotations
@@ -18,15 +18,17 @@ from graphweave.udf.arguments import EdgeBatch, FieldReader, NodeBatch
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """[edges, ..., F] twice -> [edges, ..., 1]; of one number a row, [edges] twice -> [edges], their product."""
+    """Two tensors [edges, ..., F] -> [edges, ..., 1]. Of one number a row, two tensors [edges] -> [edges]."""
     return x * y if x.dim() == 1 else (x * y).sum(-1, keepdim=True)
 
 
 _OPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "dot": _dot,
 }  # fmt: skip
+"""Name of an operation in the names of message functions -> the operation."""
 
 TARGETS = {"u": "sources", "e": "edges", "v": "destinations"}
+"""What the letters in the names of message functions mean."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +47,8 @@ class CopyMessage:
 class BinaryMessage:
     """out[e] = op(lhs field, rhs field) at the ends of edge e; `dot` sums the last dim and keeps it with size 1.
 
-    Fields of one number a row, [rows], give messages [edges], of `dot` too. DataError where the last dims of `dot`
-    differ in size: it does not broadcast them.
+    Fields with one number a row, [rows], give messages [edges], also with `dot`. DataError if the last dims of the
+    operands of `dot` differ in size: it does not broadcast them.
     """
 
     lhs: str
@@ -73,7 +75,7 @@ class BinaryMessage:
 
 @dataclass(frozen=True)
 class ReduceMessages:
-    """out[v] = sum, mean, max or min over the messages that v received; 0 for none."""
+    """out[v] = sum, mean, max or min over the messages that v received; 0 if it received none."""
 
     op: str
     field: str
@@ -116,6 +118,7 @@ def _binary(lhs: str, op: str, rhs: str) -> Callable[[str, str, str], BinaryMess
 
 
 BINARY = {f"{lhs}_{op}_{rhs}": _binary(lhs, op, rhs) for op in _OPS for lhs in TARGETS for rhs in TARGETS if lhs != rhs}
+"""The message functions of two fields, by name: `u_mul_e` and its like."""
 
 
 def _reduce(op: str) -> Callable[[str, str], ReduceMessages]:
@@ -128,3 +131,4 @@ def _reduce(op: str) -> Callable[[str, str], ReduceMessages]:
 
 
 REDUCE = {op: _reduce(op) for op in ("sum", "mean", "max", "min")}
+"""The reduce functions, by name."""

@@ -1,6 +1,6 @@
-"""Products of mailboxes: with shared weights row by row; over the mailbox dim a push of products.
+"""Products of mailboxes. With shared weights they work row by row; a sum over the mailbox dim is a push of products.
 
-One mechanism: an einsum whose letters say which dim is nodes and which is messages.
+Products without shared weights become an einsum whose letters say which dim is nodes and which is messages.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from graphweave.udf.reductions import push
 
 
 def _einsum(equation: str, *operands: Any) -> Any:
-    """Letters of nodes and messages are those at dim 0 and `axis` of the mailboxes; nodes stay first in the output."""
+    """torch.einsum. The letters of nodes and messages are those that mailboxes have at dim 0 and at dim `axis`.
+
+    The letter of nodes must come first in the output.
+    """
     operands = unpacked(operands)
     box = first(*operands)
     for x in operands:
@@ -37,7 +40,10 @@ def _einsum(equation: str, *operands: Any) -> Any:
 
 
 class _Plan(NamedTuple):
-    """The einsum over messages, which operands are pulled to them, and the axis of the result (None: it is pushed)."""
+    """The equation over messages, which operands are pulled to them, and the mailbox dim of the result.
+
+    The dim is None if the result is pushed. `refused` says why there is no equation.
+    """
 
     equation: str = ""
     pulled: tuple[bool, ...] = ()
@@ -45,9 +51,9 @@ class _Plan(NamedTuple):
     refused: str = ""
 
 
-@torch.compiler.assume_constant_result  # letters: nothing of it belongs into a trace
+@torch.compiler.assume_constant_result  # depends on letters alone, so a trace needs only the result
 def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
-    """`axes` are those of the mailboxes, 0 for tensors."""
+    """The plan of `equation` for operands with mailbox dims `axes`, which are 0 for tensors."""
     if "." in equation:
         return _Plan(refused="an einsum of a mailbox with an ellipsis")
     terms, output = terms_of(equation)
@@ -73,8 +79,8 @@ def _matmul(a: Any, b: Any) -> Any:
     """a @ b as an einsum; dims before the last two align from the right."""
     box = first(a, b)
     if torch.compiler.is_compiling() and isinstance(a, Tensor) and _could_be_left(box, a):
-        # PyTorch 2.13 traces `m @ x` as matmul(x, m). Of both only one is expressible: x @ m would sum over messages,
-        # of which x cannot have a value each.
+        # PyTorch 2.13 traces `m @ x` as matmul(x, m). Only one of the two is expressible: x @ m would sum over
+        # messages, and x cannot have a value for each message.
         a, b = b, a
     if isinstance(a, Mailbox) and not isinstance(b, Mailbox) and b.dim() <= 2 and a.axis < a.ndim - 1:
         return a.like(a.messages @ b)  # shared weights
@@ -106,3 +112,4 @@ def _linear(x: Any, weight: Tensor, bias: Tensor | None = None) -> Any:
 PRODUCTS: dict[str, Handler] = {
     "einsum": _einsum, "matmul": _matmul, "bmm": _matmul, "mm": _matmul, "linear": _linear,
 }  # fmt: skip
+"""The handlers of products, by name."""

@@ -1,4 +1,4 @@
-"""The number of messages, which each row has its own of, where a dense mailbox has one size."""
+"""The size of a mailbox dim. In a dense mailbox it is one number; in a ragged one each row has its own."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ _ARITHMETIC: dict[str, Operator] = {
     "div": operator.truediv, "divide": operator.truediv, "true_divide": operator.truediv,
     "floor_divide": operator.floordiv, "pow": operator.pow,
 }  # fmt: skip
+"""Name of a function of PyTorch -> Python's operator, which takes numbers too."""
 
 
 class Extent(TensorLike):
-    """The size of a mailbox dim, `m.shape[1]`, or a number computed of it: one number for each row.
+    """The size of a mailbox dim, `m.shape[1]`, or a number computed from it: one number for each row.
 
-    It may be handed back in a shape (`m.view(*m.shape[:2], heads, -1)`, `q.unsqueeze(1).expand(-1, m.shape[1], -1)`)
-    and take part in arithmetic with numbers, with values of rows [rows, *features] and with mailboxes. `value` [rows]
-    is that number in float64, None for the size itself; `whole` where it is a whole number in Python's sense.
+    It may be used in a shape (`m.view(*m.shape[:2], heads, -1)`, `q.unsqueeze(1).expand(-1, m.shape[1], -1)`) and in
+    arithmetic with numbers, with values of rows [rows, *features] and with mailboxes. `value` [rows] holds the numbers
+    in float64, None for the size itself; `whole` says whether they would be ints in Python.
     """
 
     called = "the number of messages of a mailbox"
@@ -37,7 +38,7 @@ class Extent(TensorLike):
         self.received, self.value, self.whole = received, value, whole
 
     def numbers(self, dtype: torch.dtype) -> Tensor:
-        """[rows], in the dtype in which a Python number would take part beside `dtype`."""
+        """The numbers [rows], in the dtype of the result of an operation on a tensor of `dtype` and a Python number."""
         if not dtype.is_floating_point and not self.whole:
             dtype = torch.get_default_dtype()
         return self.received.count(dtype) if self.value is None else self.value.to(dtype)
@@ -49,7 +50,10 @@ class Extent(TensorLike):
 
 
 def combined(function: Operator, a: Any, b: Any) -> Any:
-    """`function` of two numbers, one at least of each row: such a number again, or the values of rows beside it."""
+    """`function` of `a` and `b`, one of which is an extent at least.
+
+    The result is of the kind of the other one, a mailbox or values of rows; of numbers and extents, it is an extent.
+    """
     if isinstance(a, Mailbox) or isinstance(b, Mailbox):
         return function(*(_beside(x, a if isinstance(a, Mailbox) else b) for x in (a, b)))
     received = (a if isinstance(a, Extent) else b).received
@@ -64,7 +68,7 @@ def combined(function: Operator, a: Any, b: Any) -> Any:
 
 
 def pulled(extent: Extent, box: Mailbox) -> Tensor:
-    """[messages, 1, ...]: to each message of `box` the number of its row."""
+    """For each message of `box` the number of its row, [messages, 1, ...]."""
     return grown(box.received.pull(extent.numbers(box.dtype)), box.messages.dim())
 
 
@@ -77,7 +81,7 @@ def _among_rows(x: Any, tensor: Tensor) -> Any:
 
 
 def _widened(name: str, x: Tensor, *sizes: Any) -> Mailbox:
-    """Values of rows [rows, 1, *features], expanded or repeated to one for each message: a mailbox."""
+    """The mailbox in which each message has the value of its row: `x` [rows, 1, *features], expanded or repeated."""
     axis = next(d for d, size in enumerate(sizes) if isinstance(size, Extent))
     extent = sizes[axis]
     if axis == 0 or extent.value is not None or len(sizes) != x.dim() or x.shape[axis] != 1:
@@ -107,7 +111,7 @@ def _arithmetic(function: Operator) -> Operator:
 EXTENT = {name: _positional(name, _arithmetic(function)) for name, function in _ARITHMETIC.items()} | {
     name: _positional(name, functools.partial(_widened, name)) for name in ("expand", "repeat")
 }
-"""What stands in for PyTorch's functions where such a number is among their arguments."""
+"""The handlers of PyTorch's functions that have an extent among their arguments."""
 
 
 def _branch(self: Extent, other: Any) -> bool:

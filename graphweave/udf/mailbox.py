@@ -3,7 +3,7 @@
 A reduce function of DGL is written for a dense tensor of rows that all received equally many messages. Here it is
 called once for all rows: messages stay [edges, *features], and what works along the mailbox dim becomes a push along
 the edges' destinations, or a push and a pull. It is traced as plain PyTorch operations, so it is compiled, or runs,
-like anything else. (Graphiler, section 4.1: where what a function reads resides decides how its operations move data.)
+like anything else. (Graphiler, section 4.1: the spaces on which operands reside decide how operations move data.)
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ class Misaligned(NotExpressible, DataError):
 class Received:
     """Which row each of the messages goes to: `dst` [messages], and a tensor `rows` of shape [number of rows, 0].
 
-    `zero_if_empty` are results of reductions, which are 0 already in rows that received nothing.
+    `zero_if_empty` lists results of reductions that are 0 already in rows that received nothing.
     """
 
     def __init__(self, dst: Tensor, rows: Tensor) -> None:
         self.dst, self.rows = dst, rows
         self.zero_if_empty: list[Tensor] = []
         self.pairs: Any = None
-        """Pairs of messages of one row, once somebody asked for them (`graphweave.udf.message_pairs.Pairs`)."""
+        """The pairs of messages of one row (`graphweave.udf.message_pairs.Pairs`), None until they are first needed."""
 
     def num_rows(self) -> int:
         return self.rows.shape[0]
@@ -42,12 +42,12 @@ class Received:
         return ones.new_zeros(self.num_rows()).index_add(0, self.dst, ones)
 
     def pull(self, x: Tensor) -> Tensor:
-        """[rows, ...] -> [messages, ...]: to each message the value of its row."""
+        """[rows, ...] -> [messages, ...]: each message gets the value of its row."""
         return x.index_select(0, self.dst)
 
 
 def grown(x: Tensor, dims: int) -> Tensor:
-    """[n, ...] -> [n, ..., 1, 1] of `dims` dims: one number a row beside rows of features."""
+    """[n, ...] -> [n, ..., 1, 1] with `dims` dims, so that it broadcasts over features."""
     for _ in range(dims - x.dim()):
         x = x.unsqueeze(-1)
     return x
@@ -56,8 +56,8 @@ def grown(x: Tensor, dims: int) -> Tensor:
 class Mailbox(TensorLike):
     """Messages as [rows, ..., mailbox, ...features]: `messages` [messages, *features]; `axis` is the mailbox dim.
 
-    Whatever has one number of rows and messages may be combined with it: other mailboxes, tensors [rows, 1, *features]
-    (values of the row), and tensors of feature dims alone (shared data). Its methods are those of a tensor.
+    It may be combined with other mailboxes of the same messages, with tensors [rows, 1, *features] (values of the row),
+    and with tensors of feature dims alone (shared data). Its methods are those of a tensor.
     """
 
     called = "a mailbox"
@@ -121,8 +121,8 @@ def first(*args: Any) -> Mailbox:
 def aligned(x: Any, box: Mailbox) -> Any:
     """`x` as it takes part in a row-wise operation on the messages of `box`: [messages or 1, *features].
 
-    Dims align from the right, as ever. Raises Misaligned where `x` has one value for each place of a mailbox (rows need
-    not have equally many), or more dims than the mailbox, so that its rows would meet other dims.
+    Dims align from the right, as in PyTorch. Raises Misaligned if `x` has a value for each position in a mailbox (rows
+    need not have equally many), or more dims than the mailbox, so that its rows would meet other dims.
     """
     if isinstance(x, Mailbox):
         if x.ndim != box.ndim or x.axis != box.axis or x.received is not box.received:

@@ -1,9 +1,9 @@
 """Pairs of messages that one row received: `m.unsqueeze(2) - m.unsqueeze(1)`, [rows, messages, messages, *features].
 
-What is row-wise works on values [pairs, *features]; a reduction along one of the two message dims is a push along the
-other's messages, and gives a mailbox again. The pairs are index tensors, made from the destinations alone: sum of
-squared degrees many, and no value of theirs is stored. (C-GAT as Graphiler's section 5 has it: its edge pair-wise
-normalisation is what other frameworks' primitives cannot express.)
+Row-wise operations work on values [pairs, *features]. A reduction along one of the two message dims is a push to the
+messages of the other, and gives a mailbox. The pairs are two index tensors made from the destinations alone, as long as
+the sum of the squared degrees; compiled code stores no values of pairs. (C-GAT needs this for its edge pair-wise
+normalisation, which the primitives of other frameworks cannot express: Graphiler, section 5.)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from graphweave.udf.reductions import REDUCTIONS
 
 
 class Pairs:
-    """All ordered pairs of messages with one destination: `left` and `right` [pairs], by `left`, then in edge order."""
+    """All ordered pairs of messages with one destination: `left`, `right` [pairs], sorted by `left`, then `right`."""
 
     def __init__(self, received: Received) -> None:
         dst = received.dst
@@ -37,7 +37,7 @@ class Pairs:
         self.messages = dst.new_empty((dst.shape[0], 0))
 
     def by(self, left: bool) -> Received:
-        """Pairs as what the left (or right) message received."""
+        """The pairs as messages that their left (or right) message received."""
         return Received(self.left if left else self.right, self.messages)
 
 
@@ -90,11 +90,11 @@ class PairBox(TensorLike):
         return x if x.shape[0] == 1 else self._of_rows(x)
 
     def _of_rows(self, x: Tensor) -> Tensor:
-        """To each pair the value of the row that received it."""
+        """For each pair the value of the row that received it."""
         return self.pairs.received.pull(x).index_select(0, self.pairs.left)
 
     def _of_one(self, box: Mailbox) -> Tensor:
-        """To each pair the value of its left message (axis 1) or of its right one (axis 2)."""
+        """For each pair the value of its left message (axis 1) or of its right one (axis 2)."""
         if box.ndim != self.ndim or box.axis > 2 or box.received is not self.pairs.received:
             raise NotExpressible("mailboxes of different shapes or nodes among pairs of messages")
         if box.messages.shape[1] != 1:
@@ -107,7 +107,7 @@ class PairBox(TensorLike):
 
 
 def pair_box(*args: Any) -> PairBox | None:
-    """Among arguments of a row-wise operation: pairs, or the pairs that two mailboxes span, [n, k, 1] and [n, 1, k]."""
+    """The pairs among the arguments of a row-wise operation, or those that mailboxes [n, k, 1] and [n, 1, k] span."""
     boxes: list[Mailbox] = []
     for a in args:
         if isinstance(a, PairBox):
@@ -124,7 +124,7 @@ def pair_box(*args: Any) -> PairBox | None:
 
 
 def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-    """Over the right messages (dim 2), the left ones (dim 1), or one dim of features."""
+    """`x` reduced over the right messages (dim 2), the left ones (dim 1), or one dim of features."""
     if dim is None:
         raise NotExpressible(f"{name} over all dims of pairs, nodes included")
     dims = x.all_wrapped(dim)
@@ -153,4 +153,4 @@ OVER_PAIRS = {
     name: _reduction(name)
     for name in ("sum", "mean", "prod", "amax", "amin", "any", "all", "logsumexp", "softmax", "log_softmax")
 }
-"""The reductions that pairs take."""
+"""The handlers of reductions over pairs, by name."""

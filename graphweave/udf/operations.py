@@ -17,7 +17,7 @@ from graphweave.udf.shapes import SHAPES, shape
 
 
 def _in_place(name: str) -> Callable[..., Any]:
-    """`m += x`: as for a tensor, whoever holds this mailbox sees it."""
+    """The method for `m += x` and its like. As with a tensor, everyone who holds the mailbox sees the change."""
 
     def method(self: Mailbox, other: Any) -> Mailbox:
         self.messages = self.answers[name](self, other).messages

@@ -33,7 +33,7 @@ def node_results(rows: Tensor, frames: Frames, data: Mapping[str, Tensor], funct
 def updated(
     ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None
 ) -> dict[str, Tensor]:
-    """New fields [destinations, ...]: messages reduced at each destination, zeros without any, then `apply`."""
+    """New fields [destinations, ...]: messages reduced at each destination (zeros if it has none), then `apply`."""
     messages = edge_results(ends, frames, message, "the message function")
     return applied(ends, frames, reduced(ends, frames, messages, reduce), apply)
 
@@ -41,21 +41,21 @@ def updated(
 def updated_at_once(
     ends: RelationEdges, frames: Frames, message: Message, reduce: Reduce, apply: Reduce | None
 ) -> dict[str, Tensor] | None:
-    """What `updated` gives; None where `reduce` asks for more than ragged mailboxes can."""
+    """The result of `updated`; None if `reduce` needs more than ragged mailboxes can do."""
     messages = edge_results(ends, frames, message, "the message function")
     out = reduced_at_once(ends, frames, messages, reduce)
     return None if out is None else applied(ends, frames, out, apply)
 
 
 def applied(ends: RelationEdges, frames: Frames, out: dict[str, Tensor], apply: Reduce | None) -> dict[str, Tensor]:
-    """`out` and what `apply` makes of it and the data of destinations."""
+    """`out`, and the fields that `apply` computes from it and from the data of destinations."""
     if apply is not None:
         out.update(node_results(ends.dst_rows, frames, {**frames.dst, **out}, apply))
     return out
 
 
 def reduced(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
-    """`reduce` called once on ragged mailboxes; in buckets, where it asks for more than they can."""
+    """The result of `reduce` called once on ragged mailboxes, or in buckets if it needs more than they can do."""
     out = reduced_at_once(ends, frames, messages, reduce)
     return bucketed(ends, frames, messages, reduce) if out is None else out
 
@@ -63,7 +63,7 @@ def reduced(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor],
 def reduced_at_once(
     ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
 ) -> dict[str, Tensor] | None:
-    """`reduce` called once on ragged mailboxes; None where it asks for more than they can."""
+    """The result of `reduce` called once on ragged mailboxes; None if it needs more than they can do."""
     received = Received(ends.dst, ends.dst_rows)
     try:
         result: Any = ragged(received, frames, messages, reduce)
@@ -75,9 +75,10 @@ def reduced_at_once(
 
 @torch.compiler.disable
 def bucketed(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
-    """The reduce function in buckets, counted, and said once with the line that asks for it.
+    """The result of `reduce` called in buckets. It is counted, and a warning names the user's line once.
 
-    Where buckets fail too, the error is the user's; of two, the one that knows about mailboxes is raised.
+    If buckets fail too, the error is the user's. If ragged mailboxes raise a DataError, that one is raised, since it
+    speaks of mailboxes.
     """
     try:
         out = reduce_in_buckets(ends, frames, messages, reduce)
@@ -92,7 +93,7 @@ def bucketed(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor]
 
 
 def _zero_if_empty(x: Tensor, received: Received) -> Tensor:
-    """DGL does not call a reduce function for nodes without messages: their results are zeros."""
+    """`x` with zeros for nodes without messages: DGL does not call a reduce function for them."""
     for z in received.zero_if_empty:
         if x is z:
             return x

@@ -19,14 +19,15 @@ from graphweave.udf.mailbox import Mailbox, Received
 
 Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 REFUSALS = (NotExpressible, TypeError, AttributeError)
-"""What a ragged mailbox raises where it is no tensor; the latter two come from PyTorch, NumPy and Python."""
+"""Errors where a ragged mailbox cannot stand for a tensor; the latter two come from PyTorch, NumPy and Python."""
 
-_ROOM = Path(__file__).parent
-_NOT_THEIRS = (str(_ROOM), str(_ROOM.parent / "tensorlike"), str(Path(torch.__file__).parent))
+_FOLDER = Path(__file__).parent
+_FOLDERS_NOT_OF_USERS = (str(_FOLDER), str(_FOLDER.parent / "tensorlike"), str(Path(torch.__file__).parent))
+"""Lines in these folders are passed over when an error is traced to a line of the user's."""
 
 
 def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> Mapping[str, Any]:
-    """`reduce` called once, on mailboxes of all nodes."""
+    """The result of `reduce` called once, on the mailboxes of all nodes."""
     mailbox = {name: Mailbox(m, received) for name, m in messages.items()}
     return reduce(NodeBatch(None, received.rows, frames, frames.dst, mailbox))
 
@@ -34,10 +35,10 @@ def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], r
 def refusal(
     ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
 ) -> BaseException | None:
-    """What is raised where `reduce` does what a ragged mailbox cannot, with its lines; None if it does no such thing.
+    """The error, with its traceback, of a `reduce` that does what a ragged mailbox cannot; None if it does not.
 
-    Tried on one message of one node (of zeros, where there is none): a trace knows that an operation was refused, but
-    not where.
+    `reduce` is tried on one message of one node (zeros if there is no message), because a trace knows that an operation
+    was refused, but not at which line.
     """
     dst = {name: one_row(x) for name, x in frames.dst.items()}
     one = Received(ends.dst.new_zeros(1), ends.dst_rows.new_empty((1, 0)))
@@ -46,7 +47,7 @@ def refusal(
 
 
 def tried(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> BaseException | None:
-    """What `ragged` refuses, without gradients and with the random state put back."""
+    """The error of `ragged`, if it refuses; it runs without gradients, and the random state is restored after it."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             ragged(received, frames, messages, reduce)
@@ -56,7 +57,7 @@ def tried(received: Received, frames: Frames, messages: Mapping[str, Tensor], re
 
 
 def report_bucketing(reduce: Reduce, why: BaseException | None) -> None:
-    """Said once for each function and reason, and told by `explain`."""
+    """Warn once for each function and reason, and record it for `explain`."""
     name = getattr(reduce, "__qualname__", type(reduce).__name__)
     reason = f"{why} ({_line(why)})" if why is not None else "an operation that it met in a trace"
     record_eager(f"the reduce function {name} runs in buckets of nodes with equally many messages: {reason}")
@@ -67,5 +68,5 @@ def report_bucketing(reduce: Reduce, why: BaseException | None) -> None:
 
 
 def _line(error: BaseException) -> str:
-    at = raised_at(error, _NOT_THEIRS)
+    at = raised_at(error, _FOLDERS_NOT_OF_USERS)
     return "no line of the function" if at is None else f"{shown_path(at.path)}:{at.line}: {at.text}"

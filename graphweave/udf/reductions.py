@@ -1,6 +1,7 @@
-"""Along the mailbox dim: reductions are pushes, softmax and its like pushes and pulls; along feature dims, dense work.
+"""Reductions and normalisations of mailboxes. Along dims of features they are PyTorch's.
 
-Rows without messages get 0 (argmax and argmin: 0), which is what DGL gives to nodes that receive nothing.
+Along the mailbox dim, a reduction is a push; softmax and its like are pushes and pulls. Nodes without messages get 0
+from every reduction, as in DGL.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def pull(x: Tensor, box: Mailbox) -> Tensor:
 
 
 def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, list[int]]:
-    """Does `dim` include the mailbox dim, and which dims of features does it include?"""
+    """Whether `dim` includes the mailbox dim, and which dims of features it includes."""
     if dim is None:
         raise NotExpressible(f"{what} over all dims of a mailbox, nodes included")
     dims = box.all_wrapped(dim)
@@ -55,12 +56,13 @@ def _kept(out: Tensor, box: Mailbox, keepdim: bool) -> Tensor:
 
 
 def _empty_is_zero(out: Tensor, box: Mailbox) -> Tensor:
+    """`out`, noted as a tensor that is 0 in rows without messages."""
     box.received.zero_if_empty.append(out)
     return out
 
 
 def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
-    """`along` reduces the mailbox dim of messages; feature dims are left to PyTorch's reduction `name`."""
+    """A handler: `along` reduces the mailbox dim of messages, PyTorch's reduction `name` the dims of features."""
 
     def handler(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None) -> Any:
         inside, dims = _dims(x, dim if axis is None else axis, name)
@@ -77,7 +79,7 @@ def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., A
 
 
 def _counts(box: Mailbox) -> Tensor:
-    """Messages of each row, at least 1, with the dims of a reduced mailbox."""
+    """The number of messages of each row, at least 1, with the dims of a reduced mailbox."""
     data = box.messages
     count = box.received.count(data.dtype if data.is_floating_point() else torch.get_default_dtype()).clamp(min=1)
     return grown(count, data.dim())
@@ -109,12 +111,12 @@ def _all(box: Mailbox) -> Tensor:
 
 def _logsumexp(box: Mailbox) -> Tensor:
     top = push(box.messages.detach(), box, "amax")
-    top = torch.where(top.isinf(), torch.zeros_like(top), top)  # an infinite one leaves nothing to scale
+    top = torch.where(top.isinf(), torch.zeros_like(top), top)  # nothing can be scaled by an infinite one
     return push((box.messages - pull(top, box)).exp(), box, "sum").log() + top
 
 
 def _root(x: Tensor) -> Tensor:
-    """A square root whose gradient at 0 is 0, as that of torch.std and torch.norm."""
+    """The square root, with gradient 0 at 0, as in torch.std and torch.norm."""
     zero = x == 0
     return torch.where(zero, torch.zeros_like(x), torch.where(zero, torch.ones_like(x), x).sqrt())
 
@@ -166,7 +168,7 @@ def _vector_norm(x: Mailbox, ord: Any = 2, dim: Any = None, keepdim: bool = Fals
 
 
 def _place(box: Mailbox) -> Tensor:
-    """Place of each message in its row's mailbox, in the order of edges, [messages]."""
+    """The position of each message in its row's mailbox, in the order of edges, [messages]."""
     dst = box.received.dst
     by_row = torch.argsort(dst, stable=True)
     start = box.received.count(torch.float64).long().cumsum(0) - box.received.count(torch.float64).long()
@@ -175,7 +177,7 @@ def _place(box: Mailbox) -> Tensor:
 
 
 def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
-    """Place of the first message that equals the row's extreme."""
+    """The position in its mailbox of the first message that equals the row's extreme."""
     place = grown(_place(box), box.messages.dim())
     far = torch.full_like(place, box.messages.shape[0])
     return push(torch.where(box.messages == pull(extreme, box), place, far), box, "amin")
@@ -215,8 +217,8 @@ def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = Non
     data = x.messages if dtype is None else x.messages.to(dtype)
     top = push(data.detach(), x, "amax")
     e = (data - pull(top, x)).exp()
-    # exp(0) = 1 is among the terms, so 1e-16 changes no bit of the sum; but the sum of a row without messages is then
-    # known not to be 0, and the division leaves the loop over edges without a guard for such rows.
+    # exp(0) = 1 is among the terms, so 1e-16 changes no bit of the sum. But it makes the sum of a row without messages
+    # differ from 0, so that the division can leave the loop over edges without a guard for such rows.
     return x.like(e / pull(push(e, x, "sum") + 1e-16, x))
 
 
@@ -269,3 +271,4 @@ REDUCTIONS: dict[str, Handler] = {
     "log_softmax": _log_softmax,
     "normalize": _normalize,
 }
+"""The handlers of reductions and normalisations, by name."""

@@ -29,7 +29,7 @@ def _type_as(x: Any, other: Any) -> Any:
 
 
 def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """torch.where(condition, x, y) and x.where(condition, y), which come here alike."""
+    """torch.where(condition, x, y) and x.where(condition, y), both of which arrive here."""
     if x is None or y is None:
         raise NotExpressible("torch.where that gives places")
     if getattr(condition, "dtype", None) is not torch.bool and getattr(x, "dtype", None) is torch.bool:
@@ -48,9 +48,10 @@ ROWWISE: dict[str, Handler] = {
     **pointwise_handlers(_meeting), "where": _where, "masked_fill": _masked_fill, "type_as": _type_as,
     "truediv": pointwise(torch.div, _meeting),
 }  # fmt: skip
-"""What pairs take as well as mailboxes."""
+"""The handlers of functions for mailboxes and for pairs of messages."""
 
 CREATED: dict[str, Handler] = {
     name: converted(getattr(torch, name))
     for name in ("zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like", "bernoulli")
 }
+"""The handlers of functions that make a mailbox of the same shape."""

@@ -1,6 +1,6 @@
-"""Eager calls: the same functions, compiled once for each pair of user-defined functions, so that no call is slow.
+"""Eager calls of the functions of `passing`, compiled once for each pair of user-defined functions.
 
-Inside a compiled model nothing of this happens: there the functions are traced with the model.
+Inside a compiled model nothing of this happens: the functions of `passing` are traced with the model.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ from graphweave.udf.passing import (
 )
 from graphweave.udf.reduce import refusal
 
-_KEPT = 256
-_MANY = 6
-"""Compilations of one key; at 8 PyTorch gives up."""
+_MAX_KEPT_KEYS = 256
+"""Each of the two caches below holds at most this many keys."""
+_MAX_FIXED_COMPILATIONS = 6
+"""After this many compilations of one key, integers become symbols; PyTorch gives up at 8 compilations."""
 
 _compiled: OrderedDict[Hashable, _Shared] = OrderedDict()
 _in_buckets: OrderedDict[Hashable, bool] = OrderedDict()
-"""Keys whose last call could not be expressed."""
+"""Keys whose last call needed more than ragged mailboxes can do, and ran in buckets."""
 
 
 def update_all(
@@ -67,7 +68,7 @@ def update_all(
 def reduce_messages(
     ends: RelationEdges, frames: Frames, messages: dict[str, Tensor], reduce: Reduce
 ) -> dict[str, Tensor]:
-    """New fields of the destinations from messages that exist."""
+    """New fields of the destinations, reduced from given messages."""
     if is_plain():
         return reduced(ends, frames, messages, reduce)
     key = _key("reduce", (reduce,), frames.dst, messages)
@@ -80,7 +81,10 @@ def reduce_messages(
 
 
 def _changed(key: Hashable, ends: RelationEdges, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> bool:
-    """Is `reduce`, of a key in buckets, expressible now? Closures and attributes may differ from call to call."""
+    """Whether `reduce` no longer needs the buckets that `key` needed at its last call; if so, forget that it did.
+
+    The closures and attributes of functions with one key may differ from call to call.
+    """
     if refusal(ends, frames, messages, reduce) is not None:
         return False
     del _in_buckets[key]
@@ -103,7 +107,7 @@ def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> di
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, a function of this package over messages: with kernels, or as it is."""
+    """`function(*args)`, compiled or as it is, for a function of this package over messages."""
     return function(*args) if is_plain() else shared(function, function, *args)
 
 
@@ -115,8 +119,8 @@ def is_plain() -> bool:
 class _Shared:
     """`function`, compiled for all calls of one key.
 
-    Whole numbers of closures (heads, dims) are compiled in, since they make shapes. Where that leads to one compilation
-    after another, they are symbols from then on.
+    Integers in closures (heads, dims) are compiled in, since they make shapes. If that leads to one compilation after
+    another, they are symbols from then on.
     """
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
@@ -134,16 +138,16 @@ class _Shared:
             with torch._dynamo.config.patch(specialize_int=self._fixed):
                 out = self._run(*args)
         except Exception:
-            self._run = self._compile()  # PyTorch left what it could not trace to Python, for good
+            self._run = self._compile()  # PyTorch would never again trace what it has left to Python
             raise
         self._compilations += counters()["compilations"] - before
-        if self._fixed and self._compilations >= _MANY:
+        if self._fixed and self._compilations >= _MAX_FIXED_COMPILATIONS:
             self._fixed, self._run = False, self._compile()
         return out
 
 
 def shared(key: Hashable, function: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None) -> Any:
-    """`function(*args)`, compiled with `options` for all calls of one key. `function` closes over nothing."""
+    """`function(*args)`, compiled with `options` for all calls of one key. `function` must not have a closure."""
     run = _compiled.get(key)
     if run is not None:
         _compiled.move_to_end(key)
@@ -155,22 +159,25 @@ def shared(key: Hashable, function: Callable[..., Any], *args: Any, options: Map
 
 def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> None:
     cache[key] = value
-    if len(cache) > _KEPT:
+    if len(cache) > _MAX_KEPT_KEYS:
         cache.popitem(last=False)
 
 
 def _key(what: str, functions: tuple[Any, ...], *frames: Mapping[str, Tensor]) -> Hashable:
-    """Which calls share compiled code, and so PyTorch's limit on compilations of it.
+    """The key of a call. Calls with equal keys share compiled code, and so PyTorch's limit on compilations of it.
 
-    What functions of one code may differ in (closures, default values, parameters) PyTorch guards. Layers of one class
-    differ in the widths of their features as well: each has its own code, as it would if it were compiled as a module.
+    PyTorch guards what functions with the same code may differ in: closures, default values, parameters. The key also
+    holds the widths of features, since layers of one class may differ in them, as compiled modules may.
     """
     widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
     return what, tuple(map(code_of, functions)), widths
 
 
 def code_of(function: Any, depth: int = 3) -> Hashable:
-    """The code of a function and of those that it closes over; the class of an object; a value itself (built-ins)."""
+    """What keys hold of a function: its code, and the code of the functions in its closure.
+
+    Of an object it is the class, or the object itself if that is a hashable dataclass, as built-in functions are.
+    """
     if isinstance(function, functools.partial):
         return "partial", code_of(function.func, depth)
     function = getattr(function, "__func__", function)

@@ -1,4 +1,4 @@
-"""Shapes of mailboxes, and what is given sizes or an index: there nodes and messages must be named."""
+"""Shapes of mailboxes, and functions that take sizes or an index, in which nodes and messages must stay whole."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphweave.udf.mailbox import Mailbox, aligned, first
 
 
 class Shape(tuple[Any, ...]):
-    """[rows, ..., messages, ...]: numbers, and an extent for the messages."""
+    """The shape [rows, ..., messages, ...] of a mailbox: numbers, with an extent for the messages."""
 
     def numel(self) -> Any:
         raise NotExpressible("the number of elements of a mailbox")
@@ -61,14 +61,14 @@ def _together(parts: Sequence[Any]) -> tuple[Mailbox, list[Tensor]]:
 
 
 def _spread(x: Tensor, box: Mailbox) -> Tensor:
-    """One row for each message: [1, *features] or [*features] widened."""
+    """`x` with one row for each message, expanded from [1, *features] or [*features]."""
     if x.dim() == box.messages.dim() and x.shape[0] == box.messages.shape[0]:
         return x
     return x.expand(box.messages.shape[0], *x.shape[-(box.messages.dim() - 1) :])
 
 
 def _getitem(box: Mailbox, index: Any) -> Mailbox:
-    """m[:, :, i], m[..., a:b], m[:, :, None]: nodes and messages whole, features as tensors are indexed."""
+    """m[:, :, i], m[..., a:b], m[:, :, None]: nodes and messages stay whole, features are indexed as in a tensor."""
     items = list(index) if isinstance(index, tuple) else [index]
     used = sum(i is not None and i is not Ellipsis for i in items)
     if Ellipsis in [i for i in items if not isinstance(i, Tensor)]:
@@ -103,7 +103,7 @@ def _getitem(box: Mailbox, index: Any) -> Mailbox:
 
 
 def _is_places(item: Any) -> bool:
-    """Numbers of features: a list, or a tensor of one dim."""
+    """Whether `item` gives positions along a dim of features: a list, or a tensor of one dim."""
     if isinstance(item, list):
         return all(isinstance(i, int) and not isinstance(i, bool) for i in item)
     return isinstance(item, Tensor) and item.dim() == 1 and item.dtype in (torch.int32, torch.int64)
@@ -131,3 +131,4 @@ SHAPES: dict[str, Handler] = {
     "getitem": _getitem, "expand_as": _expand_as,
     **{name: _new(name) for name in ("new_zeros", "new_ones", "new_full", "new_empty", "new_tensor")},
 }  # fmt: skip
+"""The handlers of these functions, by name."""

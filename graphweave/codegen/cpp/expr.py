@@ -32,13 +32,13 @@ class CppScope:
 
 
 def element(array: str, index: tuple[Expr, ...], scope: CppScope) -> str:
-    """The C++ lvalue of `array[index]`."""
+    """The C++ lvalue for `array[index]`."""
     base, offset = address(array, index, scope)
     return base if offset is None else f"{base}[{offset}]"
 
 
 def address(array: str, index: tuple[Expr, ...], scope: CppScope) -> tuple[str, str | None]:
-    """A pointer and the offset from it of `array[index]`; a variable and None."""
+    """A pointer, and the offset from it of `array[index]`; for a scalar its variable and None."""
     info = scope.arrays[array]
     row = index[0] if info.has_rows else None
     features = index[1:] if info.has_rows else index
@@ -55,7 +55,7 @@ def address(array: str, index: tuple[Expr, ...], scope: CppScope) -> tuple[str, 
 
 
 def row_offset(row: Expr, numel: int, scope: CppScope) -> str:
-    """Elements before row `row`, in 64 bits before the multiplication."""
+    """The number of elements before row `row`, converted to 64 bits before the multiplication."""
     text = expression(row, scope)
     wide = text if dtype_of(row, scope.types) is DType.i64 else f"(int64_t){_atom(text)}"
     return wide if numel == 1 else f"{_atom(wide) if ' ' in wide else wide} * {numel}"
@@ -147,13 +147,13 @@ _POWERS = {0.0: "{one}", 1.0: "{x}", 2.0: "gw_squared({x})", 3.0: "gw_cubed({x})
 
 
 def constant_power(op: Op, args: tuple[Expr, ...]) -> str | None:
-    """The template of a power to a constant that takes no logarithm."""
+    """The template of a power with a constant exponent that needs no logarithm; None for any other operation."""
     exponent = args[1] if op is Op.pow else None
     return _POWERS.get(float(exponent.value)) if isinstance(exponent, Lit) else None
 
 
 def filled(text: str, operands: list[str], **more: str) -> str:
-    """A template of `core/operators.py`, with what it names besides operands."""
+    """A template of `core/operators.py`, filled with `operands` and with `more`, other fields by name."""
     values = dict(zip("xyz", operands, strict=False))
     return text.format_map(more | values | {f"({name})": _atom(value) for name, value in values.items()})
 
@@ -179,7 +179,10 @@ def _truth(text: str, dtype: DType) -> str:
 
 
 def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: CppScope) -> str:
-    """As `folded`, a product added in one step: sums are not compared with what another kernel computes again."""
+    """As `folded`, but a product is added in one step, rounded once.
+
+    That is allowed since sums, unlike other values, are never compared with what another kernel computes again.
+    """
     match value:
         case Call(Op.mul, (a, b)) if fold is Fold.sum and dtype.is_float:
             scope.headers.add("numbers")

@@ -1,7 +1,7 @@
-"""Sums over edges that their first edge sets.
+"""Sums over edges whose first edge stores instead of adding.
 
-Most pairs of a type and a row have one edge or two: to fill a row with zeros first, and read them back at once, would
-take as long as to add an edge (1.15 of the time of a kernel of 31 columns).
+Most pairs of a type and a row have one edge or two. Filling a row with zeros and reading them back at once would take
+as long as adding an edge (1.15 times as long for a kernel of 31 columns).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphweave.ir.loop.nodes import Accum, Edges, Lanes, Lit, Stmt, Store, Var
 
 @dataclass(frozen=True, slots=True)
 class FirstEdge:
-    """`walk` adds to what `zero` has filled, by its statement `adds`, for which the first edge may take `sets`."""
+    """`walk` adds to what `zero` fills, by its statement `adds`; for the first edge, `sets` can replace `adds`."""
 
     zero: Stmt
     walk: Edges
@@ -27,7 +27,7 @@ class FirstEdge:
 
 
 def first_edge(body: Sequence[Stmt], arrays: Mapping[str, Array]) -> FirstEdge | None:
-    """What the first edge sets, where `body` begins with zeros for an array's row and a walk that adds to it."""
+    """The replacement, if `body` begins with zeros for an array's row and a walk that adds to it; None otherwise."""
     match body:
         case (Lanes(_, (Store(array, (Var(row), *_), Lit(0)),)) as zero, Edges(row=of, tile=None) as walk, *_) if (
             row == of and arrays[array].has_rows
@@ -42,7 +42,7 @@ def first_edge(body: Sequence[Stmt], arrays: Mapping[str, Array]) -> FirstEdge |
 
 
 def _covers(lanes: tuple[tuple[str, int], ...], adds: Lanes, array: Array) -> bool:
-    """Whether each element is added to once, and not read besides."""
+    """Whether `adds` adds to each element of `array` once, and does not read it otherwise."""
     found = list(accesses((adds,)))
     if sum(name == array.name for name, _ in found) > 1 or math.prod(n for _, n in lanes) != array.numel:
         return False

@@ -1,7 +1,7 @@
 """Products of half precision, as calls of the micro-product on packed operands (`half_products.h`).
 
-A matrix that all rows share is packed before them; one that a row chooses, in the row's first tile; one that a row
-computes, for each product.
+A matrix that all rows share is packed before the rows, a matrix that a row chooses in the row's first tile, and a
+matrix that a row computes before each product.
 """
 
 from __future__ import annotations
@@ -16,32 +16,35 @@ from graphweave.core.types import HALF, DType
 from graphweave.ir.loop.nodes import Alloc, Kernel, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 
-_PER = {DType.bf16: 2, DType.f16: 1}  # numbers that an element of a packed operand holds
-_ELEMENT = {DType.bf16: DType.i32, DType.f16: DType.f32}
-_FEWEST = 4  # columns of a packed matrix
+_NUMBERS_PER_ELEMENT = {DType.bf16: 2, DType.f16: 1}
+"""How many numbers an element of a packed operand holds."""
+_ELEMENT_TYPE = {DType.bf16: DType.i32, DType.f16: DType.f32}
+"""The type of the elements of a packed operand."""
+_MIN_COLUMNS = 4
+"""A packed matrix is padded to at least this many columns."""
 
 
 def half_of(stmt: TileMatMul | TileGram, arrays: Mapping[str, Array]) -> DType | None:
-    """The half precision in which the product's operands are taken, if it is one."""
+    """The half-precision type in which the product takes its operands; None if none of them is of half precision."""
     others = (stmt.w, stmt.add) if isinstance(stmt, TileMatMul) else (stmt.y,)
     found = (arrays[array_of(place)].dtype for place in (stmt.x, stmt.out, *others) if place is not None)
     return next((dtype for dtype in found if dtype in HALF), None)
 
 
 def packed(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
-    """Room for the packed matrices."""
+    """Arrays for the packed matrices."""
     found = {}
     for stmt in _products(kernel):
         dtype = half_of(stmt, arrays)
         if dtype is not None:
             k, j = extents(stmt, arrays)
-            elements = stmt.blocks * -(-k // _PER[dtype]) * max(j, _FEWEST)
-            found[_packed_name(stmt)] = Alloc(_packed_name(stmt), _ELEMENT[dtype], (elements,), None)
+            elements = stmt.blocks * -(-k // _NUMBERS_PER_ELEMENT[dtype]) * max(j, _MIN_COLUMNS)
+            found[_packed_name(stmt)] = Alloc(_packed_name(stmt), _ELEMENT_TYPE[dtype], (elements,), None)
     return list(found.values())
 
 
 def pack_before_rows(p: CppPrinter, kernel: Kernel) -> None:
-    """Declares room for packed matrices, but for large ones, which have scratch of the thread; packs shared ones."""
+    """Declares arrays for packed matrices, except large ones, which lie in the thread's scratch; packs shared ones."""
     for alloc in packed(kernel, p.scope.arrays):
         if alloc.name not in p.heap:
             p.w.line(f"alignas(64) {ctype(alloc.dtype)} {p.scope.names.of(alloc.name)}[{alloc.shape[0]}];")
@@ -53,7 +56,7 @@ def pack_before_rows(p: CppPrinter, kernel: Kernel) -> None:
 
 
 def pack_for_row(p: CppPrinter, tiles: Tiles, first: str) -> None:
-    """In the row's first tile: the matrices that the row chooses."""
+    """Packs the matrices that the row chooses, in the row's first tile."""
     for stmt in tiles.body:
         if isinstance(stmt, TileMatMul) and stmt.row is not None and half_of(stmt, p.scope.arrays):
             p.packed.add(_packed_name(stmt))

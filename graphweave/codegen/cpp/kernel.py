@@ -6,8 +6,8 @@ The entry point has the same C signature for every kernel:
                  int32_t num_threads)
 
 `ptrs`: the indptr of each CSR, then each buffer, in the kernel's order. `sizes`: the kernel's sizes, then the largest
-degree of each CSR. `chunks`: `num_chunks + 1` row boundaries; a chunk that begins with ~row, which is negative, is left
-out, its rows being divided rows (`lower/divide.py`). Threads take whole chunks; totals are kept per chunk and
+degree of each CSR. `chunks`: `num_chunks + 1` row boundaries. A chunk that begins with ~row, which is negative, is left
+out, as its rows are divided rows (`lower/divide.py`). Threads take whole chunks; totals are kept for each chunk and
 folded in chunk order, so results do not depend on the number of threads. Returns 0, or 1 if scratch could not be
 allocated. Outputs may not overlap inputs.
 """
@@ -20,7 +20,7 @@ from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, pack
 from graphweave.codegen.cpp.lane_expr import functor
 from graphweave.codegen.cpp.names import cpp_names, ctype, literal
 from graphweave.codegen.cpp.native import HALVES, includes
-from graphweave.codegen.cpp.products import by_rows, gathering, scattered, turned
+from graphweave.codegen.cpp.products import by_rows, gathering, scattered, transposed_matrices
 from graphweave.codegen.cpp.stmt import Statements
 from graphweave.codegen.cpp.stream import declare, streamed
 from graphweave.codegen.sums import sums_of
@@ -30,17 +30,19 @@ from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, 
 from graphweave.ir.loop.types import POSITION, identity, parameter_types
 from graphweave.ir.loop.walk import csrs_around, statements
 
-_STACK_LIMIT = 65536  # bytes; larger allocs live in scratch of the thread
+_STACK_LIMIT = 65536
+"""Arrays of more bytes than this lie in the thread's scratch instead of on its stack."""
 _ALIGN = 64
+"""Scratch and totals are aligned to this many bytes."""
 
 
 def print_kernel(kernel: Kernel) -> str:
     """The C++ text of a well-formed kernel; equal kernels give equal text.
 
     Raises:
-        IRError: where C++ cannot say it (products of matrices of half precision).
+        IRError: where C++ cannot say it, such as an operator that has no C++ form.
     """
-    unit = _Unit(kernel)
+    unit = _CppUnit(kernel)
     body, entry = unit.row_function(), unit.entry()  # printing them collects the headers they need
     parts = [
         "".join(f"// {line}\n" for line in kernel.header),
@@ -51,14 +53,14 @@ def print_kernel(kernel: Kernel) -> str:
     return "\n".join(part for part in parts if part)
 
 
-class _Unit:
+class _CppUnit:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
         arrays = {b.name: Array(b.name, b.dtype, b.shape, b.rows is not None) for b in kernel.buffers}
         arrays |= {s.name: Array(s.name, s.dtype, s.shape, has_rows=True) for s in kernel.stashes}
         arrays |= local_arrays(kernel.body)
-        turns = [*turned(kernel, arrays), *packed(kernel, arrays)]
-        arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in turns}
+        rearranged = [*transposed_matrices(kernel, arrays), *packed(kernel, arrays)]
+        arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in rearranged}
         tile = () if kernel.tile is None else kernel.tile[:1]
         self.swept = () if kernel.sweep is None else kernel.sweep[:1]
         self.names = cpp_names(
@@ -79,7 +81,7 @@ class _Unit:
         self.tiles = tile_sizes(kernel)
         self.heap = [
             stmt
-            for stmt in (*statements(kernel.body), *turns)
+            for stmt in (*statements(kernel.body), *rearranged)
             if isinstance(stmt, Alloc | TileArray) and self._local_bytes(stmt) > _STACK_LIMIT
         ]
         sums = sums_of(kernel, arrays).items()
@@ -158,7 +160,7 @@ class _Unit:
         return w.text()
 
     def _down_to(self, csr: str) -> list[str]:
-        """`csr`, after those around it."""
+        """`csr`, after the CSRs that are walked around it, the outermost first."""
         around = self.walked[csr]
         return [csr] if around is None else [*self._down_to(around), csr]
 
@@ -201,7 +203,7 @@ class _Unit:
             self._chunk(w)
 
     def _allocate_scratch(self, w: Writer) -> None:
-        """One block for all threads: each holds its stashes (largest degree x elements), then its large allocs."""
+        """Allocate scratch for all threads: for each its stashes (largest degree x elements), then its large arrays."""
         kernel = self.kernel
         degree = {csr.name: f"sizes[{len(kernel.sizes) + i}]" for i, csr in enumerate(kernel.csrs)}
         w.line("int64_t gw_bytes = 0;")
@@ -219,7 +221,7 @@ class _Unit:
             w.line("if (scratch == nullptr) return 1;")
 
     def _allocate_parts(self, w: Writer) -> None:
-        """One block for all chunks: each holds its own copy of every total."""
+        """Allocate copies of all totals, one of each for every chunk."""
         size = sum(self._part_bytes(buffer) for buffer in self.totals)
         w.line(f"char* const parts = static_cast<char*>(aligned_alloc({_ALIGN}, {size} * (num_chunks + 1)));")
         failed = "free(scratch); return 1;" if self.scratch else "return 1;"

@@ -1,7 +1,7 @@
 """Expressions of the loop IR as C++ expressions over vectors of lanes (`lanes.h`).
 
-What does not differ from lane to lane is computed as a number, and spread over a vector where it meets one. A vector's
-element has the bits that the number would have: the functions are the same templates.
+An expression that does not differ from lane to lane is computed as a number, and spread over a vector where it meets
+one. A vector's element has the bits that the number would have, since the functions are the same templates.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from graphweave.ir.loop.walk import subexpressions
 
 @dataclass(slots=True)
 class Vector:
-    """The lanes that are printed as vectors.
+    """The lanes of a loop that is printed over vectors.
 
-    `lanes`: the lane of the loop and those that it also covers; `variable` and `width` are the C++ names of the first
-    lane of a vector and of the number of its lanes, `rest` that of the lanes that are there in a last vector, None
-    where all are. `values` are variables that differ from lane to lane, computed so far. `padded` tells arrays behind
-    whose elements, if the loop's `extent` is all of them, there is room for the rest of a vector. `constants` are lanes
-    of a fold that is written out.
+    `lanes`: the lane of the loop and those that it also covers. `variable` and `width` are the C++ names of the first
+    lane of a vector and of the number of its lanes. `rest` is the name of the number of lanes in a last vector that is
+    not full, None if all are full. `values` are the variables computed so far that differ from lane to lane. `padded`
+    says whether an array has room for the rest of a vector behind its last element. `extent` is the number of lanes.
+    `constants` are the lanes of a fold that is written out, with their values.
     """
 
     scope: CppScope
@@ -66,7 +66,7 @@ class Vector:
         return set()
 
     def _computed(self, expr: Expr) -> bool:
-        """Whether `expr` needs a value that lanes have computed, or read, and not only their numbers."""
+        """Whether `expr` depends on values that lanes have computed or loaded, and not only on their positions."""
         parts = list(subexpressions(expr))
         if any(self._names(part) & self.values for part in parts):
             return True
@@ -75,7 +75,7 @@ class Vector:
     # ------------------------------------------------------------ values
 
     def value(self, expr: Expr) -> str:
-        """`expr` as a vector; truths as a mask, half precision as floats."""
+        """`expr` as a vector: a mask for truths, float32 for half precision."""
         if not self.differs(expr):
             return self.spread(expression(expr, self.scope), dtype_of(expr, self.scope.types))
         match expr:
@@ -110,23 +110,23 @@ class Vector:
     # ------------------------------------------------------------ memory
 
     def _template(self, array: str, index: tuple[Expr, ...]) -> str:
-        """The lanes to load or store. In a whole array that is padded they are all: what is stored in part
-        would have to reach the cache before it could be loaded again."""
+        """Template arguments for the lanes to load or store. In a whole padded array these are always full vectors: a
+        partly stored vector would have to reach the cache before it could be loaded again."""
         return self.width if self.rest is None or self.is_whole(array, index) else f"{self.width}, {self.rest}"
 
     def is_whole(self, array: str, index: tuple[Expr, ...]) -> bool:
-        """Whether the loop goes over all elements of a padded array."""
+        """Whether the loop goes over all elements of a padded array that do not fill vectors of 16 bytes."""
         info = self.scope.arrays[array]
         if info.has_rows or info.numel != self.extent or not self.padded(array):
             return False
         if info.numel * info.dtype.itemsize % 16 == 0:
-            return False  # shorter vectors fit, in which it is stored (`lanes.vector_loop`)
+            return False  # it is stored in shorter vectors that are full (`lanes.vector_loop`)
         affine, rest = flatten(index, info.shape)
         return not rest and affine.offset == 0 and {name for name, c in affine.terms.items() if c} <= self.lanes
 
     def _place(self, array: str, index: tuple[Expr, ...]) -> tuple[str, int]:
-        """Arguments that say where lanes find `array[index]`, and the step between lanes; 0 if it is not constant: then
-        the last argument is a function of the lane."""
+        """Arguments that say where the lanes find `array[index]`, and the step between them. If that is not constant,
+        it is given as 0, and the last argument is a function from lanes to offsets."""
         info = self.scope.arrays[array]
         base, offset = address(array, index, self.scope)
         affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
@@ -155,13 +155,14 @@ class Vector:
             return f"gw_gather_at<{template}>({computed_})"
         place, step = self._place(array, index)
         if step > 1:
-            phase = self._phase(array, index, step)
-            first = f"{place} - {phase}" if phase else place
-            return f"gw_load_steps<{step}, {phase}, {template}>({first})"
+            within = self._within_step(array, index, step)
+            first = f"{place} - {within}" if within else place
+            return f"gw_load_steps<{step}, {within}, {template}>({first})"
         return f"{'gw_load' if step else 'gw_gather'}<{template}>({place})"
 
-    def _phase(self, array: str, index: tuple[Expr, ...], step: int) -> int:
-        """How far `constants` move a place within a step: neighbours then read the same vectors."""
+    def _within_step(self, array: str, index: tuple[Expr, ...], step: int) -> int:
+        """How far `constants` move a place within a step. Loads begin that much earlier, so that neighbours load the
+        same vectors."""
         info = self.scope.arrays[array]
         affine, _ = flatten(index[1:] if info.has_rows else index, info.shape)
         return sum(c * self.constants.get(name, 0) for name, c in affine.terms.items() if c > 0) % step
@@ -200,7 +201,7 @@ class Vector:
     def _uniform(self, expr: Uniform) -> str:
         self.scope.headers.add("random")
         if self._computed(expr.row) or self.differs(expr.seed):
-            raise IRError("a random number's seed and row may not be computed by lanes.")
+            raise IRError("a random number's seed and row must not depend on values that lanes compute.")
         affine, rest = flatten((expr.index,), (expr.size,))
         step = sum(c for name, c in affine.terms.items() if name in self.lanes and name not in self.scope.fused)
         seed = expression(expr.seed, self.scope)
@@ -243,7 +244,7 @@ class Vector:
         return f"{functor(fold, dtype)}({old}, {new})"
 
     def widest(self, exprs: list[Expr]) -> int:
-        """Bytes of the widest values that differ from lane to lane, 4 at least."""
+        """Bytes of the widest value that differs from lane to lane, at least 4."""
         return max([4, *(size for expr in exprs for size in self._sizes(expr))])
 
     def _sizes(self, expr: Expr) -> list[int]:

@@ -1,8 +1,8 @@
-"""Loops over lanes as loops over explicit vectors (`lanes.h`), so that their speed is no compiler's to decide.
+"""Loops over lanes as loops over explicit vectors (`lanes.h`), so that their speed does not depend on the compiler.
 
-The innermost loop of a nest goes in steps of a vector; what is left of its lanes is a shorter vector, of which only the
-lanes that are there are loaded and stored. Loops that are no vectors: of fewer than 4 lanes, if nothing in them is dear
-or chooses, with loops or edges inside, and those whose lanes all write to one place.
+The innermost loop of a nest goes in steps of a vector. Lanes left over are a last vector, of which only these lanes are
+loaded and stored. Some loops are not printed over vectors: those of fewer than 4 lanes without a `where` or expensive
+operation, those with loops or edges inside, and those whose lanes all write to one place.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def is_short(stmt: FoldLanes) -> bool:
 
 
 def parts_of(extent: int, dtype: DType) -> int:
-    """Into how many parts, a power of 2, a fold over `extent` lanes is split: the bits of a sum depend on nothing else.
+    """The number of partial folds, a power of 2, of a fold over `extent` lanes. Only it decides the bits of a sum.
 
-    As many as a vector of 64 bytes holds, or half of that if this leaves no lanes over.
+    It is what a vector of 64 bytes holds, or half of that if this leaves no lanes over or there are too few lanes.
     """
     widths = (8, 4) if dtype.itemsize == 8 else (16, 8)
     fitting = [width for width in widths if extent >= width]
@@ -47,7 +47,7 @@ def parts_of(extent: int, dtype: DType) -> int:
 
 
 def nest(p: CppPrinter, lanes: tuple[Loop, ...], body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> list[Loop]:
-    """The loops over `lanes`, those of one iteration dropped and linear neighbours fused into one loop."""
+    """The loops over `lanes`, without those of one iteration, and with neighbours fused that walk memory linearly."""
     for name, _ in lanes:
         p.bind(name, POSITION)
     loops: list[Loop] = []
@@ -62,7 +62,7 @@ def nest(p: CppPrinter, lanes: tuple[Loop, ...], body: tuple[Stmt, ...], values:
 
 @contextmanager
 def opened(p: CppPrinter, loops: list[Loop], lanes: tuple[Loop, ...], used: set[str]) -> Iterator[None]:
-    """Loops over numbers, and constants for the lanes of one iteration that are `used`."""
+    """Opens plain loops, and defines constants for the lanes of one iteration that are `used`."""
     constants = [name for name, extent in lanes if extent == 1 and name in used]
     with ExitStack() as stack:
         if constants and not loops:
@@ -76,7 +76,7 @@ def opened(p: CppPrinter, loops: list[Loop], lanes: tuple[Loop, ...], used: set[
 
 
 def innermost_last(loops: list[Loop]) -> list[Loop]:
-    """The loop that becomes vectors as the last: the innermost, or if that has few lanes the longest."""
+    """`loops` with the one last that is printed over vectors: the innermost, or the longest if that one is short."""
     if loops and loops[-1][1] < SHORT:
         longest = max(reversed(loops), key=lambda loop: loop[1])
         return [*(loop for loop in loops if loop is not longest), longest]
@@ -84,7 +84,7 @@ def innermost_last(loops: list[Loop]) -> list[Loop]:
 
 
 def vector_of(p: CppPrinter, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
-    """The loop over a lane and what was fused with it; `lanes` are those of the statement."""
+    """The vector for a loop over a lane and the lanes fused with it; `lanes` are those of the statement."""
     names, (lane, extent) = p.scope.names, loop
     covered = frozenset({lane, *(name for name, _ in lanes if name in p.scope.fused)})
     return Vector(p.scope, covered, names.of(lane), names.derived(lane, "lanes"), set(), p.is_padded, extent)
@@ -96,7 +96,7 @@ def vector_of(p: CppPrinter, loop: Loop, lanes: tuple[Loop, ...]) -> Vector:
 def print_lanes(p: CppPrinter, stmt: Lanes) -> None:
     loops = innermost_last(nest(p, stmt.lanes, stmt.body, ()))
     if p.walked:
-        loops = loops or list(stmt.lanes[-1:])  # a kernel without edges may be vectors along its rows
+        loops = loops or list(stmt.lanes[-1:])  # without edges, the compiler may vectorise the loop over rows instead
     used = lanes_used(stmt.body, ())
     if not loops or not (_is_long(loops[-1], stmt.body) and _fits(p, stmt, loops[-1])):
         loops = [loop for loop in loops if loop[1] != 1]
@@ -108,10 +108,10 @@ def print_lanes(p: CppPrinter, stmt: Lanes) -> None:
         vector = vector_of(p, loops[-1], stmt.lanes)
         learn(p, vector, stmt.body)
         targets = [(s.buffer, s.index) for s in statements(stmt.body) if isinstance(s, Store | Accum)]
-        # what is stored in part would have to reach the cache before it could be loaded again
-        pieces = any(buffer in p.local and not vector.is_whole(buffer, index) for buffer, index in targets)
+        # A partly stored vector would have to reach the cache before it could be loaded again.
+        full = any(buffer in p.local and not vector.is_whole(buffer, index) for buffer, index in targets)
         stored = max((p.scope.types[buffer].itemsize for buffer, _ in targets), default=1)
-        vector_loop(p, vector, exprs, lambda v: _body(p, v, stmt.body), pieces=pieces, stored=stored)
+        vector_loop(p, vector, exprs, lambda v: _body(p, v, stmt.body), full=full, stored=stored)
 
 
 def _values(stmt: Stmt) -> tuple[Expr, ...]:
@@ -122,13 +122,13 @@ def _values(stmt: Stmt) -> tuple[Expr, ...]:
 
 
 def _is_long(loop: Loop, body: tuple[Stmt, ...]) -> bool:
-    """Whether a loop has lanes enough for vectors; 1 is enough of what is dear or would be a branch."""
+    """Whether a loop has enough lanes for vectors; one is enough if an operation is expensive or would be a branch."""
     calls = (part for stmt in statements(body) for expr in _values(stmt) for part in subexpressions(expr))
     return loop[1] >= SHORT or any(isinstance(c, Call) and (c.op.facts.dear or c.op is Op.where) for c in calls)
 
 
 def _fits(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
-    """Whether `loop` has nothing inside but what vectors can do."""
+    """Whether vectors can do all that is inside `loop`."""
     inner = list(statements(stmt.body))
     if not all(
         isinstance(s, Let | Store | Accum | Comment) or (isinstance(s, FoldLanes) and is_short(s)) for s in inner
@@ -141,7 +141,7 @@ def _fits(p: CppPrinter, stmt: Lanes, loop: Loop) -> bool:
 
 
 def learn(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
-    """The types of the variables of `body`, and which of them differ from lane to lane."""
+    """Note the types of the variables of `body`, and which of them differ from lane to lane."""
     for stmt in body:
         if isinstance(stmt, FoldLanes):
             learn(p, vector, stmt.body)
@@ -152,12 +152,12 @@ def learn(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
 
 
 def vector_loop(
-    p: CppPrinter, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, pieces: bool = False,
+    p: CppPrinter, vector: Vector, exprs: list[Expr], body: Callable[[Vector], None], *, full: bool = False,
     stored: int = 1,
 ) -> None:  # fmt: skip
-    """`body` for all lanes of `vector`, whose values are `exprs`: whole vectors, then what is left, in `pieces` that
-    are whole vectors as far as they go. The widest numbers that are stored, maybe the same one for all lanes, have
-    `stored` bytes."""
+    """Prints `body` for all lanes of `vector`, whose values are `exprs`: in whole vectors, then for lanes left over. If
+    `full`, these are taken in shorter vectors that are full, as far as possible. The widest stored number has
+    `stored` bytes; it may be the same for all lanes."""
     w, c, width, extent = p.w, vector.variable, vector.width, vector.extent
     p.scope.headers.add("lanes")
     size = max(vector.widest(exprs), stored)
@@ -168,14 +168,14 @@ def vector_loop(
                 body(replace(vector, values=set()))
         return
     rest = p.scope.names.derived(width, "there")
-    pieces = pieces or extent * size % 16 == 0
-    with w.block(f"gw_over<{extent}, {size}{', true' * pieces}>([&](auto gw_part, int64_t {c}) GW_BODY", "});"):
+    full = full or extent * size % 16 == 0
+    with w.block(f"gw_over<{extent}, {size}{', true' * full}>([&](auto gw_part, int64_t {c}) GW_BODY", "});"):
         w.line(f"constexpr int {width} = gw_part.lanes, {rest} = gw_part.there;")
         body(replace(vector, values=set(), rest=rest))
 
 
 def _widths(extent: int, size: int) -> Iterator[int]:
-    """What `gw_lanes(extent, size)` may be, on machines with vectors of 16, 32 and 64 bytes."""
+    """The values of `gw_lanes(extent, size)` on machines with vectors of 16, 32 and 64 bytes."""
     for register in (16, 32, 64):
         width = register // size
         while width // 2 >= extent and width * size > 16:
@@ -203,7 +203,7 @@ def _body(p: CppPrinter, vector: Vector, body: tuple[Stmt, ...]) -> None:
 
 
 def _accumulated(p: CppPrinter, vector: Vector, stmt: Accum) -> str:
-    """What an element becomes; a product is added in one step, as numbers are (`expr.accumulated`)."""
+    """The new value of the element; a product is added in one step, as by `expr.accumulated`."""
     dtype, old = p.scope.types[stmt.buffer], vector.loaded(stmt.buffer, stmt.index)
     match stmt.value:
         case Call(Op.mul, (a, b)) if stmt.fold is Fold.sum and dtype.is_float:
@@ -230,7 +230,7 @@ def print_fold(p: CppPrinter, stmt: FoldLanes) -> None:
 
 
 def _fold_unrolled(p: CppPrinter, vector: Vector | None, stmt: FoldLanes) -> None:
-    """Few lanes written one after the other, so that the loop around them is what runs on vectors."""
+    """Prints a fold over few lanes one lane after the other, so that the loop around them can be over vectors."""
     name, start = p.bind(stmt.name, stmt.dtype), literal(identity(stmt.fold, stmt.dtype).value, stmt.dtype)
     if vector is None:
         p.w.line(f"{ctype(stmt.dtype)} {name} = {start};")
@@ -265,7 +265,7 @@ def _fold_numbers(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
 
 
 def _fold_vectors(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
-    """`parts_of` partial folds in vectors, which are folded by halves at last, in the same order on every machine."""
+    """Prints `parts_of` partial folds in vectors; the vectors are halved at last, in one order on all machines."""
     p.scope.headers.add("folds")
     names, extent = p.scope.names, loops[-1][1]
     name = p.bind(stmt.name, stmt.dtype)
@@ -315,7 +315,7 @@ def _whole_blocks(
 
 
 def _last_block(p: CppPrinter, v: Vector, span: tuple[int, int], part: str, add: Callable[[Vector, str], None]) -> None:
-    """The lanes of `span`, fewer than there are parts."""
+    """Adds the lanes of `span`, which are fewer than the parts."""
     (full, extent), c, width = span, v.variable, v.width
     rest = extent - full
     if rest > 1:

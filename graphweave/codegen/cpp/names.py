@@ -25,7 +25,7 @@ _WORDS = """
     thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t while xor
     xor_eq asm typeof linux unix errno NAN INFINITY NULL HUGE_VAL I std main ptrs sizes chunks num_chunks num_threads
     num_rows first last chunk thread parts scratch
-"""  # of the language, of the headers a kernel includes, and of the printer's own entry point
+"""  # words of the language, of the headers that a kernel includes, and of the printer's own entry point
 _RESERVED = frozenset(_WORDS.split())
 _RESERVED_SHAPE = re.compile(r"_.*|gw_.*|GW_.*|u?int\w*_t|U?INT\w+|M_\w+")
 
@@ -40,7 +40,7 @@ def _clashes(name: str) -> bool:
 
 
 def ctype(dtype: DType) -> str:
-    """The C++ type of `dtype`. Those of half precision (`bfloat16.h`, `float16.h`) only store, as floats."""
+    """The C++ type of `dtype`. The types of half precision (`bfloat16.h`, `float16.h`) only store numbers."""
     return _CTYPES[dtype]
 
 

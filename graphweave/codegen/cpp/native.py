@@ -1,6 +1,6 @@
-"""The package's C++ headers, as generated text uses them: it includes them by name, and calls what is in them.
+"""The package's C++ headers that generated text may include.
 
-They lie in `runtime/native/graphweave/`; the compiler is told where by `runtime/headers.py`.
+They lie in `runtime/native/graphweave/`; `runtime/headers.py` tells the compiler where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operands of products as C++: where rows lie, the matrix, how many rows there are."""
+"""Operands of products as C++: pointers to rows, the matrix, the number of rows."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def extents(stmt: TileMatMul | TileGram, arrays: Mapping[str, Array]) -> tuple[i
 
 
 def adds(p: CppPrinter, gram: TileGram) -> str:
-    """Whether a tile's gram is added to what is there: the first tile of a row sets a sum of its own."""
+    """C++ truth whether a tile's gram is added; a row's first tile stores it instead, if the array is in `p.sums`."""
     return f"{p.scope.names.of(gram.tile)} > 0" if gram.out in p.sums else "true"
 
 
 def pointer(p: CppPrinter, place: Place, tile: str) -> str:
-    """The row of the tile's first position in an array of the tile, a stash, an input or output of its rows; or data
-    without rows."""
+    """A pointer to the row of the tile's first position in a tile array, a stash, or a parameter of the kernel's rows;
+    or to data without rows."""
     assert isinstance(place, str)
     info, name, begin = p.scope.arrays[place], p.scope.names.of(place), p.scope.names.derived(tile, "begin")
     if place in p.stashes:
@@ -37,7 +37,7 @@ def pointer(p: CppPrinter, place: Place, tile: str) -> str:
 
 
 def rows_of(p: CppPrinter, place: Place, tile: str, const: str) -> str:
-    """The rows of a place, for each position of the tile one."""
+    """The C++ object that gives the row of a place for each position of the tile."""
     names = p.scope.names
     type_ = f"{const}{ctype(p.scope.arrays[array_of(place)].dtype)}"
     if isinstance(place, str):

@@ -1,4 +1,4 @@
-"""What printers of C++ statements share: the state of one kernel's text, and the names and pointers that it knows."""
+"""State that the printers of C++ statements share: names, pointers, and facts about one kernel's text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from graphweave.core.types import DType
 from graphweave.ir.loop.nodes import Buffer, Stash, Stmt, Var
 
 SHORT = 4
-"""Lanes of a fold that are written out, and of a loop from which on it is made of vectors."""
+"""A fold over at most this many lanes is written out lane by lane; a loop over at least as many is made of vectors."""
 
 
 @dataclass(frozen=True, slots=True)
 class CppPrinter:
-    """Prints statements of one kernel. `stashes` by name; `heap` names arrays that live in per-thread scratch; `tiles`
-    gives the most positions of each tile; `row` is the kernel's, whose edges in the CSRs `walked` are asked for, and
-    whose rows of the outputs `streamed` may go past the cache; `sums` are arrays that the first tile of a row sets."""
+    """Prints statements of one kernel.
+
+    `stashes` are given by name; `heap` names the arrays in the thread's scratch; `tiles` gives the largest number of
+    positions of each tile. `row` is the kernel's row variable; `walked` are the CSRs that have these rows. Rows of the
+    outputs `streamed` may bypass the cache; `sums` are the arrays that a row's first tile sets instead of adding to.
+    """
 
     w: Writer
     scope: CppScope
@@ -37,18 +40,18 @@ class CppPrinter:
     packed: set[str] = field(default_factory=set)  # matrices that need not be packed again
     totals: frozenset[str] = frozenset()
     local: set[str] = field(default_factory=set)  # arrays of a row or an edge
-    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by walks, and what adds in them
+    begun: dict[Stmt, FirstEdge] = field(default_factory=dict)  # by their walks and by their statements that add
 
     def body(self, body: tuple[Stmt, ...]) -> None:
-        """Prints statements one after the other: those of every kind, as `stmt.Statements` does."""
+        """Prints statements of every kind, one after the other; see `stmt.Statements`."""
         raise NotImplementedError
 
     def statement(self, stmt: Stmt, rest: tuple[Stmt, ...]) -> None:
-        """Prints one statement, which `rest` follows in its block."""
+        """Prints one statement; `rest` follows it in its block."""
         raise NotImplementedError
 
     def row_pointers(self, variable: str, rest: tuple[Stmt, ...]) -> None:
-        """A pointer to row `variable` of each array that `rest` reads or writes there, kept out of the lane loops."""
+        """Prints a pointer to row `variable` of each array that `rest` reads or writes there, outside of lane loops."""
         for array, index in dict.fromkeys(accesses(rest)):
             info = self.scope.arrays[array]
             key = (array, variable)
@@ -62,14 +65,14 @@ class CppPrinter:
             self.scope.row_pointers[key] = pointer
 
     def is_padded(self, array: str) -> bool:
-        """Whether an array without rows ends with a line of the cache, so that whole vectors may be stored to it."""
+        """Whether an array without rows is padded to whole cache lines, so that whole vectors may be stored to it."""
         sum_ = self.sums.get(array)
         in_place = sum_ is not None and sum_.copy is not None
         long = self.scope.arrays[array].numel >= SHORT
         return array in self.totals or (long and array in self.local and not in_place)
 
     def bind(self, name: str, dtype: DType) -> str:
-        """Forget what an earlier block knew of `name`, whose scope has ended."""
+        """The C++ name for a new binding of `name`; pointers and types of an earlier binding are forgotten."""
         self.scope.types[name] = dtype
         for key in [key for key in self.scope.row_pointers if name in key]:
             del self.scope.row_pointers[key]

@@ -13,11 +13,12 @@ from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Alloc, Buffer, Kernel, Place, Rows, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 
-_VECTOR = 16  # bytes of the smallest vector: of narrower rows the matrix is read by columns (row_products.h)
+_VECTOR_BYTES = 16
+"""The smallest vector. A matrix with narrower rows is read by columns (`row_products.h`)."""
 
 
 def print_product(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
-    """A call that multiplies the tile."""
+    """Prints the call that computes the product of the tile."""
     half = half_of(stmt, p.scope.arrays)
     if half is not None:
         print_half(p, stmt, half)
@@ -32,7 +33,7 @@ def print_product(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
 
 
 def by_rows(stmt: TileMatMul | TileGram) -> bool:
-    """Whether rows are found one by one, or come in blocks, or the matrix lies in another way than rows do."""
+    """Whether rows are gathered or scattered, or have several diagonal blocks, or the matrix is transposed."""
     if isinstance(stmt, TileGram):
         return stmt.blocks > 1 or isinstance(stmt.x, Rows) or isinstance(stmt.y, Rows)
     return stmt.blocks > 1 or isinstance(stmt.x, Rows) or isinstance(stmt.out, Rows) or stmt.transposed
@@ -47,28 +48,28 @@ def scattered(kernel: Kernel) -> list[tuple[Buffer, str]]:
 
 
 def gathering(kernel: Kernel) -> set[str]:
-    """CSRs along which products ask for rows before they are multiplied."""
+    """CSRs along which products prefetch rows."""
     inner = ((s, tiles.csr) for tiles in _tiles(kernel) for s in tiles.body)
     return {csr for s, csr in inner if isinstance(s, TileMatMul | TileGram) and by_rows(s)}
 
 
-def turned(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
-    """Arrays for matrices that are turned over before rows are multiplied by them."""
+def transposed_matrices(kernel: Kernel, arrays: Mapping[str, Array]) -> list[Alloc]:
+    """Arrays for matrices that are transposed before rows are multiplied by them."""
     products = (s for tiles in _tiles(kernel) for s in tiles.body if isinstance(s, TileMatMul) and by_rows(s))
     found = {s.w: arrays[s.w] for s in products if _turns(s, arrays)}
     return [Alloc(_turned_name(w), info.dtype, info.shape, None) for w, info in found.items()]
 
 
-def declare_turned(p: CppPrinter, stmt: Tiles) -> None:
-    """Room for the matrices that `turn` turns over, but for large ones, which have scratch of the thread."""
+def declare_transposed(p: CppPrinter, stmt: Tiles) -> None:
+    """Declares arrays for the matrices that `transpose` transposes, except large ones, which lie in the scratch."""
     for name in _turned_in(p, stmt):
         if name not in p.heap:
             info = p.scope.arrays[name]
             p.w.line(f"alignas(64) {ctype(info.dtype)} {p.scope.names.of(name)}[{info.numel}];")
 
 
-def turn(p: CppPrinter, stmt: Tiles, first: str) -> None:
-    """In the row's first tile: the matrices of its products, turned over."""
+def transpose(p: CppPrinter, stmt: Tiles, first: str) -> None:
+    """Transposes the matrices of a row's products in the row's first tile; `first` is the C++ truth for that."""
     for name, s in _turned_in(p, stmt).items():
         k, j = extents(s, p.scope.arrays)
         r, c = (j, k) if s.transposed else (k, j)
@@ -84,10 +85,10 @@ def _turned_in(p: CppPrinter, stmt: Tiles) -> dict[str, TileMatMul]:
 
 
 def _print_plain(
-    p: CppPrinter, function: str, stmt: TileMatMul | TileGram, arrays: tuple[Place, ...], wide: tuple[Place, Place]
+    p: CppPrinter, function: str, stmt: TileMatMul | TileGram, arrays: tuple[Place, ...], widths: tuple[Place, Place]
 ) -> None:
-    """A call of `function` of the header of products, for rows of the elements that the arrays `wide` have."""
-    template = ", ".join(str(_numel(p, array)) for array in wide)
+    """Prints a call of `function` of `products.h`; its template arguments are the row widths of `widths`."""
+    template = ", ".join(str(_numel(p, array)) for array in widths)
     pointers = [
         matrix(p, stmt) if isinstance(stmt, TileMatMul) and array == stmt.w else pointer(p, array, stmt.tile)
         for array in arrays
@@ -99,13 +100,13 @@ def _print_plain(
 
 
 def multiplied(kernel: Kernel) -> list[Buffer]:
-    """Inputs whose rows the products of a tile of rows read where they lie."""
+    """Inputs whose rows the products of a tile of rows read from memory."""
     products = [s for s in kernel.body if isinstance(s, TileMatMul | TileGram)]
     read = {r for s in products for r in ((s.x, s.add) if isinstance(s, TileMatMul) else (s.x, s.y))}
     return [b for b in kernel.buffers if b.name in read]
 
 
-# ---------------------------------------------------------------- rows where they lie
+# ---------------------------------------------------------------- rows that are gathered or scattered
 
 
 def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
@@ -115,7 +116,7 @@ def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
     x, n = rows_of(p, stmt.x, tile, "const "), length(p, tile)
     shifted = any(isinstance(place, Rows) and place.shift is not None for place in (stmt.x, other))
     if tile not in p.csr_of:
-        raise IRError("a product of a tile of rows multiplies by one matrix, as it lies.")
+        raise IRError("a product of a tile of rows has one matrix for all rows, not transposed and without blocks.")
     limit = names.derived(p.csr_of[tile], "end" if shifted else "positions")
     known = f"{limit} - {names.derived(tile, 'begin')}"
     template = ", ".join(map(str, (stmt.blocks, *extents(stmt, p.scope.arrays), p.tiles[tile])))
@@ -124,10 +125,12 @@ def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
         p.w.line(f"gw_row_gram<{template}>({names.of(stmt.out)}, {x}, {y}, {n}, {known}, {adds(p, stmt)});")
         return
     if isinstance(stmt.add, str):
-        raise IRError("a product that is added to other rows finds them, and its own, one after the other.")
+        raise IRError(
+            "a product of gathered rows, of blocks or with a transposed matrix cannot add to rows of an array."
+        )
     out = rows_of(p, stmt.out, tile, "")
-    turn = _turned_name(stmt.w)
-    w = names.of(turn) if turn in p.scope.arrays else matrix(p, stmt)
+    transposed = _turned_name(stmt.w)
+    w = names.of(transposed) if transposed in p.scope.arrays else matrix(p, stmt)
     if stmt.add is not None:
         p.w.line(f"gw_row_matmul<{template}, true>({out}, {x}, {w}, {n}, {known}, false);")
         return
@@ -151,9 +154,9 @@ def _turned_name(w: str) -> str:
 
 
 def _turns(stmt: TileMatMul, arrays: Mapping[str, Array]) -> bool:
-    """Whether the matrix lies otherwise than it is read; one of one row or column lies in both ways."""
+    """Whether the matrix must be transposed to be read. A matrix of one row or column never is: both ways are equal."""
     if half_of(stmt, arrays) is not None:
         return False
     k, j = extents(stmt, arrays)
-    narrow = stmt.add is None and j * arrays[stmt.w].dtype.itemsize < _VECTOR
+    narrow = stmt.add is None and j * arrays[stmt.w].dtype.itemsize < _VECTOR_BYTES
     return stmt.transposed != narrow and k > 1 and j > 1

@@ -1,4 +1,4 @@
-"""The statement `raise` of an online softmax."""
+"""Prints the statement `raise` of an online softmax."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphweave.ir.loop.nodes import Expr, Load, Raise, Rescaled, Stmt, Store, V
 
 
 def print_raise(p: CppPrinter, stmt: Raise) -> None:
-    """One comparison a tile; what follows from it is rare, since few tiles hold a new maximum of a long row."""
+    """Prints one comparison a tile; the rescaling after it is rare, as few tiles of a long row raise the maximum."""
     scope = p.scope
     scope.headers |= {"online_softmax", "lanes"}
     raised, factor = (scope.names.derived(stmt.reference, part) for part in ("raised", "factor"))
@@ -33,13 +33,13 @@ def print_raise(p: CppPrinter, stmt: Raise) -> None:
 
 
 def _begun(p: CppPrinter, tile: str) -> str:
-    """Whether the tile is not the row's first."""
+    """C++ truth whether the tile is not the row's first."""
     names = p.scope.names
     return f"{names.derived(tile, 'begin')} > {names.derived(p.csr_of[tile], 'begin')}"
 
 
 def _compare(p: CppPrinter, stmt: Raise, raised: str) -> None:
-    """Whether any value is above its reference, or NaN."""
+    """Sets `raised` if any value is above its reference, or NaN."""
     reference = Load(stmt.reference, (Var(stmt.lane[0]),))
 
     def numbers() -> None:
@@ -89,7 +89,7 @@ def _loops(
     numbers: Callable[[], None],
     vectors: Callable[[Vector], None],
 ) -> None:
-    """Loops over `lanes` whose body is `vectors`, or where there are few, `numbers`."""
+    """Prints loops over `lanes` with the body `vectors`, or `numbers` if there are few lanes."""
     loops = innermost_last(nest(p, lanes, body, values))
     used = lanes_used(body, values)
     if not loops or loops[-1][1] < SHORT:

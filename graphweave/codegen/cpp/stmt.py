@@ -12,7 +12,7 @@ from graphweave.codegen.cpp.half_products import pack_for_row
 from graphweave.codegen.cpp.lanes import print_fold, print_lanes
 from graphweave.codegen.cpp.names import ctype, literal
 from graphweave.codegen.cpp.printer import SHORT, CppPrinter
-from graphweave.codegen.cpp.products import declare_turned, multiplied, print_product, turn
+from graphweave.codegen.cpp.products import declare_transposed, multiplied, print_product, transpose
 from graphweave.codegen.cpp.raising import print_raise
 from graphweave.codegen.cpp.stream import begin_row, end_row
 from graphweave.codegen.walk import accesses
@@ -40,8 +40,10 @@ from graphweave.ir.loop.nodes import (
 from graphweave.ir.loop.types import POSITION
 from graphweave.ir.loop.walk import statements
 
-_LINE = 64  # bytes fetched by one prefetch
-_MAX_LINES = 12  # more would crowd out the loads of the current edge
+_LINE = 64
+"""Bytes of a cache line, which one prefetch fetches."""
+_MAX_LINES = 12
+"""A row's prefetch takes at most this many lines; more would crowd out the loads of the current edge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class Statements(CppPrinter):
 
     @contextmanager
     def _walk_of(self, stmt: Edges | Tiles) -> Iterator[None]:
-        """Where the edges of a position begin and end; those of the row are known."""
+        """Prints where the edges of a position begin and end, unless `stmt` walks those of the row, which are known."""
         if stmt.row == self.row or (isinstance(stmt, Edges) and stmt.tile is not None):
             yield
             return
@@ -152,7 +154,7 @@ class Statements(CppPrinter):
             print_lanes(self, begun.adds)
 
     def _array_pointer(self, array: str, k: str) -> None:
-        """A pointer to the row of position `k` in a stash or tile array, whose first row is the first position's."""
+        """Prints a pointer to the row of position `k` in a stash or tile array, whose rows begin at the first one."""
         if (array, k) in self.scope.row_pointers:
             return
         pointer = self.scope.names.derived(array, k)
@@ -162,7 +164,7 @@ class Statements(CppPrinter):
         self.scope.row_pointers[array, k] = pointer
 
     def edges_of_row(self) -> None:
-        """Where the edges of the row begin and end, in each CSR that is walked."""
+        """Prints where the edges of the row begin and end in each CSR that has its rows."""
         for csr in self.walked:
             self._edges_of(csr, self.row)
 
@@ -174,7 +176,7 @@ class Statements(CppPrinter):
     # ------------------------------------------------------------ tiles
 
     def tiles_of_rows(self, kernel: Kernel) -> None:
-        """The rows first .. last - 1, tile by tile. Of what products read, the next rows are asked for."""
+        """Prints the rows first .. last - 1 tile by tile, with prefetches of the next rows that products read."""
         assert kernel.tile is not None
         tile, size = kernel.tile
         names = self.scope.names
@@ -192,7 +194,7 @@ class Statements(CppPrinter):
         self.rows(begin, end, stmt.body)
 
     def rows(self, begin: str, end: str, body: tuple[Stmt, ...]) -> None:
-        """`body` for the rows from `begin` on, before `end`."""
+        """Prints `body` for the rows begin .. end - 1."""
         row = self.bind(self.row, POSITION)
         stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
         streamed = [b for b in self.streamed if b.name in stored]
@@ -205,14 +207,15 @@ class Statements(CppPrinter):
             end_row(self.w, self.scope, streamed, self.row)
 
     def _pointers(self, k: str, body: tuple[Stmt, ...]) -> None:
-        """Pointers to row or position `k` of all arrays that `body` reads or writes there."""
+        """Prints pointers to row or position `k` of all arrays that `body` reads or writes there."""
         for array, index in dict.fromkeys(accesses(body)):
             if (array in self.stashes or array in self.tile_of) and index[0] == Var(k):
                 self._array_pointer(array, k)
         self.row_pointers(k, body)
 
     def _tiles(self, stmt: Tiles) -> None:
-        """Tiles of one row are about equally long where products run: a short last one would waste registers."""
+        """Prints the tiles of a row. With products inside they are about equally long: a short last one would waste
+        registers."""
         names = self.scope.names
         first, last = names.derived(stmt.csr, "begin"), names.derived(stmt.csr, "end")
         begin, end = names.derived(stmt.tile, "begin"), names.derived(stmt.tile, "end")
@@ -230,14 +233,14 @@ class Statements(CppPrinter):
     def _equal_tiles(self, stmt: Tiles, all_: tuple[str, str], tile: tuple[str, str]) -> None:
         names, (first, last), (begin, end) = self.scope.names, all_, tile
         number, count, size = names.of(stmt.tile), names.derived(stmt.tile, "count"), names.derived(stmt.tile, "size")
-        declare_turned(self, stmt)
+        declare_transposed(self, stmt)
         self.w.line(f"const int64_t {count} = ({last} - {first} + {stmt.size - 1}) / {stmt.size};")
         divided = f"{count} > 1 ? ({last} - {first} + {count} - 1) / {count} : {last} - {first}"
         self.w.line(f"const int64_t {size} = {divided};")
         with self.w.block(f"for (int64_t {number} = 0; {number} < {count}; ++{number})"):
             self.w.line(f"const int64_t {begin} = {first} + {number} * {size};")
             self.w.line(f"const int64_t {end} = {begin} + {size} < {last} ? {begin} + {size} : {last};")
-            turn(self, stmt, f"{number} == 0")
+            transpose(self, stmt, f"{number} == 0")
             pack_for_row(self, stmt, f"{number} == 0")
             self.body(stmt.body)
 
@@ -249,8 +252,8 @@ class Statements(CppPrinter):
             self.w.line(f"alignas(64) {ctype(stmt.dtype)} {name}[{size}];")
 
     def _prefetch(self, stmt: Edges, distance: int, shift: str | None) -> None:
-        """Reads the column `distance` ahead only while that is a position of the CSR, of whatever row; shifted
-        positions are those of one row."""
+        """Prints prefetches `distance` positions ahead, as long as the CSR has such a position, in whatever row; with
+        `shift` as long as the row has."""
         names = self.scope.names
         ahead = f"{names.of(stmt.k)} + {distance}"
         limit = names.derived(stmt.csr, "positions" if shift is None else "end")
@@ -278,6 +281,6 @@ class Statements(CppPrinter):
 
 
 def _whole_lines(numel: int, dtype: DType) -> int:
-    """Elements of an array that fills lines of the cache, for `numel` of them; few are no vectors."""
+    """`numel` rounded up so that an array fills cache lines; fewer than `SHORT` elements are not padded."""
     line = _LINE // dtype.itemsize if numel >= SHORT else 1
     return max(1, -(-numel // line)) * line

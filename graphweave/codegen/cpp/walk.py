@@ -1,4 +1,4 @@
-"""Questions about a kernel's statements that the printer asks before it prints them."""
+"""Facts about a kernel's statements that the printer needs before it prints them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from graphweave.ir.loop.walk import expressions, statements, subexpressions
 
 
 def lanes_used(body: tuple[Stmt, ...], values: tuple[Expr, ...]) -> set[str]:
-    """Every variable that `body` or `values` mention."""
+    """Every variable that `body` or `values` use."""
     tops = list(values)
     for stmt in statements(body):
         tops.extend(expressions(stmt))
@@ -49,7 +49,7 @@ def can_fuse(
 ) -> bool:
     """Whether every use of the two lanes in `body` and `values` has the form `outer * extent + inner`.
 
-    Then one loop over both walks memory linearly. Any other use (a value, a division, one lane alone) refuses.
+    Then one loop over both walks memory linearly. Any other use (a value, a division, one lane alone) forbids it.
     """
     if not all(_value_fuses(value, outer, inner, extent, arrays) for value in values):
         return False

@@ -19,7 +19,7 @@ from graphweave.ir.loop.types import dtype_of
 
 
 def expression(expr: Expr, scope: TritonScope) -> Printed:
-    """`expr` for all rows, edges and lanes around it, so parenthesised that it may stand as an operand."""
+    """`expr` for all rows, edges and lanes around it, parenthesised so that it may stand as an operand."""
     match expr:
         case Var(name):
             v = scope.variables[name]
@@ -41,7 +41,7 @@ def expression(expr: Expr, scope: TritonScope) -> Printed:
 
 
 def tensor(expr: Expr, scope: TritonScope) -> Printed:
-    """`expr` as a tensor of its type, which a bare number is not yet."""
+    """`expr` as a tensor of its type; to Triton a bare number is none."""
     if isinstance(expr, Lit):
         text = f"tl.full([], {_number(expr)}, {ttype(expr.dtype)})"
         return Printed(text)
@@ -60,7 +60,7 @@ def _number(lit: Lit) -> str:
 
 
 def pointer(buffer: str, index: tuple[Expr, ...], scope: TritonScope) -> Printed:
-    """Address of `buffer[index]`; rows are 64 bits wide before they are multiplied."""
+    """Address of `buffer[index]`; row numbers are converted to 64 bits before they are multiplied."""
     info = scope.arrays[buffer]
     features = index[1:] if info.has_rows else index
     parts = [Printed(scope.names.of(buffer))]
@@ -139,7 +139,7 @@ def _degree(csr: str, row: Expr, scope: TritonScope) -> Printed:
 def _uniform(seed: Expr, row: Expr, size: int, index: IndexSum, dtype: DType, scope: TritonScope) -> Printed:
     scope.helpers.add(f"gw_uniform_{dtype.value}")
     s, r = expression(seed, scope), expression(row, scope)
-    # A seed is any tensor that says int64; adding nothing makes one of a scalar too.
+    # The position is converted to int64, so that it does not overflow.
     parts = [Printed(f"{r.text}.to(tl.int64) * {size}", r.axes, r.ranked), *offset((index,), (size,), scope)]
     text = f"gw_uniform_{dtype.value}({s.text}, {' + '.join(p.text for p in parts)})"
     return _joined(text, [s, *parts])
@@ -169,7 +169,7 @@ _ROOTS = {0.5: Op.sqrt, -0.5: Op.rsqrt, -1.0: Op.reciprocal}
 
 def _call(op: Op, args: tuple[Expr, ...], scope: TritonScope) -> Printed:
     dtype = dtype_of(args[-1], scope.types)
-    # of two bare numbers nobody would know the type
+    # Triton could not tell the type of a `where` between two bare numbers.
     bare = op is Op.where and all(isinstance(arg, Lit) for arg in args[1:])
     parts = [tensor(arg, scope) if bare else expression(arg, scope) for arg in args]
     texts = [p.text for p in parts]
@@ -180,7 +180,7 @@ def _call(op: Op, args: tuple[Expr, ...], scope: TritonScope) -> Printed:
         text = _written(op, dtype, texts, scope)
     whole = _joined(text, parts)
     if op.facts.gives_bool and not whole.ranked and not all(isinstance(arg, Lit) for arg in args):
-        # the interpreter (3.9) spreads a lone truth as a number of the type that was compared
+        # Triton's interpreter (3.9) broadcasts a scalar truth as a number of the type that was compared.
         return Printed(f"({text}.to(tl.int32) != 0)")
     return whole
 
@@ -193,7 +193,7 @@ def _written(op: Op, dtype: DType, texts: list[str], scope: TritonScope) -> str:
 
 
 def _power(x: str, exponent: float, text: str, dtype: DType, scope: TritonScope) -> str:
-    """x to a constant power, without a logarithm where there is a way."""
+    """x to a constant power, without a logarithm where that is possible."""
     if exponent in _POWERS:
         return _POWERS[exponent].format(x=x)
     if exponent in _ROOTS:
@@ -219,7 +219,7 @@ def folded(fold: Fold, dtype: DType, target: str, value: str, scope: TritonScope
 
 
 def reduced(fold: Fold, dtype: DType, value: str, axis: int, scope: TritonScope) -> str:
-    """`value` without its dimension `axis`, folded."""
+    """`value` folded over its dimension `axis`, which the result lacks."""
     if dtype is DType.bool:
         which = "max" if fold in (Fold.sum, Fold.max) else "min"
         return f"(tl.{which}(({value}).to(tl.int32), axis={axis}) != 0)"

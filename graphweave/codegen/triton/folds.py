@@ -1,4 +1,4 @@
-"""The kernel that folds the pieces of rows of a fused push, in Triton."""
+"""The Triton kernel that folds the pieces of divided rows of a fused push."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from graphweave.codegen.triton.axes import power_of_two
 from graphweave.codegen.triton.names import ttype
 from graphweave.core.types import DType
 
-FOLDED = 256
-"""Elements that a program folds."""
+ELEMENTS_PER_PROGRAM = 256
+"""A program folds at most this many elements of a row."""
 
 _FOLD = """\
 import triton
@@ -37,7 +37,7 @@ def {name}(sums, rows, begins, ends, num_rows, P: tl.constexpr):
 
 @dataclass(frozen=True, slots=True)
 class FoldProgram:
-    """Sums of rows of `width` elements of `dtype`."""
+    """Folds rows of `width` elements of `dtype` by sums."""
 
     width: int
     dtype: DType
@@ -48,12 +48,12 @@ class FoldProgram:
 
     @property
     def programs(self) -> int:
-        """How many there are for one row."""
-        return -(-self.width // FOLDED)
+        """The number of programs for one row."""
+        return -(-self.width // ELEMENTS_PER_PROGRAM)
 
 
 def print_fold(kernel: FoldProgram) -> str:
     """The module's text; tables are those of `Folds`. There are `kernel.programs` programs for each fold."""
-    tile = FOLDED if kernel.programs > 1 else power_of_two(kernel.width)
+    tile = ELEMENTS_PER_PROGRAM if kernel.programs > 1 else power_of_two(kernel.width)
     names = {"name": kernel.name, "tile": tile, "width": kernel.width, "programs": kernel.programs}
     return _FOLD.format(**names, acc=ttype(kernel.dtype))

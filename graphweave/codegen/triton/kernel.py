@@ -2,13 +2,13 @@
 
     NAME(indptr of each CSR, buffers in order, order, groups, first, last, R, K, ORDERED, PRECISION)
 
-The programs share the rows first .. last - 1. Each takes groups of R of them and walks the edges of all rows of one
-K at a time; lanes are the last dimension of every tensor. If ORDERED, `order` lists the rows in the order in which they
-are grouped (of about equal degrees together).
-A kernel with totals has fewer programs than groups: each takes `groups` of them, one after the other, and stores what
-they add up to as its row of [programs, elements], which the caller folds: in a fixed order, so results are repeatable.
-A kernel whose rows are too large for one program has several for each group (`programs_of_a_row`), side by side.
-Any R and K are right (R * K >= 16 where edges are multiplied by matrices); which are fast, the launcher decides.
+The programs share the rows first .. last - 1. Each takes groups of R rows and walks the edges of all rows of a group, K
+of each row at a time; lanes are the last dimension of every tensor. If ORDERED, `order` lists the rows in the order in
+which they are grouped, so that rows of about equal degrees come together.
+A kernel with totals has fewer programs than groups. Each program takes `groups` groups, one after the other, and stores
+its sums as its row of [programs, elements]. The caller folds these rows in a fixed order, so results are repeatable.
+A kernel whose rows are too large for one program has several consecutive ones for each group (`programs_of_a_row`).
+Any R and K give right results (R * K >= 16 where edges are multiplied by matrices); the launcher chooses fast ones.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ def print_kernel(kernel: Kernel) -> str:
     """The text of a Python module with the well-formed `kernel` in it; equal kernels give equal text.
 
     Raises:
-        IRError: for what Triton cannot say: scratch over a row's edges, an online softmax, atan2, registers indexed by
-            what is known at run time only.
+        IRError: for what Triton cannot say: scratch over a row's edges, an online softmax, operators without a Triton
+            form, registers indexed by values that are known only at run time.
     """
-    unit = _Unit(kernel)
+    unit = _TritonUnit(kernel)
     body = unit.function()  # printing it collects the helpers that it needs
     header = "".join(f"# {line}\n" for line in kernel.header)
     return f"{header}{_HEAD}{preamble(unit.scope.helpers)}\n\n{body}"
 
 
 def programs_of_a_row(kernel: Kernel) -> int:
-    """How many programs share out what is done for a row."""
+    """The number of programs that share the work of a row."""
     arrays = arrays_of(kernel)
     return parts_of(kernel, arrays, sums_of(kernel, arrays, rounded=True)).count
 
 
-class _Unit:
+class _TritonUnit:
     def __init__(self, kernel: Kernel) -> None:
         if kernel.stashes:
             raise IRError("a Triton kernel keeps nothing for each edge of a row: schedule it with stash_width=0.")
@@ -70,7 +70,7 @@ class _Unit:
         for s in inner:
             if isinstance(s, TileGram) and s.out not in self.sums:
                 if not isinstance(s.x, str) or not isinstance(s.y, str):
-                    raise IRError("a Triton kernel adds up a gram of rows in memory by itself, and stores it.")
+                    raise IRError("a Triton kernel cannot add a gram of gathered rows to a total.")
                 self.grams[s.out] = s.x, s.y
 
     def function(self) -> str:
@@ -97,7 +97,7 @@ class _Unit:
         return w.text()
 
     def _group(self) -> None:
-        """Everything that is done for R rows."""
+        """Prints all that is done for a group of R rows."""
         w, kernel, scope = self.w, self.kernel, self.scope
         scope.axes = (ROWS,)
         row = scope.bind(kernel.row, POSITION, Printed("", frozenset(["rows"]), ranked=True))

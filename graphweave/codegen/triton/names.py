@@ -21,7 +21,7 @@ _RESERVED = frozenset([*keyword.kwlist, *keyword.softkwlist, *dir(builtins), *_O
 
 
 def triton_names(ir_names: Iterable[str]) -> Names:
-    """Python identifiers for IR names that are none of Triton's, of Python's or of the printer's own."""
+    """Python identifiers for IR names, different from the words of Python, Triton and the printer."""
     return Names(ir_names, taken=_clashes, starts=lambda name: name.startswith(("_", "gw_")))
 
 
@@ -30,12 +30,12 @@ def _clashes(name: str) -> bool:
 
 
 def ttype(dtype: DType) -> str:
-    """The element type as it lies in memory."""
+    """The Triton type of an element in memory."""
     return _TYPES[dtype]
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
-    """`value` converted to `dtype`. To Triton a bare number has 32 bits: what needs more, or is a truth, says so."""
+    """`value` converted to `dtype`. To Triton a bare number has 32 bits, so wider ones and truths name their type."""
     if dtype is DType.bool:
         return f"tl.full([], {int(bool(value))}, tl.int1)"
     if not dtype.is_float:

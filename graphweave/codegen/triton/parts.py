@@ -1,7 +1,7 @@
-"""Programs of one row that share out what is too large for the registers of one: a gram, or arrays of many elements.
+"""Shares arrays of a row that are too large for one program's registers, a gram or others, among several programs.
 
-A gram is cut into tiles of the matrix, of which each program sums one. A kernel that walks all its arrays element by
-element, as one that folds grams does, is cut anywhere: each program has a run of the elements.
+A gram is divided into tiles of its matrix; each program sums one tile. If a kernel walks all its arrays element by
+element, as one that folds grams does, each program takes a run of consecutive elements.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ from graphweave.ir.loop.nodes import Alloc, Expr, FoldLanes, Kernel, Lanes, Role
 from graphweave.ir.loop.walk import statements
 
 DOT = 16
-"""The least extent of a matrix that `tl.dot` takes."""
+"""The least number of rows or columns of a matrix that `tl.dot` takes."""
 
 LARGEST_ARRAY = 1 << 13
-"""Elements of an array of a row, or of an edge, that the registers of a program hold."""
+"""An array of a row or edge has at most this many elements in the registers of a program."""
 
 LARGEST_GRAM = 1 << 12
-"""Elements of a gram that registers hold beside what else a program does."""
+"""A gram of at most this many elements fits into registers beside the other work of a program."""
 
-FEWEST = 512
-"""Elements of a gram's block, at least: a smaller one takes as many registers, since every warp has a copy."""
+MIN_BLOCK_ELEMENTS = 512
+"""A gram's diagonal block counts as at least this many elements: a smaller one takes as many registers, since every
+warp has a copy."""
 
 RUN = 512
-"""Elements of each array in a program, where its arrays are cut."""
+"""Elements of each array in a program, if the programs of a row share its arrays."""
 
-SIDE = 64
-"""Rows and columns of the tile of a gram in a program, at most, where grams are cut."""
+MAX_TILE_SIDE = 64
+"""The tile of a gram in a program has at most this many rows and columns, if the programs of a row share the gram."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +50,9 @@ class GramTiles:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """`count` programs for each row. `gram`: how grams are cut; `elements`: how many elements an array that is cut has.
+    """`count` programs for each row share a gram, in the tiles `gram`, or all arrays, which have `elements` elements.
 
-    At most one of the two.
+    At most one of the two is set.
     """
 
     count: int = 1
@@ -60,7 +61,7 @@ class Parts:
 
 
 def parts_of(kernel: Kernel, arrays: Mapping[str, Array], sums: Mapping[str, Sum]) -> Parts:
-    """How the programs of a row share out its arrays: a single one does all, if it can."""
+    """How the programs of a row share its arrays; one program has them all if they fit."""
     if any(buffer.role is Role.total for buffer in kernel.buffers):
         return Parts()
     wide = [found for found in sums.values() if gram_room(found.gram, arrays) > LARGEST_GRAM]
@@ -79,24 +80,24 @@ def gram_extents(gram: TileGram, arrays: Mapping[str, Array]) -> tuple[int, int]
 
 
 def gram_room(gram: TileGram, arrays: Mapping[str, Array]) -> int:
-    """Elements of a gram's blocks in registers."""
+    """The number of elements that a gram's blocks take in registers."""
     i, j = gram_extents(gram, arrays)
-    return gram.blocks * max(padded(i) * padded(j), FEWEST)
+    return gram.blocks * max(padded(i) * padded(j), MIN_BLOCK_ELEMENTS)
 
 
 def padded(n: int) -> int:
-    """Extent of a matrix in registers."""
+    """Rows or columns in registers of a matrix that has `n`."""
     return max(power_of_two(n), DOT)
 
 
 def _tiles(gram: TileGram, arrays: Mapping[str, Array]) -> GramTiles:
     extents = gram_extents(gram, arrays)
-    i, j = (min(padded(n), SIDE) for n in extents)
+    i, j = (min(padded(n), MAX_TILE_SIDE) for n in extents)
     return GramTiles(gram.blocks, -(-extents[0] // i), -(-extents[1] // j), i, j)
 
 
 def _walked_in_order(kernel: Kernel, arrays: Mapping[str, Array]) -> int:
-    """Elements of each array of the row, if the kernel does the same for every element, and nothing else; else 0."""
+    """The elements of each array of the row if the kernel only does the same for every element, in order; else 0."""
     inner = list(statements(kernel.body))
     own = {s.name for s in inner if isinstance(s, Alloc)}
     lanes = [s for s in inner if isinstance(s, Lanes)]

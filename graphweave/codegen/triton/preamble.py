@@ -1,12 +1,12 @@
-"""Functions of a kernel's text, printed only where it uses them. NaN is kept wherever torch keeps it.
+"""Functions that a kernel's text defines if it uses them. They keep NaN wherever torch does.
 
-Triton's interpreter knows no CUDA library, so what Triton itself lacks is written out here, and the text that is tested
-is the text that runs. Errors of gw_expm1, gw_log1p and gw_tanh: 4 ulp; of gw_pow: one for each doubling of the power.
+Triton's interpreter has no CUDA library. So functions that Triton itself lacks are written out here, and tests run the
+text that a GPU runs. Errors of gw_expm1, gw_log1p and gw_tanh: 4 ulp; of gw_pow: one for each doubling of the power.
 """
 
 from __future__ import annotations
 
-_MULTIPLIER, _WEYL = 0xD256D193, 0x9E3779B9  # of Philox-2x32, as in ir/philox.py
+_MULTIPLIER, _WEYL = 0xD256D193, 0x9E3779B9  # constants of Philox-2x32, as in ir/philox.py
 
 _PHILOX = f'''
 def gw_philox(seed, position):

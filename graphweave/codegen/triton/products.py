@@ -1,8 +1,8 @@
-"""Products of the rows of a tile, and grams of them: the rows are those of a program's step, or of its tile of rows.
+"""Products and grams of the rows of a tile: those of the edges in a program's step, or of its tile of rows.
 
-Rows are arrays in registers, or are read and written where they lie. Matrices are read some rows and columns at a time,
-since the whole of a wide one would fill the registers; a gram stays there until it is stored, one matrix for each of
-its blocks, or the tile of it that is the program's (`parts.py`).
+Rows are arrays in registers, or are read from and written to memory. A matrix is read some rows and columns at a time,
+since all of a wide one would fill the registers. A gram stays in registers until it is stored: one matrix for each of
+its blocks, or the program's tile of it (`parts.py`).
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from graphweave.core.types import HALF, DType, computed
 from graphweave.ir.loop.nodes import Kernel, Place, Rows, TileGram, TileMatMul
 from graphweave.ir.loop.walk import statements
 
-LARGEST = 1 << 14
-"""Elements of a matrix, of those that a program multiplies in one step."""
+MAX_STEP_ELEMENTS = 1 << 14
+"""A program multiplies by at most this many elements of a matrix in one step."""
 
-COLUMNS = 128
-"""Columns of a result that is stored from registers, at most."""
+MAX_STORED_COLUMNS = 128
+"""At most this many columns of a result are computed at a time if it is stored to memory."""
 
-WHOLE = 1 << 12
-"""Elements of a matrix by which rows in registers are multiplied in one step."""
+MAX_WHOLE_MATRIX = 1 << 12
+"""Rows in registers are multiplied in one step by a whole matrix of at most this many elements."""
 
-STEP = 32
-"""Rows of a larger matrix that are multiplied at a time. In full precision, which has no matrix instructions, 64 do not
+MAX_STEP_ROWS = 32
+"""Rows of a larger matrix by which a step multiplies. In full precision, which has no matrix instructions, 64 do not
 fit into the registers: for sm_80 some KB a thread are spilled (Triton 3.9)."""
 
 
 def takes_one_row(kernel: Kernel) -> bool:
-    """Whether programs of the kernel take one row at a time: its products have a matrix, or a sum, for each row."""
+    """Whether programs of the kernel take one row at a time, since products have a matrix or a sum for each row."""
     arrays = {b.name for b in kernel.buffers}
     return any(
         (isinstance(s, TileMatMul) and not _is_plain(s)) or (isinstance(s, TileGram) and s.out not in arrays)
@@ -46,16 +46,15 @@ def takes_one_row(kernel: Kernel) -> bool:
 
 
 def _is_plain(stmt: TileMatMul) -> bool:
-    """Whether all rows are multiplied by one matrix, and lie in arrays of the tile."""
+    """Whether one matrix multiplies all rows, as it lies in memory, and no rows are gathered or scattered."""
     rows = any(isinstance(place, Rows) for place in (stmt.x, stmt.out))
     return stmt.blocks == 1 and stmt.row is None and not stmt.transposed and not rows
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The positions that are multiplied at once: `count` of them, [count] truths `ok` of what is no padding.
-
-    `positions` is the variable that names them.
+    """The positions that are multiplied at once, as texts: their number `count`, and truths `ok` [count], false for
+    padding. `positions` is the variable that holds them.
     """
 
     positions: str
@@ -78,9 +77,9 @@ def print_matmul(scope: TritonScope, stmt: TileMatMul, tile: Tile) -> None:
     x, out = _operand(scope, stmt.x, tile), _operand(scope, stmt.out, tile, written=True)
     begun = None if stmt.add is None else _operand(scope, stmt.add, tile)
     if stmt.blocks > 1 and out.padded:
-        raise IRError("a Triton kernel stores rows of several blocks in memory alone.")
+        raise IRError("a Triton kernel can store rows of several diagonal blocks only to memory, not to registers.")
     adds = isinstance(stmt.add, Rows)
-    step, columns = _steps(x, out, i, j, WHOLE if not adds else 0)
+    step, columns = _steps(x, out, i, j, MAX_WHOLE_MATRIX if not adds else 0)
     acc = ttype(computed(arrays[stmt.w].dtype))
     total, at_i, at_j = (scope.fresh(stmt.w, part) for part in ("product", "i", "j"))
     for b in range(stmt.blocks):
@@ -100,16 +99,16 @@ def print_matmul(scope: TritonScope, stmt: TileMatMul, tile: Tile) -> None:
 
 
 def print_gram(scope: TritonScope, stmt: TileGram, tile: Tile) -> None:
-    """Adds to the matrices that `start_sum` has made, or to a total of the kernel."""
+    """Prints a gram that is added to the matrices of `start_sum`, or to a total of the kernel."""
     x, y = (_operand(scope, place, tile) for place in (stmt.x, stmt.y))
     if stmt.blocks > 1 and (x.padded or y.padded):
-        raise IRError("a Triton kernel multiplies rows of several blocks in memory alone.")
+        raise IRError("a Triton kernel can read rows of several diagonal blocks only from memory, not from registers.")
     acc = ttype(scope.arrays[stmt.out].dtype)
     held = scope.held.get(stmt.out)
-    for b, cut in enumerate(_cuts(scope, stmt)):
+    for b, own in enumerate(_gram_parts(scope, stmt)):
         rows = []
-        for operand, at, n, size in ((x, cut.i, cut.num_i, cut.size_i), (y, cut.j, cut.num_j, cut.size_j)):
-            part = operand.part(scope, tile, at, f"{cut.block} * {n}" if cut.block else b * n, n, size)
+        for operand, at, n, size in ((x, own.i, own.num_i, own.size_i), (y, own.j, own.num_j, own.size_j)):
+            part = operand.part(scope, tile, at, f"{own.block} * {n}" if own.block else b * n, n, size)
             rows.append(f"tl.where({tile.ok}[:, None], {part}, 0.0)" if operand.padded else part)
         total = held.name if held is not None else _sum_name(scope, stmt.out, b)
         product = _dot(scope, f"tl.trans({rows[0]})", rows[1], total, acc, (x.dtype, y.dtype))
@@ -120,17 +119,17 @@ def print_gram(scope: TritonScope, stmt: TileGram, tile: Tile) -> None:
 
 
 def start_sum(scope: TritonScope, name: str, found: Sum) -> None:
-    """In place of the array `name`."""
-    if scope.parts.gram is None and gram_room(found.gram, scope.arrays) > LARGEST:
+    """Prints the matrices of zeros that replace the array `name`."""
+    if scope.parts.gram is None and gram_room(found.gram, scope.arrays) > MAX_STEP_ELEMENTS:
         i, j = gram_extents(found.gram, scope.arrays)
-        raise IRError(f"a gram of {i} x {j} for each row is too large for what else a Triton kernel does with it.")
-    for b, cut in enumerate(_cuts(scope, found.gram)):
-        zeros = f"tl.zeros([{cut.size_i}, {cut.size_j}], {ttype(scope.arrays[name].dtype)})"
+        raise IRError(f"a gram of {i} x {j} for each row is too large for a Triton kernel with other work on it.")
+    for b, own in enumerate(_gram_parts(scope, found.gram)):
+        zeros = f"tl.zeros([{own.size_i}, {own.size_j}], {ttype(scope.arrays[name].dtype)})"
         scope.w.line(f"{_sum_name(scope, name, b)} = {zeros}")
 
 
 def flatten_sum(scope: TritonScope, name: str, found: Sum) -> None:
-    """After the edges: the array `name`, for what else is done with it."""
+    """Prints the array `name`, made of the matrices after the edges, for the statements that read it."""
     i, j = gram_extents(found.gram, scope.arrays)
     rows, columns = padded(i), padded(j)
     info = scope.arrays[name]
@@ -149,22 +148,22 @@ def flatten_sum(scope: TritonScope, name: str, found: Sum) -> None:
 
 
 def store_sum(scope: TritonScope, name: str, found: Sum, row: str) -> None:
-    """In place of the statement that copies the array `name` to row `row`."""
+    """Prints stores of the matrices, in place of the statement that copies the array `name` to row `row`."""
     to = scope.arrays[found.output]
     base = f"{scope.names.of(found.output)} + {_one(scope, row)} * {to.numel}"
-    for b, cut in enumerate(_cuts(scope, found.gram)):
-        at_i, at_j = (f"({at} + tl.arange(0, {size}))" for at, size in ((cut.i, cut.size_i), (cut.j, cut.size_j)))
-        mask = f"({at_i} < {cut.num_i})[:, None] & ({at_j} < {cut.num_j})[None, :]"
-        of_block = f"{cut.block or b} * {cut.num_i * cut.num_j}"
-        at = f"{base} + {of_block} + {at_i}[:, None] * {cut.num_j} + {at_j}[None, :]"
+    for b, own in enumerate(_gram_parts(scope, found.gram)):
+        at_i, at_j = (f"({at} + tl.arange(0, {size}))" for at, size in ((own.i, own.size_i), (own.j, own.size_j)))
+        mask = f"({at_i} < {own.num_i})[:, None] & ({at_j} < {own.num_j})[None, :]"
+        of_block = f"{own.block or b} * {own.num_i * own.num_j}"
+        at = f"{base} + {of_block} + {at_i}[:, None] * {own.num_j} + {at_j}[None, :]"
         scope.w.line(f"tl.store({at}, {_sum_name(scope, name, b)}.to({ttype(to.dtype)}), mask={mask})")
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
+class _GramPart:
     """A part of a gram in registers, [size_i, size_j], that begins at element (`i`, `j`) of a block of num_i x num_j.
 
-    `block` is the text of the block's number where programs differ in it, else "".
+    `block` is the text of the block's number if programs have different blocks, else "".
     """
 
     i: str
@@ -176,14 +175,14 @@ class _Cut:
     block: str = ""
 
 
-def _cuts(scope: TritonScope, gram: TileGram) -> list[_Cut]:
-    """The parts of the gram that the program sums: all of it, a matrix for each block, or a tile."""
+def _gram_parts(scope: TritonScope, gram: TileGram) -> list[_GramPart]:
+    """The parts of the gram that the program sums: a matrix for each block, or one tile of one block."""
     i, j = gram_extents(gram, scope.arrays)
-    cut = scope.parts.gram
-    if cut is None:
-        return [_Cut("0", "0", padded(i), padded(j), i, j)] * gram.blocks
-    at_i, at_j = f"part // {cut.columns} % {cut.rows} * {cut.i}", f"part % {cut.columns} * {cut.j}"
-    return [_Cut(f"({at_i})", f"({at_j})", cut.i, cut.j, i, j, f"(part // {cut.rows * cut.columns})")]
+    tiles = scope.parts.gram
+    if tiles is None:
+        return [_GramPart("0", "0", padded(i), padded(j), i, j)] * gram.blocks
+    at_i, at_j = f"part // {tiles.columns} % {tiles.rows} * {tiles.i}", f"part % {tiles.columns} * {tiles.j}"
+    return [_GramPart(f"({at_i})", f"({at_j})", tiles.i, tiles.j, i, j, f"(part // {tiles.rows * tiles.columns})")]
 
 
 # ---------------------------------------------------------------- parts
@@ -191,7 +190,7 @@ def _cuts(scope: TritonScope, gram: TileGram) -> list[_Cut]:
 
 @dataclass(frozen=True, slots=True)
 class _Operand:
-    """Rows of a tile: an array in registers, [count, padded], or if `padded` is 0 the numbers of rows in `buffer`."""
+    """Rows of a tile: `text` is an array in registers, [count, padded], or if `padded` is 0 row numbers in `buffer`."""
 
     text: str
     numel: int
@@ -200,7 +199,10 @@ class _Operand:
     buffer: str
 
     def part(self, scope: TritonScope, tile: Tile, at: str, first: int | str, limit: int, size: int) -> str:
-        """[count, size] elements of each row from first + at on, 0 from first + limit; `at` is a multiple of size."""
+        """[count, size] elements of each row from first + at on, with 0 from first + limit on.
+
+        `at` is a multiple of `size`.
+        """
         if not self.padded:
             lanes = f"({at} + tl.arange(0, {size}))"
             rows = f"{scope.names.of(self.buffer)} + {self.text}[:, None] * {self.numel}"
@@ -221,7 +223,7 @@ class _Operand:
 
 
 def _operand(scope: TritonScope, place: Place, tile: Tile, *, written: bool = False) -> _Operand:
-    """Where the rows are; those in registers that are read are 0 beyond their elements."""
+    """The rows of `place`. Rows in registers that are read get 0 in their padding."""
     info = scope.arrays[_array(place)]
     if isinstance(place, Rows):
         return _Operand(_numbers(scope, place, tile), info.numel, info.dtype, 0, place.buffer)
@@ -241,7 +243,7 @@ def _operand(scope: TritonScope, place: Place, tile: Tile, *, written: bool = Fa
 
 
 def _numbers(scope: TritonScope, place: Rows, tile: Tile) -> str:
-    """The rows of a parameter that a column names, [R * K]."""
+    """Prints the numbers of the rows that `place` gathers or scatters, [R * K]; their name."""
     at = scope.variables[tile.positions].text
     if place.shift is not None:
         shift = scope.variables[place.shift]
@@ -254,7 +256,7 @@ def _numbers(scope: TritonScope, place: Rows, tile: Tile) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Matrix:
-    """Matrices of i x j, one for each block, from `base` on; transposed they lie as j x i."""
+    """Matrices of i x j, one for each block, from `base` on; if `transposed`, they lie in memory as j x i."""
 
     base: str
     i: int
@@ -268,7 +270,7 @@ class _Matrix:
         if stmt.row is not None:
             base = f"{base} + {_one(scope, stmt.row)} * {info.numel}"
         elif stmt.w in scope.held:
-            raise IRError("a Triton kernel multiplies by matrices in memory alone.")
+            raise IRError("a Triton kernel can multiply only by matrices in memory, not by those in registers.")
         return cls(base, i, j, info.dtype, stmt.transposed)
 
     def part(self, at_i: str, at_j: str, block: int) -> str:
@@ -279,23 +281,26 @@ class _Matrix:
 
 
 def _steps(x: _Operand, out: _Operand, i: int, j: int, whole: int) -> tuple[int, int]:
-    """How many rows and columns of the matrix are multiplied in one step: all columns of a result in registers.
+    """How many rows and columns of the matrix a step multiplies by.
 
-    By rows in registers all of a matrix of at most `whole` elements.
+    These are all columns if the result is in registers, and all rows if `x` is and both make at most `whole` elements.
     """
     step, columns = padded(i), padded(j)
     if not out.padded:
-        columns = min(columns, COLUMNS)
+        columns = min(columns, MAX_STORED_COLUMNS)
     if not x.padded or step * columns > whole:
-        step = min(step, STEP)
-    if step * columns > LARGEST:
+        step = min(step, MAX_STEP_ROWS)
+    if step * columns > MAX_STEP_ELEMENTS:
         raise IRError(f"a matrix of {i} x {j} is too large for the registers of a Triton kernel.")
     return step, columns
 
 
 @contextmanager
 def _range(scope: TritonScope, name: str, extent: int, step: int) -> Iterator[str]:
-    """`name` are the next `step` of 0 .. extent - 1, in a loop if these are several times; the first of them."""
+    """Prints a loop in which `name` holds the next `step` of 0 .. extent - 1, or no loop if one step is enough.
+
+    Gives the text of the first of these numbers.
+    """
     if step >= extent:
         scope.w.line(f"{name} = tl.arange(0, {step})")
         yield "0"
@@ -316,7 +321,7 @@ def _write(scope: TritonScope, out: _Operand, tile: Tile, total: str, at: str, f
 
 
 def _dot(scope: TritonScope, x: str, y: str, total: str, acc: str, dtypes: tuple[DType, DType]) -> str:
-    """`total` + x y. Where one of `dtypes` is a half type, the numbers of both are taken as of that type."""
+    """`total` + x y. If one of `dtypes` is of half precision, both operands are converted to that type."""
     half = next((dtype for dtype in dtypes if dtype in HALF), None)
     if half is None:
         return f"tl.dot({x}, {y}, {total}, input_precision=PRECISION, out_dtype={acc})"
@@ -334,6 +339,6 @@ def _sum_name(scope: TritonScope, name: str, block: int) -> str:
 
 
 def _one(scope: TritonScope, variable: str) -> str:
-    """The number of a program's only row, or of one of its groups."""
+    """The value of a variable of a program's only row, or of one that is the same for all rows, as a number."""
     v = scope.variables[variable]
     return f"{f'tl.sum({v.text}, axis=0)' if v.dims else v.text}.to(tl.int64)"

@@ -1,7 +1,8 @@
 """Arrays in registers: reading an element for each lane, and writing one from each lane.
 
-Triton cannot index registers. Lanes that walk an array in its order are the array itself; a subset of lanes whose
-extents are powers of two is a view of it; anything else, known when the text is printed, is a `tl.gather`.
+Triton cannot index registers. Reads by lanes that walk an array in its order are the array itself; reads by some lanes
+of an axis, with sizes that are powers of two, are a view of it. All other reads at positions that are known when the
+text is printed are a `tl.gather`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from graphweave.codegen.triton.scope import Held, Position, Printed, TritonScope
 from graphweave.core.errors import IRError
 from graphweave.ir.loop.nodes import Expr, IndexSum
 
-_OWN = "element"  # an array's own dimension, where it is no lane axis
+_OWN = "element"
+"""Name of an array's own dimension, beside those of axes."""
 
 
 def read(scope: TritonScope, held: Held, at: Position) -> Printed:
@@ -56,7 +58,7 @@ def _in_order(axes: Axes, terms: dict[str, int], held: Held) -> bool:
 
 
 def _in_part(axis: Axis, terms: dict[str, int], held: Held) -> bool:
-    """Whether some lanes of the axis, all of sizes that are powers of two, walk the array in order."""
+    """Whether some lanes of the axis walk the array in order; the sizes of all its lanes must be powers of two."""
     if any(extent & (extent - 1) for _, extent in axis.lanes):
         return False
     stride = 1
@@ -79,11 +81,11 @@ def _one(scope: TritonScope, held: Held, at: int) -> Printed:
 
 
 def _lanes_in(scope: TritonScope, rest: list[tuple[Expr, int]]) -> frozenset[str]:
-    """Lane axes that the rest of a position depends on."""
+    """The lane axes on which the terms of a position that are not linear depend."""
     found: set[str] = set()
     for expr, _ in rest:
         if not isinstance(expr, IndexSum):
-            raise IRError("an array of a Triton kernel cannot be indexed by what is known at run time only.")
+            raise IRError("a Triton kernel cannot index an array by a value that is known only at run time.")
         for lane, _ in expr.terms:
             found |= scope.variables[lane].axes
     return frozenset(found)
@@ -100,7 +102,7 @@ def _gathered(scope: TritonScope, held: Held, at: Position, depends: frozenset[s
     if len(axes) > 1:
         index = f"tl.reshape(tl.broadcast_to({index}, {shape(axes)}), [{size}])"
     full = aligned(f"({index})", (_OWN,), (*outer, _OWN))
-    # padding may point anywhere: it is kept inside the array
+    # Positions of padding may lie beyond the array, so they are clamped.
     full = f"tl.minimum(tl.broadcast_to({full}, {shape(held.axes, size)}), {held.padded - 1})"
     text = gather(held.name, held.padded, full, size, held.axes)
     if len(axes) > 1:
@@ -111,7 +113,7 @@ def _gathered(scope: TritonScope, held: Held, at: Position, depends: frozenset[s
 def gather(source: str, elements: int, index: str, taken: int, outer: Axes) -> str:
     """`taken` of the `elements` along the last dimension, behind the dimensions `outer`; both are powers of two.
 
-    Triton 3.7 fails to lay out a gather that takes more elements than there are, so that these are repeated first.
+    Triton 3.7 fails to lay out a gather that takes more elements than there are, so the elements are repeated first.
     """
     times = taken // elements
     if times > 1:
@@ -123,7 +125,7 @@ def gather(source: str, elements: int, index: str, taken: int, outer: Axes) -> s
 def _index_text(
     scope: TritonScope, axes: Axes, terms: dict[str, int], offset: int, rest: list[tuple[Expr, int]]
 ) -> str:
-    """The position for each combination of the lanes of `axes`, and nothing else around it."""
+    """The text of the position for each combination of the lanes of `axes`, with the dimensions of `axes` only."""
     dims = names_of(axes)
 
     def lane(name: str) -> str:
@@ -143,13 +145,13 @@ def _index_text(
 
 
 def placed(scope: TritonScope, value: str, axes: Axes, held: Held, at: Position) -> tuple[str, str]:
-    """`value`, which has the dimensions `axes` (those of `held`, then lanes), as the array; and where it has values.
+    """`value`, which has the dimensions `axes` (those of `held`, then lanes), rearranged like the array; and a mask.
 
-    The second is "" if every element does, else a truth of the array's dimensions.
+    The mask says which elements of the array get a value; it is "" if all do.
     """
     terms, offset, rest = at
     if rest:
-        raise IRError("an array of a Triton kernel is written at positions that are sums of lanes.")
+        raise IRError("a Triton kernel can write arrays only at positions that are sums of lanes.")
     outer, lanes = held.axes, axes[len(held.axes) :]
     if held.padded == 0:
         return f"tl.broadcast_to({value}, {shape(outer)})" if outer else value, ""
@@ -167,7 +169,7 @@ def placed(scope: TritonScope, value: str, axes: Axes, held: Held, at: Position)
 def _scattered(
     scope: TritonScope, value: str, lanes: Axes, held: Held, terms: dict[str, int], offset: int
 ) -> tuple[str, str]:
-    """Which lanes write each element of the array is found by dividing its position by the strides of the lanes."""
+    """As `placed`: divides each element's position by the strides of the lanes, to find the lanes that write it."""
     size, strides, stride = 1, {}, 1
     for axis in reversed(lanes):
         inner = stride
@@ -183,7 +185,7 @@ def _scattered(
     w.line(f"{name}_from = tl.zeros_like({name})")
     ordered = sorted(terms.items(), key=lambda term: -term[1])
     if set(terms) != set(extents) or any(c < 0 for _, c in ordered):
-        raise IRError("an array of a Triton kernel is written once for each combination of lanes.")
+        raise IRError("a Triton kernel must write a different element of an array for each combination of lanes.")
     for lane, c in ordered:
         w.line(f"{name}_lane = tl.maximum({name} // {c}, 0)")
         w.line(f"{name}_inside = {name}_inside & ({name}_lane < {extents[lane]})")

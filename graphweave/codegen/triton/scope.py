@@ -1,4 +1,4 @@
-"""What the printer knows at one point of a kernel's text."""
+"""The printer's state at one point of a kernel's text."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from graphweave.ir.loop.nodes import Expr
 from graphweave.ir.loop.types import POSITION
 
 Position: TypeAlias = tuple[dict[str, int], int, list[tuple[Expr, int]]]
-"""Coefficients of lanes, an offset, and (expression, stride) pairs for what is not linear."""
+"""A position in an array: coefficients of lanes, an offset, and (expression, stride) pairs for the other terms."""
 
 
 @dataclass(frozen=True, slots=True)
 class Printed:
-    """An expression: what it depends on, and whether it has a dimension for every axis around it (else none at all)."""
+    """The text of an expression, and the axes on which it depends.
+
+    If `ranked` it has a dimension for every axis around it, otherwise none.
+    """
 
     text: str
     axes: frozenset[str] = frozenset()
@@ -32,15 +35,14 @@ class Printed:
 @dataclass(frozen=True, slots=True)
 class Variable:
     text: str
-    dims: tuple[str, ...]  # the axes that it was computed under, () for a scalar
-    axes: frozenset[str]  # those that it depends on
+    dims: tuple[str, ...]  # the axes around its definition, () for a scalar
+    axes: frozenset[str]  # the axes on which it depends
 
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """An array in registers: a tensor of `axes` and a last dimension of `padded` elements, none where it is 0.
-
-    `matrix`: two dimensions of its own in place of the last one.
+    """An array in registers: a tensor with the dimensions `axes` and a last one of `padded` elements; without the last
+    one if `padded` is 0. If `matrix` is set, it gives two dimensions that stand in place of the last one.
     """
 
     name: str
@@ -65,7 +67,7 @@ class TritonScope:
     helpers: set[str] = field(default_factory=set)
     loaded: dict[tuple[str, tuple[Expr, ...], tuple[str, ...]], Printed] = field(default_factory=dict)
     parts: Parts = field(default_factory=Parts)
-    count: int = 0  # of names made so far
+    count: int = 0  # the number of fresh names so far
 
     # ------------------------------------------------------------ names
 
@@ -74,7 +76,7 @@ class TritonScope:
         return self.names.derived(*parts, str(self.count))
 
     def bind(self, name: str, dtype: DType, value: Printed) -> str:
-        """From here on `name` stands for `value`; the text's name for it."""
+        """The Triton name of a variable that has the dimensions of `value` from here on."""
         text = self.names.of(name)
         self.types[name] = dtype
         self.variables[name] = Variable(text, self.dims if value.ranked else (), value.axes)
@@ -89,7 +91,7 @@ class TritonScope:
         return tuple(axis for axis in self.axes if axis.lanes)
 
     def position(self, array: str, index: tuple[Expr, ...]) -> Position:
-        """Where an array of registers is indexed."""
+        """The position of `array[index]` for an array in registers."""
         info = self.arrays[array]
         affine, rest = flatten(index[1:] if info.has_rows else index, info.shape)
         return {name: c for name, c in affine.terms.items() if c and self.variables[name].axes}, affine.offset, rest
@@ -98,7 +100,7 @@ class TritonScope:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """An indented block, after which what it has loaded is forgotten."""
+        """An indented block; loads inside it are not reused after it."""
         loaded = dict(self.loaded)
         with self.w.block(head):
             yield
@@ -113,7 +115,7 @@ class TritonScope:
 
     @contextmanager
     def lanes(self, lanes: Iterable[tuple[str, int]]) -> Iterator[Axis | None]:
-        """An axis for all combinations of `lanes`, and the lanes bound; None if there is but one combination."""
+        """Binds `lanes` under an axis for all their combinations; None if there is only one combination."""
         lanes = tuple(lanes)
         wide = tuple((name, extent) for name, extent in lanes if extent != 1)
         for name, extent in lanes:
@@ -124,11 +126,11 @@ class TritonScope:
             return
         name = self.fresh("lane")
         axis = Axis(name, "0", wide)
-        cut = axis.extent == self.parts.elements
-        padded = RUN if cut else power_of_two(axis.extent)
-        masked = cut or padded != axis.extent
+        divided = axis.extent == self.parts.elements
+        padded = RUN if divided else power_of_two(axis.extent)
+        masked = divided or padded != axis.extent
         axis = Axis(name, str(padded), wide, f"{name}_ok" if masked else "")
-        self.w.line(f"{name} = {f'part * {RUN} + ' if cut else ''}tl.arange(0, {padded})")
+        self.w.line(f"{name} = {f'part * {RUN} + ' if divided else ''}tl.arange(0, {padded})")
         if masked:
             self.w.line(f"{axis.mask} = {name} < {axis.extent}")
         with self.under(axis):
@@ -145,10 +147,10 @@ class TritonScope:
     # ------------------------------------------------------------ masks
 
     def mask(self, axes: Iterable[str]) -> str:
-        """Truth of what is no padding along `axes`, with a dimension for every axis around it; "" if all is."""
+        """The text of a mask that is false for padding along `axes`, with all dimensions around; "" without padding."""
         wanted = set(axes)
         if {"rows", "edges"} <= wanted:
-            wanted.discard("rows")  # what is an edge is an edge of a row
+            wanted.discard("rows")  # padding of rows has no edges
         parts = []
         for axis in self.axes:
             if axis.name in wanted and axis.mask:

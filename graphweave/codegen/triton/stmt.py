@@ -45,16 +45,16 @@ from graphweave.ir.loop.types import POSITION, identity
 
 @dataclass(frozen=True, slots=True)
 class TritonPrinter:
-    """Prints the statements of one kernel. Its totals are arrays of registers while it runs."""
+    """Prints the statements of one kernel. Its totals are arrays in registers while it runs."""
 
     scope: TritonScope
     row: str
     sums: Mapping[str, Sum]
-    """Arrays that grams add to."""
+    """Arrays to which one gram adds (`codegen/sums.py`)."""
     of_rows: frozenset[str]
-    """CSRs of the kernel's rows."""
+    """CSRs that have the kernel's rows."""
     tile: str | None = None
-    """The tile of the kernel's rows, where it has one."""
+    """The name of the tile of the kernel's rows, if there is one."""
 
     def body(self, body: Iterable[Stmt]) -> None:
         copies = {id(found.copy): name for name, found in self.sums.items()}
@@ -123,7 +123,7 @@ class TritonPrinter:
         scope = self.scope
         if buffer in scope.held:
             held, text = scope.held[buffer], value.text
-            if held.axes and not value.ranked and not scope.lane_axes:  # a number by itself
+            if held.axes and not value.ranked and not scope.lane_axes:  # a scalar
                 text = f"tl.broadcast_to({text}, {shape(held.axes)})"
             text, inside = placed(scope, text, scope.axes, held, scope.position(buffer, index))
             text = f"tl.where({inside}, {text}, {held.name})" if inside else text
@@ -142,7 +142,7 @@ class TritonPrinter:
         scope.w.line(f"{held.name} = {folded(fold, held.dtype, held.name, text, scope)}")
 
     def _over(self, value: Printed, fold: Fold, held: Held) -> tuple[str, Axes]:
-        """`value` folded over the rows and edges around it that the array does not have; and the axes left."""
+        """`value` folded over the axes of rows and edges around it that the array does not have; and the axes left."""
         scope = self.scope
         gone = [axis for axis in scope.axes if not axis.lanes and axis.name not in names_of(held.axes)]
         left = tuple(axis for axis in scope.axes if axis not in gone)
@@ -177,7 +177,7 @@ class TritonPrinter:
                 mask = aligned(f"(tl.arange(0, {axis.size}) >= 0)", (axis.name,), scope.dims)
             text = f"tl.where({mask}, {text}, {neutral})"
         if not value.ranked or not value.axes - {axis.name}:
-            # every axis there is, so that the result has them
+            # The result must have all other axes.
             text = f"tl.broadcast_to({text}, {shape(scope.axes)})"
         return reduced(fold, dtype, text, at, scope)
 
@@ -194,7 +194,7 @@ class TritonPrinter:
             else:
                 self._walk(k, stmt.csr, stmt.body)
             return
-        before = scope.variables.get(k)  # the tile's loop has named its positions
+        before = scope.variables.get(k)  # the positions are those that the tile's loop has bound
         scope.variables[k] = scope.variables[stmt.tile]
         scope.types[k] = POSITION
         self.body(stmt.body)
@@ -202,7 +202,7 @@ class TritonPrinter:
             scope.variables[k] = before
 
     def _bounds(self, csr: str, row: str) -> None:
-        """Where the edges of a position begin and end; those of the row are known."""
+        """Prints where the edges of a position begin and end, unless `row` is the kernel's: those are known."""
         scope = self.scope
         if row == self.row:
             return
@@ -216,16 +216,16 @@ class TritonPrinter:
         scope.w.line(f"{longest} = {f'tl.max(tl.max({degree}, axis=1), axis=0)' if at.dims else degree}")
 
     def _one_by_one(self, stmt: Edges) -> None:
-        """The edges of a program's only row, one after the other, since each walks edges of its own."""
+        """Prints a loop over the edges of a program's only row, one at a time, as each edge walks edges of its own."""
         scope = self.scope
         begin, end = (f"tl.sum({scope.names.derived(stmt.csr, what)}, axis=0)" for what in ("begin", "end"))
         if scope.axes != (ROWS,) or stmt.row != self.row:
-            raise IRError("a Triton kernel walks edges inside of edges of a row, and of a tile of those.")
+            raise IRError("a Triton kernel can walk edges inside of edges only if the outer ones are those of its row.")
         with scope.block(f"for {scope.bind(stmt.k, POSITION, Printed(''))} in range({begin}, {end})"):
             self.body(stmt.body)
 
     def _walk_of_each(self, stmt: Edges) -> None:
-        """A step takes the next edge of every position of a tile."""
+        """Prints a loop in which a step takes the next edge of every position of a tile."""
         scope = self.scope
         begin, end, longest = (scope.names.derived(stmt.csr, what) for what in ("begin", "end", "longest"))
         step, before = scope.fresh(stmt.k, "step"), scope.axes
@@ -238,7 +238,7 @@ class TritonPrinter:
             scope.axes = before
 
     def _walk(self, k: str, csr: str, body: tuple[Stmt, ...]) -> None:
-        """A step takes the next K edges of every row."""
+        """Prints a loop in which a step takes the next K edges of every row."""
         scope, names = self.scope, self.scope.names
         begin, end = names.derived(csr, "begin"), names.derived(csr, "end")
         longest = names.derived(csr, "longest")
@@ -261,10 +261,10 @@ def names_set(axis: Axis | None) -> frozenset[str]:
 
 
 def filled(held: Held, value: float | int | bool) -> str:
-    """A tensor of the array's dimensions."""
+    """The text of a tensor with the array's dimensions, filled with `value`."""
     own = held.matrix if held.matrix is not None else (held.padded,) if held.padded else ()
     number = literal(value, held.dtype)
     number = f"{int(bool(value))}" if held.dtype is DType.bool else number
-    if number.startswith("tl.full"):  # a constant that needs a type of its own is made once and spread
+    if number.startswith("tl.full"):  # a constant that names its type is made once and broadcast
         return f"tl.broadcast_to({number}, {shape(held.axes, *own)})"
     return f"tl.full({shape(held.axes, *own)}, {number}, {ttype(held.dtype)})"

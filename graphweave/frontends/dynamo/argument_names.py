@@ -1,7 +1,7 @@
 """The inputs of a captured graph by the names that the user gave them: `x`, `edge_index`, `data.x`, `conv1.lin.weight`.
 
 Dynamo knows where each placeholder came from ("L['args'][0]", "L['self']._modules['conv1']._parameters['bias']"), and
-AOTAutograd which placeholder of Dynamo's each of its own is.
+AOTAutograd knows which placeholder of Dynamo's each of its own stands for.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput
 
 _MEMBERS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
+"""A member of a module, in Dynamo's words."""
 _NUMBER = re.compile(r"\.(?:size|stride|storage_offset)\(\)")
-_OF_GRAPHS = (
+"""A size or another number of a tensor, in Dynamo's words."""
+_FIELDS_OF_GRAPHS = (
     (re.compile(r"\._node_frames\['_N'\]\._fields"), ".ndata"),
     (re.compile(r"\._node_frames\[('[^']*')\]\._fields"), r".nodes[\1].data"),
     (re.compile(r"\._edge_frames\[\('_N', '_E', '_N'\)\]\._fields"), ".edata"),
@@ -27,7 +29,7 @@ _OF_GRAPHS = (
     (re.compile(r"\._relations\[(\([^)]*\))\]\.src"), r".edges(\1)[0]"),
     (re.compile(r"\._relations\[(\([^)]*\))\]\.dst"), r".edges(\1)[1]"),
 )
-"""Fields of graphweave's graphs, and how a user reaches them."""
+"""Fields of graphweave's graphs, in Dynamo's words and as a user writes them."""
 
 
 def parameters_of(target: Callable[..., Any]) -> tuple[str, ...]:
@@ -42,7 +44,7 @@ def parameters_of(target: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def sources(module: fx.GraphModule) -> list[str]:
-    """Where each placeholder of a graph of Dynamo's came from, in Dynamo's words; "" where that is not known."""
+    """Where each placeholder of Dynamo's graph came from, in Dynamo's words; "" if that is not known."""
     out = []
     for node in module.graph.find_nodes(op="placeholder"):
         source = getattr(node.meta.get("grapharg"), "source", None)
@@ -51,7 +53,7 @@ def sources(module: fx.GraphModule) -> list[str]:
 
 
 def argument_names(joint: fx.GraphModule, given: Sequence[str], parameters: Sequence[str]) -> dict[str, str]:
-    """Placeholder of AOTAutograd's `joint` graph -> the user's name for it, as far as there is one."""
+    """Placeholder of AOTAutograd's `joint` graph -> the user's name for it, for those that have one."""
     names: dict[str, str] = {}
     for node in joint.graph.find_nodes(op="placeholder"):
         desc = node.meta.get("desc")
@@ -63,7 +65,10 @@ def argument_names(joint: fx.GraphModule, given: Sequence[str], parameters: Sequ
 
 
 def user_name(source: str, parameters: Sequence[str] = ()) -> str:
-    """Dynamo's words for a value in those of the function with these positional `parameters`; "" for a size."""
+    """The user's name for a value that Dynamo calls `source`, in a function with these positional `parameters`.
+
+    It is "" for a size, and for what has no name.
+    """
     if not source or _NUMBER.search(source):
         return ""
     text = re.sub(r"^[LG]\['args'\]\[(\d+)\]", lambda m: _positional(int(m[1]), parameters), source)
@@ -71,14 +76,14 @@ def user_name(source: str, parameters: Sequence[str] = ()) -> str:
     text = re.sub(r"^L\['(?:self|target)'\](?:\.__self__)?(?=[.\[])", "", text)
     text = re.sub(r"^G\['__import_[^']*'\]\.", "", text)
     text = re.sub(r"^[LG]\['([^']*)'\]", r"\1", text)
-    for pattern, words in _OF_GRAPHS:
+    for pattern, words in _FIELDS_OF_GRAPHS:
         text = pattern.sub(words, text)
     text = _MEMBERS.sub(r".\1", text).lstrip(".")
     return "" if text.startswith("___") else text  # what Dynamo holds across a graph break has no name
 
 
 def in_user_names(text: str, parameters: Sequence[str]) -> str:
-    """A sentence of Dynamo's ("tensor 'args[0]' size mismatch") with the arguments by their names."""
+    """A sentence of Dynamo's ("tensor 'args[0]' size mismatch") with the user's names of the arguments."""
     text = re.sub(r"(?<![\w.])(?:L\['args'\]|args)\[(\d+)\]", lambda m: _positional(int(m[1]), parameters), text)
     text = re.sub(r"(?:L\['kwargs'\]|\bkwargs)\['(\w+)'\]", r"\1", text)
     text = re.sub(r"\bL\['(\w+)'\]", r"\1", text)

@@ -14,10 +14,11 @@ from graphweave.frontends.dynamo.sparse_matrix import stand_in
 
 
 def as_traced(arg: Any) -> Any:
-    """What is traced in place of an argument: for a sparse tensor a SparseMatrix; an index of no edges, `[2, 0]`, with
-    the strides of one with edges, for which the compiled code has a guard.
+    """What is traced in place of an argument: a SparseMatrix in place of a sparse tensor, and in place of an index
+    without edges, `[2, 0]`, one with the strides of an index with edges, since compiled code has guards on strides.
 
-    In lists and dicts too, as models of several types of edges take them, which are copied where something changes.
+    Items of lists and dicts are replaced too, since models of several types of edges take these. A list or dict is
+    copied if one of its items is replaced.
     """
     if type(arg) in (list, tuple):
         items = [as_traced(x) for x in arg]
@@ -40,20 +41,20 @@ def as_traced(arg: Any) -> Any:
 
 
 def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool) -> None:
-    """Traced, not run: comparisons of sizes become guards of the compiled code.
+    """Called in a trace: its comparisons of sizes become guards of the compiled code.
 
-    `of_nodes`: the first features of a call, which are those of nodes; others may be those of edges.
+    `of_nodes` is True for the first features of a call, which are those of nodes; others may be those of edges.
     """
-    # One row has code of its own: squeeze() takes the dim of rows for one of features.
+    # One row has compiled code of its own: squeeze() would take the dim of rows for one of features.
     if not of_nodes:
         if features.size(0) == 1:
             pass
-    # With the number of nodes known not to be 0, nodes + a data-dependent number of edges is not 0 either, and
-    # "if index.numel() == 0" does not break the graph of a layer that inserts self-loops. "Fewer than 2" is what
-    # PyTorch remembers as a range; of "not 0 and not 1" it would know nothing about the sum.
+    # If the number of nodes is known not to be 0, neither is the number of nodes plus a data-dependent number of edges,
+    # and "if index.numel() == 0" does not break the graph of a layer that inserts self-loops. The comparison is "fewer
+    # than 2", which PyTorch remembers as a range; from "not 0 and not 1" it would conclude nothing about the sum.
     elif features.size(0) < 2 and features.size(0) == 1:
         pass
-    # Feature sizes are compiled in: a range of symbolic length is what Dynamo makes a number of.
+    # Feature sizes are compiled in: at a loop over a range of symbolic length, Dynamo makes the length a number.
     if features.dim() == 2:
         for _ in range(features.size(1)):
             break

@@ -1,10 +1,9 @@
-"""What AOTAutograd's autograd function leaves out: gradients that nothing reaches, and gradients of gradients.
+"""Corrects AOTAutograd's autograd function: None for gradients that nothing reaches, and gradients of gradients.
 
-AOTAutograd turns a compiled graph into an autograd function of its own, a class for each graph. Where a loss does not
-use all results, that function gets zeros for the tangents that are missing and returns zeros for the parameters that
-only they reach, where eager mode has None and an optimiser skips them. Asked for a graph of the gradients it raises.
-Both are put right on the class, which is made for this one graph. A version of PyTorch that makes it otherwise keeps
-its own behaviour.
+AOTAutograd makes an autograd function for each compiled graph, as a class of its own. If a loss does not use all
+results, that function gets zeros for the missing tangents, and returns zeros for parameters that only these reach;
+eager mode returns None, so that an optimiser skips the parameters. It also raises if asked for a graph of the
+gradients. Both are corrected on the class. If a version of PyTorch makes it in another way, its own behaviour stays.
 """
 
 from __future__ import annotations
@@ -22,28 +21,30 @@ from torch._functorch._aot_autograd import runtime_wrappers
 from graphweave.frontends.dynamo.derivatives import JointGraph, Refused, Twice
 
 _FACTORY = getattr(runtime_wrappers, "_AOTDispatchAutogradFunctionFactory", None)
-_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward")
+"""PyTorch's class that makes the autograd functions; None in a version that has no such class."""
+_REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward")
+"""Attributes that an autograd function must have to be corrected."""
 
 
 class Gradients:
     """What is known of the gradients of one compiled graph, whose backward is `module`.
 
-    `saved` names the placeholders of `module` that hold what random calls drew, by the call's name.
+    `saved` maps the name of each random call to the placeholder of `module` that holds what it drew.
     """
 
     def __init__(self, joint: JointGraph, module: fx.GraphModule, saved: dict[str, str]) -> None:
         names = [n.name for n in module.graph.find_nodes(op="placeholder")]
-        late = [i for i, name in enumerate(names) if "tangents" in name]
+        tangents = [i for i, name in enumerate(names) if "tangents" in name]
         self.joint = joint
-        self.tangents = slice(late[0], late[-1] + 1) if late else slice(0, 0)
+        self.tangents = slice(tangents[0], tangents[-1] + 1) if tangents else slice(0, 0)
         self.drawn = {call: names.index(name) for call, name in saved.items() if name in names}
         self.keeps: bool | None = None
-        """Do calls keep their inputs for gradients of gradients? Not known until the first backward has run."""
+        """Whether calls keep their inputs for gradients of gradients. None until the first backward has run."""
         self._missing = threading.local()
 
     @contextmanager
     def without(self, zeros: list[Tensor]) -> Iterator[None]:
-        """A call of the backward in which `zeros` stand for missing tangents."""
+        """Within the block, `zeros` stand for the missing tangents in calls of the backward."""
         self._missing.zeros = zeros
         try:
             yield
@@ -67,7 +68,7 @@ class Gradients:
 
 @contextmanager
 def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
-    """Autograd functions made in the block are those of the compilation of which `gradients()` tells then."""
+    """Correct autograd functions that are made in the block, by what `gradients()` returns at that time."""
     if _FACTORY is None:
         yield
         return
@@ -75,7 +76,7 @@ def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
 
     def built(self: Any) -> Any:
         made, known = build(self), gradients()
-        if known is not None and all(hasattr(made, part) for part in _PARTS):
+        if known is not None and all(hasattr(made, part) for part in _REPLACED_PARTS):
             _equip(made, known)
         return made
 
@@ -129,7 +130,7 @@ def _equip(function: Any, known: Gradients) -> None:
 
 
 class _Edge(torch.autograd.Function):
-    """The same numbers at the same place in the graph of gradients, and no view: it holds nothing but the numbers."""
+    """A tensor of the same memory at the same place in the graph of gradients, which keeps no other tensor alive."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -141,7 +142,7 @@ class _Edge(torch.autograd.Function):
 
 
 def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
-    """Zeros, put into `grads` where there is none; for what has no gradient at all, a number that nobody reads."""
+    """Put zeros into `grads` in place of None, and return them. Nobody reads those of results without a gradient."""
     zeros = []
     for i, grad in enumerate(grads):
         if grad is None:
@@ -151,7 +152,7 @@ def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
 
 
 def _remembered(args: Sequence[Any]) -> list[Any]:
-    """The inputs of a call, as far as others hold them: (how to get at it, its version), a number itself."""
+    """The inputs of a call, not kept alive: for a tensor (function that returns it, its version), a number itself."""
     try:
         return [(weakref.ref(t), t._version) if isinstance(t, Tensor) else t for t in args]
     except RuntimeError:  # an inference tensor has no version
@@ -159,7 +160,8 @@ def _remembered(args: Sequence[Any]) -> list[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """An input of a call, held; not itself where it could become a result (`h += conv(h)`) that holds itself alive."""
+    """An input of a call, kept alive. An input that could become a result (`h += conv(h)`) is kept as a copy that
+    shares its memory, so that the result does not keep itself alive."""
     if not isinstance(value, Tensor):
         return value
     if not value.requires_grad:
@@ -173,7 +175,7 @@ def _kept(value: Any) -> Any:
 
 
 def _revived(remembered: Sequence[Any]) -> tuple[list[Any], str]:
-    """The inputs of a call, and why they are not what they were."""
+    """The inputs of a call, and why they cannot be used; "" if they can."""
     found = []
     for entry in remembered:
         if not isinstance(entry, tuple):

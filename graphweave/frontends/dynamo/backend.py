@@ -1,4 +1,4 @@
-"""The torch.compile backend named `graphweave`: AOTAutograd hands over ATen graphs, compiled programs go back."""
+"""The torch.compile backend named `graphweave`: it takes ATen graphs from AOTAutograd and returns compiled programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from graphweave.core.errors import SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
-from graphweave.core.schedule import Schedule
+from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.types import Space
 from graphweave.execute.build import build_inference, build_training
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
@@ -40,7 +40,7 @@ from graphweave.frontends.dynamo.handover import boxed, row_counts, split_module
 from graphweave.frontends.dynamo.importer import Imported, import_graph
 from graphweave.frontends.dynamo.inplace import writes_apart
 from graphweave.frontends.dynamo.measure import GraphAtHand, example_values, known_rows
-from graphweave.frontends.dynamo.progress import told
+from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, not_traced, reason_of
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
@@ -54,7 +54,7 @@ from graphweave.passes.rewritten import Rewritten
 _log, _analysis_log = logger(__name__), logger("graphweave.analysis")
 
 MODES = (None, "default", "reduce-overhead")
-"""Of torch.compile's modes those that mean something here."""
+"""The modes of torch.compile that this backend takes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,12 @@ class CompileOptions:
     """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
     where they differ (`reference.py`, `execute/region_check.py`).
 
-    `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: what depends on
-    source and relation alone is computed once for each pair (True), for each edge (False), or as the cost model says
-    (None). `reorder`: the same for weights multiplied by weights before rows. `cuda_graphs`: calls on a CUDA device are
-    replayed as CUDA graphs (`execute/cuda_graph.py`); it does nothing on the CPU. `unseen_edits`:
-    each call looks for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
-    `schedule`: what kernels do in place of the compiler's choice.
+    `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: compute what
+    depends on source and relation alone once for each pair (True), for each edge (False), or as the cost model says
+    (None). `reorder`: multiply weights by weights before rows, with the same three values. `cuda_graphs`: replay calls
+    on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look for
+    edits of index tensors that PyTorch does not see, at each call (`runtime/unseen_edits.py`). `schedule`: what kernels
+    do in place of the compiler's choice.
     """
 
     verify: bool = False
@@ -92,7 +92,7 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
-    """SettingsError names an option that does not exist, or whose value it cannot have."""
+    """The options as an object. SettingsError for an unknown option, and for a value that an option cannot have."""
     given = dict(options or {})
     known = ", ".join([*_ALLOWED, "schedule"])
     for name, value in given.items():
@@ -112,7 +112,8 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
 
 
 def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The options that torch.compile's word `mode` stands for, with `options`. SettingsError where it says nothing."""
+    """`options` with the one that torch.compile's `mode` stands for. SettingsError if they contradict each other, and
+    for an unknown mode."""
     if options is not None and not isinstance(options, Mapping):
         raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r}). Pass one.")
     if mode not in MODES:
@@ -133,16 +134,17 @@ def graphweave(
     module: fx.GraphModule, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None,
     mode: str | None = None, parameters: Sequence[str] = (), **_: Any,
 ) -> Callable[..., Any]:  # fmt: skip
-    """`torch.compile(model, backend="graphweave")`. `options` and `mode` as in `graphweave.compile`.
+    """`torch.compile(model, backend="graphweave")`. `options` and `mode` are those of `graphweave.compile`.
 
-    `parameters` names the positional parameters of the compiled function where Dynamo has seen `*args` instead.
+    `parameters` names the positional parameters of the compiled function if Dynamo has seen `*args` in their place.
     """
-    side = _Side(parse_options(with_mode(mode, options)), example_inputs, sources(module), parameters)
+    chosen = parse_options(with_mode(mode, options))
+    compilation = _GraphCompilation(chosen, example_inputs, sources(module), parameters)
     writes_apart(module)
     begin_early(example_inputs)
     try:
-        with told("compiling a graph"):
-            return _compiled(side, module)
+        with shown("compiling a graph"):
+            return _compiled(compilation, module)
     except _Interrupted:
         raise
     except Exception as error:
@@ -152,7 +154,7 @@ def graphweave(
 
 
 def leave_to_python(name: str, begins: str, error: BaseException) -> None:
-    """A function that PyTorch could not trace runs as Python: told and counted. It begins at "file:line" `begins`."""
+    """Count and report a function that PyTorch could not trace, and runs as Python. `begins` is its "file:line"."""
     bump("eager_fallbacks")
     tell_not_traced(name, begins, error)
 
@@ -170,18 +172,18 @@ _compilations = DuringCompilation(
 )
 
 
-def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:
+def _compiled(compilation: _GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
     compiler = aot_autograd(
-        fw_compiler=side.finish,
-        bw_compiler=side.finish,
-        inference_compiler=side.inference,
-        partition_fn=side.partition,
+        fw_compiler=compilation.finish,
+        bw_compiler=compilation.finish,
+        inference_compiler=compilation.inference,
+        partition_fn=compilation.partition,
         decompositions=decompositions(),
         keep_inference_input_mutations=False,
     )
     try:
-        with equipped(lambda: side.gradients):
-            compiled: Callable[..., Any] = compiler(module, side.examples)
+        with equipped(lambda: compilation.gradients):
+            compiled: Callable[..., Any] = compiler(module, compilation.examples)
     except Exception as error:
         interrupt = interrupt_in(error)
         if interrupt is None:
@@ -191,27 +193,27 @@ def _compiled(side: _Side, module: fx.GraphModule) -> Callable[..., Any]:
 
 
 class _Interrupted(ShortenTraceback):
-    """What a signal's handler raised while a graph was compiled, in the only form that Dynamo does not wrap."""
+    """An exception of a signal's handler while a graph was compiled, in the only form that Dynamo does not wrap."""
 
     def __init__(self, interrupt: BaseException) -> None:
         super().__init__(f"{type(interrupt).__name__}: {interrupt}", first_useful_frame=None)
         self.inner_exception = interrupt
 
     def remove_dynamo_frames(self) -> Any:
-        """Dynamo asks for what to raise in place of an error of a backend."""
+        """The exception that Dynamo raises in place of this one."""
         return self.inner_exception
 
 
-class _Side:
-    """One graph's compilation."""
+class _GraphCompilation:
+    """The compilation of one graph."""
 
     def __init__(
         self, options: CompileOptions, examples: Sequence[Any], sources: Sequence[str], parameters: Sequence[str]
     ) -> None:
         self.options = options
-        self.examples: Sequence[Any] = examples  # of the first call, let go of after it has been compiled
+        self.examples: Sequence[Any] = examples  # arguments of the first call, released after they have been measured
         self.sources, self.parameters = sources, parameters  # of Dynamo's placeholders; of the user's function
-        self.gradients: Gradients | None = None  # of the joint graph, once it is cut
+        self.gradients: Gradients | None = None  # of the joint graph, once it is partitioned
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = _options(module, self.options.schedule)
@@ -252,10 +254,10 @@ class _Side:
         without_unreached(joint, num_fwd_outputs, graph.reached)
         try:
             placeholders = joint.graph.find_nodes(op="placeholder")
-            late = [n.name for n in placeholders if "tangents" in str(n.target)]
+            names = [n.name for n in placeholders if "tangents" in str(n.target)]
             found = exposed(joint, num_fwd_outputs, self.examples)
-            imported, glossary, reference = self._optimised(joint, options, frozenset(late), num_fwd_outputs)
-            tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in late]
+            imported, glossary, reference = self._optimised(joint, options, frozenset(names), num_fwd_outputs)
+            tangents = [r for r, n in zip(imported.inputs, placeholders, strict=True) if n.name in names]
             training = build_training(
                 imported.program, num_fwd_outputs, tangents, imported.effects, imported.refused, options,
                 imported.attributes, verify=self.options.verify, recompute=self.options.recompute,
@@ -275,7 +277,7 @@ class _Side:
     def _optimised(
         self, module: fx.GraphModule, options: Options, tangents: frozenset[str], num_forward: int | None = None
     ) -> tuple[Imported, Glossary, Reference | None]:
-        """The program, rewritten, what its values are called, and what its results are compared with, if anything."""
+        """The rewritten program, the user's names for its values, and with `verify` the reference for its results."""
         imported = import_graph(module, num_forward)
         reference = Reference(module, imported, num_forward) if self.options.verify else None
         what, nodes = graph_place(module), imported.program.nodes
@@ -301,7 +303,7 @@ class _Side:
         return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The callable of one half: the opaque call, or the ATen graph as it stands after a fallback."""
+        """The callable of one half: the opaque call, or after a fallback the ATen graph itself."""
         _donate_nothing()
         run = boxed(module) or make_boxed_func(module.forward)
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
@@ -312,11 +314,11 @@ def _capture_note(
     module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
     given: PassInputs,
 ) -> CaptureNote:  # fmt: skip
-    """The graph and its work for the call at hand, beside what eager mode would do for it."""
+    """The graph and its work in this call, beside the work of eager mode."""
     program, eager = done.program, eager_work(module, imported.space_rows, rows)
-    late = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents]
+    tangents = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents]
     keep = [done.where[r] for r in imported.effects]
-    moved, _, _ = cost(Facts(program), late, keep, joins=given.joins).total(glossary.statistics)
+    moved, _, _ = cost(Facts(program), tangents, keep, joins=given.joins).total(glossary.statistics)
     ends = {s for t in program.types if isinstance(t, MapType) for s in (t.dom, t.cod)}
     spaces: dict[str, int] = {}
     for space, words in glossary.spaces.items():
@@ -326,7 +328,7 @@ def _capture_note(
 
 
 def _rewritten(imported: Imported, done: Rewritten) -> Imported:
-    """The import with its program rewritten, for graphs about as large as the one at hand."""
+    """`imported` with its program rewritten. Adds guards on the choices that rewriting made by cost."""
     rows = row_counts(done.program, imported, done.unions)
     guard_choices(done.steps, rows)
     where = done.where
@@ -355,8 +357,9 @@ def _donate_nothing() -> None:
 
 
 def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | None:
-    """How this machine compiles the graph; None where it cannot, so that it runs as ATen calls, with one warning."""
-    options = options_of(module, schedule or Schedule())
+    """The options for compiling the graph on this machine. None if it cannot compile it: it then runs as ATen calls,
+    and a warning says so once."""
+    options = options_of(module, schedule or COMPILERS_CHOICE)
     if isinstance(options, Options):
         return options
     bump("eager_fallbacks")
@@ -366,7 +369,7 @@ def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | Non
 
 
 def _fall_back(error: Exception, module: fx.GraphModule) -> None:
-    """A graph that could not be compiled runs as ATen calls: never wrong, said aloud, counted."""
+    """Count and report a graph that could not be compiled, and runs as ATen calls, which is never wrong."""
     bump("eager_fallbacks")
     why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
     record_eager(f"{place} could not be compiled: {why}")

@@ -1,7 +1,7 @@
-"""Products in each row of rows with blocks (heads): bmm of [rows * blocks, m, k] is matmul of [rows, blocks, m, k].
+"""Products of rows with blocks (heads): a bmm of [rows * blocks, m, k] becomes a matmul of [rows, blocks, m, k].
 
-PyTorch joins rows and blocks to one dim before it multiplies, for einsum and matmul alike, so that no dim of what bmm
-reads has the rows of anything else.
+For einsum and matmul alike, PyTorch joins rows and blocks to one dim before it multiplies, so that no dim of the
+operands of bmm is the rows of another value.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ from graphweave.frontends.dynamo.numbering import RESHAPES
 aten = torch.ops.aten
 
 _PULLS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_select.default, aten.embedding.default})
+"""Calls that gather rows."""
 _VIEWS = RESHAPES | {aten.permute.default, aten.transpose.int, aten.clone.default}
+"""Calls behind which a gather is looked for: they only rearrange or copy features."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Joined:
-    """An operand of bmm: `source` [rows, ...], of which it is the view [rows * blocks, ., .], perhaps transposed."""
+    """An operand of bmm: a view [rows * blocks, ., .] of `source` [rows, ...], perhaps transposed (`turned`)."""
 
     source: fx.Node
     blocks: Size
@@ -34,7 +36,7 @@ class _Joined:
 
 
 def blocks_apart(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy in which each such bmm of values that are pulled is a matmul of four dims.
+    """`gm`, or a copy in which each bmm of joined rows and blocks of pulled values is a matmul of four dims.
 
     Adds guards that fix the numbers of blocks and the sizes of their matrices.
     """
@@ -49,7 +51,7 @@ def blocks_apart(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
-    """What a bmm of joined dims multiplies."""
+    """The operands of a bmm of joined rows and blocks; None for any other node."""
     if node.target is not aten.bmm.default or not node.users:
         return None
     a, b = (_joined(x) for x in node.args[:2])
@@ -65,7 +67,7 @@ def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
 
 
 def _joined(x: Any) -> _Joined | None:
-    """The operand, where its rows and blocks are dims of their own before they are joined."""
+    """The operand `x` if its rows and blocks are dims of their own before they are joined, else None."""
     x, turned = _view(x)
     if x is None:
         return None
@@ -78,13 +80,13 @@ def _joined(x: Any) -> _Joined | None:
 
 
 def _told_by_users(node: fx.Node) -> tuple[Size, Size] | None:
-    """Rows and blocks, where what reads the product has them as dims of their own."""
+    """The numbers of rows and blocks if a user of the product has them as dims of their own, else None."""
     sizes = [shape(u) for u in node.users if u.target in RESHAPES and rank(u) == 4]
     return next(((s[0], s[1]) for s in sizes if same(s[0] * s[1], shape(node)[0])), None)
 
 
 def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
-    """The operand, where its blocks are parts of the features of rows."""
+    """The operand `x` if its blocks are parts of the features of `rows`, else None."""
     x, turned = _view(x)
     if x is None or rank(x.args[0]) < 2:
         return None
@@ -96,7 +98,7 @@ def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
 
 
 def _view(x: Any) -> tuple[Any, bool]:
-    """The view of three dims that `x` is, None for none, and whether it is transposed."""
+    """The view of three dims under the transposes of `x` (None if it is none), and whether these transpose it."""
     turned = False
     while x.target is aten.transpose.int and sorted(d % 3 for d in x.args[1:]) == [1, 2]:
         x, turned = x.args[0], not turned
@@ -117,7 +119,7 @@ def _is_pulled(node: Any) -> bool:
 def _rewrite(graph: fx.Graph, node: fx.Node, a: _Joined, b: _Joined) -> None:
     for size in (a.blocks, *(n for x in (a, b) for n in shape(x.view)[1:])):
         int(size)
-    # Rows known to be as many while sizes of features were symbols, in guards that PyTorch does not solve anew.
+    # The numbers of rows were found equal by guards on symbolic feature sizes, which PyTorch does not solve anew.
     same_by_guard(shape(a.source)[0], shape(b.source)[0])
     with graph.inserting_before(node):
         operands = []

@@ -1,4 +1,4 @@
-"""What Dynamo could not trace and what it traced again, with reasons and lines, while something is explained."""
+"""What Dynamo could not trace and what it traced again, with reasons and lines, for `explain`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from graphweave.frontends.dynamo.reasons import function_name, line_of, one_line
 
 @dataclass(frozen=True, slots=True)
 class Break:
-    """A graph break: `why` in one line, `where` as "file:line", `reason` as Dynamo has it, hints and all.
+    """A graph break: `why` in one line, `where` as "file:line", and `reason` as Dynamo gives it, with its hints.
 
-    `times` is how often it was met: in each call of the line, and in each way to trace that was tried.
+    `times` counts how often it was met, in each call of the line and under each of the settings that were tried.
     """
 
     why: str
@@ -36,11 +36,11 @@ class Recompilation:
 
 
 def breaks_since(seen: int) -> tuple[Break, ...]:
-    """Graph breaks after the first `seen` that Dynamo has listed, each line once."""
+    """The graph breaks that Dynamo has listed after the first `seen`, one for each line."""
     found: dict[str, list[str]] = {}
     for reason in graph_break_reasons[seen:]:
         found.setdefault(_where(reason.user_stack), []).append(str(reason.reason).strip())
-    # A branch is told twice, once in words.
+    # Dynamo lists a branch twice, once in words.
     longest = {where: max(texts, key=len) for where, texts in found.items()}
     return tuple(Break(one_line(text), where, text, len(found[where])) for where, text in longest.items())
 
@@ -52,7 +52,7 @@ def breaks_seen() -> int:
 def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) -> tuple[Recompilation, ...]:
     """What Dynamo compiled again since it was reset, with the guard that failed first at each compiled version.
 
-    Those of `target`, whose traced wrapper is called `name`, and with `of_others` those of any other function.
+    Only `target` is reported, whose traced wrapper is called `name`, unless `of_others` asks for other functions too.
     """
     out: dict[Recompilation, None] = {}
     parameters = parameters_of(target)
@@ -71,7 +71,7 @@ def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) ->
 
 
 def _where(stack: Sequence[Any]) -> str:
-    """The innermost line, and the user's own that led there, if that is another."""
+    """The user's own line, and in brackets the innermost line, if that is another."""
     if not stack:
         return ""
     lines = [shown_frame(f) for f in (own_frame(stack), stack[-1]) if f is not None]

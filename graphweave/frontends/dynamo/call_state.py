@@ -1,4 +1,4 @@
-"""Random state and buffers, put back where a call has to be made again."""
+"""Random state and buffers, restored when a call has to be made again."""
 
 from __future__ import annotations
 

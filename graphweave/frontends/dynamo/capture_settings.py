@@ -29,16 +29,17 @@ from graphweave.core.log import logger
 _log = logger(__name__)
 
 CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
+"""Settings under which operations whose results depend on data do not break a graph."""
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
-"""Sizes that agree by chance stay apart, and 0 and 1 are sizes like any other."""
+"""Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other."""
 
 ONE_APART = {"use_duck_shape": False}
-"""The same, but 0 and 1 are compiled apart, as PyTorch does. Under `SHAPES` a size of 1 that is a symbol does not
-broadcast: widths have to be compiled in, which only `graphweave.compile` can ask for, and only of arguments."""
+"""As `SHAPES`, but 0 and 1 have compiled code of their own, as in PyTorch. Under `SHAPES` a symbolic size of 1 does not
+broadcast: widths have to be compiled in, which only `graphweave.compile` can ask for, and only for arguments."""
 
-MOST_COMPILATIONS = 64
-"""Compilations of one function before PyTorch leaves it to Python. Feature widths are compiled in, and a function that
-is called with nine of them (PyTorch's own limit is eight) has nine good reasons."""
+MAX_COMPILATIONS = 64
+"""After this many compilations of one function, PyTorch leaves it to Python. PyTorch's own limit is eight, but feature
+widths are compiled in, so that a function called with nine widths rightly has nine compilations."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +51,20 @@ class CaptureSettings:
 
 
 PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "specialize_float": True}, ONE_APART)
-"""For `torch.compile(f, backend="graphweave")`, where nothing of ours is called before the trace."""
+"""Settings for `torch.compile(f, backend="graphweave")`, where no code of ours is called before the trace."""
 
 asked: ContextVar[CaptureSettings | None] = ContextVar("asked", default=None)
-"""What a call of a function behind `graphweave.compile` wants, should it have to be compiled."""
+"""The settings that a call of a function behind `graphweave.compile` uses if the function has to be compiled."""
 
 
 class DuringCompilation:
-    """Settings in force while PyTorch compiles for `backend`, and at no other time.
+    """Puts settings in force while PyTorch compiles for `backend`, and at no other time.
 
-    A call that compiles nothing does not pay for them: to set and reset ten of them takes 70 us. PyTorch tells of the
-    start and the end of each compilation, but not for which backend it is, so the start looks for that in the frame
-    that compiles; where another version of PyTorch has no such frame, PyTorch's own settings stay. Compilations for
-    other backends, which a call may lead to, are left alone. `after` is called after each compilation through the plain
-    door, `left` with the code that is left to Python and the error for which it is.
+    So a call that compiles nothing does not pay for them (to set and reset ten settings takes 70 us), and compilations
+    for other backends, which a call may lead to, are left alone. PyTorch reports the start and the end of each
+    compilation, but not its backend, so the backend is looked up in the frame of PyTorch's that compiles. If a version
+    of PyTorch has no such frame, PyTorch's own settings stay. `after` is called after each compilation through the
+    plain door, `torch.compile`; `left` is called with code that is left to Python and the error that is the reason.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class DuringCompilation:
         callback_handler.end_callbacks = _Kept([*callback_handler.end_callbacks, self._end])
 
     def trace_again_without(self) -> None:
-        """After a failure behind the plain door: ends the trace, and PyTorch makes another one under its settings."""
+        """After a failure behind the plain door: end the trace, so that PyTorch traces again under its own settings."""
         if self._plain and not self._again:
             self._held.close()
             self._again = True
@@ -101,7 +102,7 @@ class DuringCompilation:
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 
     def _watch_the_trace(self, failed: Callable[[CodeType, bool, Exception], None]) -> None:
-        """Until the compilation ends, `failed` is asked about each error of a trace, with the code and `fullgraph`."""
+        """Until the compilation ends, call `failed` with the code, `fullgraph` and the error of a trace that fails."""
         trace = getattr(convert_frame, "trace_frame", None)  # not in every version
         if trace is None:
             return
@@ -121,13 +122,13 @@ class DuringCompilation:
         self._held.callback(setattr, convert_frame, "trace_frame", trace)
 
     def _trace_refused(self, code: CodeType, fullgraph: bool, error: Exception) -> None:
-        """PyTorch may refuse under our settings, before any backend is asked, what it takes under its own."""
+        """Trace again under PyTorch's settings, which may take what it refuses under ours before it calls a backend."""
         _log.info("a trace of %s with data-dependent shapes was refused: %s", code.co_name, error)
         self.trace_again_without()
 
     def _leave_to_python(self, code: CodeType, fullgraph: bool, error: Exception) -> None:
-        """A frame for which PyTorch's tracer fails, where it might not have met it but for our settings."""
-        if fullgraph or isinstance(error, TorchDynamoException):  # what eager mode raises, or what the user asked for
+        """Leave a frame to Python if PyTorch's tracer fails on it, since our settings may have led the tracer to it."""
+        if fullgraph or isinstance(error, TorchDynamoException):  # eager mode raises it too, or the user asked for it
             return
         self._left(code, error)
         skip = SkipFrame(f"tracing failed: {error}")
@@ -140,12 +141,12 @@ class DuringCompilation:
             self._plain = False
             try:
                 self._after()
-            except Warning as error:  # a filter makes errors of warnings, but PyTorch's count of compilations needs us
+            except Warning as error:  # by a filter; PyTorch loses count of compilations if a callback raises
                 _log.warning("%s", error)
 
 
 class _Kept(list[Any]):
-    """Callbacks of which the last stays when torch._dynamo.reset() forgets compiled code, as in a fresh process."""
+    """Callbacks of which the last survives torch._dynamo.reset(), which clears the list."""
 
     def clear(self) -> None:
         del self[:-1]
@@ -159,14 +160,14 @@ def _backend_of_this_compilation() -> Any:
 
 
 def _forget_where_it_broke() -> None:
-    """A trace that is made again must meet the same graph breaks, and under other settings it meets others."""
+    """Dynamo expects to meet the same graph breaks in a trace that it repeats, but other settings lead to others."""
     log = _of_this_compilation("speculation_log")
     if log is not None:
         log.clear()
 
 
 def _of_this_compilation(name: str) -> Any:
-    """The variable of that name in the frame of PyTorch's that compiles; None where there is none."""
+    """The variable `name` in the frame of PyTorch's that compiles; None if there is no such frame or variable."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == convert_frame.__file__ and name in frame.f_locals:

@@ -1,4 +1,4 @@
-"""A callable under torch.compile, traced whole, and what becomes of it where that fails."""
+"""A callable under torch.compile, traced whole, and what is tried if that fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from graphweave.frontends.dynamo.backend import graphweave, leave_to_python, tel
 from graphweave.frontends.dynamo.call_state import State
 from graphweave.frontends.dynamo.capture_settings import (
     CAPTURE,
-    MOST_COMPILATIONS,
+    MAX_COMPILATIONS,
     ONE_APART,
     SHAPES,
     CaptureSettings,
@@ -35,7 +35,7 @@ from graphweave.frontends.dynamo.capture_settings import (
 )  # fmt: skip
 from graphweave.frontends.dynamo.lazy import make_parameters
 from graphweave.frontends.dynamo.polyfills import polyfilled
-from graphweave.frontends.dynamo.progress import told
+from graphweave.frontends.dynamo.progress import shown
 from graphweave.frontends.dynamo.reasons import line_of, reason_of, unconverted
 from graphweave.frontends.dynamo.sparse_arguments import Place, given_back, places_in, places_of, swapped
 from graphweave.frontends.dynamo.sparse_matrix import in_use
@@ -47,35 +47,37 @@ from graphweave.frontends.dynamo.uncompiled import inside_a_transform, transform
 _log = logger(__name__)
 
 _ALWAYS = {
-    "allow_rnn": True,  # of LSTM, which PyTorch traces wrongly, an equal is in place (`library_polyfills.py`)
-    "skip_nnmodule_hook_guards": False,  # a hook that a module is given after the first call counts
+    "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a polyfill replaces it (`library_polyfills.py`)
+    "skip_nnmodule_hook_guards": False,  # a hook that a module gets after the first call must have effect
 }
+"""Settings that are in force in every trace."""
 _TRIED = (
     CaptureSettings({**CAPTURE, **_ALWAYS}, SHAPES),
-    CaptureSettings({**CAPTURE, **_ALWAYS}, ONE_APART),  # where a size of 1 that is not compiled in meets a larger one
+    CaptureSettings({**CAPTURE, **_ALWAYS}, ONE_APART),  # for a size of 1 that is not compiled in and broadcasts
     CaptureSettings(_ALWAYS, SHAPES),
 )
-"""Settings in the order in which they are tried. Under the last of them frames that cannot be traced run as Python."""
+"""Settings in the order in which they are tried. Under the last ones, frames that cannot be traced run as Python."""
 
 _EACH_APART: dict[str, Any] = {
     name: value
-    for name, value in (("isolate_recompiles", True), ("recompile_limit", MOST_COMPILATIONS))
+    for name, value in (("isolate_recompiles", True), ("recompile_limit", MAX_COMPILATIONS))
     if name in signature(torch.compile).parameters
 }
-"""Code that compiled functions share (a layer of a library behind a graph break, a frame of ours) is compiled for each
-of them on its own, and the limit on its compilations counts for each (PyTorch 2.13)."""
+"""Arguments of torch.compile by which code that compiled functions share (a layer of a library behind a graph break, a
+frame of ours) is compiled, and counted against the limit on compilations, for each of them alone (PyTorch 2.13)."""
 
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
+"""Errors that PyTorch only raises while it traces."""
 
 
 class Captured:
-    """A callable under torch.compile, traced whole; where that fails, as far as each of its frames can be."""
+    """A callable under torch.compile. It is traced whole; if that fails, each of its frames is traced if it can be."""
 
     def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            # where this frame is left to Python, guards would be frames of their own, compiled for nothing
+            # if this frame is left to Python, guards would be frames of their own, compiled for nothing
             if torch.compiler.is_dynamo_compiling():
                 tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
                 dense = [t for t in tensors if t.layout is torch.strided]
@@ -83,31 +85,31 @@ class Captured:
                     guard_sizes_of(t, of_nodes=i == 0)
             return target(*args, **kwargs)
 
-        # PyTorch keeps compiled code, and its limit on recompilations, by code object: one for each target
+        # PyTorch keeps compiled code, and counts recompilations, by code object, so each target has its own
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled: Any = torch.compile(traced, backend=backend, dynamic=dynamic, **_EACH_APART)
         self._settings = tuple(_with_floats(s) for s in _TRIED)
         self._traced = False
-        self._whole = False  # captured without a break, so that nothing new is traced but for other sizes
+        self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
         self._turns = Turns()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_dynamo_compiling():  # part of something larger that is compiled
+        if torch.compiler.is_dynamo_compiling():  # part of a larger function that is being compiled
             return self._target(*args, **kwargs)
         if inside_a_transform():
             transformed(name_of(self._target))
             return self._target(*args, **kwargs)
-        return self._turns.take(self._with_stand_ins if self._traced else self._said, args, kwargs)
+        return self._turns.take(self._with_stand_ins if self._traced else self._first_call, args, kwargs)
 
-    def _said(self, *args: Any, **kwargs: Any) -> Any:
-        """A first call compiles, and says so on a terminal where that takes long."""
-        with told(f"compiling {name_of(self._target)}"):
+    def _first_call(self, *args: Any, **kwargs: Any) -> Any:
+        """The first call compiles, and says so on a terminal if that takes long."""
+        with shown(f"compiling {name_of(self._target)}"):
             return self._with_stand_ins(*args, **kwargs)
 
     def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
-        """Sparse tensors are captured as what stands for them, and given back as sparse tensors."""
+        """Call with a stand-in for each sparse tensor; results that are stand-ins become sparse tensors again."""
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
         places = self._sparse_places + places_in((*args, *kwargs.values()))
@@ -141,7 +143,7 @@ class Captured:
             finally:
                 broken = _breaks_since(breaks)
                 bump("graph_breaks", broken)
-                if broken:  # maybe by a sparse tensor that was not there before
+                if broken:  # perhaps by a sparse tensor that was not there before
                     self._sparse_places, self._whole = None, False
             if before is not None:
                 before.restore()
@@ -162,7 +164,7 @@ class Captured:
             asked.reset(token)
 
     def _hooked_everywhere(self) -> bool:
-        """Hooks on all modules of the process (a profiler's, a tracker's) run where modules are called one by one."""
+        """Whether there are hooks on all modules of the process (a profiler's, a tracker's); they need eager calls."""
         if not _has_any_global_hook():
             return False
         warn_once(
@@ -172,14 +174,14 @@ class Captured:
         return True
 
     def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An operation refused its operands. If eager mode refuses them too, that is the error, in plain words."""
+        """Called if an operation refused its operands: if eager mode refuses them too, its error is the clearer one."""
         before = State(self._target)
         with torch.no_grad():
             self._target(*args, **kwargs)
         before.restore()
 
     def _retreat(self, error: Exception) -> None:
-        """Trace with the next settings from now on, or run eagerly where there are none left."""
+        """Trace with the next settings from this call on, or run eagerly if there are none left."""
         name = name_of(self._target)
         self._settings = self._settings[1:]
         if self._settings:
@@ -189,9 +191,10 @@ class Captured:
 
 
 def _with_floats(settings: CaptureSettings) -> tuple[CaptureSettings, CaptureSettings]:
-    """`settings` for the first compilation and for later ones, which differ in whether Python floats (a slope, a rate)
-    are compiled in. At first they are: as symbols most cannot stay, which PyTorch finds out late and then traces all
-    over again. A function called with another value is traced with symbols.
+    """`settings` for the first compilation and for later ones.
+
+    In the first, Python floats (a slope, a rate) are compiled in: most cannot stay symbols, and PyTorch finds that out
+    late, and then traces all over again. A function that is called with another value is traced with symbols.
     """
     fixed, symbols = ({**settings.dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
     return CaptureSettings(fixed, settings.shapes), CaptureSettings(symbols, settings.shapes)
@@ -199,10 +202,10 @@ def _with_floats(settings: CaptureSettings) -> tuple[CaptureSettings, CaptureSet
 
 @contextmanager
 def frame_by_frame() -> Iterator[None]:
-    """Inside, frames that cannot be traced run as Python, said aloud."""
+    """Within the block, frames that cannot be traced run as Python, which is reported."""
     log = logging.getLogger(convert_frame.__name__)
     level = log.level
-    log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # a report that is not made could not be counted
+    log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # frames are counted by PyTorch's reports of them
     log.addFilter(_tell)
     try:
         with torch._dynamo.config.patch(suppress_errors=True):
@@ -213,21 +216,21 @@ def frame_by_frame() -> Iterator[None]:
 
 
 def _tell(record: logging.LogRecord) -> bool:
-    """Take over the report of a frame left to Python, whose text is a page of PyTorch's own frames."""
+    """Replace PyTorch's report of a frame left to Python, which is a page long, by ours."""
     error = record.exc_info[1] if record.exc_info else None
     if record.levelno != logging.WARNING or error is None:
         return True
     if (interrupt := interrupt_in(error)) is not None:
         raise interrupt
     name, begins = unconverted(record.getMessage())
-    if not begins.startswith("graphweave/frontends/"):  # of ours: the user's functions inside are traced on their own
+    if not begins.startswith("graphweave/frontends/"):  # functions that a frame of ours calls are traced on their own
         leave_to_python(name, begins, error)
     return False
 
 
 def _arose_in_tracing(error: Exception) -> bool:
-    """Did `error` come up while code was traced, rather than while it ran?"""
-    if isinstance(error, _TRACE_ERRORS):  # which come without the frames of the tracer
+    """Whether `error` was raised while code was traced, rather than while it ran."""
+    if isinstance(error, _TRACE_ERRORS):  # their tracebacks have no frames of the tracer
         return True
     trace = error.__traceback__
     while trace is not None:
@@ -242,9 +245,9 @@ def name_of(target: Callable[..., Any]) -> str:
 
 
 def _graph_breaks() -> tuple[int, int, int]:
-    """What PyTorch could not do, where it broke a graph, and how many reasons it has told.
+    """PyTorch's counts of operations that it could not trace, of graph breaks, and of reasons that it has listed.
 
-    Branches and loops are only in the first, what depends on data only in the last, where one break may be told twice.
+    Branches and loops are only in the first. What depends on data is only in the last, which may list a break twice.
     """
     counts = torch._dynamo.utils.counters
     return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)

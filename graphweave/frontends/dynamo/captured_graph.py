@@ -1,4 +1,4 @@
-"""Questions about captured graphs of ATen calls that several passes over them ask."""
+"""Functions on captured graphs of ATen calls that several passes over them share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import fx
 
 
 def ancestors(roots: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes `roots` and all that they are computed from."""
+    """The nodes `roots` and all nodes from which they are computed."""
     seen: set[fx.Node] = set()
     todo = list(roots)
     while todo:

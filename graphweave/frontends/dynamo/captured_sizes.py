@@ -1,4 +1,4 @@
-"""Sizes of captured tensors: plain numbers, symbols known before a call, symbols only known during one."""
+"""Sizes of captured tensors: plain numbers, symbols known before a call, and symbols only known during one."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Size: TypeAlias = "int | torch.SymInt"
 
 
 def fixed(size: Any) -> int | None:
-    """The number that `size` is for every call of the graph, None where it varies. Adds no guard."""
+    """The number that `size` is in every call of the graph; None if it varies. Adds no guard."""
     if isinstance(size, torch.SymInt):
         expr = size.node.expr
         if expr.is_number:
             return int(expr)
-        # Of a symbol that a guard fixes to 0 or 1, torch makes no number under `backed_size_oblivious`.
-        now = hint(size)
-        return now if now in (0, 1) and statically_known_true(size == now) else None
+        # Under `backed_size_oblivious`, torch leaves a symbol that a guard fixes to 0 or 1 a symbol.
+        value = hint(size)
+        return value if value in (0, 1) and statically_known_true(size == value) else None
     return int(size)
 
 
 def same(a: Size, b: Size) -> bool:
-    """True where the two sizes are equal in every call, provably. Adds no guard."""
+    """Whether the two sizes are provably equal in every call. Adds no guard."""
     m, n = fixed(a), fixed(b)
     if m is not None and n is not None:
         return m == n
@@ -37,7 +37,7 @@ def same(a: Size, b: Size) -> bool:
 
 
 def same_by_guard(a: Size, b: Size) -> bool:
-    """As `same`; but sizes that are equal in this call, and known before a call, are made equal by a guard."""
+    """As `same`, but sizes that are known before a call and equal in this one are made equal by a guard."""
     if same(a, b):
         return True
     if unbacked(a) or unbacked(b) or fixed(a) is not None or fixed(b) is not None or hint(a) != hint(b):
@@ -46,10 +46,10 @@ def same_by_guard(a: Size, b: Size) -> bool:
 
 
 def hint(size: Size) -> int | None:
-    """The size in the call that is being captured; None where data decides it.
+    """The size in the call that is being captured; None if data decides it.
 
-    By its expression: a size that data decided when it was made may since have been found equal to one that is known
-    before the call (`bincount(i, minlength=n)` times n rows), and torch keeps no hint with it.
+    It is computed from the expression. PyTorch keeps no hint for a size that data decided when it was made, but that
+    was later found equal to one known before the call (`bincount(i, minlength=n)` times n rows).
     """
     if not isinstance(size, torch.SymInt):
         return size
@@ -60,7 +60,7 @@ def hint(size: Size) -> int | None:
 
 
 def unbacked(value: Any) -> frozenset[Any]:
-    """The symbols in `value` (tensor, size, or list of them) that no guard can speak of: sizes that data decides."""
+    """The symbols in `value` (tensor, size, or list of them) that no guard can use: sizes that data decides."""
     if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
         return frozenset(free_unbacked_symbols(value))
     if isinstance(value, list | tuple):
@@ -79,7 +79,7 @@ def text(size: Size) -> str:
 
 
 def expression(value: Any) -> sizes.Size:
-    """A size, or another symbolic number, as programs hold it."""
+    """A size, or another symbolic number, in the form that programs hold."""
     symbolic = isinstance(value, torch.SymInt | torch.SymFloat | torch.SymBool)
     return of_sympy(value.node.expr) if symbolic else int(value)
 
@@ -91,7 +91,7 @@ def of_sympy(expr: Any) -> sizes.Size:
 
 
 def _converted(expr: Any) -> sizes.Size | None:
-    """A sympy expression as a size; None where a function in it is none of sizes."""
+    """A sympy expression as a size; None if it has a function that sizes do not have."""
     if expr.is_Integer:
         return int(expr)
     if expr.is_Symbol:
@@ -114,12 +114,12 @@ _FUNCTIONS: dict[str, Callable[..., sizes.Size]] = {
 
 
 def val(arg: Any) -> Any:
-    """The fake value of an FX argument; what is no node is its own value."""
+    """The fake value of an FX node; any other argument itself."""
     return arg.meta.get("val") if isinstance(arg, fx.Node) else arg
 
 
 def is_tensor(arg: Any) -> bool:
-    """Is `arg` an FX node with one tensor for a value?"""
+    """Whether `arg` is an FX node whose value is one tensor."""
     return isinstance(val(arg), torch.Tensor)
 
 
@@ -138,7 +138,10 @@ def dim_of(dim: int, ndim: int) -> int:
 
 
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
-    """The argument of an ATen call by its name in the schema, wherever it was put; `default` where it was not given."""
+    """The argument that an ATen call's schema calls `name`, given by position or keyword.
+
+    If it was not given, the default of the schema, or `default` if that has none.
+    """
     if name in node.kwargs:
         return node.kwargs[name]
     for position, a in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Guards on choices made by cost: a graph for which another form of the program is better compiles anew."""
+"""Guards on choices made by cost: a graph for which another form of the program is better is compiled again."""
 
 from __future__ import annotations
 
@@ -9,16 +9,18 @@ from graphweave.frontends.dynamo.captured_sizes import Size, unbacked
 from graphweave.passes.rewritten import Step
 
 SLACK = 2e-3
-"""Seconds by which the other form must be better: below, compiling anew would cost more than it gains."""
+"""The other form must be better by this many seconds; for less, compiling again would cost more than it gains."""
 
-_MOST = 4  # guards of one graph: each is checked at every call
-_UNIT = 1e12  # seconds are counted in whole picoseconds
+_MAX_GUARDS = 4
+"""A graph has at most this many guards on choices, since each is checked at every call."""
+_PICOSECONDS = 1e12
+"""Picoseconds in a second: guards count whole picoseconds."""
 
 
 def guard_choices(steps: Iterable[Step], rows: Mapping[Space, Size]) -> None:
-    """Adds a guard for each choice that a graph of other sizes would turn around, the closest ones first.
+    """Add guards for choices that would be made differently for other sizes, the closest choices first.
 
-    Sizes that data decides cannot be guarded; their choices stay as they are.
+    Sizes that data decides cannot be guarded; choices that depend on them stay as they are.
     """
     found: dict[tuple[tuple[Space, float], ...], float] = {}
     for step in steps:
@@ -27,12 +29,12 @@ def guard_choices(steps: Iterable[Step], rows: Mapping[Space, Size]) -> None:
         known = all(s in rows and not unbacked(rows[s]) for s, _ in slopes)
         if known and any(d < 0 for _, d in slopes):
             found[slopes] = abs(step.seconds)
-    for slopes in sorted(found, key=lambda s: found[s])[:_MOST]:
+    for slopes in sorted(found, key=lambda s: found[s])[:_MAX_GUARDS]:
         _guard(slopes, rows)
 
 
 def _guard(slopes: Iterable[tuple[Space, float]], rows: Mapping[Space, Size]) -> None:
     gain: Size = 0
     for space, seconds in slopes:
-        gain = gain + round(seconds * _UNIT) * rows[space]
-    bool(gain >= -round(SLACK * _UNIT))
+        gain = gain + round(seconds * _PICOSECONDS) * rows[space]
+    bool(gain >= -round(SLACK * _PICOSECONDS))

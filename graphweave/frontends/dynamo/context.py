@@ -1,4 +1,4 @@
-"""What handlers of ATen calls build with: typed operands, constants, casts, alignment of rows, moves along maps."""
+"""The class with which handlers of ATen calls build nodes: operands, constants, casts, alignment, moves along maps."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from graphweave.ir.message.nodes import (
 )
 
 Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
-"""Translates one call. None or IRError (the reason) where the algebra cannot say it: the call stays ATen's."""
+"""Translates one call. It returns None, or raises IRError with the reason, if the call has to stay ATen's."""
 
 
 class Context:
-    """The program as it grows: `refs[node]` translates an FX node, `loc` is the user's line of the present one.
+    """The program as it grows: `refs[node]` is the translation of an FX node, `loc` the user's line of the current one.
 
-    `attributes` are inputs whose value is part of the program, `effects` calls that must run though nothing reads them,
-    `seeded` names calls whose random numbers became functions of a seed.
+    `attributes` are inputs whose value is part of the program, `effects` are calls that must run although nothing reads
+    them, `seeded` names the calls whose random numbers became functions of a seed.
     """
 
     def __init__(self, spaces: Spaces) -> None:
@@ -62,7 +62,7 @@ class Context:
         self.seeded: set[str] = set()
         self.loc = ""
         self.serial = 0
-        """Of the last call that draws or writes: equal ones are told apart."""
+        """The number of the last call that draws or writes, by which equal calls differ."""
 
     # ------------------------------------------------------------ values
 
@@ -76,7 +76,7 @@ class Context:
         return t
 
     def value(self, arg: Any) -> Ref:
-        """The translation of a tensor operand; IRError where it is outside the algebra."""
+        """The translation of a tensor operand; IRError if it is outside the algebra."""
         if not is_tensor(arg):
             raise IRError(f"operand {arg!r} is no tensor")
         ref = self.refs[self.spaces.rep(arg)]
@@ -109,7 +109,7 @@ class Context:
         return self.emit(Const(number, Type(space, features, dtype)))
 
     def number_of(self, ref: Ref) -> float | int | bool | None:
-        """The number that a value is in every place, where that is known."""
+        """The number that all elements of a value are, None if they are not known to be one number."""
         node = self.builder.nodes[ref]
         match node:
             case Const(value):
@@ -155,7 +155,7 @@ class Context:
         return ref
 
     def assert_index(self, index: Ref, size: int) -> None:
-        """At run time, before anything else: IndexRangeError unless `index` lies in 0..size-1."""
+        """Add a check at run time, before all else: IndexRangeError unless `index` lies in 0..size-1."""
         ref = self.emit(AssertIndex(index, size))
         if ref not in self.effects:
             self.effects.append(ref)
@@ -176,7 +176,10 @@ class Context:
         return self.measured(found if found is not None else self.size_of(node, 0), dtype)
 
     def size(self, size: torch.SymInt) -> Ref | None:
-        """A symbolic size computed from those at hand, so that no tensor must exist only to be measured."""
+        """A symbolic size computed from sizes that the program has, so that no tensor must exist only to be measured.
+
+        None if they do not suffice.
+        """
         return self._computed(size.node.expr)
 
     def size_of(self, node: fx.Node, dim: int) -> Ref:
@@ -209,10 +212,10 @@ class Context:
     # ------------------------------------------------------------ row by row
 
     def aligned(self, arg: Any, node: fx.Node, dtype: DType | None) -> Ref:
-        """Operand `arg` of a broadcasting call `node`, ready to be used row by row; cast to `dtype` unless None.
+        """Operand `arg` of a broadcasting call `node`, for use row by row; it is cast to `dtype` unless that is None.
 
-        Broadcasting aligns dims from the right, so a value on the space of the result must have all of its dims; a
-        unit value with all of them has one row, and that row is what it gives.
+        Broadcasting aligns dims from the right, so a value on the space of the result must have all dims of the
+        result. A unit value that has all of them must have one row, and that row is used.
         """
         if not is_tensor(arg):
             if dtype is None:
@@ -229,7 +232,7 @@ class Context:
         return ref if dtype is None else self.cast(ref, dtype)
 
     def map(self, op: Op, *args: Ref) -> Ref:
-        """op(args), row by row. Shared data that was spread over rows is used as it was before."""
+        """op(args), row by row. In place of shared data that was spread over rows, the shared data itself is used."""
         types = [self.type(a) for a in args]
         space = next((t.space for t in types if t.space != UNIT), UNIT)
         before = [self._before_spread(a) for a in args]
@@ -283,7 +286,7 @@ class Context:
         if isinstance(node, Const):
             return self.const(node.value, t.dtype, t.space, shape)
         if [p for p in perm if t.shape[p] != 1] == [p for p in range(len(perm)) if t.shape[p] != 1]:
-            return self.reshape(ref, shape)  # dims of size 1 alone change places
+            return self.reshape(ref, shape)  # only dims of size 1 change places
         return self.emit(Permute(ref, perm))
 
     def broadcast(self, ref: Ref, features: tuple[int, ...]) -> Ref:
@@ -318,13 +321,14 @@ _OF_SIZES = {
     "Add": "add", "Mul": "mul", "Max": "sym_max", "Min": "sym_min", "FloorDiv": "floordiv", "CleanDiv": "floordiv",
     "Mod": "mod", "PythonMod": "mod", "PowByNatural": "pow",
 }  # fmt: skip
-"""Functions in the expressions of sizes and strides -> what programs call them."""
+"""Functions in the expressions of sizes and strides -> their names in programs."""
 
 _ORDERED = frozenset({"floordiv", "mod", "pow"})
+"""Functions of sizes whose operands may not be exchanged."""
 
 
 def lowest(dtype: DType) -> float:
-    """What every number of `dtype` is at least."""
+    """The lowest number of `dtype`."""
     if dtype.is_float:
         return -float("inf")
     return 0.0 if dtype is DType.bool else float(torch.iinfo(TORCH_DTYPE[dtype]).min)

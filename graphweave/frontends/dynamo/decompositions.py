@@ -1,4 +1,4 @@
-"""Which compound ATen calls are taken apart while a graph is captured, so that the importer meets few kinds of call."""
+"""Decompositions of compound ATen calls while a graph is captured, so that the importer meets few kinds of call."""
 
 from __future__ import annotations
 
@@ -30,16 +30,19 @@ _COMPOUND: tuple[Any, ...] = (
     aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward,
     aten.soft_margin_loss, aten.soft_margin_loss_backward, aten._prelu_kernel, aten._prelu_kernel_backward,
 )  # fmt: skip
+"""Calls that are taken apart by torch's own decompositions."""
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """The table for `aot_autograd(decompositions=...)`. Results differ from eager's by rounding, and random masks by
-    being drawn otherwise."""
+    """The table for `aot_autograd(decompositions=...)`.
+
+    Results differ from eager mode's by rounding, and random masks are drawn in another way.
+    """
     table = get_decompositions(_COMPOUND)
     return {
         **table,
         **segments(),
-        **{op: _of_sum(table[op]) for op in _BY_MEAN},
+        **{op: _mean_by_sum(table[op]) for op in _DIVIDED_BY_COUNT},
         aten.native_dropout.default: _dropout,
         aten.bernoulli.p: _bernoulli_p,
         aten.bernoulli.default: _bernoulli,
@@ -50,16 +53,16 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     }
 
 
-_BY_MEAN: tuple[Any, ...] = (
+_DIVIDED_BY_COUNT: tuple[Any, ...] = (
     aten.mse_loss_backward.default, aten.smooth_l1_loss_backward.default, aten.huber_loss_backward.default,
 )  # fmt: skip
-"""Calls whose decompositions in torch divide a Python number by the number of elements, which fails for none."""
+"""Calls whose decompositions in torch divide a Python number by the number of elements, which fails if that is 0."""
 
-_MEAN, _SUM = 1, 2  # of torch.nn._reduction
+_MEAN, _SUM = 1, 2  # the numbers that torch.nn._reduction gives to these reductions
 
 
-def _of_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The gradient of a mean as that of a sum, divided as a tensor."""
+def _mean_by_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The gradient of a mean, computed as that of a sum whose gradient is divided by the number of elements."""
 
     @functools.wraps(backward)
     def divided(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *rest: Any) -> Tensor:
@@ -71,7 +74,7 @@ def _of_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """A uniform number for each element of x is what the importer can have drawn again instead of saved."""
+    """Draws a uniform number for each element of x, which the importer can draw again instead of saving it."""
     if train is False:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     kept = torch.rand_like(x, dtype=torch.float32) < 1 - p

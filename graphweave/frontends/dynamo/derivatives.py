@@ -1,8 +1,8 @@
-"""Gradients of gradients of a compiled graph, by PyTorch: its joint graph run again, this time recorded.
+"""Gradients of gradients of a compiled graph: PyTorch runs its joint graph again and records it.
 
-AOTAutograd's graph of the backward is made of the operators of eager mode's, so what autograd makes of it are the
-second derivatives that eager mode gives. Nothing of the call is kept for it beside its inputs. Random masks are made
-again from the seeds that the compiled forward drew.
+AOTAutograd's graph of the backward consists of eager mode's operators, so autograd derives from it the second
+derivatives of eager mode. Only the inputs of a call are kept for this. Random masks are made again from the seeds that
+the compiled forward drew.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from graphweave.ir.philox import uniform
 
 aten = torch.ops.aten
 
-
-WAY_OUT = (
+REMEDY = (
     "Take gradients of gradients through the function as it was before graphweave compiled it, or call it under "
     '`torch.compiler.set_stance("force_eager")`.'
 )
+"""What a user can do where gradients of gradients cannot be computed."""
 
 
 class JointGraph:
     """The gradients of a compiled function as a differentiable function of its inputs and tangents.
 
-    `reached[i]` are the tangents, by number, on which the gradient of input i depends; `draws` names the random calls.
+    `reached[i]` are the numbers of the tangents on which the gradient of input i depends. `draws` names random calls.
     """
 
     def __init__(self, joint: fx.GraphModule, num_forward: int) -> None:
@@ -50,7 +50,7 @@ class JointGraph:
         for node in joint.graph.nodes:
             if node.op == "output":
                 break
-            # a detach that the user wrote cuts derivatives; those with which autograd keeps its own results do not
+            # a detach that the user wrote ends derivatives; one by which autograd keeps a result of its own does not
             if node.target is aten.detach.default and node not in forward:
                 env[node] = env[node.args[0]]
                 continue
@@ -65,13 +65,13 @@ class JointGraph:
         self.draws = tuple(n.name for n in graph.nodes if is_random(n))
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any]) -> list[Any]:
-        """The gradients of all inputs; `drawn` has the seed, or what was drawn, of each random call."""
+        """The gradients of all inputs. `drawn` holds the seed of each random call, or the numbers that it drew."""
         results: list[Any] = _Replay(self._module, drawn).run(*primals, *tangents)
         return results
 
 
 def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable[frozenset[int]]) -> None:
-    """The joint graph with None for gradients that depend on no tangent: eager mode computes none."""
+    """Put None into the joint graph for gradients that depend on no tangent, which eager mode does not compute."""
     output = joint.graph.output_node()
     results = tree_leaves(output.args[0])
     ends = [n if by else None for n, by in zip(results[num_forward:], reached, strict=True)]
@@ -109,11 +109,11 @@ class Twice(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *wanted: Any) -> Any:
-        told = (
+        notice = (
             f"graphweave: gradients of gradients of {ctx.about} are not compiled: PyTorch computes them in eager mode, "
             "at each call. The function and its first gradients stay compiled."
         )
-        _tell(told)
+        _report(notice)
         deeper = torch.is_grad_enabled()
         with torch.enable_grad():
             given = [t if deeper else _leaf(t) for t in ctx.saved_tensors]
@@ -141,10 +141,10 @@ class Refused(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *wanted: Any) -> Any:
-        raise DerivativeError(f"gradients of gradients of {ctx.about} cannot be computed: {ctx.why}. {WAY_OUT}")
+        raise DerivativeError(f"gradients of gradients of {ctx.about} cannot be computed: {ctx.why}. {REMEDY}")
 
 
-def _tell(why: str) -> None:
+def _report(why: str) -> None:
     bump("eager_fallbacks")
     record_eager(why)
     warn_once(why)

@@ -1,8 +1,8 @@
-"""What eager mode would do for a captured graph: calls of PyTorch's operators, and the bytes that they read and write.
+"""The work of eager mode for a captured graph: calls of PyTorch's operators, and the bytes that they read and write.
 
-Counted on the captured graph with the sizes of the call at hand. A compound operator that was taken apart when it was
-captured (a softmax, a loss) is one call again. Views, sizes and checks cost nothing; a gather reads the rows it gives,
-a tensor that was expanded is read at the size it has in memory.
+It is counted on the captured graph with the sizes of this call. A compound operator that was taken apart by the capture
+(a softmax, a loss) counts as one call. Views, sizes and checks cost nothing. A gather reads as many rows as it returns;
+an expanded tensor is read at its size in memory.
 """
 
 from __future__ import annotations
@@ -25,12 +25,14 @@ aten = torch.ops.aten
 _GATHERS = frozenset({
     aten.index_select.default, aten.index.Tensor, aten.gather.default, aten.embedding.default,
 })  # fmt: skip
+"""Calls that read as many rows of their first operand as they return."""
 _ALLOCATE = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "aten::empty_strided", "aten::detach"})
+"""Names of calls that compute nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class EagerWork:
-    """`moved` is in bytes, None where sizes decided by data are not known."""
+    """The number of calls, and the bytes `moved`, None if they depend on unknown sizes that data decides."""
 
     calls: int
     moved: int | None
@@ -42,7 +44,7 @@ def eager_work(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mappin
     calls, moved = 0, 0
     for group in _groups(module):
         inside = set(group)
-        reading = [n for n in group if not _makes_anew(n)]
+        reading = [n for n in group if not _reads_shape_only(n)]
         read = {_base(a): a for n in reading for a in n.all_input_nodes if is_tensor(a) and _base(a) not in inside}
         gathered = {n.args[0] for n in group if n.target in _GATHERS}
         written = [n for n in group if not inside.issuperset(n.users)]
@@ -56,7 +58,7 @@ def eager_work(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mappin
 
 
 def _groups(module: fx.GraphModule) -> list[list[fx.Node]]:
-    """The calls that do something; those that were one call before they were taken apart are one group."""
+    """The calls that compute a tensor; those that were one call before the capture took it apart are one group."""
     groups: list[list[fx.Node]] = []
     last: Any = None
     for node in module.graph.nodes:
@@ -73,15 +75,15 @@ def _groups(module: fx.GraphModule) -> list[list[fx.Node]]:
 
 
 def _works(node: fx.Node) -> bool:
-    """A call that computes a tensor."""
+    """Whether `node` is a call that computes a tensor."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload) or op.name().split(".")[0] in _ALLOCATE:
         return False
     return _tensors(node) and not _is_view(op)
 
 
-def _makes_anew(node: fx.Node) -> bool:
-    """zeros_like, new_full and their like take only the shape of their operand."""
+def _reads_shape_only(node: fx.Node) -> bool:
+    """Whether the call is zeros_like, new_full or the like, which read only the shape of their operand."""
     name = str(node.target).split(".")[1]
     return name.endswith("_like") or name.startswith("new_")
 
@@ -99,7 +101,7 @@ def _is_view(op: torch._ops.OpOverload) -> bool:
 
 
 def _base(node: fx.Node) -> fx.Node:
-    """What a view is a view of."""
+    """The tensor whose memory `node` is a view of, or `node` itself."""
     while isinstance(node.target, torch._ops.OpOverload) and _is_view(node.target) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return node
@@ -118,7 +120,7 @@ def _tensor_bytes(t: torch.Tensor, known: Mapping[sympy.Symbol, int]) -> int:
 
 
 def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> int:
-    """KeyError where it depends on a symbol that is not known."""
+    """`size` as a number; KeyError if it depends on a symbol that is not known."""
     if not isinstance(size, torch.SymInt):
         return int(size)
     expr = size.node.expr
@@ -129,7 +131,7 @@ def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> int:
 
 
 def _symbols(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mapping[Space, int]) -> dict[sympy.Symbol, int]:
-    """Symbols of sizes and their values in this call: those of arguments, and those that the rows of a space tell."""
+    """The values in this call of symbols in sizes, as far as arguments and the rows of spaces determine them."""
     known: dict[sympy.Symbol, int] = {}
     for size in _sizes_of(module.graph.find_nodes(op="placeholder")):
         if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.has_hint():
@@ -141,7 +143,7 @@ def _symbols(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mapping[
         free = list(expr.free_symbols)
         if len(free) == 1 and expr.coeff(free[0]) == 1:
             known[free[0]] = rows[space] - int(expr - free[0])
-    for node, first in number(module.graph).items():  # an equal call has sizes of its own, which are equal
+    for node, first in number(module.graph).items():  # equal calls have different symbols for equal sizes
         for size, other in zip(_sizes_of([node]), _sizes_of([first]), strict=False):
             if isinstance(size, torch.SymInt) and isinstance(other, torch.SymInt) and other.node.expr in known:
                 known.setdefault(size.node.expr, known[other.node.expr])

@@ -1,4 +1,4 @@
-"""Guards on sizes that a capture takes for granted: `x[1:]` has one row less than x, which is wrong if x has none."""
+"""Guards on sizes that a capture assumes: that `x[1:]` has one row less than x, for instance, which may have none."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from graphweave.frontends.dynamo.captured_sizes import hint, unbacked
 
 
 class TooFewRows(Exception):
-    """The call at hand has fewer rows than a slice in it leaves out; it has to be captured for such sizes."""
+    """This call has fewer rows than a slice in it leaves out, so it has to be captured for its own sizes."""
 
 
 def guard_sizes(module: fx.GraphModule) -> None:
-    """Adds a guard for every size in a captured graph that smaller arguments would make negative.
+    """Add a guard for every size in a captured graph that smaller arguments would make negative.
 
-    Under `backed_size_oblivious` PyTorch takes a slice to lie within its tensor, whatever the tensor's size is. A call
-    with fewer rows then compiles anew; TooFewRows is raised where the call at hand is one, since its capture is wrong.
+    Under `backed_size_oblivious` PyTorch assumes that a slice lies within its tensor, whatever the tensor's size is.
+    With the guard, a call with fewer rows is compiled again. If this call has fewer rows, its capture is wrong, and
+    TooFewRows is raised.
     """
     seen: set[Any] = set()
     # With the setting every size counts as 2 or more, and nothing is left to guard.
@@ -35,13 +36,13 @@ def guard_sizes(module: fx.GraphModule) -> None:
 
 
 def _guard(size: torch.SymInt) -> None:
-    now, env = hint(size), size.node.shape_env
-    if now is None or bound_sympy(size.node.expr, env.var_to_range).lower >= 0:
+    rows, env = hint(size), size.node.shape_env
+    if rows is None or bound_sympy(size.node.expr, env.var_to_range).lower >= 0:
         return
-    if now < 0:
+    if rows < 0:
         raise TooFewRows(
-            f"a slice of a captured tensor has {size} = {now} rows. Report this: the trace that follows, with "
+            f"a slice of a captured tensor has {size} = {rows} rows. Report this: the trace that follows, with "
             "0 and 1 rows apart, must not come to it."
         )
     # To sympy the symbol of a size is positive, so "s - 1 >= 0" would be no guard; one row has code of its own anyway.
-    bool(size >= (1 if now and statically_known_true(size >= 0) else 0))
+    bool(size >= (1 if rows and statically_known_true(size >= 0) else 0))

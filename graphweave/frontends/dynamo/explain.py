@@ -1,4 +1,4 @@
-"""`graphweave.explain`: what became of a function, in words."""
+"""`graphweave.explain`: a report of what the compiler made of a function."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, 
 from graphweave.frontends.dynamo.reasons import line_of
 
 Detail = Literal["short", "kernels", "loops", "costs", "ir", "all"]
-"""How much `explain` prints: what a user asks first; with each kernel's code; with its loop IR; with the choices
-made by cost; with the message IR; everything."""
+"""How much `explain` prints: the short form, or with it each kernel's code, each kernel's loop IR, the choices made by
+cost, the message IR, or all of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """`captures` and `rewrites` have one entry a captured graph, `graphs` one a compiled one (forward, backward,
-    inference). `eager` says what runs eagerly and why, `breaks` are the graph breaks whose lines PyTorch tells, out of
-    `graph_breaks`, `recompiled` what was compiled again, before and now.
+    """What the compiler made of a function. Printing it gives the short form (on a terminal as a table) and `detail`.
 
-    Printing it gives the short form, as a table on a terminal, and what `detail` asks for; `text` gives either.
+    `captures` and `rewrites` have one entry for each captured graph, `graphs` one for each compiled graph (forward,
+    backward, inference). `eager` says what runs eagerly and why. `breaks` are the graph breaks whose lines PyTorch
+    reports; `graph_breaks` counts all. `recompiled` says what was compiled again, before `explain` and during it.
     """
 
     what: str
@@ -52,11 +52,11 @@ class Explanation:
     detail: Detail = "short"
 
     def rows(self) -> list[Row]:
-        """The short form, a line each."""
+        """The lines of the short form."""
         return summary(self)
 
     def text(self, detail: Detail = "short") -> str:
-        """The short form as text, and behind it what `detail` asks for. SettingsError for an unknown detail."""
+        """The short form as text, followed by `detail`. SettingsError for an unknown detail."""
         return "\n".join([as_text(self.rows()), *self._details(checked(detail))])
 
     def __str__(self) -> str:
@@ -78,14 +78,14 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwargs: Any) -> Explanation:
-    """Compile `fn` afresh for `args`, run it once, and tell what came out: what was captured, kernels, launches and
-    bytes against eager's, what was left to PyTorch and why, graph breaks and recompilations, with the user's lines.
+    """Compile `fn` again for `args`, run it once, and report the outcome with the user's lines: what was captured,
+    kernels, launches and bytes against eager mode's, what was left to PyTorch and why, graph breaks, recompilations.
 
-    `fn` is a module or function, compiled already (its options are kept) or not. Where its result requires a gradient,
-    a backward is compiled too, but not run. The compiled code of other functions is forgotten with it and built again
-    at their next call. `detail` is how much is printed: "short"; "kernels" with the code of each kernel; "loops" with
-    its loop IR, and what it does not take of a schedule; "costs" with what the rewriting chose and refused, and what
-    that costs; "ir" with the message IR; "all".
+    `fn` is a module or function, compiled already (its options are kept) or not. If its result requires a gradient, a
+    backward is compiled too, but not run. All compiled code, also that of other functions, is forgotten and built again
+    at the next call. `detail` says what is printed beside the short form: "short" nothing, "kernels" the code of each
+    kernel, "loops" its loop IR and what it does not take of a schedule, "costs" what the rewriting chose and refused
+    and what that costs, "ir" the message IR, "all" all of these.
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn
@@ -96,13 +96,13 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     count, seen = counters()["graph_breaks"], breaks_seen()
     with collect() as report:
         compile(target, dynamic=dynamic, options=options)(*args, **kwargs)
-    told = Explanation(
+    explanation = Explanation(
         name_of(target), line_of(target), tuple(report.captures), tuple(report.rewrites), tuple(report.graphs),
         tuple(dict.fromkeys(report.eager)), counters()["graph_breaks"] - count, breaks_since(seen),
         before + recompilations(target, name, of_others=True), detail,
     )  # fmt: skip
     torch._dynamo.reset()
-    return told
+    return explanation
 
 
 def checked(detail: str) -> Detail:

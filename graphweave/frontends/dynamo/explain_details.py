@@ -30,18 +30,21 @@ def costs_text(note: RewriteNote) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ir_text(told: Compiled) -> str:
+def ir_text(explanation: Compiled) -> str:
     """The message IR of each captured graph before and after rewriting, and of each compiled one."""
     lines = []
-    for note in told.rewrites:
+    for note in explanation.rewrites:
         lines += ["== message IR before rewriting", note.before, "== message IR after rewriting", note.after]
-    for graph in told.graphs:
+    for graph in explanation.graphs:
         lines += [f"== message IR of {graph.name}", graph.ir]
     return "\n".join(lines)
 
 
 def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
-    """Each kernel, those run once a graph first: what it computes and its code; with `wrapper` their calls."""
+    """What each kernel computes, and its code; kernels that run once for each graph come first.
+
+    With `wrapper`, the calls of the kernels follow.
+    """
     lines = []
     for k in (*graph.once, *graph.kernels):
         along = f", edges along {k.along}" if k.along else ""

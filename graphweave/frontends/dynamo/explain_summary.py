@@ -1,4 +1,4 @@
-"""The short form of `explain`: a line for each thing that a user asks about, as text or as a table."""
+"""The short form of `explain`, as text or as a table."""
 
 from __future__ import annotations
 
@@ -18,24 +18,29 @@ from graphweave.compiler.report import CaptureNote, GraphNote, SavedNote
 from graphweave.core.lines import shown_text, split_location
 from graphweave.frontends.dynamo.breaks import Break, Recompilation
 
-_LINES_SHOWN = 2
+_MAX_LINES = 2
+"""A row names at most this many of the user's lines."""
+_MAX_SHAPES = 4
+"""A row names at most this many shapes."""
 _TABLE_EDGES = 8
-_SHAPES_SHOWN = 4
-_HALVES = ("inference", "forward", "backward")  # the last part of a compiled graph's name
-_WIDEST = 76  # of the middle column: what is longer pushes its own line's last column, and nobody else's
+"""The columns of the terminal that the edges of a table take."""
+_HALVES = ("inference", "forward", "backward")
+"""The last words in the names of compiled graphs, in the order of the report."""
+_MAX_PADDED = 76
+"""The middle column is padded to at most this width; a longer text only moves the last column of its own line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`about` is the heading of the row's group, `where` a line of source code or ""."""
+    """A line of the report: `about` is the heading of its group, `where` a line of source code or ""."""
 
     about: str
     text: str
     where: str = ""
 
 
-class Told(Protocol):
-    """The parts of an Explanation that the short form speaks of."""
+class Explained(Protocol):
+    """The parts of an Explanation that the short form shows."""
 
     @property
     def what(self) -> str: ...
@@ -55,32 +60,32 @@ class Told(Protocol):
     def recompiled(self) -> Sequence[Recompilation]: ...
 
 
-def summary(told: Told) -> list[Row]:
+def summary(report: Explained) -> list[Row]:
     """The rows of the short form; groups with nothing to say have none."""
-    rows = [Row("captured", _captured(told), told.where)]
+    rows = [Row("captured", _captured(report), report.where)]
     sizes: dict[str, int] = {}
-    for capture in told.captures:
+    for capture in report.captures:
         sizes |= dict(capture.spaces)
     rows += [Row("captured", f"{words}: {count:,}") for words, count in sizes.items()]
-    if told.graphs:
-        rows += _work(told)
-    rows += _kernels(told.graphs)
-    rows += _left(told.graphs)
-    rows += [Row("runs eagerly", shown_text(why)) for why in told.eager]
-    rows += _kept(told.graphs)
-    rows += [Row("graph break", b.why, b.where) for b in told.breaks]
-    unnamed = told.graph_breaks - sum(b.times for b in told.breaks)
+    if report.graphs:
+        rows += _work(report)
+    rows += _kernels(report.graphs)
+    rows += _left(report.graphs)
+    rows += [Row("runs eagerly", shown_text(why)) for why in report.eager]
+    rows += _kept(report.graphs)
+    rows += [Row("graph break", b.why, b.where) for b in report.breaks]
+    unnamed = report.graph_breaks - sum(b.times for b in report.breaks)
     if unnamed > 0:
         rows.append(Row("graph break", f"{unnamed} more without a line; TORCH_LOGS=graph_breaks shows them"))
-    rows += [Row("compiled again", f"{r.what}: {r.why}", r.where) for r in told.recompiled]
+    rows += [Row("compiled again", f"{r.what}: {r.why}", r.where) for r in report.recompiled]
     return rows
 
 
 def as_text(rows: Iterable[Row]) -> str:
-    """Three columns, one line a row; a group's heading stands at its first row."""
+    """The rows as lines of three columns; the heading of a group stands in its first line."""
     rows = list(rows)
     left = max(len(r.about) for r in rows)
-    middle = min(_WIDEST, max(len(r.text) for r in rows if r.where))
+    middle = min(_MAX_PADDED, max(len(r.text) for r in rows if r.where))
     lines, last = [], ""
     for r in rows:
         about = r.about if r.about != last else ""
@@ -90,7 +95,7 @@ def as_text(rows: Iterable[Row]) -> str:
 
 
 def as_table(rows: Iterable[Row]) -> str:
-    """The same as a table as wide as the terminal, without the lines of libraries where those would not fit beside."""
+    """The rows as a table as wide as the terminal, without the lines of libraries if these do not fit."""
     rows = list(rows)
     columns = shutil.get_terminal_size().columns
     needed = sum(max(len(getattr(r, part)) for r in rows) for part in ("about", "text", "where")) + _TABLE_EDGES
@@ -109,34 +114,34 @@ def as_table(rows: Iterable[Row]) -> str:
     return out.getvalue()
 
 
-def _captured(told: Told) -> str:
-    if not told.captures:
-        return f"nothing of {told.what} was captured as message passing that can be compiled"
-    trained = sum(c.trains for c in told.captures)
-    kind = "forward and backward" if trained == len(told.captures) else "forward" if not trained else "partly trained"
-    return f"{told.what}, as {_many(len(told.captures), 'graph')}, {kind}"
+def _captured(report: Explained) -> str:
+    if not report.captures:
+        return f"nothing of {report.what} was captured as message passing that can be compiled"
+    trained = sum(c.trains for c in report.captures)
+    kind = "forward and backward" if trained == len(report.captures) else "forward" if not trained else "partly trained"
+    return f"{report.what}, as {_many(len(report.captures), 'graph')}, {kind}"
 
 
-def _work(told: Told) -> list[Row]:
-    """Launches and bytes of one call, forward and backward, against eager's."""
-    call = "a step" if any(c.trains for c in told.captures) else "a call"
-    kernels = sum(len(g.kernels) for g in told.graphs)
-    halves = Counter(_half(g) for g in told.graphs for _ in g.kernels)
+def _work(report: Explained) -> list[Row]:
+    """The rows about launches and bytes of one call, forward and backward, against eager mode's."""
+    call = "a step" if any(c.trains for c in report.captures) else "a call"
+    kernels = sum(len(g.kernels) for g in report.graphs)
+    halves = Counter(_half(g) for g in report.graphs for _ in g.kernels)
     of = f" ({', '.join(f'{n} {half}' for half, n in halves.items())})" if len(halves) > 1 else ""
-    products = sum(g.products for g in told.graphs)
-    left = sum(len(g.fallbacks) for g in told.graphs)
+    products = sum(g.products for g in report.graphs)
+    left = sum(len(g.fallbacks) for g in report.graphs)
     beside = [_many(products, "matrix product")] * bool(products) + [f"{left} calls of PyTorch's"] * bool(left)
     launches = ", ".join([f"{_many(kernels, 'kernel')}{of}", *beside])
-    rows = [Row("launches", f"{call}: {launches}; eager makes {sum(c.eager_calls for c in told.captures):,} calls")]
-    moved = sum(c.moved for c in told.captures)
-    known = [c.eager_moved for c in told.captures if c.eager_moved is not None]
+    rows = [Row("launches", f"{call}: {launches}; eager makes {sum(c.eager_calls for c in report.captures):,} calls")]
+    moved = sum(c.moved for c in report.captures)
+    known = [c.eager_moved for c in report.captures if c.eager_moved is not None]
     words = f"{call}: {size(moved)} by the cost model"
-    if len(known) == len(told.captures) and moved:
+    if len(known) == len(report.captures) and moved:
         words += f"; eager's calls read and write {size(sum(known))}, {sum(known) / moved:.1f} times that"
     rows.append(Row("bytes moved", words))
-    once = max((g.hoisted for g in told.graphs), default=0)
+    once = max((g.hoisted for g in report.graphs), default=0)
     if once:
-        kernels = max(len(g.once) for g in told.graphs)
+        kernels = max(len(g.once) for g in report.graphs)
         by = f", by {_many(kernels, 'kernel')}" if kernels else ""
         rows.append(Row("once a graph", f"{_many(once, 'value')} from index tensors alone{by}, kept until they change"))
     return rows
@@ -160,7 +165,7 @@ def _left(graphs: Iterable[GraphNote]) -> list[Row]:
 
 
 def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
-    """What the forward keeps for the backward beside the arguments: a row for each space and line of the user's."""
+    """The rows about what the forward keeps for the backward beside arguments, one for each space and user's line."""
     policies = dict.fromkeys(g.recompute for g in graphs if g.recompute)
     if not policies:
         return []
@@ -173,7 +178,7 @@ def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
     rows = [Row("saved for backward", f"{total} (recompute={', '.join(policies)})")]
     for (space, _), notes in sorted(found.items(), key=lambda item: -sum(s.bytes for s in item[1])):
         shapes = Counter(s.shape for s in notes)
-        words = _few([f"{n} x {shape}" if n > 1 else shape for shape, n in shapes.items()], _SHAPES_SHOWN)
+        words = _few([f"{n} x {shape}" if n > 1 else shape for shape, n in shapes.items()], _MAX_SHAPES)
         lines = _lines(s.where for s in notes)
         rows.append(Row("saved for backward", f"{space}: {words}, {size(sum(s.bytes for s in notes))}", lines))
     return rows
@@ -184,13 +189,13 @@ def _half(graph: GraphNote) -> str:
 
 
 def _lines(locations: Iterable[str]) -> str:
-    """The user's own lines, and in parentheses those of libraries: a few, and how many more."""
+    """A few of the user's own lines and, in parentheses, of libraries' lines, with the number of those left out."""
     pairs = [split_location(loc) for loc in locations if loc]
     own = list(dict.fromkeys(mine for _, mine in pairs if mine))
     inner = list(dict.fromkeys(line for line, mine in pairs if line and line != mine))
     if not own:
-        return _few(inner, _LINES_SHOWN)
-    return f"{_few(own, _LINES_SHOWN)} ({_few(inner, 1)})" if inner else _few(own, _LINES_SHOWN)
+        return _few(inner, _MAX_LINES)
+    return f"{_few(own, _MAX_LINES)} ({_few(inner, 1)})" if inner else _few(own, _MAX_LINES)
 
 
 def _few(lines: Sequence[str], shown: int) -> str:
@@ -207,7 +212,7 @@ def _times(n: int) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in a unit that leaves at most four digits."""
+    """Bytes in a unit for which the number is below 1000, or in GB."""
     units = ["GB", "MB", "kB", "B"]
     while count >= 1000 and len(units) > 1:
         count /= 1000

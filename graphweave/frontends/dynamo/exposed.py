@@ -1,8 +1,9 @@
-"""Which values saved for the backward a user may overwrite before it runs, though eager mode lets him.
+"""Finds values saved for the backward that a user may overwrite before it runs, without harm in eager mode.
 
-PyTorch refuses a backward of which a saved tensor was edited in place. A compiled backward computes again what eager
-mode keeps, so it reads other tensors: an input in place of what was made of it, a result in place of what it was made
-of. In eager mode an edit of those harms nothing (a memory that is updated, `conv(x).relu_()`, `h += conv(h)`).
+PyTorch refuses a backward if one of its saved tensors was edited in place. A compiled backward computes again what
+eager mode keeps, so it reads other tensors: an input in place of a value computed from it, or a result in place of a
+value from which it was computed. In eager mode an edit of these tensors is harmless (a memory that is updated,
+`conv(x).relu_()`, `h += conv(h)`).
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, 
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """Positions among the placeholders (of those the graph itself writes to, `written`) and the forward's results."""
+    """What a user may overwrite: positions of placeholders and of the forward's results.
+
+    `written` are the placeholders to which the graph itself writes; they are not among `inputs`.
+    """
 
     inputs: frozenset[int]
     written: frozenset[int]
@@ -36,8 +40,8 @@ class Exposed:
 def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) -> Exposed:
     """What a user may overwrite of a joint graph whose inputs are `examples`.
 
-    An input that the graph itself writes to always counts. Leaves that require a gradient do not: PyTorch itself keeps
-    them from being edited where gradients are on.
+    An input to which the graph itself writes always counts. A leaf that requires a gradient does not count: PyTorch
+    refuses to edit it while gradients are on.
     """
     output = joint.graph.output_node()
     results = tree_leaves(output.args[0])[:num_forward]
@@ -61,10 +65,10 @@ def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) ->
 
 
 def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
-    """The values of a program that lie in the memory of what is exposed.
+    """The values of a program that lie in exposed memory.
 
-    Features of edges are left out unless the graph writes to them: copies of them are what compiled programs are there
-    to avoid. PyTorch refuses the backward where a user has overwritten them.
+    Features of edges are left out unless the graph writes to them, since compiled programs must not copy them. If a
+    user has overwritten them, PyTorch refuses the backward.
     """
     program, edges = imported.program, Facts(imported.program).flow.edge_spaces
     given = {r for i in found.inputs if edges.isdisjoint(spaces_in(program.types[r := imported.inputs[i]]))}
@@ -75,7 +79,7 @@ def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
 
 
 def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node]:
-    """Forward values, by the node that made their memory, which the backward of eager mode reads."""
+    """The nodes that made the memory of forward values that eager mode's backward reads."""
     forward = ancestors(n for n in results if isinstance(n, fx.Node))
     forward |= {n for n in joint.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"}
     forward |= set(joint.graph.find_nodes(op="placeholder"))
@@ -88,7 +92,7 @@ def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node
 
 
 def _memory_of(node: fx.Node) -> fx.Node:
-    """The node that made the memory of a value: behind views and items of several views."""
+    """The node that made the memory of a value, which may be a view or an item of a list of views."""
     while True:
         source: Any = node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
         if not isinstance(source, fx.Node) or not _is_view(source.target):
@@ -105,7 +109,7 @@ def _is_view(target: Any) -> bool:
 
 
 def _base(program: Program, ref: Ref) -> Ref:
-    """The value whose memory `ref` is a view of."""
+    """The value of whose memory `ref` is a view; `ref` itself if it is none."""
     node = program.nodes[ref]
     while isinstance(node, Reshape | Permute | Broadcast | Slice | Part) or is_view(node):
         ref = operands(node)[0]

@@ -1,7 +1,7 @@
-"""Giving compiled programs back to AOTAutograd, whose language is FX.
+"""Hands compiled programs back to AOTAutograd as FX graphs.
 
 The joint graph handed back is a skeleton: its inputs, one opaque call for the forward and one for the backward, and
-their results with fake-tensor metadata. PyTorch's own extraction then orders saved values as its version wants them.
+their results with fake tensors. PyTorch's own function then splits it, and orders saved values as its version needs.
 """
 
 from __future__ import annotations
@@ -29,19 +29,20 @@ from graphweave.ir.message.builder import operands
 from graphweave.ir.message.nodes import AnyType, Aten, Input, Program, Ref, Type
 
 Boxed = Callable[[list[Any]], list[Any]]
-
+"""A function that takes a list of arguments, which it empties, and returns a list."""
 
 _SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
+"""Types of symbolic numbers."""
 
 
 def split_modules(
     joint: fx.GraphModule, imported: Imported, training: CompiledTraining, num_fwd_outputs: int,
     reference: Reference | None = None,
 ) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:  # fmt: skip
-    """Forward and backward modules of one opaque call each, for AOTAutograd.
+    """The forward and the backward as modules of one opaque call each, for AOTAutograd.
 
-    And the placeholders of the latter that hold what random calls drew, by the calls' names. With a `reference`, to
-    which the results are compared, the forward's arguments are saved as well.
+    The third result maps each random call's name to the placeholder of the backward that holds what the call drew.
+    With a `reference`, to which results are compared, the forward's arguments are saved as well.
     """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -50,25 +51,25 @@ def split_modules(
     place = dict(zip(imported.inputs, env.values(), strict=True))
     outputs = joint.graph.output_node()
     flat, _ = tree_flatten(outputs.args[0])
-    cut = training.cut
+    partition = training.partition
 
-    primals = [place[r] for r in _input_refs(training.forward, cut.forward.where)]
+    primals = [place[r] for r in _input_refs(training.forward, partition.forward.where)]
     names = [n.name for n in primals]
     run = training.forward if reference is None else checked_forward(reference, training.forward, names)
     forward = _call(graph, run, training.forward.plan.name, primals)
     results = [_item(graph, forward, i, _val(n)) for i, n in enumerate(flat[:num_fwd_outputs])]
     saved: dict[Ref, fx.Node] = {}
-    for i, ref in enumerate(cut.saved):
-        given = None if ref in cut.copied else place.get(ref)
+    for i, ref in enumerate(partition.saved):
+        given = None if ref in partition.copied else place.get(ref)
         saved[ref] = given if given is not None else _item(graph, forward, num_fwd_outputs + i, fake_of(imported, ref))
-    tangents = {r: place[r] for r in cut.tangents}
-    takes = [(saved | tangents)[r] for r in _input_refs(training.backward, cut.backward.where)]
+    tangents = {r: place[r] for r in partition.tangents}
+    takes = [(saved | tangents)[r] for r in _input_refs(training.backward, partition.backward.where)]
     known = list(saved.values())
     run_back: Boxed = training.backward
     if reference is not None:
         own = [n.name if n in tangents.values() else None for n in takes]
         run_back = checked_backward(reference, training.backward, own, names)
-        more = _kept(graph, forward, primals, num_fwd_outputs + len(cut.saved))
+        more = _kept(graph, forward, primals, num_fwd_outputs + len(partition.saved))
         takes += more
         known += [n for n in more if n not in known]
     backward = _call(graph, run_back, training.backward.plan.name, takes)
@@ -84,7 +85,7 @@ def split_modules(
 
 
 def _kept(graph: fx.Graph, forward: fx.Node, primals: Sequence[fx.Node], at: int) -> list[fx.Node]:
-    """What a check of the backward needs besides: copies of the forward's tensors, its sizes, its random state."""
+    """The further arguments of a checked backward: copies of the forward's tensors, its sizes, its random state."""
     out: list[fx.Node] = []
     for node in primals:
         if isinstance(val := _val(node), torch.Tensor):
@@ -98,10 +99,7 @@ def _kept(graph: fx.Graph, forward: fx.Node, primals: Sequence[fx.Node], at: int
 
 
 def boxed(module: fx.GraphModule) -> Boxed | None:
-    """The function of a module that is one opaque call; None for any other module.
-
-    It takes a list of arguments, which it empties, and gives a list.
-    """
+    """The function of a module that is one opaque call; None for any other module."""
     calls = [n for n in module.graph.nodes if n.op == "call_function" and hasattr(n.target, "executable")]
     if len(calls) != 1:
         return None
@@ -135,7 +133,7 @@ def fake_of(imported: Imported, ref: Ref) -> Any:
     if ref in imported.vals:
         return imported.vals[ref]
     t, node = imported.program.types[ref], imported.program.nodes[ref]
-    if isinstance(node, Aten) and isinstance(t, AnyType) and t.size is not None:  # a size that no call made
+    if isinstance(node, Aten) and isinstance(t, AnyType) and t.size is not None:  # a size of no captured call
         fakes = {r: fake_of(imported, r) for r in operands(node)}
         return resolve(node.target)(*(materialise(a, fakes) for a in node.args))
     assert isinstance(t, Type), f"%{ref} has no fake value"
@@ -148,10 +146,10 @@ def fake_of(imported: Imported, ref: Ref) -> Any:
 def row_counts(
     program: Program, imported: Imported, unions: Iterable[tuple[Space, tuple[Space, ...]]] = ()
 ) -> dict[Space, Any]:
-    """The row count of each space of a rewritten program: those of its import, and new symbols for what data decides.
+    """The row count of each space of a rewritten program: that of the import, or a symbol if data decides it.
 
-    Of `unions` the rows are the sum of their parts', where one of the unit space is one row; any other space whose size
-    is made of others' sizes has that expression.
+    The rows of each of `unions` are the sum of the rows of its spaces (one row for the unit space). Any other space
+    whose size is computed from other sizes has that expression.
     """
     counts: dict[Space, Any] = {UNIT: 1, **imported.space_rows}
     for space, of in unions:
@@ -180,7 +178,7 @@ _OF_SYMBOLS: dict[SizeOp, Callable[..., Any]] = {
 
 
 def _input_refs(executable: Executable, where: dict[Ref, Ref]) -> list[Ref]:
-    """Inputs of an executable, in its order, as positions of the joint program."""
+    """The inputs of an executable, in its order, as positions of the joint program."""
     back = {new: old for old, new in where.items()}
     plan = executable.plan
     named = ((i, n) for i, n in enumerate(plan.program.nodes) if isinstance(n, Input))

@@ -1,4 +1,4 @@
-"""Captured ATen graph -> message program: spaces found, every spelling of pull and push read, the rest left to ATen."""
+"""Captured ATen graph -> message program: finds spaces, reads every spelling of pull and push, keeps the rest ATen."""
 
 from __future__ import annotations
 
@@ -60,6 +60,7 @@ from graphweave.ir.message.nodes import (
 )
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
+"""Call -> the function that translates it; all other calls stay ATen's."""
 
 aten = torch.ops.aten
 
@@ -67,20 +68,20 @@ _RESHAPES: dict[Any, Any] = dict.fromkeys(
     (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.view_copy.default),
     aten.reshape.default,
 )
-"""Views need strides, and a program does not keep them: copies that only changed strides are gone from it."""
+"""Views that become reshapes, since a view needs strides, and a program has no copies that only changed strides."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A program and how it hangs together with the graph it came from.
+    """A program and how its values belong to the graph from which it was imported.
 
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
-    `promises[i]` says how result i lies in memory (None: nothing is promised, or the program itself sees to it).
-    `origins` gives the value of each FX node by name, `seeded` names those whose random numbers are functions of a
-    seed, and `drawn` has that seed, or what any other random call drew, by the call's name.
-    `attributes` are further inputs whose value is part of the graph (constants), `effects` nodes that must run though
-    no result needs them, in order, and `refused` says of ATen calls in the middle of message passing why they stayed.
+    `promises[i]` says how result i lies in memory (None: nothing is promised, or the program itself ensures it).
+    `origins` gives the value of each FX node by name, `seeded` names nodes whose random numbers are functions of a
+    seed, and `drawn` holds that seed, or what any other random call drew, by the call's name.
+    `attributes` are further inputs whose value is part of the graph (constants). `effects` are nodes that must run
+    although no result needs them, in order. `refused` says why ATen calls in the middle of message passing stayed.
     """
 
     program: Program
@@ -146,7 +147,7 @@ class _Importer:
             self.cx.sizes.setdefault(value.node.expr, ref)
 
     def _seed(self, ref: Ref) -> Ref:
-        """The seed of random numbers made row by row; any other draw itself."""
+        """The seed of random numbers that are functions of one; for any other random call, `ref` itself."""
         made = self.cx.builder.nodes[ref]
         while isinstance(made, Cast):
             made = self.cx.builder.nodes[made.x]
@@ -190,7 +191,7 @@ class _Importer:
         return ref
 
     def _outside(self, node: fx.Node) -> Ref:
-        """The call as it stands; one row of a tensor always as select, whether select or unbind took it."""
+        """The call as an ATen call. One row of a tensor is always a select, also if unbind took it."""
         row = row_of(node)
         if row is not None:
             x, dim, index = row
@@ -218,13 +219,13 @@ class _Importer:
         return self.cx.refs[self.same_as[node]]
 
     def _laid_out(self, node: fx.Node) -> Ref:
-        """`node` in the order of dims that it was captured with; without gaps, where it had some."""
+        """`node` with its dims in the captured order in memory; if it had gaps there, without them."""
         ref = self._operand(node)
         order = order_of(val(node))
         return ref if order is None or isinstance(self.cx.builder.nodes[ref], Input) else self._in_order(node, order)
 
     def _as_captured(self, node: fx.Node) -> Ref:
-        """`node` with the strides that it was captured with, in memory that starts where it started."""
+        """`node` with the captured strides, at the captured offset in its memory."""
         if not is_tensor(node):
             return self._operand(node)
         root = root_of(node)
@@ -246,7 +247,7 @@ class _Importer:
         return ref
 
     def _viewed(self, ref: Ref, views: Iterable[fx.Node]) -> Ref:
-        """The views of `ref`, one after the other, that PyTorch makes as they were captured."""
+        """The result of PyTorch's calls `views`, one after the other, on `ref`."""
         for view in views:
             rest = tuple(to_arg(_plain(a), self._operand) for a in view.args[1:])
             kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in view.kwargs.items())
@@ -256,7 +257,7 @@ class _Importer:
         return ref
 
     def _amid_maps(self, node: fx.Node) -> bool:
-        """Does the call compute with numbers whose rows some map starts or ends in?"""
+        """Whether the call computes with floats whose rows some map starts or ends in."""
         if isinstance(val(node), torch.SymInt | int):
             return False
         return any(self.spaces.on_map(n) and val(n).is_floating_point() for n in node.all_input_nodes)
@@ -264,9 +265,9 @@ class _Importer:
     # ------------------------------------------------------------ the end
 
     def _outputs(self, node: fx.Node) -> list[Ref | None]:
-        """Each result its own value: no input handed back for a copy of it, no two results sharing one for two.
+        """The results, each a value of its own: a copy of an input is not that input, nor are equal results one value.
 
-        Results of the forward that are views of an input or of another result are made as views of it, as captured.
+        Results of the forward that were captured as views of an input or of another result are made as views of it.
         """
         results = list(_flat(node.args[0]))
         user = [r for r in results[: self.num_forward] if is_tensor(r)]
@@ -293,7 +294,7 @@ class _Importer:
         return out
 
     def _seen(self, result: fx.Node, roots: Mapping[fx.Node, int]) -> Ref | None:
-        """A result whose memory is an input's or another result's, or has gaps, as a view of the whole."""
+        """The view that makes a result whose memory is an input's or another result's, or has gaps; None for others."""
         root = root_of(result)
         if root.op != "call_function":
             return self._viewed(self._operand(root), views_from(root, result)) if root is not result else None
@@ -316,7 +317,7 @@ class _Importer:
         )
 
     def _merged(self, node: fx.Node) -> bool:
-        """Does another call, with memory of its own in the captured graph, have the same value and so the same ref?"""
+        """Whether another captured call, with memory of its own, has the same value and so the same ref."""
         same = self.same_as[node]
         return any(n is not node and s is same and aliased(n) is None for n, s in self.same_as.items())
 
@@ -332,7 +333,7 @@ class _Importer:
         return self.cx.emit(Aten(f"builtin.{name}", (value,), (), AnyType(other=name)))
 
     def _finish(self, outputs: list[Ref | None]) -> Imported:
-        """Without what nothing needs: indices repeated over features, bases of zeros, calls that items replaced."""
+        """The import without nodes that nothing needs, such as indices repeated over features and bases of zeros."""
         b = self.cx.builder
         results = _needed(b, [r for r in outputs if r is not None])
         effects = [r for r in self.cx.effects if r not in results]
@@ -362,7 +363,7 @@ class _Importer:
 
 
 def location(node: fx.Node) -> str:
-    """Where the user wrote `node`, as `core/lines.py` has locations."""
+    """Where the user wrote `node`, in the form of `core/lines.py`."""
     return lines.location(node.meta.get("stack_trace") or "")
 
 
@@ -381,7 +382,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(arg: Any) -> Any:
-    """Sizes that turned out to be fixed, as numbers; slices are no arguments of ATen calls."""
+    """`arg` with numbers in place of sizes that are fixed; IRError for a varying size that is no node."""
     if isinstance(arg, fx.Node):
         value = val(arg)
         known = fixed(value) if isinstance(value, torch.SymInt) else value if isinstance(value, int) else None
@@ -397,7 +398,7 @@ def _plain(arg: Any) -> Any:
 
 
 def _impure(node: fx.Node) -> bool:
-    """Must two equal calls both run?"""
+    """Whether two equal calls must both run."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         return False

@@ -1,8 +1,8 @@
-"""Writes to a transposed view, in a form that AOTAutograd can take: `v.masked_fill_(m, 0)` on a permuted v, say.
+"""Rewrites writes to a transposed view, such as `v.masked_fill_(m, 0)` on a permuted v, so that AOTAutograd takes them.
 
-AOTAutograd makes `v = v.masked_fill(m, 0)` of that and then finds the tensor that v is a view of by undoing the views.
-But the result of `masked_fill` is in row-major order where v was not, and a `view` cannot be undone in other strides:
-it raises "Cannot view a tensor with shape ...", under any backend. `copy_` keeps the strides of what it writes to.
+AOTAutograd turns this into `v = v.masked_fill(m, 0)`, and then undoes the views to get the tensor of which v is a view.
+But the result of `masked_fill` is in row-major order while v was not, and a `view` cannot be undone in other strides:
+it raises "Cannot view a tensor with shape ...", under any backend. `copy_` keeps the strides of its operand.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _ROW_MAJOR = frozenset({
     "scatter_reduce_", "cumsum_", "cumprod_", "tril_", "triu_", "renorm_", "bernoulli_", "normal_", "addmm_",
     "addbmm_", "baddbmm_", "addmv_", "addr_",
 })  # fmt: skip
-"""In-place calls whose other form gives a result in row-major order, whatever the strides of their operand are."""
+"""In-place calls whose out-of-place form gives a result in row-major order, whatever the strides of the operand."""
 
 
 def writes_apart(gm: fx.GraphModule) -> None:
-    """`v.f_(a)` -> `v.copy_(v.clone().f_(a))` in Dynamo's graph, where f is such a call and v a transposed view."""
+    """`v.f_(a)` -> `v.copy_(v.clone().f_(a))` in Dynamo's graph, where f is in `_ROW_MAJOR` and v a transposed view."""
     changed = False
     for node in list(gm.graph.nodes):
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -1,8 +1,8 @@
 """How a captured tensor lies in memory: the order of its dims, whose memory it shares, and which calls depend on it.
 
-A message program knows values, not layouts: copies that only changed strides are gone from it. Questions about a
-layout are therefore answered from the fake tensors of the captured graph, and where a call or a result depends on it,
-the layout that the capture promised is made again (`LaidOut`).
+A message program has values without layouts: it has no copies that only changed strides. Questions about a layout are
+therefore answered from the fake tensors of the captured graph, and where a call or a result depends on a layout, the
+program makes the captured one (`LaidOut`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from graphweave.frontends.dynamo.captured_sizes import fixed, same
 aten = torch.ops.aten
 
 QUESTIONS = frozenset({aten.sym_stride.int, aten.sym_storage_offset.default})
-"""Calls whose result is a number that says how a tensor lies in memory."""
+"""Calls that return a stride or an offset of a tensor."""
 
 BY_STRIDES = frozenset({aten.as_strided.default, aten.as_strided_copy.default, aten.as_strided_scatter.default})
 """Calls that read memory by strides, whatever the strides of their operand are."""
@@ -28,21 +28,21 @@ EMPTY = {
     aten.empty_strided.default: (aten.empty.memory_format, 1),
     aten.empty_permuted.default: (aten.empty.memory_format, 1),
 }
-"""Calls that make room in a given layout -> the call that makes it in the usual one, and how many of the arguments it
-takes."""
+"""Calls that allocate memory in a given layout -> the call that allocates it in row-major order, and how many of the
+arguments that call takes."""
 
 
 def order_of(value: Any) -> tuple[int, ...] | None:
-    """The dims of a fake tensor as they lie in memory, outermost first; None where there may be gaps or overlaps.
+    """The dims of a fake tensor in their order in memory, outermost first; None if there may be gaps or overlaps.
 
-    Says only what holds at every call, and adds no guard.
+    The answer holds for every call. Adds no guard.
     """
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return None
     sizes, strides = tuple(value.shape), tuple(value.stride())
     left = [d for d in range(value.dim()) if fixed(sizes[d]) != 1]
     inner: list[int] = []
-    # Strides are counted as if a dim without elements had one, or as they come; without elements neither matters.
+    # A dim without elements may count as one element in strides, or as none; without elements both are right.
     expected: tuple[Any, Any] = (1, 1)
     while left:
         found = next((d for d in reversed(left) if any(same(strides[d], e) for e in expected)), None)
@@ -59,7 +59,7 @@ def order_of(value: Any) -> tuple[int, ...] | None:
 
 
 def aliased(node: Any) -> fx.Node | None:
-    """The operand whose memory the result of `node` shares, because the call is a view."""
+    """The operand of which the result of `node` is a view; None if it is no view."""
     if not isinstance(node, fx.Node) or node.op != "call_function" or not node.args:
         return None
     x = node.args[0]
@@ -77,7 +77,7 @@ def _is_view(op: Any) -> bool:
 
 
 def root_of(node: fx.Node) -> fx.Node:
-    """The node whose memory `node` shares: itself where it is no view."""
+    """The node of whose memory `node` is a view; `node` itself if it is none."""
     while (x := aliased(node)) is not None:
         node = x
     return node
@@ -95,10 +95,10 @@ def views_from(root: fx.Node, node: fx.Node) -> list[fx.Node]:
 
 
 def depends_on_layout(node: fx.Node) -> bool:
-    """May the result, or whether the call is allowed, depend on the strides of an operand? Yes where it is not known.
+    """Whether the result may depend on the strides of an operand, or the call refuse some; True if it is not known.
 
-    Random numbers are drawn in the order of memory; attention, recurrent layers and normalisation check strides;
-    an operator that is not PyTorch's own may do anything. What writes to its operand takes it as it is.
+    Random numbers are drawn in the order of memory; attention, recurrent layers and normalisation check strides; an
+    operator that is not PyTorch's own may do anything. A call that writes to its operand takes any strides.
     """
     op = node.target
     if not isinstance(op, torch._ops.OpOverload) or op._schema.is_mutable:
@@ -114,6 +114,7 @@ def depends_on_layout(node: fx.Node) -> bool:
 
 
 _REINTERPRETS = frozenset({aten.view.dtype})
+"""Calls that read the bytes of memory as numbers of another type."""
 
 _FREE = frozenset({
     "sum", "mean", "amax", "amin", "prod", "max", "min", "argmax", "argmin", "any", "all", "var", "std",

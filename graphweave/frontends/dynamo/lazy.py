@@ -1,7 +1,7 @@
 """Modules that make their parameters when they first see their input (`in_channels=-1`, `nn.LazyLinear`).
 
-How they do that (hooks that remove themselves, a class that changes) cannot be traced, and would be compiled for one
-call. So a run in plain PyTorch goes ahead of the first compiled call, and leaves nothing behind but the parameters.
+They do this by hooks that remove themselves and a class that changes, which cannot be traced, and would be compiled for
+one call. So a run in plain PyTorch precedes the first compiled call, and only the parameters remain of it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_map
 
 
 def make_parameters(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Runs `module` once if a parameter or buffer of it is still to be made.
+    """Run `module` once if it has a parameter or buffer that is still to be made.
 
-    Arguments are left as they are, and buffers as they are before a first call. Numbers for the parameters are drawn
-    from PyTorch's generator in the order in which eager mode would draw them.
+    Arguments do not change, and buffers have the values from before a first call. Random numbers for parameters are
+    drawn from PyTorch's generator in eager mode's order.
     """
     waiting = [m for m in module.modules() if any(is_lazy(t) for t in _own_tensors(m))]
     if not waiting:
@@ -29,7 +29,7 @@ def make_parameters(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str,
     def keep_new_buffers(m: nn.Module, _: Any) -> None:
         kept.update({id(b): (b, b.clone()) for b in m.buffers(recurse=False) if id(b) not in kept})
 
-    # Hooks run in the order of their registration: when these run, those that make parameters have run.
+    # Hooks run in the order of registration, so these run after those that make parameters.
     hooks = [m.register_forward_pre_hook(keep_new_buffers) for m in waiting]
     try:
         with torch.no_grad():

@@ -1,6 +1,6 @@
-"""Equals that can be traced of library functions that look into tensors to choose a way, and so break the graph.
+"""Polyfills for library functions that look into tensors to choose a branch, which breaks the graph.
 
-They compute the same, so that another thread that meets one meanwhile is served as well.
+A polyfill computes the same as its original, so that another thread that calls it meanwhile gets the same result.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
-    """RGCNConv asks whether to sort edges by type, which depends on sizes that data decides, and is off when traced."""
+    """For RGCNConv, which asks whether to sort edges by type: the answer depends on sizes that data decides, so no."""
     return False
 
 
 def _typed_linear(self: Any, x: Tensor, type_vec: Tensor) -> Tensor:
-    """HeteroLinear: each row times the matrix of its type, where the original sorts rows and loops over types."""
+    """HeteroLinear, as products of rows with matrices of their types; the original sorts rows and loops over types."""
     out = x.unsqueeze(1).bmm(self.weight.index_select(0, type_vec)).squeeze(1)
     return out if self.bias is None else out + self.bias.index_select(0, type_vec)
 
 
 def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
-    """What a softmax of some relation's edges is over: the largest index and 1, where the original asks for none first.
+    """The number of nodes for a softmax over edges: the largest index plus 1, also for an index without edges.
 
-    A frame that asks is traced for an index that has edges, and is then run for one that has none.
+    The original branches on whether there are edges. A frame that does so is traced for an index with edges, and then
+    also runs for one without.
     """
-    from torch_geometric.utils.num_nodes import maybe_num_nodes  # optional, and there if this is called
+    from torch_geometric.utils.num_nodes import maybe_num_nodes  # optional, but imported already if this is called
 
     if num_nodes is not None or type(edge_index) is not Tensor or edge_index.is_sparse:
         return maybe_num_nodes(edge_index, num_nodes)
@@ -38,7 +39,7 @@ def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
 
 
 def _sorted_index(self: Any, index: Tensor | None) -> None:
-    """Aggregation: the same check while the program runs, a RuntimeError where the original raises ValueError."""
+    """Aggregation's check for sorted indices, while the program runs: RuntimeError in place of ValueError."""
     if index is not None:
         message = "Can not perform aggregation since the 'index' tensor is not sorted."
         torch._assert_async(torch.all(index[:-1] <= index[1:]), message)
@@ -48,7 +49,7 @@ def _sorted_rows(
     self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
     dim: int = -2, max_num_elements: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """SortAggregation: pads every segment by k rows and keeps the first k, where the original asks which is longer."""
+    """SortAggregation, which pads every segment by k rows and keeps the first k; the original branches on lengths."""
     fill = x.detach().min() - 1
     rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
     order = rows[:, :, -1].sort(dim=-1, descending=True).indices
@@ -58,9 +59,9 @@ def _sorted_rows(
 
 
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """GraphUNet: the edges of A A, with loops in A and none in the result, where the original takes sparse tensors.
+    """GraphUNet's edges of A A, with loops in A and none in the result, without the original's sparse tensors.
 
-    Each edge is followed by all edges from where it ends: of the edges sorted by their source these lie side by side.
+    Each edge is followed by all edges that start where it ends. They are neighbours among edges sorted by source.
     """
     proper = edge_index[0] != edge_index[1]
     loops = torch.arange(num_nodes, device=edge_index.device)
@@ -81,8 +82,8 @@ def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int
 
 
 def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
-    """scatter without a size, on an index whose length data decides: the original first asks whether it has one."""
-    from torch_geometric.utils import scatter  # optional, and there if this is called
+    """scatter without a size, on an index whose length data decides; the original branches on whether it is empty."""
+    from torch_geometric.utils import scatter  # optional, but imported already if this is called
 
     if dim_size is None:
         dim_size = int(torch.cat([index.reshape(-1), index.new_full((1,), -1)]).max()) + 1
@@ -93,10 +94,10 @@ def _dense_batch(
     x: Tensor, batch: Tensor | None = None, fill_value: Any = 0.0, max_num_nodes: int | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """to_dense_batch: without the slot for rows that do not fit where all do: data would decide its place.
+    """to_dense_batch without the extra row for nodes that do not fit, whose position data would decide.
 
-    It takes the place of the original's code, for other modules have imported the function by its name. So it may use
-    no names but `torch`, which is one of the original's module too.
+    Its code replaces that of the original function, since other modules have imported the function by name. So `torch`
+    is the only global name that it may use, which the original's module has too.
     """
     if batch is None:
         if max_num_nodes is None:
@@ -113,11 +114,11 @@ def _dense_batch(
         fits = place < max_num_nodes
         x, batch, place = x[fits], batch[fits], place[fits]
     size = [batch_size * max_num_nodes, *x.shape[1:]]
-    slot = batch * max_num_nodes + place
+    position = batch * max_num_nodes + place
     out = torch.as_tensor(fill_value, device=x.device, dtype=x.dtype).expand(size).clone()
-    out[slot] = x
+    out[position] = x
     mask = torch.zeros(batch_size * max_num_nodes, dtype=torch.bool, device=x.device)
-    mask[slot] = True
+    mask[position] = True
     return out.view([batch_size, max_num_nodes, *x.shape[1:]]), mask.view(batch_size, max_num_nodes)
 
 
@@ -125,10 +126,10 @@ _lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
 
 
 def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
-    """LSTM over as many steps as the code says (JumpingKnowledge's are layers): gates written out step by step.
+    """LSTM over a number of steps that the code fixes (in JumpingKnowledge one for each layer), written step by step.
 
-    PyTorch's own, traced, fails in training and gives other numbers in inference (2.13, by its kernel of oneDNN). Any
-    other LSTM breaks the graph and runs eagerly.
+    PyTorch's own LSTM, if traced, fails in training and gives other numbers in inference (2.13, by oneDNN's kernel). An
+    LSTM over any other number of steps breaks the graph and runs eagerly.
     """
     plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
     steps = input.size(1 if self.batch_first else 0) if plain else 0
@@ -138,7 +139,7 @@ def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any
     hidden: list[Tensor] = []
     cells: list[Tensor] = []
     for layer in range(self.num_layers):
-        ways = []
+        directions = []
         for suffix in ("", "_reverse") if self.bidirectional else ("",):
             k, place = f"_l{layer}{suffix}", len(hidden)
             w, u = getattr(self, "weight_ih" + k), getattr(self, "weight_hh" + k)
@@ -154,12 +155,12 @@ def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any
                 outputs.append(h)
             hidden.append(h)
             cells.append(c)
-            ways.append(outputs[::-1] if suffix else outputs)
-        sequence = [torch.cat(pair, dim=1) if len(pair) > 1 else pair[0] for pair in zip(*ways, strict=True)]
+            directions.append(outputs[::-1] if suffix else outputs)
+        sequence = [torch.cat(pair, dim=1) if len(pair) > 1 else pair[0] for pair in zip(*directions, strict=True)]
     return torch.stack(sequence, 1 if self.batch_first else 0), (torch.stack(hidden), torch.stack(cells))
 
 
-EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
+POLYFILLS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] = (
     ("torch.nn.modules.rnn", ("LSTM", "forward"), _lstm),
     ("torch_geometric.backend", ("use_segment_matmul_heuristic",), _no_segments),
     ("torch_geometric.utils._softmax", ("maybe_num_nodes",), _num_nodes),
@@ -171,4 +172,4 @@ EQUALS: tuple[tuple[str, tuple[str, ...], Callable[..., Any] | CodeType], ...] =
     ("torch_geometric.nn.aggr.sort", ("SortAggregation", "forward"), _sorted_rows),
     ("torch_geometric.nn.models.graph_unet", ("GraphUNet", "augment_adj"), _two_hops),
 )
-"""Module, attribute, and what takes its place."""
+"""Module, attribute, and the polyfill that replaces it."""

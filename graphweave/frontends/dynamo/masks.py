@@ -1,4 +1,4 @@
-"""Rows that a mask picks are rows that an index picks: x[mask] = x[mask.nonzero()], so a mask is a map as well."""
+"""Turns masks of rows into indices, so that they are maps: x[mask] = x[mask.nonzero()]."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from graphweave.frontends.dynamo.captured_sizes import Size, argument, is_tensor
 aten = torch.ops.aten
 
 _READS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
+"""Calls x[mask]."""
 _WRITES = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
+"""Calls x[mask] = values."""
 
 
 def masks_to_indices(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy in which each mask of whole rows is an index: nonzero picks a row once, in order.
+    """`gm`, or a copy in which each mask of whole rows is an index: nonzero picks each row once, in order.
 
-    x[mask] reads along the index. What is written where a mask says so is added along the index to zeros and taken
-    where the mask is set, since no row is written twice. Single numbers written by a mask are left as they are.
+    x[mask] reads along the index. For a write x[mask] = values, the values are added along the index to zeros, and
+    taken where the mask is set; this is right since no row is written twice. Masks of single numbers stay masks.
     """
     if not any(mask_of(node) is not None for node in gm.graph.nodes):
         return gm
@@ -52,7 +54,7 @@ def mask_of(node: fx.Node) -> fx.Node | None:
         return mask if _masks_rows(mask, node.args[0]) else None
     if node.target in _WRITES:
         mask, values = _only(node.args[1]), node.args[2]
-        # a size that data decided is as many rows as the mask picks, not one row that broadcasts
+        # a size that data decides is the number of rows that the mask picks, not one row that broadcasts
         if _masks_rows(mask, node) and is_tensor(values) and rank(values) == rank(node) and unbacked(shape(values)[0]):  # type: ignore[arg-type]
             return mask
     return None
@@ -101,7 +103,7 @@ def _index(graph: fx.Graph, like: fx.Node, mask: fx.Node, rows: Size) -> fx.Node
 
 
 def call(graph: fx.Graph, like: fx.Node, target: Any, args: tuple[Any, ...], value: Any) -> fx.Node:
-    """A new call in `graph` with the fake value `value`, made on the line that made `like`."""
+    """A call in `graph` with the fake value `value`, from the user's line of `like`."""
     node = graph.call_function(target, args)
     node.meta.update(like.meta)
     node.meta["val"] = value

@@ -1,7 +1,7 @@
-"""What the graph of the first call tells the cost model: sizes that are decided by its data.
+"""Measures sizes that data decides on the graph of the first call, for the cost model.
 
-Index tensors are the only ones looked at, once a compilation: how many (source, relation) pairs there are, or how many
-edges a mask leaves, is in no shape.
+No shape says how many (source, relation) pairs there are, or how many edges a mask leaves. Only index tensors are
+looked at, once for each compilation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logger(__name__)
 
 
 class GraphAtHand:
-    """`measure(facts, ref)` on the inputs `values`, by the names that the program gives them.
+    """Measures rows on the inputs `values` of this call, by their names in the program: `measure(facts, ref)`.
 
     `rows` are the row counts of spaces that are known already.
     """
@@ -35,7 +35,7 @@ class GraphAtHand:
         self.rows: dict[Space, int] = {}
 
     def __call__(self, facts: Facts, ref: Ref) -> int | None:
-        """Rows of `ref`; None where it depends on more than the graph, or an input is not known."""
+        """The rows of `ref`; None if it depends on more than the graph, or an input is not known."""
         program = facts.program
         if ref not in facts.flow.graph_only:
             return None
@@ -55,7 +55,7 @@ class GraphAtHand:
 
 
 def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequence[Any]) -> dict[str, Any]:
-    """The first call's inputs by name, as far as they are surely those of the placeholders `names`."""
+    """The first call's inputs by name, for those that certainly belong to the placeholders `names`."""
     out: dict[str, Any] = {}
     for name, fake, real in zip(names, fakes, examples, strict=False):
         if isinstance(fake, torch.SymInt) and isinstance(real, int | torch.SymInt):
@@ -69,7 +69,7 @@ def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequenc
 
 
 def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHand) -> dict[Space, int]:
-    """Row counts for the call at hand: what its shapes say, and measured where data decides."""
+    """The row counts in this call: those that shapes say, and measured ones where data decides."""
     rows = {space: known for space, size in sizes.items() if (known := hint(size)) is not None}
     measure.rows, facts = rows, Facts(program)
     for space in sizes:

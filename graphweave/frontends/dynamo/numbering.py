@@ -1,4 +1,4 @@
-"""Which FX nodes have equal values: one representative each, identities skipped, spellings of one thing made one."""
+"""Finds FX nodes with equal values, and a representative for each: skips identities, unites spellings of one call."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ IDENTITY = frozenset({
     aten.lift_fresh_copy.default, aten.lift.default, aten.detach_copy.default, aten.alias_copy.default,
     aten._conj.default, aten.resolve_conj.default, aten.resolve_neg.default,
 })  # fmt: skip
-"""Calls whose result has the values of their first operand (of real numbers: conjugates are refused by dtype)."""
+"""Calls whose result has the values of their first operand, if it is real; complex ones are excluded by dtype."""
 
 RESHAPES = frozenset({
     aten.view.default, aten.reshape.default, aten._unsafe_view.default, aten.expand.default, aten.view_copy.default,
     aten._reshape_alias.default, aten._reshape_copy.default, aten.unsqueeze.default, aten.squeeze.default,
     aten.squeeze.dim, aten.squeeze.dims,
 })  # fmt: skip
-"""Calls that the shape of their result says everything about."""
-
+"""Calls that rearrange nothing, so that the shape of the result determines the result."""
 
 _SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})
+"""Calls that are identities if they take a whole dim."""
 
 
 def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """node -> the first node that has its value. Random and in-place calls are only equal to themselves."""
+    """node -> the first node with the same value. Random and in-place calls are only equal to themselves."""
     same_as: dict[fx.Node, fx.Node] = {}
     seen: dict[Any, fx.Node] = {}
     for node in graph.nodes:
@@ -52,7 +52,7 @@ def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 
 def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
-    """The operand that `node` merely repeats."""
+    """The representative of the operand whose values `node` has unchanged; None for other nodes."""
     # slice_scatter(base, x) over a whole dim is x
     position = 1 if node.target is aten.slice_scatter.default else 0
     x = node.args[position] if len(node.args) > position else None
@@ -72,7 +72,7 @@ def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
 
 
 def pure(node: fx.Node) -> bool:
-    """May two equal calls be one? Not where they draw random numbers or write."""
+    """Whether two equal calls may be one: they may not if they draw random numbers or write."""
     op = node.target
     if isinstance(op, torch._ops.OpOverload):
         return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
@@ -80,10 +80,10 @@ def pure(node: fx.Node) -> bool:
 
 
 def equal_sizes(a: Any, b: Any) -> bool:
-    """Are the sizes of two values of equal calls equal? Each call that lets data decide a size has a symbol of its own.
+    """Whether the values of two equal calls have equal sizes.
 
-    Equal calls on equal operands give equal sizes, so the symbols are declared equal. (This is where the self loops
-    that each layer of a model inserts anew become one graph.)
+    Each call in which data decides a size has a symbol of its own. Equal calls on equal operands give equal sizes, so
+    these symbols are declared equal. (So the self-loops that each layer of a model inserts become one graph.)
     """
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(equal_sizes, a, b))
@@ -122,7 +122,7 @@ def _layout(node: fx.Node) -> Any:
 
 
 def row_of(node: fx.Node) -> tuple[fx.Node, int, int] | None:
-    """x, dim and index where `node` is x.select(dim, index): as select or as an item of unbind."""
+    """x, dim and index if `node` is x.select(dim, index), as a select or an item of unbind; else None."""
     x: Any = node.args[0] if node.args else None
     if node.target is aten.select.int:
         dim, index = node.args[1:3]

@@ -1,7 +1,7 @@
-"""ATen calls that pick or write one number of each row, at a place that an index tells -> comparisons with it.
+"""ATen calls that read or write one number of each row at the column that an index gives -> comparisons with the index.
 
-gather(x, 1, i)[r] = sum over c of (x[r, c] where c = i[r], else 0): row by row, so it joins the kernel of its
-neighbours. Both halves of a loss on class labels are such calls.
+gather(x, 1, i)[r] = sum over c of (x[r, c] where c = i[r], else 0). This is row-wise, so it joins the kernel of its
+neighbours. A loss on class labels makes these calls in the forward and in the backward.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from graphweave.ir.message.nodes import Ref
 
 aten = torch.ops.aten
 
-_MOST_COLUMNS = 1024
-"""Columns up to which looking at each is better than a call of its own."""
+_MAX_COLUMNS = 1024
+"""With more columns than this, a call of PyTorch's is better than comparing each column."""
 
 
 def _feature_dim(node: fx.Node) -> int | None:
-    """The feature dim along which `node` picks or writes; None where it is the rows."""
+    """The feature dim along which `node` reads or writes; None if that is the dim of rows."""
     dim = dim_of(node.args[1], rank(node))  # type: ignore[arg-type]
     return dim - 1 if dim > 0 else None
 
 
 def _here(cx: Context, x: Ref, index: Any, d: int) -> Ref:
-    """Whether a number of `x` is the one of its row that `index` names along feature dim `d`."""
+    """For each number of `x`, whether `index` gives its position along feature dim `d`."""
     t, i = cx.type(x), cx.value(index)
     count = t.shape[d]
     if cx.type(i).space != t.space or t.space == UNIT or cx.type(i).shape != (*t.shape[:d], 1, *t.shape[d + 1 :]):
         raise IRError("an index that is not one number for each row")
-    if not 0 < count <= _MOST_COLUMNS:
+    if not 0 < count <= _MAX_COLUMNS:
         raise IRError(f"one of {count} columns")
     columns = cx.reshape(cx.arange(0, count, 1, DType.i32), (count, *(1 for _ in t.shape[d + 1 :])))
     here = cx.map(Op.eq, columns, cx.cast(i, DType.i32))
@@ -45,7 +45,7 @@ def _here(cx: Context, x: Ref, index: Any, d: int) -> Ref:
 
 
 def _gather(cx: Context, node: fx.Node, d: int) -> Ref:
-    """x where it is picked, summed over columns, of which only one is not 0."""
+    """x where `index` picks it, else 0, summed over columns."""
     x = cx.value(node.args[0])
     t = cx.type(x)
     if t.dtype is DType.bool:
@@ -82,7 +82,7 @@ def _base_and_source(cx: Context, node: fx.Node) -> tuple[Ref, Ref]:
 
 
 def _or_rows(target: Any, along_features: Any) -> Handler:
-    """The call along features by `along_features`, along rows as a pull or push."""
+    """A handler for `target`: along features `along_features` translates it, along rows it is a pull or push."""
 
     def handler(cx: Context, node: fx.Node) -> Ref | None:
         d = _feature_dim(node)
@@ -104,3 +104,4 @@ COLUMNS: Table = {
         aten.scatter_add.default: _scatter_add,
     }.items()
 }
+"""The handlers of these calls."""

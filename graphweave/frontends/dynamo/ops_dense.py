@@ -1,4 +1,4 @@
-"""ATen calls that multiply matrices or fold dims -> MatMul, Gram, Reduce, and Push along ToUnit for the rows."""
+"""ATen calls that multiply matrices or fold dims -> MatMul, Gram, Reduce; a fold over rows is a Push along ToUnit."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ def _mv(cx: Context, node: fx.Node) -> Ref:
 
 
 def _bmm(cx: Context, node: fx.Node) -> Ref:
-    """A small product in each row (or block of it), by its sums: no row has a matrix of its own then that must be
-    stored for a call."""
+    """A product in each row, or in each block of it. A small one is written as sums, so that no matrices of rows have
+    to be stored for a call."""
     a, b = (cx.value(x) for x in node.args[:2])
     t, s = cx.type(a), cx.type(b)
     if UNIT in (t.space, s.space) or t.space != s.space:
@@ -69,7 +69,7 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
         return typed
     if k == 1:
         return cx.map(Op.mul, a, b)
-    if numel(blocks) * m * k * n > _SMALL_PRODUCT and not _has_matrices(cx, a, b):
+    if numel(blocks) * m * k * n > _MAX_MULTIPLICATIONS_IN_KERNELS and not _has_matrices(cx, a, b):
         raise IRError(f"products of {t.shape} by {s.shape} in each row")
     d = len(blocks)
     if m == 1:  # the longest dim last, where it is contiguous
@@ -83,12 +83,12 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
 
 
 def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
-    """The product of a row with a matrix that is pulled along a map, large or small: the matrix is not copied.
+    """The product of rows with matrices that are pulled along a map, as a typed product that does not copy them.
 
-    Small ones are left to `typed-linear`, which sees them in the sums.
+    None for any other product, and for a small one, which the rule `typed-linear` recognises in its sums.
     """
     (*blocks, m, k), n = cx.type(a).shape, cx.type(b).shape[-1]
-    if len(blocks) > 1 or numel(blocks) * k * max(m, n) <= _SMALL_PRODUCT:
+    if len(blocks) > 1 or numel(blocks) * k * max(m, n) <= _MAX_MULTIPLICATIONS_IN_KERNELS:
         return None
     if m == 1 and (found := _matrices(cx, b)) is not None:
         out = cx.emit(MatMul(cx.reshape(a, (*blocks, k)), *found))
@@ -105,7 +105,7 @@ def _turned(cx: Context, ref: Ref) -> Ref:
 
 
 def _matrices(cx: Context, ref: Ref) -> tuple[Ref, Ref] | None:
-    """(w, t) where `ref` is pull(w, t), or that with each row rearranged."""
+    """(w, t) if `ref` is pull(w, t), perhaps with each row rearranged, as w then is too; else None."""
     match cx.builder.nodes[ref]:
         case Pull(w, m) if isinstance(cx.builder.nodes[m], MapOf):
             return w, m
@@ -118,13 +118,13 @@ def _matrices(cx: Context, ref: Ref) -> tuple[Ref, Ref] | None:
 
 
 def _has_matrices(cx: Context, a: Ref, b: Ref) -> bool:
-    """Whether one factor is a vector and the other a matrix that is pulled, which `typed-linear` makes one call of."""
+    """Whether one factor is a vector and the other a pulled matrix, which `typed-linear` makes a typed product."""
     m, n = cx.type(a).shape[-2], cx.type(b).shape[-1]
     return (m == 1 and _matrices(cx, b) is not None) or (n == 1 and _matrices(cx, _turned(cx, a)) is not None)
 
 
-_SMALL_PRODUCT = 4096
-"""Multiplications of one row up to which they are part of kernels."""
+_MAX_MULTIPLICATIONS_IN_KERNELS = 4096
+"""A product with at most this many multiplications in each row is written as sums, which kernels compute."""
 
 
 def _dims(node: fx.Node) -> list[int]:
@@ -132,7 +132,7 @@ def _dims(node: fx.Node) -> list[int]:
     assert isinstance(x, fx.Node)
     dims = argument(node, "dim", None)
     n = rank(x)
-    if dims is None or dims == [] or n == 0:  # of a number, PyTorch takes dims 0 and -1
+    if dims is None or dims == [] or n == 0:  # for a number, PyTorch accepts dims 0 and -1
         return list(range(n))
     return sorted(dim_of(d, n) for d in (dims if isinstance(dims, list | tuple) else [dims]))
 
@@ -170,7 +170,7 @@ def _fold(fold: Fold) -> Handler:
 
 
 def _mean(cx: Context, node: fx.Node) -> Ref:
-    """The sum, divided by how many."""
+    """The sum divided by the number of its terms."""
     arg, t = node.args[0], cx.result(node)
     assert isinstance(arg, fx.Node)
     x = cx.cast(cx.value(arg), t.dtype)
@@ -204,3 +204,4 @@ DENSE: Table = {
     **dict.fromkeys((aten.amin.default, aten.min.default), _fold(Fold.min)),
     **dict.fromkeys((aten.mean.dim, aten.mean.default), _mean),
 }
+"""The handlers of these calls."""

@@ -47,7 +47,7 @@ def compute_type(*args: Any) -> DType:
 
 
 def _like(value: Any) -> Any:
-    """A Python number of the kind of a symbolic one: kinds are what promotion looks at."""
+    """A Python number in place of a symbolic one of the same type, since promotion depends on types alone."""
     return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
 
 
@@ -66,7 +66,7 @@ def _binary(op: Op, reverse: bool = False) -> Handler:
             x, y = y, x
         if not (isinstance(scale, int | float) and scale == 1):
             scaled = cx.map(Op.mul, x if reverse else y, cx.scalar(scale, dtype))
-            # torch scales what is subtracted, the first argument of rsub
+            # torch scales the number that is subtracted, which is the first argument of rsub
             x, y = (x, scaled) if not reverse else (x, cx.map(Op.mul, y, cx.scalar(scale, dtype)))
         real = Op(op.facts.on_bool) if op.facts.on_bool and dtype is DType.bool else op
         return cx.map(real, x, y)
@@ -85,14 +85,14 @@ def _bitwise(op: Op) -> Handler:
 
 
 def _divide(cx: Context, node: fx.Node) -> Ref | None:
-    """Without rounding; torch's rounding divisions are not a division rounded."""
+    """Division without rounding; None for torch's rounding divisions, which are not a rounded division."""
     if argument(node, "rounding_mode") is not None:
         return None
     return _binary(Op.div)(cx, node)
 
 
 def _pow(cx: Context, node: fx.Node) -> Ref:
-    """x ** number, by the special cases that torch has, which are faster and not rounded as pow is."""
+    """x ** number. It has the special cases of torch, which are faster and round in another way than pow."""
     t, exponent = cx.result(node), node.args[1]
     if t.dtype is DType.bool or not isinstance(exponent, int | float):
         raise IRError("powers of bool, or to a symbolic number")
@@ -153,7 +153,7 @@ def _isinf(cx: Context, node: fx.Node) -> Ref:
 
 
 def _backward_of(op: Op) -> Handler:
-    """The derivative of `op`, of a gradient and the result."""
+    """A handler for the call that computes the derivative of `op` from a gradient and the result of `op`."""
     (formula,) = op.facts.derivative or ("",)
 
     def handler(cx: Context, node: fx.Node) -> Ref:
@@ -180,7 +180,7 @@ def _leaky_relu(cx: Context, node: fx.Node) -> Ref:
 
 
 def _leaky_relu_backward(cx: Context, node: fx.Node) -> Ref:
-    """g where x > 0, else slope * g; of the result instead of x the sign is the same."""
+    """g where x > 0, else slope * g. The call may have the result in place of x, which has the same sign."""
     dtype = cx.result(node).dtype
     g, x = (cx.aligned(v, node, dtype) for v in node.args[:2])
     slope = cx.scalar(node.args[2], dtype)
@@ -199,6 +199,7 @@ _CLAMPS: tuple[Any, ...] = (
     aten.clamp.default, aten.clamp.Tensor, aten.clamp_min.default, aten.clamp_min.Tensor, aten.clamp_max.default,
     aten.clamp_max.Tensor, aten.hardtanh.default,
 )  # fmt: skip
+"""Calls that limit numbers to a range."""
 
 _special: dict[Any, Callable[[Context, fx.Node], Ref | None]] = {
     aten.div.Tensor_mode: _divide, aten.div.Scalar_mode: _divide,
@@ -218,3 +219,4 @@ POINTWISE: Table = {
     **dict.fromkeys(_CLAMPS, _clamp),
     **_special,
 }
+"""The handlers of these calls."""

@@ -1,7 +1,7 @@
-"""Random numbers for each row of a space -> Random: a seed is drawn, the numbers are functions of it.
+"""Random numbers for each row of a space -> Random: a seed is drawn, and the numbers are functions of the seed.
 
-The seed is one number from PyTorch's generator for every call that draws, so `torch.manual_seed` reproduces results and
-equal calls differ. The numbers are not those that eager mode draws for the same seed.
+Each call that draws takes one seed from PyTorch's generator, so `torch.manual_seed` reproduces results, and equal calls
+give different numbers. They are not the numbers that eager mode draws for the same seed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from graphweave.ir.message.nodes import Aten, Atom, Random, Ref, Type
 
 aten = torch.ops.aten
 
-_SEEDS = 2**63 - 1
+_NUM_SEEDS = 2**63 - 1
+"""Seeds are drawn from 0 up to this number, without it."""
 
 
 def _rand_like(cx: Context, node: fx.Node) -> Ref:
@@ -30,7 +31,7 @@ def _rand_like(cx: Context, node: fx.Node) -> Ref:
     cx.serial += 1
     cx.seeded.add(node.name)
     kwargs = (("dtype", Atom("torch.int64")), ("device", Atom(f"device({val(node).device})")))
-    seed = cx.emit(Aten("aten.randint.default", (_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
+    seed = cx.emit(Aten("aten.randint.default", (_NUM_SEEDS, ()), kwargs, Type(UNIT, (), DType.i64), cx.serial))
     return cx.cast(cx.emit(Random(seed, replace(t, dtype=drawn))), t.dtype)
 
 

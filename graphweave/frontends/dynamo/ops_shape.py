@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def _feature_dim(cx: Context, ref: Ref, dim: int, ndim: int) -> int:
-    """Which feature dim of `ref` is dim `dim` of its tensor; IRError where it is the rows."""
+    """The feature dim of `ref` that is dim `dim` of its tensor; IRError if that is the dim of rows."""
     d = dim_of(dim, ndim)
     if cx.type(ref).space == UNIT:
         return d
@@ -43,7 +43,7 @@ def _expand(cx: Context, node: fx.Node) -> Ref:
 
 
 def _repeat(cx: Context, node: fx.Node) -> Ref:
-    """repeat as far as it is an expand."""
+    """repeat, if it is an expand."""
     x = node.args[0]
     if not isinstance(x, fx.Node):
         raise IRError("no tensor")
@@ -63,7 +63,7 @@ def _permute(cx: Context, node: fx.Node) -> Ref:
     return cx.permute(x, perm)
 
 
-def _cut(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1) -> Ref:
+def _sliced(cx: Context, x: Ref, dim: int, start: int, stop: int, step: int = 1) -> Ref:
     size = cx.type(x).shape[dim]
     return x if (start, stop, step) == (0, size, 1) else cx.emit(Slice(x, dim, start, stop, step))
 
@@ -72,7 +72,7 @@ def _slice(cx: Context, node: fx.Node) -> Ref:
     x, (dim, start, stop, step) = cx.value(node.args[0]), _slice_arguments(node)
     d = _feature_dim(cx, x, dim, rank(node))
     start, stop = _clip(start, stop, cx.type(x).shape[d])
-    return _cut(cx, x, d, start, stop, step)
+    return _sliced(cx, x, d, start, stop, step)
 
 
 def _slice_arguments(node: fx.Node) -> tuple[Any, Any, Any, Any]:
@@ -95,11 +95,11 @@ def _select(cx: Context, node: fx.Node) -> Ref:
     d = _feature_dim(cx, x, node.args[1], rank(node.args[0]))  # type: ignore[arg-type]
     features = cx.type(x).shape
     index = dim_of(index, features[d])
-    return cx.reshape(_cut(cx, x, d, index, index + 1), (*features[:d], *features[d + 1 :]))
+    return cx.reshape(_sliced(cx, x, d, index, index + 1), (*features[:d], *features[d + 1 :]))
 
 
 def _item(cx: Context, node: fx.Node) -> Ref | None:
-    """An item of split or unbind is a slice; other items stay with the call whose results they are."""
+    """An item of split or unbind, as a slice; None for items of other calls."""
     source, item = node.args
     if not isinstance(source, fx.Node) or source.target not in _SPLITS or not isinstance(item, int):
         return None
@@ -109,20 +109,21 @@ def _item(cx: Context, node: fx.Node) -> Ref | None:
     if source.target is aten.unbind.int:
         features = cx.type(x).shape
         item = dim_of(item, features[d])
-        return cx.reshape(_cut(cx, x, d, item, item + 1), (*features[:d], *features[d + 1 :]))
+        return cx.reshape(_sliced(cx, x, d, item, item + 1), (*features[:d], *features[d + 1 :]))
     pieces = [fixed(p.shape[dim_of(dim, p.dim())]) for p in val(source)]
     if any(p is None for p in pieces):
         raise IRError("pieces whose sizes vary")
     sizes = [int(p) for p in pieces if p is not None]
     item = dim_of(item, len(sizes))
     start = sum(sizes[:item])
-    return _cut(cx, x, d, start, start + sizes[item])
+    return _sliced(cx, x, d, start, start + sizes[item])
 
 
 _SPLITS = frozenset({
     aten.split.Tensor, aten.split_with_sizes.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
     aten.unbind.int, aten.chunk.default, aten.unsafe_chunk.default,
 })  # fmt: skip
+"""Calls with several results, each of which is a slice of the operand."""
 
 
 def _concat(cx: Context, node: fx.Node) -> Ref:
@@ -163,12 +164,12 @@ def _slice_backward(cx: Context, node: fx.Node) -> Ref:
     start, stop = _clip(start, stop, size)
     if step != 1:
         g = _spaced(cx, g, d, step)
-        g = _cut(cx, g, d, 0, min(cx.type(g).shape[d], size - start))
+        g = _sliced(cx, g, d, 0, min(cx.type(g).shape[d], size - start))
     return _padded(cx, g, d, start, size - start - cx.type(g).shape[d])
 
 
 def _spaced(cx: Context, x: Ref, d: int, step: int) -> Ref:
-    """x with step - 1 zeros after each number along feature dim `d`."""
+    """`x` with step - 1 zeros after each number along feature dim `d`."""
     features = cx.type(x).shape
     apart = _padded(cx, cx.reshape(x, (*features[: d + 1], 1, *features[d + 1 :])), d + 1, 0, step - 1)
     return cx.reshape(apart, (*features[:d], features[d] * step, *features[d + 1 :]))
@@ -189,22 +190,22 @@ def _select_backward(cx: Context, node: fx.Node) -> Ref:
 
 
 def _replaced(cx: Context, base: Ref, block: Ref, d: int, start: int, stop: int) -> Ref:
-    """base with `block` at start..stop of feature dim `d`."""
+    """`base` with `block` in place of its numbers start..stop along feature dim `d`."""
     size = cx.type(base).shape[d]
     if cx.number_of(base) == 0:
         return _padded(cx, block, d, start, size - stop)
-    parts = [_cut(cx, base, d, 0, start)] if start else []
+    parts = [_sliced(cx, base, d, 0, start)] if start else []
     parts.append(block)
     if stop < size:
-        parts.append(_cut(cx, base, d, stop, size))
+        parts.append(_sliced(cx, base, d, stop, size))
     return parts[0] if len(parts) == 1 else cx.emit(Concat(tuple(parts), d))
 
 
 def _on_the_same_rows(cx: Context, node: fx.Node, *operands: Ref) -> Type:
-    """The type of the result, whose rows are those of `operands`; IRError where they are not.
+    """The type of the result; IRError unless all `operands` lie on its space.
 
-    A base of zeros with as many rows as another space has in every call is shared data, and its dims count from the
-    rows, while those of the result count from the features.
+    A base of zeros may be shared data although it has as many rows as the space of the result. Then its first dim is a
+    feature dim, while that of the result is rows.
     """
     t = cx.result(node)
     other = next((cx.type(ref).space for ref in operands if cx.type(ref).space != t.space), t.space)
@@ -236,7 +237,7 @@ def _select_scatter(cx: Context, node: fx.Node) -> Ref:
 
 
 def _pad(cx: Context, node: fx.Node) -> Ref:
-    """constant_pad_nd(x, pads, 0): (before, after) for each dim from the last; what is negative cuts."""
+    """constant_pad_nd(x, pads, 0): (before, after) for each dim from the last; negative numbers remove."""
     x, pads = cx.value(node.args[0]), [fixed(val(p)) for p in node.args[1]]  # type: ignore[union-attr]
     numbers = [p for p in pads if p is not None]
     if argument(node, "value", 0) != 0 or len(numbers) < len(pads):
@@ -245,7 +246,7 @@ def _pad(cx: Context, node: fx.Node) -> Ref:
         before, after = numbers[k : k + 2]
         if before or after:
             d = _feature_dim(cx, x, rank(node) - 1 - k // 2, rank(node))
-            x = _cut(cx, x, d, max(-before, 0), cx.type(x).shape[d] - max(-after, 0))
+            x = _sliced(cx, x, d, max(-before, 0), cx.type(x).shape[d] - max(-after, 0))
             x = _padded(cx, x, d, max(before, 0), max(after, 0))
     return x
 
@@ -279,22 +280,23 @@ def _fill_with(value: float) -> Any:
 
 
 def _arange(cx: Context, node: fx.Node) -> Ref:
-    """The numbers of columns are part of the program; those of rows vary with their number."""
+    """arange, as a constant of the program. Its length must be fixed, so it cannot be a number of rows that varies."""
     numbers = [argument(node, name, default) for name, default in (("start", 0), ("end", None), ("step", 1))]
     start, stop, step = (fixed(val(n)) if isinstance(val(n), int | torch.SymInt) else None for n in numbers)
     t = cx.result(node)
     if start is None or stop is None or step is None or t.space != UNIT or val(node).device.type != "cpu":
         raise IRError("counts what varies, or not in integers")
-    if numel(t.shape) > _MOST_NUMBERS:
+    if numel(t.shape) > _MAX_CONSTANT_NUMBERS:
         raise IRError(f"{numel(t.shape)} numbers would be part of the program")
     return cx.arange(start, stop, step, t.dtype)
 
 
-_MOST_NUMBERS = 4096
+_MAX_CONSTANT_NUMBERS = 4096
+"""A constant has at most this many numbers; a longer one stays a call of PyTorch's."""
 
 
 def _copy(cx: Context, node: fx.Node) -> Ref:
-    """copy(x, source) has the shape and dtype of x and the numbers of source."""
+    """copy(x, source), with the shape and dtype of x and the numbers of source."""
     t = cx.result(node)
     source = cx.aligned(node.args[1], node, t.dtype)
     return cx.spread(cx.broadcast(source, t.shape), t.space)
@@ -328,3 +330,4 @@ SHAPE: Table = {
                     _fill_with(0)),
     **dict.fromkeys((aten.ones.default, aten.new_ones.default, aten.ones_like.default), _fill_with(1)),
 }  # fmt: skip
+"""The handlers of these calls."""

@@ -43,7 +43,7 @@ def _map(cx: Context, node: fx.Node) -> Ref:
 
 
 def _source(cx: Context, node: fx.Node, arg: Any, map_: Ref, *, wide: bool = False) -> Ref:
-    """What is pushed: rows of the map's domain with the features of the result (broadcast to them if `wide`)."""
+    """The value that is pushed: rows of the map's domain with the result's features (broadcast to them if `wide`)."""
     dom, features, ref = cx.spaces.space_of(_index(node)), cx.result(node).shape, cx.value(arg)
     t = cx.type(ref)
     if wide and t.space == UNIT:
@@ -104,7 +104,7 @@ def _index_add(cx: Context, node: fx.Node) -> Ref:
 
 
 def _index_put(cx: Context, node: fx.Node) -> Ref:
-    """base + push(values) if accumulating; else a number written where some row points."""
+    """base + push(values) if accumulating; else a number that is written to rows to which the index leads."""
     if len(node.args) > 3 and node.args[3]:
         _no_bool(cx, node)
         map_ = _map(cx, node)
@@ -120,14 +120,14 @@ def _index_put(cx: Context, node: fx.Node) -> Ref:
 
 
 def _mask(node: fx.Node) -> fx.Node | None:
-    """The mask m of x[m] = value."""
+    """The mask m of x[m] = value, None for other indices."""
     indices = node.args[1]
     first = indices[0] if isinstance(indices, list | tuple) and len(indices) == 1 else None
     return first if isinstance(first, fx.Node) and val(first).dtype is torch.bool else None
 
 
 def _masked(cx: Context, node: fx.Node, mask: fx.Node, value: Ref) -> Ref:
-    """One number written where a mask says so, the mask of whole rows or of single numbers."""
+    """One number written where a mask is set. The mask is of whole rows or of single numbers."""
     base, t, where = _base(cx, node), cx.result(node), cx.value(mask)
     m = cx.type(where)
     if m.space != t.space or m.shape != t.shape[: len(m.shape)] or cx.type(value).space != UNIT:
@@ -139,7 +139,7 @@ def _masked(cx: Context, node: fx.Node, mask: fx.Node, value: Ref) -> Ref:
 
 
 def _scatter_value(cx: Context, node: fx.Node) -> Ref:
-    """A number written where some row points."""
+    """A number that is written to rows to which the index leads."""
     return _written(cx, node, cx.scalar(node.args[3], cx.result(node).dtype))
 
 
@@ -151,7 +151,7 @@ def _written(cx: Context, node: fx.Node, value: Ref) -> Ref:
 
 
 def _whole_index(cx: Context, node: fx.Node) -> None:
-    """A scatter writes as many features as its index has."""
+    """IRError if the index of a scatter has fewer features than its result, since it then writes only these."""
     if node.target is aten.scatter.value:
         index = node.args[2]
         assert isinstance(index, fx.Node)
@@ -160,7 +160,7 @@ def _whole_index(cx: Context, node: fx.Node) -> None:
 
 
 def _count(cx: Context, node: fx.Node, map_: Ref, dtype: DType) -> Ref:
-    """How many rows point to each row, with feature dims of size 1."""
+    """The number of rows that the map leads to each row, with feature dims of size 1."""
     t = cx.result(node)
     ones = cx.const(1, dtype, cx.spaces.space_of(_index(node)))
     return cx.reshape(cx.push(ones, map_, Fold.sum), (1,) * len(t.shape))
@@ -174,10 +174,12 @@ _FOLD = {
     "sum": Fold.sum, "add": Fold.sum, "prod": Fold.mul, "multiply": Fold.mul, "amax": Fold.max, "amin": Fold.min,
     "mean": Fold.sum,
 }  # fmt: skip
+"""Reduction of scatter_reduce or index_reduce -> the fold of the push."""
 
 
 def _scatter_reduce(cx: Context, node: fx.Node) -> Ref:
-    """scatter_reduce and index_reduce -> push, then the base: combined (include_self) or where no row points."""
+    """scatter_reduce and index_reduce -> a push that is combined with the base (`include_self`), or has the base in
+    rows to which the index does not lead."""
     _no_bool(cx, node)
     kind, own = node.args[4], argument(node, "include_self", True)
     assert isinstance(kind, str)
@@ -243,6 +245,7 @@ _PULLS = (
 )  # fmt: skip
 
 SPARSE: Table = {**dict.fromkeys(_PULLS, _pull), **_pushes}
+"""The handlers of these calls."""
 
 MOVES_ROWS = frozenset(SPARSE) | {
     aten.scatter.src, aten.scatter.reduce, aten.scatter.value_reduce, aten._sparse_mm.default,

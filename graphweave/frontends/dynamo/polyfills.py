@@ -1,7 +1,7 @@
-"""Equals in place of functions that break the graph, while a compiled function is called.
+"""Puts polyfills in place of functions that break the graph, while a compiled function is called.
 
-They are in place only while one is called, as its guards ask for them too, and only for a library that is imported
-already: see `library_polyfills.py` and `sparse_polyfills.py`.
+They are in place during the whole call, since guards of compiled code ask for them too, and only for libraries that are
+imported already. `library_polyfills.py` and `sparse_polyfills.py` hold them.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _lock = locks.lock()
 
 
 class _Group:
-    """Equals that are in place as long as some call needs them."""
+    """Polyfills that are in place as long as some call needs them."""
 
-    def __init__(self, equals: Sequence[tuple[str, tuple[str, ...], Any]]) -> None:
-        self._equals = equals
+    def __init__(self, polyfills: Sequence[tuple[str, tuple[str, ...], Any]]) -> None:
+        self._polyfills = polyfills
         self._originals: list[tuple[Any, str, Any]] = []
         self.calls = 0
 
@@ -29,13 +29,13 @@ class _Group:
         self.calls += 1
         if self.calls > 1:
             return
-        for module, path, equal in self._equals:
+        for module, path, polyfill in self._polyfills:
             owner: Any = sys.modules.get(module)
             for name in path[:-1]:
                 owner = getattr(owner, name, None)
             if owner is not None and hasattr(owner, path[-1]):
                 self._originals.append((owner, path[-1], getattr(owner, path[-1])))
-                setattr(owner, path[-1], equal)
+                setattr(owner, path[-1], polyfill)
 
     def leave(self) -> None:
         self.calls -= 1
@@ -44,13 +44,16 @@ class _Group:
             setattr(owner, name, original)
 
 
-_always, _for_sparse = _Group(library_polyfills.EQUALS), _Group(sparse_polyfills.EQUALS)
+_always, _for_sparse = _Group(library_polyfills.POLYFILLS), _Group(sparse_polyfills.POLYFILLS)
 
 
 @contextmanager
 def polyfilled(*, sparse: bool = True) -> Iterator[None]:
-    """Inside, equals are in place, those of functions of sparse tensors only with `sparse`: they are many, and take
-    longer than all else that a small call does in Python. May be nested, and entered by several threads."""
+    """Within the block, polyfills are in place. Blocks may be nested, and entered by several threads.
+
+    Polyfills for sparse tensors are in place only with `sparse`: they are many, and to set them takes longer than all
+    else that a small call does in Python.
+    """
     groups = (_always, _for_sparse) if sparse else (_always,)
     with _lock:
         for group in groups:
@@ -64,5 +67,5 @@ def polyfilled(*, sparse: bool = True) -> Iterator[None]:
 
 
 def in_place() -> bool:
-    """Is some compiled function being called?"""
+    """Whether polyfills are in place, so that some compiled function is being called."""
     return _always.calls > 0

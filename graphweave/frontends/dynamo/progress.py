@@ -1,4 +1,4 @@
-"""One line on a terminal while a compilation takes long."""
+"""A line on a terminal while a compilation takes long."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from graphweave.core.settings import settings
 
 AFTER = 3.0
-"""Seconds after which the line appears."""
+"""The line appears after this many seconds."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
 
 @contextmanager
-def told(what: str) -> Iterator[None]:
-    """While the block runs longer than `AFTER` seconds a line says so and counts them; it disappears at the end.
+def shown(what: str) -> Iterator[None]:
+    """After `AFTER` seconds in the block, show a line that says `what` and counts seconds, until the block ends.
 
-    Nothing is written where standard error is no terminal, with GRAPHWEAVE_PROGRESS=0, or inside another such block.
+    Nothing is shown if standard error is no terminal, with GRAPHWEAVE_PROGRESS=0, or inside another block of this kind.
     """
     if _inside.get() or not settings().progress or not sys.stderr.isatty():
         yield

@@ -1,8 +1,8 @@
-"""`options={"verify": True}`: what a compiled program gives beside the captured graph, run as it stands by PyTorch.
+"""`options={"verify": True}`: compares the results of a compiled program with the captured graph, run by PyTorch.
 
-The check of each region (`execute/region_check.py`) compares kernels with the program that they were made from. This
-one compares results and gradients with the graph that the program was made from, so it covers the importer, the
-rewriting and the calls left to PyTorch: their values, and how results lie in memory.
+The check of each region (`execute/region_check.py`) compares kernels with the program from which they were made. This
+one compares results and gradients with the graph from which the program was made, so it covers the importer, the
+rewriting and the calls left to PyTorch. It compares values, and how results lie in memory.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from graphweave.ir.philox import uniform
 aten = torch.ops.aten
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Tolerance, as a share of the largest number of a result: the whole graph sums in another order, call after call."""
+"""Tolerance as a share of the largest number of a result; every call of the graph may sum in another order."""
 
 _TRIALS = 6
-"""Runs on inputs changed by their rounding, before a difference is reported."""
+"""The graph runs this often on inputs changed by rounding before a difference is reported."""
 
 _EMPTY = frozenset({
     aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
     aten.new_empty_strided.default, aten.empty_permuted.default,
 })  # fmt: skip
-"""Calls whose numbers are nobody's business: 0, here and in the program."""
+"""Calls whose numbers are undefined. They are 0 here and in programs."""
 
 
 class Reference:
-    """A captured graph and what was imported of it. `gradients`: results from this position on are the backward's."""
+    """A captured graph and its import. Results from position `gradients` on are the backward's."""
 
     def __init__(self, module: fx.GraphModule, imported: Imported, gradients: int | None = None) -> None:
         self._module = copy_of(module)
@@ -50,7 +50,7 @@ class Reference:
         self._gradients = len(self._results) if gradients is None else gradients
 
     def forward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
-        """VerifyError unless `results` are what the graph gives for the placeholders' values, from random `state`."""
+        """VerifyError unless the graph has these `results` for placeholders' values `given` and the random `state`."""
         self._check(given, state, results, range(self._gradients))
 
     def backward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
@@ -63,7 +63,7 @@ class Reference:
             for i, node, got in zip(which, wanted, results, strict=False):
                 want = env.get(node) if isinstance(node, fx.Node) else node
                 if _differs(got, want, 0.0) and _differs(got, want, self._spread(given, state, node, want)):
-                    raise VerifyError(self._said(given, state, i, got, want))
+                    raise VerifyError(self._report(given, state, i, got, want))
                 self._check_memory(i, got, want)
             if which.start == 0:
                 self._check_aliases(given, results, [env.get(n) if isinstance(n, fx.Node) else n for n in wanted])
@@ -72,9 +72,9 @@ class Reference:
 
     def _run(self, given: Mapping[str, Any], wanted: Sequence[Any]) -> dict[fx.Node, Any]:
         """The values of every node that `wanted` need, as eager mode computes them."""
-        # What draws runs in any case, since the numbers after it depend on it.
-        late = [n for n in self._module.graph.find_nodes(op="placeholder") if n.name not in given]
-        draws = [n for n in self._module.graph.nodes if is_random(n) and ancestors([n]).isdisjoint(late)]
+        # Random calls run in any case, since the numbers of later ones depend on them.
+        unknown = [n for n in self._module.graph.find_nodes(op="placeholder") if n.name not in given]
+        draws = [n for n in self._module.graph.nodes if is_random(n) and ancestors([n]).isdisjoint(unknown)]
         needed = ancestors([*(n for n in wanted if isinstance(n, fx.Node)), *draws])
         env: dict[fx.Node, Any] = {}
         for node in self._module.graph.nodes:
@@ -101,8 +101,8 @@ class Reference:
         return out.zero_() if node.target in _EMPTY else out
 
     def _spread(self, given: Mapping[str, Any], state: Tensor, node: Any, want: Any) -> Any:
-        """How far each number of a result moves with the rounding of the inputs: a comparison that is nearly a tie
-        may be decided in another way, and a gradient then goes elsewhere."""
+        """How much each number of a result may change with the rounding of inputs. It may be much: a comparison that is
+        nearly a tie may be decided in the other way, and a gradient then flows elsewhere."""
         if not isinstance(want, Tensor) or not want.is_floating_point():
             return 0.0
         noise = torch.Generator().manual_seed(0)
@@ -115,7 +115,7 @@ class Reference:
 
     # -------------------------------------------------------- what is wrong, and where
 
-    def _said(self, given: Mapping[str, Any], state: Tensor, i: int, got: Any, want: Any) -> str:
+    def _report(self, given: Mapping[str, Any], state: Tensor, i: int, got: Any, want: Any) -> str:
         line = self._first_wrong(given, state) or self._line(i)
         return f"{self._name(i)} differs from eager mode's: {_difference(got, want)}. It comes from {line}."
 
@@ -126,7 +126,7 @@ class Reference:
         return f"result {i}" if i < self._gradients else f"the gradient of input {i - self._gradients}"
 
     def _first_wrong(self, given: Mapping[str, Any], state: Tensor) -> str:
-        """The user's line of the first call that the imported program gives another value; "" where all agree."""
+        """The user's line of the first call whose value is another in the imported program; "" if all agree."""
         program, origins = self._imported.program, self._imported.origins
         nodes = [n for n in self._module.graph.nodes if n.name in origins]
         constants = {
@@ -157,7 +157,7 @@ class Reference:
             )
 
     def _check_aliases(self, given: Mapping[str, Any], got: Sequence[Any], want: Sequence[Any]) -> None:
-        """No result may lie in memory of an input, or of another result, where eager mode's does not."""
+        """VerifyError if a result shares memory with an input or another result, and eager mode's does not."""
         inputs = list(given.values())
         for i, (mine, theirs) in enumerate(zip(got, want, strict=False)):
             if not isinstance(mine, Tensor) or not isinstance(self._promise(i), Promise):
@@ -177,7 +177,7 @@ class Reference:
 def checked_inference(
     reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
 ) -> Callable[[list[Any]], list[Any]]:
-    """`run`, whose results are compared at each call; its arguments are the values of the placeholders `names`."""
+    """`run`, with its results compared at each call. Its arguments are the values of the placeholders `names`."""
 
     def checked(args: list[Any]) -> list[Any]:
         given, state = dict(zip(names, args, strict=True)), torch.get_rng_state()
@@ -192,7 +192,7 @@ def checked_inference(
 def checked_forward(
     reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
 ) -> Callable[[list[Any]], list[Any]]:
-    """As `checked_inference`; behind the results come copies of arguments that are tensors, and the random state."""
+    """As `checked_inference`; behind the results come copies of the tensors among arguments, and the random state."""
     plain = checked_inference(reference, run, names)
 
     def checked(args: list[Any]) -> list[Any]:
@@ -206,7 +206,11 @@ def checked_forward(
 def checked_backward(
     reference: Reference, run: Callable[[list[Any]], list[Any]], own: Sequence[str | None], names: Sequence[str]
 ) -> Callable[[list[Any]], list[Any]]:
-    """`run` takes the first arguments, `own`, named where they are tangents; then come the forward's, and its state."""
+    """`run`, with its results compared at each call.
+
+    Its own arguments come first; `own` has the names of tangents among them, None for others. They are followed by the
+    forward's arguments, called `names`, and its random state.
+    """
 
     def checked(args: list[Any]) -> list[Any]:
         *values, state = args
@@ -230,7 +234,7 @@ def _random_state(state: Tensor) -> Iterator[None]:
 
 
 def _rounded(value: Any, noise: torch.Generator) -> Any:
-    """`value` with every number off by a few of its last bits."""
+    """`value` with the last few bits of every number changed."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     bits = torch.randn(value.shape, generator=noise, dtype=value.dtype).to(value.device)
@@ -244,7 +248,7 @@ def _differs(got: Any, want: Any, spread: Any) -> bool:
         return True
     if not want.is_floating_point():
         return not torch.equal(got, want)
-    known = want.isfinite()  # where an overflow has made inf or NaN, rules of algebra may have moved it
+    known = want.isfinite()  # rewriting may give inf or NaN to other elements
     off = torch.where(known, (got - want).abs(), 0)
     scale = float(torch.where(known, want, 0).abs().max()) if want.numel() else 0.0
     allowed = _TOLERANCE.get(want.dtype, 0.0) * max(scale, 1.0) + torch.as_tensor(spread).nan_to_num()

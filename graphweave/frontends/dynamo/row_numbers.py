@@ -1,7 +1,7 @@
-"""An index that was gathered from the numbers of the rows it names is that index: `arange(n)[i]` is `i`.
+"""Replaces an index that was gathered from row numbers by the index of the gather: `arange(n)[i]` is `i`.
 
-PyG expands compressed indices by repeating the number of each row, which is a gather of numbers. Read through it, the
-index would be another one than the index it was gathered along, and the two would be two maps.
+PyG expands compressed indices by repeating the number of each row, which is a gather of row numbers. If it stayed, its
+result would be another index than the index of the gather, and the two would be two maps.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ aten = torch.ops.aten
 
 
 def without_gathered_numbers(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy without such gathers where only calls read them that check the index against as many rows."""
+    """`gm`, or a copy without gathers of row numbers that are only read as indices into as many rows.
+
+    Calls that read an index check it, so an index out of range is found without the gather too.
+    """
     gathers = [n for n in gm.graph.find_nodes(op="call_function", target=aten.index_select.default) if _needless(n)]
     if not gathers:
         return gm
@@ -39,7 +42,7 @@ def _needless(node: fx.Node) -> bool:
 
 
 def _counts(node: Any) -> bool:
-    """Is it arange(n)?"""
+    """Whether `node` is arange(n)."""
     if node.target is aten.arange.default:
         return True
     starts_at_0 = node.target in (aten.arange.start, aten.arange.start_step) and node.args[0] == 0
@@ -47,7 +50,7 @@ def _counts(node: Any) -> bool:
 
 
 def _is_index(node: fx.Node, user: fx.Node, rows: Any) -> bool:
-    """Does `user`, or do those who read its reshape, take `node` for an index of so many rows, and as nothing else?"""
+    """Whether `user` reads `node`, or a reshape of it, only as an index into `rows` rows."""
     if user.target in IDENTITY or user.target in RESHAPES:
         return index_vector(user) is node and all(_is_index(node, after, rows) for after in user.users)
     found = pulled(user) or pushed(user)

@@ -1,4 +1,4 @@
-"""What each ATen call says about rows: which leading dims correspond, and what is an index into what."""
+"""What each ATen call says about rows: which leading dims correspond, and which operand is an index into which rows."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _POINTWISE = frozenset({
     aten._softmax.default, aten._log_softmax.default, aten._softmax_backward_data.default,
     aten._log_softmax_backward_data.default, aten.uniform.default, aten.normal_functional.default,
 })  # fmt: skip
+"""Calls that keep rows, beside those that PyTorch tags as pointwise."""
 
 
 def is_pointwise(node: fx.Node) -> bool:
-    """Does every full-rank operand correspond row by row to the result?
+    """Whether every operand with the rank of the result corresponds to it row by row.
 
     (A softmax over rows mixes them, but keeps their number and order.)
     """
@@ -39,7 +40,7 @@ def is_pointwise(node: fx.Node) -> bool:
 
 
 def index_uses(node: fx.Node, rep: Callable[[fx.Node], fx.Node]) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
-    """(index, what it counts rows of, may it count from the end) for a call that moves rows along an index."""
+    """(index, x, wrap) of a call that moves rows along an index into rows of x; `wrap` allows to count from the end."""
     found = pulled(node) or pushed(node)
     if found is not None:
         index, x, wrap = found
@@ -47,7 +48,7 @@ def index_uses(node: fx.Node, rep: Callable[[fx.Node], fx.Node]) -> Iterator[tup
 
 
 def pulled(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
-    """(index, x, wrap) where `node` is x[index[e]] for every row e of a vector `index`."""
+    """(index, x, wrap) if `node` is x[index[e]] for every row e of a vector `index`, else None."""
     match node.target:
         case aten.index_select.default:
             x, dim, index = node.args[:3]
@@ -66,7 +67,7 @@ def pulled(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
 
 
 def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
-    """(index, result, wrap) where `node` reduces rows into row index[e] of its result, index a vector."""
+    """(index, node, wrap) if `node` reduces row e into row index[e] of its result, with a vector `index`, else None."""
     match node.target:
         case aten.scatter_add.default | aten.scatter_reduce.two | aten.scatter.value:
             _, dim, index = node.args[:3]
@@ -83,7 +84,7 @@ def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
 
 
 def index_vector(arg: Any) -> fx.Node | None:
-    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None where `arg` is more."""
+    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None if it repeats none."""
     node = arg
     while isinstance(node, fx.Node) and is_tensor(node) and rank(node) > 0:
         column = all(fixed(n) == 1 for n in shape(node)[1:])
@@ -95,7 +96,7 @@ def index_vector(arg: Any) -> fx.Node | None:
 
 
 def _beneath(node: fx.Node, column: bool) -> fx.Node | None:
-    """The operand with the rows and numbers of `node`: before a repeat, a reshape of a column, a widening cast."""
+    """The operand if `node` only repeats it, reshapes it as a column or casts it to more bits, else None."""
     x = node.args[0] if node.args else None
     if not isinstance(x, fx.Node) or not is_tensor(x) or rank(x) == 0 or not same(shape(x)[0], shape(node)[0]):
         return None
@@ -108,7 +109,9 @@ def _beneath(node: fx.Node, column: bool) -> fx.Node | None:
 
 _CASTS = frozenset({aten._to_copy.default, prims.convert_element_type.default})
 _WIDENS = frozenset({(torch.int32, torch.int64), (torch.int64, torch.int64), (torch.int32, torch.int32)})
+"""Dtypes before and after a cast that keeps every index."""
 _REPEATS = frozenset({aten.expand.default, aten.repeat.default, aten.expand_copy.default})
+"""Calls that may repeat a column over features."""
 
 
 def _use(index: Any, x: Any, dim: Any, wrap: bool) -> tuple[fx.Node, fx.Node, bool] | None:
@@ -120,7 +123,7 @@ def _use(index: Any, x: Any, dim: Any, wrap: bool) -> tuple[fx.Node, fx.Node, bo
 
 
 def _only_index(indices: Any) -> fx.Node | None:
-    """The index i of x[i]: a vector, and no other dim indexed."""
+    """The index i of x[i] if it is a vector and no other dim is indexed, else None."""
     first, *others = indices
     if not isinstance(first, fx.Node) or rank(first) != 1 or any(i is not None for i in others):
         return None
@@ -138,7 +141,7 @@ def _pull(node: fx.Node) -> Pairs:
 
 
 def within_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """x and index of a gather or scatter along features, which picks or writes numbers within each row."""
+    """x and index of a gather or scatter along features, which works within each row; None for other calls."""
     if node.target not in _WITHIN:
         return None
     x, dim, index = node.args[:3]
@@ -148,6 +151,7 @@ def within_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
 
 
 _WITHIN = frozenset({aten.gather.default, aten.scatter_add.default, aten.scatter.src, aten.scatter.value})
+"""Calls that gather or scatter along a dim."""
 
 
 def _picked(node: fx.Node) -> Pairs:
@@ -157,12 +161,12 @@ def _picked(node: fx.Node) -> Pairs:
 
 
 def pushed_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """Index and source of a pushing call: as many rows each."""
+    """The index and the source of a pushing call, whose rows correspond; None if they do not, and for other calls."""
     found = pushed(node)
     source = _base_and_source(node)[1] if found is not None else None
     if found is None or not isinstance(source, fx.Node) or not is_tensor(source):
         return None
-    # values of index_put may have fewer dims and broadcast; gradients of an embedding have the dims of its index
+    # The values of index_put may have fewer dims and broadcast; the gradient of an embedding has the dims of its index.
     whole = rank(source) == rank(node) or node.target is aten.embedding_dense_backward.default
     return (found[0], source) if whole else None
 
@@ -178,7 +182,7 @@ def _base_and_source(node: fx.Node) -> tuple[Any, Any]:
 
 
 def _push(node: fx.Node) -> Pairs:
-    """The base corresponds to the result; the source, where the index is a vector, to the index."""
+    """The base corresponds to the result, and the source to the index if that is a vector."""
     yield _base_and_source(node)[0], node
     yield from _picked(node)
     rows = pushed_rows(node)
@@ -196,7 +200,7 @@ def _written(node: fx.Node) -> Pairs:
 
 
 def _keeps_lead(node: fx.Node) -> Pairs:
-    """Views in row-major order keep rows where they keep the number of rows."""
+    """Views in row-major order keep rows if they keep the number of rows."""
     x = node.args[0]
     if is_tensor(x) and rank(x) > 0 and rank(node) > 0 and same(shape(x)[0], shape(node)[0]):  # type: ignore[arg-type]
         yield x, node
@@ -208,7 +212,7 @@ def _expand(node: fx.Node) -> Pairs:
 
 
 def _unless_first(name: str, default: Any = None) -> Rule:
-    """Rows correspond unless the call works on dim 0 (dims by argument `name`, all of them where it is None)."""
+    """Rows correspond unless the call works on dim 0. Argument `name` gives its dims; None means all."""
 
     def rule(node: fx.Node) -> Pairs:
         x = node.args[0]
@@ -251,7 +255,7 @@ def permutation(node: fx.Node) -> tuple[int, ...]:
 
 
 def transposed(arg: Any) -> fx.Node | None:
-    """x where `arg` is the transpose of a matrix x."""
+    """x if `arg` is the transpose of a matrix x, else None."""
     if isinstance(arg, fx.Node) and arg.target in _TRANSPOSES and permutation(arg) == (1, 0):
         x = arg.args[0]
         assert isinstance(x, fx.Node)
@@ -302,6 +306,7 @@ _SPLITS = frozenset({
     aten.split.Tensor, aten.split_with_sizes.default, aten.unsafe_split.Tensor, aten.unsafe_split_with_sizes.default,
     aten.unbind.int, aten.chunk.default, aten.unsafe_chunk.default,
 })  # fmt: skip
+"""Calls with several results, each of which is a slice of the operand."""
 
 _ITEMS: Mapping[Any, tuple[int, ...]] = {
     aten.native_layer_norm.default: (0,),
@@ -319,16 +324,16 @@ _ITEMS: Mapping[Any, tuple[int, ...]] = {
     aten.sort.default: (0, 1), aten.sort.stable: (0, 1),
     aten.var_mean.correction: (), aten.frexp.Tensor: (0, 1),
 }  # fmt: skip
-"""Results whose rows are the rows of the first operand."""
+"""For calls with several results, the positions of results whose rows are the rows of the first operand."""
 
 
 def _new_rows(node: fx.Node) -> Pairs:
-    """select_backward puts a tensor back as one of several along `dim`."""
+    """select_backward, whose operand has one dim less than its result."""
     if dim_of(node.args[2], rank(node)) != 0:  # type: ignore[arg-type]
         yield node.args[0], node
 
 
-# getitem is no ATen call: its rule is about the call whose item it takes
+# getitem is no ATen call; its rule depends on the call whose item it takes
 RULES: dict[Any, Rule] = {
     operator.getitem: _item,
     **dict.fromkeys((aten.index_select.default, aten.gather.default, aten.index.Tensor, aten._unsafe_index.Tensor,
@@ -360,3 +365,4 @@ RULES: dict[Any, Rule] = {
     aten.native_dropout_backward.default: _all_of(0, 1),
     aten.rand_like.default: _all_of(0),
 }  # fmt: skip
+"""Call -> the pairs of operands and results whose rows correspond."""

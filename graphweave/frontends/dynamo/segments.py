@@ -1,8 +1,8 @@
-"""pyg_lib's product of segments of rows with a matrix each, as rows times the matrix of their segment.
+"""Decomposes pyg_lib's product of segments of rows, each with a matrix of its own, into a typed product.
 
-It wants rows that lie sorted by type. Written as the product of each row with a pulled matrix, it is the same typed
-product as any other spelling. (PyTorch's own grouped_mm cannot be traced in float32: its shape function knows bfloat16
-alone.)
+The product needs rows that are sorted by type. Written as the product of each row with a pulled matrix, it is the same
+typed product as any other spelling. (PyTorch's own grouped_mm cannot be traced in float32: its shape function only
+takes bfloat16.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Which tensors have their rows in common: the leading dims of a captured graph, joined along what the calls do.
+"""Finds the spaces of a captured graph: classes of leading dims whose rows correspond.
 
-Provenance decides, not names and not sizes: two leading dims become one class only where a call relates row r of the
-one to row r of the other, and only if their sizes are provably equal (or, of a push's index and source, guarded to be).
-A class becomes a `Space` where some map starts or ends in it or its size varies from call to call; every other tensor
-is shared data on the unit space.
+Calls decide this, not names or sizes. Two leading dims become one class only if a call relates row r of the one to row
+r of the other, and their sizes are provably equal (or made equal by a guard, for a push's index and source). A class
+becomes a `Space` if some map starts or ends in it, or if its size varies from call to call. Every other tensor is
+shared data on the unit space.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwis
 
 
 class Spaces:
-    """The answer for one graph: `space_of(node)`, `rows[space]`, `wrap_of(index, x)`."""
+    """The spaces of one graph: `space_of(node)`, `rows[space]`, `wraps(index, x)`."""
 
     def __init__(self, same_as: Mapping[fx.Node, fx.Node]) -> None:
         self._same_as = same_as
@@ -40,7 +40,7 @@ class Spaces:
         for node in self._nodes:
             tied = pushed_rows(node) or within_rows(node)
             if tied is not None:
-                # torch lets the source of a scatter be longer than its index, what is gathered too; nobody means that
+                # torch allows the source of a scatter or gather to be longer than the index, which nobody intends
                 same_by_guard(*(shape(n)[0] for n in tied))
             for a, b in self._related(node):
                 self._join(a, b)
@@ -53,18 +53,18 @@ class Spaces:
         self._space = self._name()
 
     def space_of(self, node: fx.Node) -> Space:
-        """Where the rows of `node` lie; the unit space for shared data."""
+        """The space of the rows of `node`; the unit space for shared data."""
         if rank(node) == 0:
             return UNIT
         return self._space.get(self._find(self.rep(node)), UNIT)
 
     def wraps(self, index: fx.Node, x: fx.Node) -> bool:
-        """May `index` count rows of `x` from the end? Not where the graph also uses it in a way that refuses this."""
+        """Whether `index` may count rows of `x` from the end: False if a call of the graph with both refuses this."""
         key = (self.rep(index), self._find(self.rep(x)))
         return all(wrap for i, y, wrap in self._maps if (self.rep(i), self._find(y)) == key)
 
     def on_map(self, node: fx.Node) -> bool:
-        """Do maps of this graph start or end in the rows of `node`?"""
+        """Whether maps of this graph start or end in the rows of `node`."""
         return is_tensor(node) and rank(node) > 0 and self._find(self.rep(node)) in self.mapped
 
     def rep(self, node: fx.Node) -> fx.Node:
@@ -92,7 +92,7 @@ class Spaces:
         return node
 
     def _join_codomains(self) -> None:
-        """One index into two tensors of provably as many rows is one map: their rows correspond through it."""
+        """Join tensors of provably equally many rows into which one index leads: it is one map, so rows correspond."""
         first: dict[fx.Node, list[fx.Node]] = {}
         for index, x, _ in self._maps:
             known = first.setdefault(self.rep(index), [])
@@ -101,9 +101,9 @@ class Spaces:
             known.append(x)
 
     def _fix_features(self) -> None:
-        """Feature sizes of values that move along maps become numbers, a guard each: they do not vary between calls.
+        """Make the feature sizes of values on maps numbers, with a guard for each: they do not vary between calls.
 
-        A size in which the number of rows of some map appears does vary and stays as it is.
+        A size that depends on the number of rows of some map does vary, and stays symbolic.
         """
         varying = {s for root in self.mapped for s in symbols(shape(root)[0])}
         for node in self._nodes:
@@ -129,3 +129,4 @@ class Spaces:
 
 
 _MOVED = frozenset({torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.bool})
+"""Dtypes of values whose feature sizes are fixed."""

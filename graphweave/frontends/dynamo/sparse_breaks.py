@@ -1,4 +1,4 @@
-"""What torch.compile(backend="graphweave") says of sparse tensors, which PyTorch meets there before this package."""
+"""A warning about sparse tensors in torch.compile(backend="graphweave"), where PyTorch does not pass them on to us."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from graphweave.core.log import warn_once
 from graphweave.frontends.dynamo.polyfills import in_place
 
 _SPARSE = "Attempted to wrap sparse Tensor"
-"""How Dynamo begins the reason of such a break."""
+"""The beginning of Dynamo's reason for a graph break at a sparse tensor."""
 
-
-_told = 0
-"""How many of these breaks have been looked at; PyTorch counts those of a whole process."""
+_seen_breaks = 0
+"""The number of these graph breaks that have been looked at; PyTorch counts those of the whole process."""
 
 
 def tell_of_sparse_tensors() -> None:
-    """Warns, where sparse tensors have broken graphs anew outside of graphweave.compile, of what takes them."""
-    global _told
+    """Warn if sparse tensors have broken a graph outside of graphweave.compile since the last call of this function."""
+    global _seen_breaks
     counts = (counters["graph_break"], counters["unimplemented"])
     found = sum(n for count in counts for reason, n in count.items() if str(reason).startswith(_SPARSE))
-    new, _told = found > _told, found
+    new, _seen_breaks = found > _seen_breaks, found
     if in_place() or not new:
         return
     warn_once(
@@ -32,7 +31,7 @@ def tell_of_sparse_tensors() -> None:
 
 
 def _where() -> str:
-    """The innermost line that is no library's, of the first such break that Dynamo has placed."""
+    """The innermost line outside libraries of the first such break for which Dynamo gives lines, in a phrase."""
     for reason in graph_break_reasons:
         own = own_frame(reason.user_stack)
         if str(reason.reason).startswith(_SPARSE) and own is not None:

@@ -1,7 +1,7 @@
-"""What PyTorch's functions are of a SparseMatrix: products are gathers and scatters, the rest looks at its parts.
+"""PyTorch's functions for a SparseMatrix: products as gathers and scatters, and functions that read its parts.
 
-Each does what eager mode does for the same layout, results of the same layout included, and gives NotImplemented where
-eager mode raises an error or does what no gather and scatter would: the graph breaks there.
+Each does what eager mode does for the same layout, and its result has eager mode's layout. It returns NotImplemented if
+eager mode raises an error, or does what gathers and scatters cannot do; the graph breaks there.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from graphweave.frontends.dynamo.sparse_matrix import FUNCTIONS, SparseMatrix, c
 
 _COO, _CSR, _CSC = torch.sparse_coo, torch.sparse_csr, torch.sparse_csc
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "max": "amax", "amin": "amin", "min": "amin"}
+"""Reductions of torch.sparse.mm -> the names that `reduced` takes."""
 
 
 def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function under PyTorch's names for what it does."""
+    """Register a function as the answer to the functions of PyTorch that are called `names`."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         FUNCTIONS.update(dict.fromkeys(names, function))
@@ -35,7 +36,10 @@ def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 @answers("matmul", "__matmul__", "mm", "spmm", "_sparse_mm", "mv", "dsmm")
 def product(a: Any, b: Any, reduce: str = "sum") -> Any:
-    """[n, m] x [m, F] -> [n, F]: of the entries of each row, values times rows of `b`, reduced; 0 in empty rows."""
+    """[n, m] x [m, F] -> [n, F]: each entry's value times its row of `b`, reduced over the entries of each row of `a`.
+
+    Rows without entries get 0.
+    """
     if not isinstance(a, SparseMatrix):
         return _dense_times_sparse(a, b) if reduce == "sum" else NotImplemented
     if isinstance(b, SparseMatrix) or a.gw_values.dim() != 1 or b.dim() not in (1, 2) or b.dtype != a.gw_values.dtype:
@@ -56,14 +60,14 @@ def _dense_times_sparse(b: Tensor, a: SparseMatrix) -> Any:
 
 
 def product_reduced(a: SparseMatrix, b: Any, reduce: str) -> Any:
-    """torch.sparse.mm(a, b, reduce), which eager mode knows of CSR alone."""
+    """torch.sparse.mm(a, b, reduce), which eager mode only has for CSR."""
     if isinstance(a, SparseMatrix) and a.gw_layout is _CSR and reduce in _REDUCTIONS:
         return product(a, b, _REDUCTIONS[reduce])
     return NotImplemented
 
 
 def reduced(messages: Tensor, row: Tensor, rows: Any, reduce: str) -> Tensor:
-    """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row; 0 without any."""
+    """[entries, ...] -> [rows, ...]: "sum", "mean", "amax" or "amin" of the messages of each row; 0 if it has none."""
     ones = [1] * (messages.dim() - 1)
     out = messages.new_zeros((rows, *messages.shape[1:]))
     if reduce in ("amax", "amin"):
@@ -85,7 +89,7 @@ def add_product(added: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) ->
 
 @answers("linear")
 def linear(a: Any, weight: Any, bias: Any = None) -> Any:
-    """a W^T + b, where the features are sparse."""
+    """a W^T + b, for sparse features `a`."""
     if isinstance(weight, SparseMatrix):
         return NotImplemented
     out = product(a, weight.t())
@@ -93,7 +97,7 @@ def linear(a: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def sampled_product(a: Any, x: Any, y: Any, *, beta: Any = 1.0, alpha: Any = 1.0) -> Any:
-    """Of the entries of a CSR matrix `a`, beta times their values and alpha times the entries of x y."""
+    """A CSR matrix with the entries of `a`, and values beta times those of `a` plus alpha times those of x y."""
     if not isinstance(a, SparseMatrix) or a.gw_layout is not _CSR or x.dim() != 2 or y.dim() != 2:
         return NotImplemented
     dots = (x.index_select(0, row_of(a)) * y.t().index_select(0, col_of(a))).sum(-1)
@@ -229,7 +233,10 @@ def _transpose(a: SparseMatrix, dim0: int, dim1: int) -> Any:
 
 @answers("coalesce")
 def coalesced(a: SparseMatrix) -> Any:
-    """Entries sorted by row and column, values of equal ones summed. What sorts depends on the indices alone."""
+    """`a` with entries sorted by row and column, and values of equal entries summed.
+
+    The sorting depends on the indices alone, so it can be hoisted.
+    """
     if a.gw_layout is not _COO:
         return NotImplemented
     return a if a.gw_coalesced else _sorted(a, _COO)
@@ -237,7 +244,7 @@ def coalesced(a: SparseMatrix) -> Any:
 
 @answers("_coalesced_")
 def _declared_coalesced(a: SparseMatrix, is_coalesced: bool) -> Any:
-    """PyG's word that entries are to be taken as they are."""
+    """Sets the mark by which PyG says that entries need no sorting."""
     if a.gw_layout is not _COO:
         return NotImplemented
     a.gw_coalesced = is_coalesced
@@ -257,7 +264,7 @@ def _sorted(a: SparseMatrix, layout: torch.layout) -> SparseMatrix:
 def merged(major: Tensor, minor: Tensor, width: Any, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct pairs of two indices, sorted, and the sum of the values of each. `minor` is below `width`."""
     key, place = torch.unique(major.long() * width + minor.long(), return_inverse=True)
-    if statically_known_true(major.shape[0] > 0):  # as with self loops, and layers ask whether there are edges
+    if statically_known_true(major.shape[0] > 0):  # as with self-loops; layers branch on whether there are edges
         torch._check(key.shape[0] > 0)
     summed = values.new_zeros((key.shape[0], *values.shape[1:])).index_add(0, place, values)
     return key // width, key % width, summed
@@ -298,7 +305,7 @@ def _to(a: SparseMatrix, layout: torch.layout) -> Any:
         return NotImplemented
     if layout is a.gw_layout:
         return a
-    if {layout, a.gw_layout} == {_COO, _CSR} and a.gw_coalesced:  # which have one order
+    if {layout, a.gw_layout} == {_COO, _CSR} and a.gw_coalesced:  # both layouts have the same order
         return _in_order(a.gw_values, row_of(a), col_of(a), a.gw_rows, a.gw_cols, layout)
     if layout is _COO:
         return matrix(a.gw_values, row_of(a), col_of(a), a.gw_rows, a.gw_cols, _COO, coalesced=False)
@@ -315,7 +322,7 @@ def dense(a: SparseMatrix, dtype: Any = None, **_: Any) -> Tensor:
 
 @answers("add", "__add__", "__radd__", "__iadd__")
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
-    """Of two matrices of one layout the entries of both. Equal ones are summed if those of the operands were."""
+    """The entries of two matrices of one layout. Equal entries are summed if both operands are coalesced."""
     if not isinstance(a, SparseMatrix) or not isinstance(b, SparseMatrix) or a.gw_layout is not b.gw_layout:
         return NotImplemented
     if a.gw_values.shape[1:] != b.gw_values.shape[1:] or size(a) != size(b):
@@ -337,7 +344,7 @@ def subtract(a: Any, b: Any, *, alpha: Any = 1) -> Any:
 
 @answers("mul", "__mul__", "__rmul__", "multiply")
 def multiply(a: Any, b: Any) -> Any:
-    """Values times a number, or times the entries of a dense matrix [n, m], [n, 1] or [1, m] in their places."""
+    """The values times a number, or times the entries of a dense matrix [n, m], [n, 1] or [1, m] in the same places."""
     if not isinstance(a, SparseMatrix):
         a, b = b, a
     if isinstance(b, SparseMatrix) or a.gw_values.dim() != 1:
@@ -369,7 +376,7 @@ def total(a: Any, dim: Any = None, **kwargs: Any) -> Any:
 
 
 def softmax(a: Any, dim: int, dtype: Any = None) -> Any:
-    """torch.sparse.softmax: of the entries that are there, along rows (dim 1) or columns."""
+    """torch.sparse.softmax: the softmax over the existing entries of each row (dim 1) or column (dim 0)."""
     if (
         not isinstance(a, SparseMatrix)
         or a.gw_layout is not _COO
@@ -411,7 +418,7 @@ for _name in ("abs", "relu", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh
 
 @answers("to")
 def _convert(a: SparseMatrix, to: Any = None, *, dtype: Any = None, **kwargs: Any) -> Any:
-    """To another dtype. To another device the whole matrix would have to go."""
+    """A conversion to another dtype; NotImplemented for another device, to which the indices would have to move too."""
     wanted = to if isinstance(to, torch.dtype) else dtype
     if kwargs or (to is not None and wanted is not to) or wanted is None:
         return NotImplemented
@@ -422,12 +429,12 @@ def _convert(a: SparseMatrix, to: Any = None, *, dtype: Any = None, **kwargs: An
 
 
 def made(given: Tensor, values: Tensor, shape: Any, *, is_coalesced: bool) -> SparseMatrix:
-    """COO, of `given` [2, entries]."""
+    """A COO matrix of indices `given` [2, entries]."""
     return matrix(values, given[0], given[1], *_carriers(values, shape), _COO, coalesced=is_coalesced)
 
 
 def made_compressed(given: Any, other: Tensor, values: Tensor, shape: Any, layout: torch.layout) -> SparseMatrix:
-    """CSR or CSC, of the compressed indices `given` and of the other end of each entry."""
+    """A CSR or CSC matrix of the compressed indices `given`, and the other index of each entry."""
     known = given.gw_row if isinstance(given, Indices) else None
     row, col = (known, other) if layout is _CSR else (other, known)
     return matrix(values, row, col, *_carriers(values, shape), layout, given=as_plain(given))

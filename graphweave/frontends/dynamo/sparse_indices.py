@@ -1,8 +1,7 @@
-"""Compressed indices (crow, ccol) that know the index they stand for, so that what is made of them leads there.
+"""Compressed indices (crow, ccol) that know the index from which they were made, so that expanding them returns it.
 
-PyG's `ptr2index`, and who does the same by hand, repeats the number of each row as often as the row has entries. How
-many that makes is in no size that a trace could see, and it would be another index than the one along which the matrix
-multiplies.
+PyG's `ptr2index`, and users' own code, repeats the number of each row as often as the row has entries. A trace could
+not know the size of the result, and it would be another index than the one along which the matrix multiplies.
 """
 
 from __future__ import annotations
@@ -15,10 +14,10 @@ from torch import Tensor
 
 
 class Indices(Tensor):
-    """The plain tensor `gw_plain`, what it is (`gw_kind`), and the row of each entry, `gw_row`.
+    """The plain tensor `gw_plain`, its kind `gw_kind`, and the row of each entry, `gw_row`.
 
-    "pointer" [rows + 1]: crow or ccol indices. "starts" and "ends" [rows]: a pointer without its last or first element.
-    "counts" [rows]: their difference.
+    A "pointer" [rows + 1] has crow or ccol indices. "starts" and "ends" [rows] are a pointer without its last or first
+    element; "counts" [rows] are the difference of both.
     """
 
     gw_plain: Tensor
@@ -42,7 +41,7 @@ def indices(plain: Tensor, kind: str, row: Tensor) -> Tensor:
 
 
 def as_plain(x: Any) -> Any:
-    """The plain tensor, also in a list or tuple of arguments."""
+    """`x` with plain tensors in place of Indices, also in a list or tuple."""
     if isinstance(x, Indices):
         return x.gw_plain
     if type(x) is list:
@@ -90,7 +89,7 @@ def _sub(ends: Any, starts: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: Any) -> Tensor | None:
-    """For each entry the value of its row: a gather. Of the counts alone: the rows themselves."""
+    """For each entry the value of its row, which is a gather. Of counts alone, the row of each entry."""
     if repeats is None and dim is None and of_kind(x, "counts"):
         return x.gw_row
     if of_kind(repeats, "counts") and not isinstance(x, Indices) and (dim == 0 or (dim is None and x.dim() == 1)):
@@ -103,3 +102,4 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "diff": _diff, "__getitem__": _item,
     "getitem": _item, "sub": _sub, "__sub__": _sub, "repeat_interleave": _repeat_interleave,
 }  # fmt: skip
+"""Name of a function -> what it does with Indices; None if the result is a plain tensor."""

@@ -1,9 +1,9 @@
-"""A torch.sparse matrix as the graph that it is: index tensors are maps, values are values of edges.
+"""A torch.sparse matrix as a graph: its index tensors are maps, its values are values of edges.
 
-Dynamo takes no sparse tensors. A `SparseMatrix` is handed over in place of each (`sparse_arguments.py`). While it is
-traced, it answers what PyTorch's functions and PyG's helpers ask of a sparse tensor by gathers and scatters of plain
-tensors (`sparse_functions.py`). Outside of a trace, behind a graph break or where a model has kept one from an earlier
-call, it acts as the sparse tensor that it stands for.
+Dynamo takes no sparse tensors, so each is replaced by a `SparseMatrix` (`sparse_arguments.py`). In a trace, PyTorch's
+functions and PyG's helpers on a SparseMatrix become gathers and scatters of plain tensors (`sparse_functions.py`).
+Outside of a trace (behind a graph break, or if a model has kept one from an earlier call), it acts as the sparse tensor
+that it stands for.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from torch import Tensor
 from torch._dynamo.eval_frame import skip_code
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Name of a PyTorch function, as PyTorch hands it over -> what stands in for it where a SparseMatrix is an argument.
-After NotImplemented the graph breaks, and eager mode does it or says why it cannot."""
+"""Name of a PyTorch function, as PyTorch hands it over -> the function that answers if an argument is a SparseMatrix.
+If that returns NotImplemented, the graph breaks, and eager mode runs the function or raises an error."""
 
 _used = False
 
 
 def in_use() -> bool:
-    """Has a function been traced that takes sparse tensors, or makes one or something of the kind? The guards of its
-    compiled code ask for the equals of `sparse_polyfills.py` at every call from then on."""
+    """Whether a function has been traced that uses sparse tensors or their indices. From then on, the guards of its
+    compiled code ask at every call for the polyfills of `sparse_polyfills.py`."""
     return _used
 
 
@@ -37,31 +37,35 @@ def use(*_: Any) -> None:
 
 
 LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+"""Layouts of sparse tensors that a SparseMatrix can replace."""
 
 _tracing = torch.compiler.is_dynamo_compiling
-_COMPILER = ("torch._dynamo", "torch._subclasses", "torch._functorch", "torch._guards", "torch._logging", "torch.fx")
+_COMPILER_MODULES = (
+    "torch._dynamo", "torch._subclasses", "torch._functorch", "torch._guards", "torch._logging", "torch.fx",
+)  # fmt: skip
+"""Prefixes of the names of modules of PyTorch's compiler."""
 
 
 def _asked_by_compiler() -> bool:
-    """Does PyTorch's compiler ask what tensor a SparseMatrix is made of, rather than what it stands for?"""
-    return not _tracing() and str(sys._getframe(2).f_globals.get("__name__", "")).startswith(_COMPILER)
+    """Whether PyTorch's compiler asks, which needs the tensor of which a SparseMatrix consists, not its meaning."""
+    return not _tracing() and str(sys._getframe(2).f_globals.get("__name__", "")).startswith(_COMPILER_MODULES)
 
 
 def _own(name: str, of: Tensor) -> Any:
-    """Attribute `name` of the tensor that a SparseMatrix is made of."""
+    """Attribute `name` of the tensor of which a SparseMatrix consists."""
     with torch._C.DisableTorchFunctionSubclass():
         return getattr(Tensor, name).__get__(of)
 
 
 class SparseMatrix(Tensor):
-    """A matrix [rows, cols] with `gw_values` [entries, ...] at (row[k], col[k]).
+    """A matrix [rows, cols] with values `gw_values` [entries, ...]; entry k is at (row[k], col[k]).
 
-    `gw_row` and `gw_col` are indices [entries]. What is None of them is in `gw_given`: crow or ccol indices of a
-    compressed layout, indices [2, entries] of COO. `gw_rows` [rows, 0] and `gw_cols` [cols, 0] carry the sizes, since
-    sizes of tensors become symbols and plain numbers would be compiled in. `gw_coalesced`: entries are known to be
-    sorted and distinct. `gw_entered`: it was made at the door. `gw_real` is the sparse tensor it stands for, if there
-    is one. The SparseMatrix itself is a tensor of one number, of the values' dtype and device: it has no size that
-    compiled code could ask for.
+    `gw_row` and `gw_col` are indices [entries]. One that is None is given by `gw_given`: crow or ccol indices of a
+    compressed layout, or indices [2, entries] of COO. `gw_rows` [rows, 0] and `gw_cols` [cols, 0] carry the sizes,
+    since sizes of tensors become symbols, while plain numbers would be compiled in. `gw_coalesced` says that entries
+    are known to be sorted and distinct, `gw_entered` that it replaces a sparse tensor from outside of the trace.
+    `gw_real` is the sparse tensor that it stands for, if there is one. The SparseMatrix itself is a tensor of one
+    number, of the values' dtype and device, so that compiled code has no guards on its size.
     """
 
     gw_values: Tensor
@@ -82,8 +86,8 @@ class SparseMatrix(Tensor):
             return super().__torch_function__(func, types, args, given)
         if not _tracing():
             return eagerly(func, args, given)
-        name = func.__name__  # by name: under Dynamo one function has several objects
-        if name == "__get__":  # dtype, device and the like, which are those of the number
+        name = func.__name__  # looked up by name, because under Dynamo several objects stand for one function
+        if name == "__get__":  # dtype, device and the like, which the tensor of one number has too
             return func(*args, **given)
         out = FUNCTIONS[name](*args, **given) if name in FUNCTIONS else NotImplemented
         return eagerly(func, args, given) if out is NotImplemented else out
@@ -131,8 +135,8 @@ class SparseMatrix(Tensor):
 
 
 def never_alone(cls: type[Tensor]) -> None:
-    """Dynamo inlines the methods of `cls` and compiles none on its own, as it would where they are called behind a
-    graph break: compiled, they would answer as if they were traced."""
+    """Let Dynamo inline the methods of `cls`, but not compile one by itself if it is called behind a graph break: it
+    would then answer as in a trace."""
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if isinstance(function, FunctionType):
@@ -152,7 +156,7 @@ def matrix(
     values: Tensor, row: Tensor | None, col: Tensor | None, rows: Tensor, cols: Tensor, layout: torch.layout,
     *, given: Tensor | None = None, coalesced: bool = True, real: Tensor | None = None,
 ) -> SparseMatrix:  # fmt: skip
-    """The fields of SparseMatrix, made one; traced, or from plain tensors at the door."""
+    """A SparseMatrix with these fields, made in a trace, or from plain tensors in place of the sparse tensor `real`."""
     out = values.detach().new_empty(()).as_subclass(SparseMatrix)
     out.gw_values, out.gw_row, out.gw_col, out.gw_given = values, row, col, given
     out.gw_rows, out.gw_cols, out.gw_layout, out.gw_coalesced = rows, cols, layout, coalesced
@@ -164,7 +168,7 @@ def size(a: SparseMatrix, dim: int | None = None) -> Any:
     """a.size() and a.size(dim), without looking at an entry."""
     if a.gw_entered:
         for ends in (a.gw_rows, a.gw_cols):
-            # A guard: with rows known not to be 0, a layer that asks whether entries and self loops are none may go on.
+            # A guard: if rows are known not to be 0, a layer can branch on whether there are entries and self-loops.
             if ends.shape[0] < 2 and ends.shape[0] == 1:
                 pass
     sizes = (a.gw_rows.shape[0], a.gw_cols.shape[0], *a.gw_values.shape[1:])
@@ -172,7 +176,7 @@ def size(a: SparseMatrix, dim: int | None = None) -> Any:
 
 
 def expanded(pointer: Tensor, entries: Any) -> Tensor:
-    """Compressed indices [rows + 1] -> the row of each of so many entries."""
+    """Compressed indices [rows + 1] -> the row of each entry, [entries]."""
     return torch.repeat_interleave(pointer[1:] - pointer[:-1], output_size=entries)
 
 
@@ -192,10 +196,10 @@ def _end_of(a: SparseMatrix, known: Tensor | None, which: int) -> Tensor:
 
 
 def stand_in(real: Tensor) -> Tensor:
-    """A SparseMatrix for a sparse tensor; the tensor itself where it is of another layout (blocks) or has batches.
+    """A SparseMatrix for a sparse tensor; the tensor itself if it has a layout of blocks, or batches.
 
-    Gradients of values become gradients of `real`. A COO tensor that is not coalesced gives its values a gradient only
-    once it is, so then it is the coalesced one that is taken apart.
+    Gradients of values become gradients of `real`. The values of a COO tensor only have a gradient if it is coalesced,
+    so one that requires a gradient is coalesced first.
     """
     use()
     row = col = None
@@ -218,7 +222,7 @@ def stand_in(real: Tensor) -> Tensor:
 
 
 def _values(real: Tensor) -> Tensor:
-    """An alias of the values that is no view of the matrix: Dynamo guards a view by what it is a view of."""
+    """The values, in the same memory but not as a view of the matrix, since Dynamo guards the base of a view."""
     return (real._values() if real.layout is torch.sparse_coo else real.values()).detach()
 
 
@@ -246,7 +250,7 @@ def like(real: Tensor, values: Tensor) -> Tensor:
 
 
 def as_sparse(x: Any) -> Any:
-    """The sparse tensors that SparseMatrices stand for, in the arguments or results of a function."""
+    """`x`, arguments or results of a function, with sparse tensors in place of SparseMatrices."""
     if isinstance(x, SparseMatrix):
         if x.gw_real is None:
             x.gw_real = _built(x)

@@ -1,5 +1,5 @@
-"""Functions that Dynamo does not let a tensor answer for, with equals that do: PyTorch's of sparse matrices, and PyG's
-that look into tensors to see whether there is something to do. In place as `polyfills.py` tells.
+"""Polyfills for functions of sparse matrices: PyTorch's, for which Dynamo does not call `__torch_function__`, and PyG's
+that look into tensors to see whether there is something to do. `polyfills.py` puts them in place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _sum, _coo, _csr, _csc = torch.sparse.sum, torch.sparse_coo_tensor, torch.sparse
 
 
 def _answered(handler: Callable[..., Any], original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What `handler` makes of a SparseMatrix, or the original function."""
+    """The result of `handler` in a trace if an argument is a SparseMatrix, else that of the original function."""
     if _tracing() and any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
         out = handler(*args, **kwargs)
         return eagerly(original, args, kwargs) if out is NotImplemented else out
@@ -108,15 +108,15 @@ def _pointer(index: Tensor, size: int | None = None) -> Tensor:
 
 
 def _segments(src: Tensor, ptr: Any, reduce: str = "sum") -> Tensor:
-    """PyG's reduction of the rows ptr[i] to ptr[i + 1], which is a scatter by segment."""
+    """PyG's reduction of the rows from ptr[i] to ptr[i + 1], as a scatter by segment."""
     index = _row_of_entries(ptr, output_size=src.shape[0])
     reduce = {"max": "amax", "min": "amin"}.get(reduce, reduce)
     return sparse_functions.reduced(src, index, ptr.numel() - 1, reduce)
 
 
 def _set_value(adj: Any, value: Tensor) -> Any:
-    """PyG's `set_sparse_value`, which makes a COO matrix anew and sorts it."""
-    from torch_geometric.utils.sparse import set_sparse_value  # optional, and there if this is called
+    """PyG's `set_sparse_value`. The original builds another COO matrix and sorts it."""
+    from torch_geometric.utils.sparse import set_sparse_value  # optional, but imported already if this is called
 
     return sparse_functions.with_values(adj, value) if isinstance(adj, SparseMatrix) else set_sparse_value(adj, value)
 
@@ -125,8 +125,8 @@ def _coalesced(
     edge_index: Any, edge_attr: Any = None, num_nodes: Any = None, reduce: str = "sum", is_sorted: bool = False,
     sort_by_row: bool = True,
 ) -> Any:  # fmt: skip
-    """PyG's `coalesce`, which first looks whether there are equal edges, for `to_torch_csr_tensor` and the like."""
-    from torch_geometric.utils import coalesce  # optional, and there if this is called
+    """PyG's `coalesce`, for `to_torch_csr_tensor` and the like. The original branches on whether edges are equal."""
+    from torch_geometric.utils import coalesce  # optional, but imported already if this is called
 
     if not _tracing() or not isinstance(edge_attr, Tensor) or num_nodes is None or reduce not in ("sum", "add"):
         return coalesce(edge_index, edge_attr, num_nodes, reduce, is_sorted, sort_by_row)
@@ -137,7 +137,8 @@ def _coalesced(
 
 
 class _Warnings:
-    """The module `warnings` for PyG's `spmm`, which warns of conversions that are no work, or work once for a graph."""
+    """The module `warnings` for PyG's `spmm`, whose warnings of conversions do not apply: compiled code makes none, or
+    makes them once for a graph."""
 
     @staticmethod
     def warn(message: str, stacklevel: int = 1) -> None:
@@ -146,10 +147,10 @@ class _Warnings:
 
 
 _sparse_module = "torch_geometric.utils.sparse"
-_set_in = ("appnp", "cluster_gcn_conv", "fa_conv", "gat_conv", "gatv2_conv", "gcn_conv", "rgat_conv")
-"""Modules of layers that give a matrix other values."""
+_layers_that_set_values = ("appnp", "cluster_gcn_conv", "fa_conv", "gat_conv", "gatv2_conv", "gcn_conv", "rgat_conv")
+"""Modules of PyG's layers that give a matrix other values."""
 
-EQUALS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
+POLYFILLS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     ("torch.sparse", ("mm",), _product),
     ("torch.sparse", ("addmm",), _add_product),
     ("torch.sparse", ("softmax",), _softmaxed),
@@ -162,8 +163,8 @@ EQUALS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     (_sparse_module, ("ptr2index",), _row_of_entries),
     (_sparse_module, ("index2ptr",), _pointer),
     ("torch_geometric.nn.conv.message_passing", ("ptr2index",), _row_of_entries),
-    *((f"torch_geometric.nn.conv.{layer}", ("set_sparse_value",), _set_value) for layer in _set_in),
+    *((f"torch_geometric.nn.conv.{layer}", ("set_sparse_value",), _set_value) for layer in _layers_that_set_values),
     ("torch_geometric.utils._segment", ("_torch_segment",), _segments),
     ("torch_geometric.utils._spmm", ("warnings",), _Warnings),
 )
-"""Module, attribute, and what takes its place."""
+"""Module, attribute, and the polyfill that replaces it."""

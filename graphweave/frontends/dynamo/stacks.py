@@ -1,8 +1,8 @@
-"""Values of relations stacked, [relations, rows, ...] or [rows, relations, ...]: each relation's value by itself again.
+"""Takes stacks of relations' values, [relations, rows, ...] or [rows, relations, ...], apart into the values.
 
-`torch.stack(outs).sum(0)` is how PyG adds up what relations send to one type of nodes; DGL stacks behind the rows. A
-stack in front of the rows has them in the second dim, where no space can be, and behind them it is wider than what it
-is made of. Its sum is a sum of values on rows instead, and row-wise work on a stack is done on each of its items.
+PyG adds up what relations send to one type of nodes by `torch.stack(outs).sum(0)`; DGL stacks behind the rows. In a
+stack in front of the rows, rows are the second dim, which cannot be on a space; a stack behind the rows is wider than
+its items. So the sum of a stack becomes a sum of its items, and row-wise work on a stack is done on each item.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from graphweave.frontends.dynamo.numbering import RESHAPES
 
 aten = torch.ops.aten
 
-_CHAINS: dict[Any, Any] = {
+_STEP_OF_REDUCTION: dict[Any, Any] = {
     aten.sum.dim_IntList: aten.add.Tensor, aten.mean.dim: aten.add.Tensor, aten.amax.default: aten.maximum.default,
     aten.amin.default: aten.minimum.default,
 }  # fmt: skip
+"""A reduction -> the call of two operands whose chain computes it."""
 
 
 def without_stacks(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy in which reductions of stacks along their new dim are chains, and items of them their values.
+    """`gm`, or a copy in which reductions of stacks over their items are chains, and items are the stacked values.
 
-    A stack of which anything else is asked stays as it is, and so does all that is computed with it: a number computed
-    in two ways may differ in the last bit, and be compared.
+    A stack with any other user stays as it is, and so does all row-wise work on it: a number that is computed in two
+    ways may differ in the last bit, and may be compared.
     """
     if not _plan(gm.graph):
         return gm
@@ -41,7 +42,7 @@ def without_stacks(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _plan(graph: fx.Graph) -> dict[fx.Node, int]:
-    """Stacks, repeated values and row-wise work on them, each with the dim of the items, that can be taken apart."""
+    """The stacks, repeated values and row-wise work on them that can be taken apart, each with the dim of its items."""
     dims: dict[fx.Node, int] = {}
     for node in graph.nodes:
         dim = _new_dim(node)
@@ -59,7 +60,7 @@ def _plan(graph: fx.Graph) -> dict[fx.Node, int]:
 
 
 def _new_dim(node: fx.Node) -> int | None:
-    """The dim along which `node` stacks computed values, or repeats one."""
+    """The dim along which `node` stacks computed values, or repeats one; None for other nodes."""
     if node.target is aten.stack.default and rank(node) > 1:
         xs: Any = node.args[0]
         return dim_of(argument(node, "dim", 0), rank(node)) if all(x.op == "call_function" for x in xs) else None
@@ -83,7 +84,7 @@ _COPIES = frozenset({aten._to_copy.default, aten.clone.default, torch.ops.prims.
 
 
 def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
-    """The dim of the items of row-wise work on stacks; None where it is not clear what item k of an operand is."""
+    """The dim of the items of row-wise work on stacks; None if it is not clear what item k of an operand is."""
     found = {dims[x] for x in node.all_input_nodes if x in dims}
     if len(found) != 1:
         return None
@@ -100,7 +101,7 @@ def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
 
 
 def _can_go(node: fx.Node, dims: Mapping[fx.Node, int]) -> bool:
-    """Do its operands and all its uses go too?"""
+    """Whether all operands and users of `node` can be taken apart too."""
     dim = dims[node]
     if _new_dim(node) is None and _common_dim(node, dims) != dim:
         return False
@@ -110,14 +111,14 @@ def _can_go(node: fx.Node, dims: Mapping[fx.Node, int]) -> bool:
 def _takes_items(user: fx.Node, x: fx.Node, dim: int) -> bool:
     if user.target is aten.select.int:
         return dim_of(user.args[1], rank(x)) == dim and isinstance(user.args[2], int)  # type: ignore[arg-type]
-    return user.target in _CHAINS and dim in _dims(user)
+    return user.target in _STEP_OF_REDUCTION and dim in _dims(user)
 
 
 # ---------------------------------------------------------------- how
 
 
 class _Unstacker:
-    """`items[node]` are the values of which a node is the stack along `dims[node]`."""
+    """Takes stacks apart: `node` is the stack of the values `items[node]` along `dims[node]`."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
@@ -172,7 +173,7 @@ class _Unstacker:
             items = [self._call(node, aten._to_copy.default, (i,), val(i).to(dtype), {"dtype": dtype}) for i in items]
         out = items[0]
         for item in items[1:]:
-            out = self._call(node, _CHAINS[node.target], (out, item), val(out))
+            out = self._call(node, _STEP_OF_REDUCTION[node.target], (out, item), val(out))
         if node.target is aten.mean.dim:
             out = self._call(node, aten.div.Tensor, (out, len(items)), val(out))
         rest = [d - (d > dim) for d in _dims(node) if d != dim]
@@ -194,7 +195,7 @@ def _count(node: fx.Node, dim: int) -> int:
 
 
 def _dims(node: fx.Node) -> list[int]:
-    """Dims of a reduction, all of them where none is given."""
+    """The dims of a reduction, all of them if none is given."""
     n, dims = rank(node.args[0]), argument(node, "dim", None)  # type: ignore[arg-type]
     given = dims if isinstance(dims, list | tuple) else [] if dims is None else [dims]
     return [dim_of(d, n) for d in given] or list(range(n))

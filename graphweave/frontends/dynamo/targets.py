@@ -1,4 +1,4 @@
-"""Which target compiles a graph: C++ for tensors on the CPU, Triton for tensors on a GPU."""
+"""Chooses the target of a graph: C++ for tensors on the CPU, Triton for tensors on a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from graphweave.runtime.triton_kernel import interpreted, triton_version
 
 
 def options_of(module: fx.GraphModule, schedule: Schedule) -> Options | str:
-    """The choices of scheduling for the devices of a graph's inputs, with those of the user's `schedule`; or why this
+    """The choices for the device of a graph's inputs, with those of the user's `schedule`; or the reason why this
     machine cannot compile it.
 
-    Numbers on the CPU (tensors without dimensions) go with any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
+    Tensors without dims on the CPU may be beside tensors on any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
     tensors for Triton's interpreter.
     """
     vals = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
@@ -39,7 +39,7 @@ def options_of(module: fx.GraphModule, schedule: Schedule) -> Options | str:
 
 
 def begin_early(values: Iterable[Any]) -> None:
-    """The compiler begins with what every kernel needs, if it is C++ that a function called with `values` becomes."""
+    """Let the C++ compiler begin with what every kernel needs, if a function called with `values` will be C++."""
     if settings().target != "triton" and all(v.device.type == "cpu" for v in values if isinstance(v, torch.Tensor)):
         early.begin()
 

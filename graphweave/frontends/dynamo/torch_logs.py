@@ -1,5 +1,5 @@
-"""What PyTorch logs by the page while a compiled function of ours is called, said in a line of ours or not at all; and
-what it works out for logs that nobody keeps."""
+"""Replaces PyTorch's page-long log messages, during calls of functions that we compile, by one line or none. Also skips
+work that PyTorch does for log messages that are not enabled."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _called: ContextVar[bool] = ContextVar("_called", default=False)
 
 @contextmanager
 def pages_in_a_line() -> Iterator[None]:
-    """Inside, the reports below are ours. Those of other compiled functions stay as PyTorch makes them."""
+    """Within the block, PyTorch's reports are shortened. Those about other compiled functions stay as they are."""
     token = _called.set(True)
     try:
         yield
@@ -55,14 +55,15 @@ _TRACES = [
     for name in ("trace_call_log", "trace_source_log")
     if hasattr(module, name)
 ]
+"""PyTorch's logs of traces."""
 _find_name: Any = getattr(symbolic_convert, "get_funcname", None)
 
 
 def _name_if_logged(filename: str, line: int) -> str | None:
-    """The name of the function around a line that is traced, if that is logged.
+    """The name of the function around a traced line, None unless traces are logged.
 
-    PyTorch asks for it at each call that it traces, logged or not, and reads whole files for the answer: 0.3 s of the
-    first compilation of a process (PyTorch 2.13).
+    PyTorch asks for the name at each call that it traces, even if nothing is logged, and reads whole files to find it.
+    This takes 0.3 s of the first compilation of a process (PyTorch 2.13).
     """
     logged = any(log.isEnabledFor(logging.DEBUG) for log in _TRACES)
     return _find_name(filename, line) if logged else None
@@ -70,12 +71,13 @@ def _name_if_logged(filename: str, line: int) -> str | None:
 
 _time_guards: Any = getattr(guards, "profile_guard_manager", None)
 _GUARDS: logging.Logger | None = getattr(guards, "guards_log", None)
+"""PyTorch's log of guards, None in a version that has none."""
 
 
 def _time_if_logged(manager: Any, scope: Any, times: int) -> float:
-    """How many microseconds guards take with cold caches. Not found out for functions of ours unless it is logged: 0.
+    """The time of guards with cold caches, in microseconds; 0 for functions that we compile, unless it is logged.
 
-    PyTorch does after each compilation, and empties the processor's caches for it, which takes 0.02 to 0.15 s.
+    PyTorch measures it after each compilation, and empties the processor's caches for it, which takes 0.02 to 0.15 s.
     """
     logged = _GUARDS is None or _GUARDS.isEnabledFor(logging.DEBUG)
     return 0.0 if _called.get() and not logged else _time_guards(manager, scope, times)

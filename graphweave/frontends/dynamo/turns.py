@@ -1,6 +1,6 @@
-"""First calls in turn: threads that call one function at the same moment must not each compile it.
+"""Makes first calls one after the other, so that threads that call one function at the same moment compile it once.
 
-PyTorch compiles under a lock of its own, but whoever has waited there compiles again what is done by then.
+PyTorch compiles under a lock of its own, but a thread that has waited for it compiles the function again.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Turns:
         self._first = locks.reentrant_lock()
 
     def take(self, call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
-        """`call(*args, **kwargs)`, alone while it may be the first of its kind.
+        """`call(*args, **kwargs)`, under a lock if it may be the first call of its kind.
 
-        Of one kind are calls under the same modes with arguments of the same types and dtypes. What else makes PyTorch
-        compile again (sizes, tensors within containers) is not worth asking about at every call.
+        Calls are of one kind if they have the same modes, and arguments of the same types and dtypes. Other reasons for
+        PyTorch to compile again (sizes, tensors in containers) are too costly to look at in every call.
         """
         if threading.active_count() == 1:
             return call(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What runs as plain PyTorch though it belongs to something compiled: said once, counted, and listed by `explain`."""
+"""Reports functions that run as plain PyTorch although a compiled object was called, by a warning and in `explain`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from graphweave.core.log import warn_once
 
 
 def inside_a_transform() -> bool:
-    """Is a transform of torch.func at work (grad, jacrev, vmap, jvp), whose tensors Dynamo leaves alone?"""
+    """Whether a transform of torch.func (grad, jacrev, vmap, jvp) is running, whose tensors Dynamo does not trace."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def runs_eagerly(why: str) -> None:
-    """Count a call that runs eagerly, and say why: a sentence that says what to do, without full stop."""
+    """Count and report a call that runs eagerly. `why` also says what to do, and has no full stop at its end."""
     bump("eager_fallbacks")
     record_eager(why)
     warn_once(f"graphweave: {why}.")
@@ -36,8 +36,11 @@ def transformed(name: str) -> None:
 
 
 def method(original: nn.Module, name: str, value: Any) -> Any:
-    """Attribute `name` of a compiled module's original; a method of its class says that it runs eagerly when it gets
-    tensors, as torch.compile has it: the module's forward is compiled and nothing else."""
+    """Attribute `name` of a compiled module's original.
+
+    Only the forward of a module is compiled, as in torch.compile, so a method that is called with tensors reports that
+    it runs eagerly.
+    """
     if not isinstance(value, MethodType) or value.__self__ is not original or torch.compiler.is_dynamo_compiling():
         return value
 
@@ -56,6 +59,6 @@ def method(original: nn.Module, name: str, value: Any) -> Any:
 
 
 def what_is_meant(target: Callable[..., Any]) -> Callable[..., Any]:
-    """The method behind an attribute of a compiled module, which somebody wants compiled; else `target`."""
+    """The function to compile: the original method if `target` is a method of a compiled module, else `target`."""
     meant: Callable[..., Any] = getattr(target, "_gw_method", target)
     return meant

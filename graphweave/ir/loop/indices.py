@@ -1,4 +1,4 @@
-"""What is known of an index without running: its range, the lanes it depends on, whether it reads memory."""
+"""Static facts about an index: its range, the lanes it depends on, whether it reads memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from graphweave.ir.loop.walk import subexpressions
 
 
 def bounds(index: Expr, extents: dict[str, int]) -> tuple[int, int] | None:
-    """Smallest and largest value of a feature index, None where that is not static."""
+    """Smallest and largest value of a feature index; None if they are not static."""
     match index:
         case Var(name) if name in extents:
             return 0, extents[name] - 1
@@ -22,6 +22,7 @@ def bounds(index: Expr, extents: dict[str, int]) -> tuple[int, int] | None:
 
 
 def lanes_of(expr: Expr) -> set[str]:
+    """Names of the variables and lanes on which `expr` depends."""
     names: set[str] = set()
     for node in subexpressions(expr):
         if isinstance(node, Var):
@@ -32,5 +33,5 @@ def lanes_of(expr: Expr) -> set[str]:
 
 
 def loads(expr: Expr) -> bool:
-    """Whether an index reads memory, so that lanes may differ in ways that are not visible here."""
+    """Whether an index reads memory, so that it may differ from lane to lane even if it names no lane."""
     return any(isinstance(node, Load) for node in subexpressions(expr))

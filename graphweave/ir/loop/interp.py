@@ -1,7 +1,7 @@
 """Slow reference interpreter of the loop IR: one scalar at a time, every scalar a torch tensor of its own dtype.
 
-So operators mean exactly what torch means, and values are rounded where the kernel rounds them (except that a product
-may be added to an accumulator in one step).
+So operators mean exactly what they mean in torch, and values are rounded where the kernel rounds them (except that a
+product may be added to an accumulator in one step).
 """
 
 from __future__ import annotations
@@ -53,12 +53,13 @@ _TORCH = {
     DType.u8: torch.uint8, DType.bool: torch.bool,
 }  # fmt: skip
 FOLDS: dict[Fold, Callable[..., Tensor]] = {fold: call_of(fold.op) for fold in Fold}
+"""The function of two tensors that each fold repeats."""
 
 
 def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], sizes: dict[str, int]) -> None:
-    """Runs a well-formed kernel on tensors by name, writing outputs and totals in place.
+    """Runs a well-formed kernel on tensors by name, and writes outputs and totals in place.
 
-    `csrs` gives the indptr of each CSR; `sizes` needs only the kernel's own row count.
+    `csrs` has the indptr of each CSR. Of `sizes`, only the kernel's own row count is read.
     """
     for buffer in kernel.buffers:
         if buffer.role is Role.total:
@@ -89,8 +90,8 @@ def _rows(
 
 @dataclass
 class _Frame:
-    """One row, or tile of rows, in progress: arrays and scalars by name, positions of tiles, and the `first` of each
-    array over positions."""
+    """One row, or tile of rows, in progress: arrays and scalars by name, the positions of tiles, and the `first`
+    position of each array over positions."""
 
     arrays: dict[str, Tensor]
     csrs: Mapping[str, Tensor]
@@ -101,7 +102,7 @@ class _Frame:
     begun: dict[str, bool] = field(default_factory=dict)  # whether a tile is not the row's first
 
     def row(self, row: int, body: tuple[Stmt, ...]) -> None:
-        """What is done for one row, with stashes of its own."""
+        """Runs `body` for one row, with stashes of its own."""
         self.scalars[self.kernel.row] = torch.tensor(row)
         for stash in self.kernel.stashes:
             positions = self._positions(stash.csr, self.kernel.row)
@@ -188,11 +189,11 @@ class _Frame:
                 total.addcmul_(x[i, :, :, None], y[i, :, None])
 
     def _rows(self, place: Place, stmt: TileMatMul | TileGram) -> Tensor:
-        """The row at each position of the tile, [positions, elements]: a view where they lie one after the other."""
+        """The row at each position of the tile, [positions, elements]: a view if the rows lie one after the other."""
         tile = self.tiles[stmt.tile]
         if isinstance(place, Rows):
             return self.arrays[place.buffer][self._named(place, tile)].flatten(1)
-        first = self.first.get(place, 0)  # that of an input or output is row 0
+        first = self.first.get(place, 0)  # inputs and outputs begin with row 0
         return self.arrays[place][tile.start - first : tile.stop - first].flatten(1)
 
     def _named(self, place: Rows, tile: range) -> Tensor:
@@ -248,6 +249,6 @@ class _Frame:
 
 
 def _factors(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """What a product multiplies: where one is of half precision, the numbers of that type, as float32."""
+    """The factors of a product. If one is of half precision, both are rounded to its type and given as float32."""
     half = next((t.dtype for t in (x, y) if t.dtype in (torch.float16, torch.bfloat16)), None)
     return (x, y) if half is None else (x.to(half).float(), y.to(half).float())

@@ -1,14 +1,14 @@
 """Loop IR: one kernel, printable as C++ and as Triton.
 
-A kernel walks the rows of one space in parallel; inside a row it may walk, any number of times (phases), the edges
-that a CSR format lists for that row; inside either it runs data-parallel `Lanes` over dense features of static size.
-Edges may come in `Tiles`, runs of them short enough to keep a row of numbers for each, which matrices then multiply.
-Everything is scalar per lane, nothing mentions threads, vectors or pointers, so each target is free to map rows,
-edges and lanes to its own hardware.
+A kernel walks the rows of one space in parallel. Inside a row it makes any number of passes over the edges that a CSR
+format lists for that row. Inside either it runs data-parallel `Lanes` over dense features of static size. Edges may
+come in `Tiles`: runs that are short enough to keep a row of numbers for each edge, which matrices then multiply. All
+expressions are scalars of one lane, and nothing mentions threads, vectors or pointers, so each target is free to map
+rows, edges and lanes to its own hardware.
 
-Sparse access: `Edges` binds a position `k` in `indptr[row] .. indptr[row+1]`; buffers over positions (a CSR's `perm`
+Sparse access: `Edges` binds a position `k` in `indptr[row] .. indptr[row+1]`. Buffers over positions (a CSR's `perm`
 and neighbour columns) are read at `k`, and give the row at which an edge or neighbour buffer is read. A position may be
-the row of another CSR: so rows come in groups of groups of edges.
+the row of another CSR, so that the edges of a row come in nested groups.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from graphweave.core.types import DType, Fold, Op
 from graphweave.ir.syntax import Language
 
 LOOP = Language()
-"""The text of kernels: `values.py` says how values of each annotation are written."""
+"""The text of kernels; `values.py` adds how values of each annotation are written."""
 
 expression, statement, part = LOOP.union("Expr"), LOOP.union("Stmt"), LOOP.union("part of another node")
 
 Lane: TypeAlias = tuple[str, int]
-"""A variable, and how many values it takes: 0, 1, ..."""
+"""A variable, and how many values it takes, from 0 on."""
 
 Term: TypeAlias = tuple[str, int]
 """A lane and its coefficient."""
 
 Text: TypeAlias = str
-"""Any text, where a `str` is a name."""
+"""Any text. (The annotation `str` stands for a name.)"""
 
 # ---------------------------------------------------------------- expressions (scalars)
 
@@ -56,7 +56,8 @@ class Lit(Exact):
 @expression("{buffer}[{index}]")
 @dataclass(frozen=True, slots=True)
 class Load:
-    """buffer[index]. For a parameter with rows the first index is the row (or position), the rest feature indices."""
+    """buffer[index]. For a parameter with rows the first index is the row (or position); the others are feature
+    indices."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -84,7 +85,7 @@ class CastTo:
 @expression("{{terms+offset: + }| // {div}|| % {mod}|}")
 @dataclass(frozen=True, slots=True)
 class IndexSum:
-    """Feature index offset + sum_i coefficient_i * lane_i; maybe (that // div) % mod. Never negative."""
+    """The feature index ((offset + sum_i coefficient_i * lane_i) // div) % mod; None: no modulus. Never negative."""
 
     terms: tuple[Term, ...]
     offset: int = 0
@@ -105,7 +106,7 @@ class Degree:
 @dataclass(frozen=True, slots=True)
 class Uniform:
     """A random number in [0, 1) of `dtype` (f32 or f64): a function of `seed` (i64) and of the position
-    row * size + index, that of an element in a tensor of rows of `size` (`ir/philox.py`)."""
+    row * size + index, which is that of an element in a tensor with `size` elements in each row (`ir/philox.py`)."""
 
     seed: Expr
     row: Expr
@@ -132,7 +133,7 @@ class Let:
 @statement("alloc {name}: {dtype}[{shape}]| = {fill}|")
 @dataclass(frozen=True, slots=True, eq=False)
 class Alloc(Exact):
-    """A dense array private to the enclosing row or edge, filled with `fill` (left unset when None)."""
+    """A dense array private to the enclosing row or edge, filled with `fill` (unset if that is None)."""
 
     name: str
     dtype: DType
@@ -143,7 +144,7 @@ class Alloc(Exact):
 @statement("{buffer}[{index}] = {value}")
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[index] = value. Each element of an output buffer is stored exactly once per kernel."""
+    """buffer[index] = value. A kernel stores each element of an output buffer exactly once."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -153,8 +154,8 @@ class Store:
 @statement("{buffer}[{index}] {fold}= {value}")
 @dataclass(frozen=True, slots=True)
 class Accum:
-    """buffer[index] = fold(buffer[index], value), on an Alloc of the row, at a position of a TileArray, or on a `total`
-    parameter (over all rows)."""
+    """buffer[index] = fold(buffer[index], value). The buffer is an Alloc of the row, a TileArray at a position, or a
+    `total` parameter (over all rows)."""
 
     buffer: str
     index: tuple[Expr, ...]
@@ -178,10 +179,10 @@ class Rescaled:
 class Raise:
     """Keeps sums of exp(x - reference[i]) * y in range while the edges come tile by tile: an online softmax.
 
-    `value` (`lane` counts the elements i of the alloc `reference`) is the maximum so far. In the first tile of a row
-    the sums are still empty; in later ones, where not value <= reference[i], each element of `sums` that belongs to i
-    becomes 0 if reference[i] is -inf, else itself times exp(reference[i] - value). Then reference[i] becomes
-    max(reference[i], value), NaN if either is.
+    `lane` counts the elements i of the alloc `reference`; `value` is the maximum so far of each. In the first tile of a
+    row the sums are still empty. In later tiles, if value <= reference[i] does not hold, each element of `sums` that
+    belongs to i becomes 0 if reference[i] is -inf, else it is multiplied by exp(reference[i] - value). Then
+    reference[i] becomes max(reference[i], value), NaN if either is.
     """
 
     tile: str
@@ -194,7 +195,8 @@ class Raise:
 @statement("fold {name}: {dtype} = {fold} {lanes} {\n  {body}\n  yield {value}\n}")
 @dataclass(frozen=True, slots=True)
 class FoldLanes:
-    """name: dtype = fold of value over all lanes; `body` (Lets only) runs per lane before value. No lanes: identity."""
+    """name: dtype = fold of value over all lanes. `body` (only Lets) runs before value for each combination of lanes.
+    If there are none, the result is the fold's identity."""
 
     name: str
     dtype: DType
@@ -207,7 +209,7 @@ class FoldLanes:
 @statement("lanes {lanes} {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """body for every combination of lane indices, in any order or in parallel; bodies of two lanes never conflict."""
+    """Runs body for every combination of lane indices, in any order or in parallel; two of them never conflict."""
 
     lanes: tuple[Lane, ...]
     body: tuple[Stmt, ...]
@@ -218,8 +220,8 @@ class Lanes:
 class Prefetch:
     """Row `buffer[column[k + distance]]` will be needed `distance` positions later; a hint that a target may ignore.
 
-    With `shift`, a variable, it is `buffer[column[k + shift + distance]]`, where the row's edges reach that far. With
-    `at`, it is the `size` features from there on.
+    With `shift`, a variable, it is row `buffer[column[k + shift + distance]]`, if the row's edges reach that far. With
+    `at`, it is the `size` features of the row from there on.
     """
 
     buffer: str
@@ -233,9 +235,9 @@ class Prefetch:
 @statement("edges {k} in {csr}[{row}]| of {tile}| {prefetch: } {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Edges:
-    """body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order.
+    """Runs body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order.
 
-    `row` is the kernel's, or a position of edges around, which `csr` then has a row for.
+    `row` is the kernel's row, or a position of enclosing Edges, for each of which `csr` then has a row.
     """
 
     k: str
@@ -249,9 +251,9 @@ class Edges:
 @statement("tiles {tile} < {size} in {csr}[{row}] {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """body for runs of at most `size` positions that together are those of `row`, in increasing order.
+    """Runs body for runs of at most `size` positions, which together are the positions of `row`, in increasing order.
 
-    How long each run is, is the target's choice: nothing that a kernel computes depends on it.
+    The target chooses how long each run is: nothing that a kernel computes depends on it.
     """
 
     tile: str
@@ -264,7 +266,7 @@ class Tiles:
 @statement("rows of {tile} {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class TileRows:
-    """body for every row of the kernel's tile of rows (`Kernel.tile`), in increasing order."""
+    """Runs body for every row of the kernel's tile of rows (`Kernel.tile`), in increasing order."""
 
     tile: str
     body: tuple[Stmt, ...]
@@ -273,7 +275,7 @@ class TileRows:
 @statement("array {name}: {dtype}[{tile}; {shape}]")
 @dataclass(frozen=True, slots=True)
 class TileArray:
-    """An array over the positions of the tile in progress, [positions, *shape], unset; indexed by a position first.
+    """An unset array over the positions of the tile in progress, [positions, *shape]. Its first index is a position.
 
     The positions of a tile of rows are the rows.
     """
@@ -287,10 +289,11 @@ class TileArray:
 @part("{buffer}[{column+shift: + }]")
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """For each position k of a tile the row column[k] of a parameter with rows; column[k + shift], with that variable.
+    """For each position k of a tile, row column[k] of a parameter with rows; with the variable `shift`, row
+    column[k + shift].
 
-    As an operand it is gathered, as a result scattered: no two positions of a kernel then name the same row. Where a
-    product is added to a row, none of a tile do, and none of two rows of the kernel.
+    An operand is gathered, a result scattered. If a result is stored, no two positions of a kernel name the same row.
+    If it is added, no two positions of a tile do, and no positions of two rows of the kernel.
     """
 
     buffer: str
@@ -299,8 +302,8 @@ class Rows:
 
 
 Place: TypeAlias = str | Rows
-"""Where a product finds or leaves a row for each position of a tile. A name is a tile array or a stash; in a tile of
-rows it may be a parameter with a row for each of the kernel's."""
+"""Where a product reads or writes a row for each position of a tile. A name is a tile array or a stash; in a tile of
+rows it may also be a parameter with a row for each row of the kernel."""
 
 
 @statement("matmul |{blocks} |{out} = {add+x: + }, {transposed} {w}|[{row}]| of {tile}")
@@ -308,13 +311,14 @@ rows it may be a parameter with a row for each of the kernel's."""
 class TileMatMul:
     """out[k, j] = sum_i x[k, i] w[i, j] for every position k of the tile; an element has the same bits in every tile.
 
-    The sum is in the order of i, one rounding a term; of less than a vector of columns a target may sum by vectors of
-    i. `w` is an input of shared data, an alloc of the row, or with `row`, a variable, that row of an input with rows;
-    it has I * J elements, or if `transposed` J * I. With `add`, as `x` but [J], the sum begins with add[k, j] instead
-    of 0; its memory may be that of `out`. `Rows` are added to where they lie: `add` is `out`, in which something has
-    been stored before. With `blocks` = B the rows of x and out are B blocks, and so is w: out[k, b] = x[k, b] w[b].
+    The sum is in the order of i, with one rounding for each term; if there are fewer columns than a vector has, a
+    target may sum vectors of i. `w` is an input of shared data, an alloc of the row, or, with the variable `row`, that
+    row of an input with rows. It has I * J elements, or J * I if `transposed`. With `add` (as `x`, but [J]) the sum
+    begins with add[k, j] instead of 0; its memory may be that of `out`. If `add` is `Rows`, the product is added in
+    place: `add` is `out`, and something has been stored in it before. With `blocks` = B the rows of x and out consist
+    of B blocks, and so does w: out[k, b] = x[k, b] w[b].
 
-    Where x or w is of half precision, both are taken as numbers of that type (rounded to it, if one is f32), their
+    If x or w is of half precision, both are taken as numbers of that type (one that is f32 is rounded to it), their
     products are exact, and the sum is f32; `out` is f32, or the sum is rounded to it. So a target may use instructions
     that multiply half precision.
     """
@@ -332,9 +336,10 @@ class TileMatMul:
 @statement("gram |{blocks} |{out} = {x}, {y} of {tile}")
 @dataclass(frozen=True, slots=True)
 class TileGram:
-    """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile. `out`: a total, or an alloc of the row, of
-    I * J elements. `x`, `y`, `blocks` and half precision as in TileMatMul, but that out is never of half precision:
-    out[b, i, j] += sum_k x[k, b, i] y[k, b, j].
+    """out[i, j] += sum_k x[k, i] y[k, j] over the positions k of the tile.
+
+    `out` is a total, or an alloc of the row, of I * J elements, and never of half precision. `x`, `y`, half precision
+    and `blocks` are as in TileMatMul: out[b, i, j] += sum_k x[k, b, i] y[k, b, j].
     """
 
     tile: str
@@ -371,10 +376,10 @@ class Role(Enum):
 @part("{role} {name}: {dtype}[{rows}; {shape}] {fold}")
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """A tensor parameter, contiguous: `[rows, *shape]`; `rows` names a size of the kernel, None for unit-space data.
+    """A contiguous tensor parameter `[rows, *shape]`; `rows` names a size of the kernel, None for unit-space data.
 
-    `fold` is the reduction of a `total` buffer, None otherwise. The dtype of column and index buffers is that of the
-    kernel (`Kernel.index`).
+    `fold` is the reduction of a `total` buffer, None for others. Column and index buffers have the dtype
+    `Kernel.index`.
     """
 
     name: str
@@ -396,9 +401,9 @@ class Csr:
 @part("stash {name}: {dtype}[{csr}; {shape}]")
 @dataclass(frozen=True, slots=True)
 class Stash:
-    """Scratch for one row: an array `[degree(row), *shape]` over the edges of `csr`, kept from one phase to the next.
+    """Scratch for one row: an array `[degree(row), *shape]` over the edges of `csr`, kept from one pass to the next.
 
-    Loaded and stored like a buffer with the position k as its row; nothing of it outlives the row.
+    It is loaded and stored like a buffer with the position k as its row. Its contents do not outlive the row.
     """
 
     name: str
@@ -418,17 +423,17 @@ kernel {name}({row} < {sizes}; {index}) {
 }""")
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """for every `row` in 0..rows (a size), in parallel: body.
+    """Runs body for every `row` in 0..rows-1, in parallel.
 
     `sizes` names the run-time sizes (row counts of spaces), the kernel's own row count first. `index` is i32 or i64:
-    the dtype of every indptr, column and index array. `header` tells in comment lines what made the kernel.
+    the dtype of every indptr, column and index array. `header` holds comment lines about what made the kernel.
 
-    With `tile`, a name and a size, body is run for tiles of at most so many rows that together are all of them, in
-    increasing order within what a thread takes, and what is done for a row stands in `TileRows`. How long each tile is,
-    is the target's choice. Of a stash nothing outlives one `TileRows`.
+    With `tile`, a name and a size, body is run for tiles of at most that many rows, which together are all rows, in
+    increasing order within a thread's share. Statements for one row then stand in `TileRows`, and the contents of a
+    stash do not outlive one `TileRows`. The target chooses how long each tile is.
 
-    With `sweep`, a lane, all of this is done for each of its values, one after the other in increasing order. An output
-    is then indexed by the lane, so that each of its elements is stored once.
+    With `sweep`, a lane, all rows are run for each value of the lane, one after the other in increasing order. Each
+    output is then indexed by the lane, so that each of its elements is stored once.
     """
 
     name: str

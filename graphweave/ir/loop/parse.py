@@ -13,7 +13,7 @@ def parse(text: str) -> Kernel:
     """The kernel that `text` shows.
 
     Raises:
-        ParseError: with the line, where the text does not follow the grammar.
+        ParseError: with the line, if the text does not follow the grammar.
     """
     return Reader(text).parse(_kernel)
 

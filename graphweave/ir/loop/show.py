@@ -7,5 +7,5 @@ from graphweave.ir.loop.nodes import LOOP, Kernel
 
 
 def show(kernel: Kernel) -> str:
-    """The kernel's text, one statement a line, ending in a newline."""
+    """The kernel's text, one statement on each line, ending in a newline."""
     return LOOP.write(kernel) + "\n"

@@ -16,9 +16,10 @@ _SIGN_BIT = {DType.i64: 63, DType.i32: 31, DType.i16: 15, DType.i8: 7}
 
 
 def supports(op: Op, dtype: DType) -> bool:
-    """Whether `op` takes operands of `dtype`: all of them on floats; on integers what stays an integer; little on bool.
+    """Whether kernels compute `op` on operands of `dtype`.
 
-    Torch's implicit promotions (exp of an integer, true division) are written as casts before the operator.
+    Every operator takes floats, those that give integers on integers take integers, and few take bool. Torch's implicit
+    promotions (exp of an integer, true division) are written as casts before the operator.
     """
     return belongs(dtype, op.facts.in_kernels)
 
@@ -29,14 +30,14 @@ def result_type(op: Op, operand: DType) -> DType:
 
 
 def parameter_types(kernel: Kernel) -> dict[str, DType]:
-    """Types of everything a kernel's body may name from its first statement on."""
+    """Types of the names that a kernel's body may use from its first statement on."""
     types = {buffer.name: buffer.dtype for buffer in kernel.buffers}
     types |= {stash.name: stash.dtype for stash in kernel.stashes}
     return types if kernel.tile is not None else types | {kernel.row: POSITION}
 
 
 def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:
-    """Type of `expr`; `scope` gives that of each variable and of the elements of each buffer, alloc and stash."""
+    """Type of `expr`; `scope` has the type of each variable and of the elements of each buffer, alloc and stash."""
     match expr:
         case Var(name) | Load(name, _):
             if name not in scope:
@@ -51,7 +52,7 @@ def dtype_of(expr: Expr, scope: Mapping[str, DType]) -> DType:
 
 
 def identity(fold: Fold, dtype: DType) -> Lit:
-    """The neutral element of `fold` on `dtype`: what a reduction over nothing gives."""
+    """The neutral element of `fold` on `dtype`, which is the result of a reduction over nothing."""
     if fold in (Fold.sum, Fold.mul):
         return Lit(int(fold is Fold.mul), dtype)
     low = fold is Fold.max

@@ -45,7 +45,7 @@ from graphweave.ir.loop.verify_products import INDEX, ROWS, Products, Visible, i
 
 _INTEGERS = (DType.i64, DType.i32, DType.i16, DType.i8, DType.u8)
 _OF_TILES = (Comment, TileArray, TileRows, TileMatMul, TileGram)
-"""What stands in a tile of rows, outside its rows."""
+"""Statements that may stand in a tile of rows, outside its rows."""
 
 
 def verify(kernel: Kernel) -> None:
@@ -83,7 +83,7 @@ class _Verifier:
         self.products = Products(kernel)
 
     def block(self, body: Iterable[Stmt], scope: Visible, path: str) -> None:
-        """`scope` is written to: pass a fresh one for every block."""
+        """Verifies a block. It writes to `scope`: pass a fresh one for every block."""
         for i, stmt in enumerate(body):
             place = f"{path}[{i}].{_label(stmt)}"
             try:

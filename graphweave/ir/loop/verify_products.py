@@ -1,4 +1,4 @@
-"""Well-formedness of products of the rows of a tile, and what is visible where they stand."""
+"""Well-formedness of products of the rows of a tile, and the names that are visible at a statement."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from graphweave.ir.loop.walk import statements
 
 INDEX = (DType.i64, DType.i32)
 ROWS = ""
-"""In place of a CSR, what the positions of a tile of rows belong to."""
+"""Stands in place of a CSR for the positions of a tile of rows."""
 
 
 @dataclass(frozen=True)
 class Visible:
-    """What is visible: types of names, extents of lanes, shapes of allocs, the CSR (and tile) of each position.
-
-    `tiles`: the CSR of each tile; `around`: the positions around it; `tile_arrays`: tile and shape of each.
-    """
+    """What is visible at a statement, by name: `types` of all names, `extents` of lanes, shapes of `allocs`, the CSR
+    and the tile (None: no tile) of `positions`, the CSR of `tiles`, the positions `around` each tile, and tile and
+    shape of `tile_arrays`."""
 
     types: dict[str, DType]
     extents: dict[str, int] = field(default_factory=dict)
@@ -80,7 +79,7 @@ class Products:
         self._element_types(stmt, scope, place)
 
     def _element_types(self, stmt: TileMatMul | TileGram, scope: Visible, place: str) -> None:
-        """One float type; or one half type and f32, in which its products are summed."""
+        """All are of one float type; or of one half type and of f32, in which products of that type are summed."""
         others = (stmt.w, stmt.add or stmt.x) if isinstance(stmt, TileMatMul) else (stmt.y,)
         types = {self._element_type(at, scope) for at in (stmt.x, stmt.out, *others)}
         if len({computed(t) for t in types}) > 1 or len(types.intersection(HALF)) > 1 or not types.pop().is_float:
@@ -89,7 +88,7 @@ class Products:
             fail(place, f"a sum of products is f32 (got {scope.types[stmt.out].value}).")
 
     def _begun(self, stmt: TileMatMul, elements: int, scope: Visible, place: str) -> None:
-        """What the sums begin with."""
+        """Verifies `add`, with which the sums begin."""
         if isinstance(stmt.add, Rows):
             if stmt.add != stmt.out:
                 fail(place, "rows that are named are added to where they lie.")
@@ -99,7 +98,7 @@ class Products:
             fail(place, f"'{stmt.add}' must have {elements} elements a row.")
 
     def _matrix(self, stmt: TileMatMul, scope: Visible, place: str) -> int:
-        """Elements of the matrices that rows are multiplied by."""
+        """Elements of the matrices by which rows are multiplied."""
         buffer = self.buffers.get(stmt.w)
         if stmt.row is not None:
             if scope.types.get(stmt.row) not in INDEX:
@@ -114,7 +113,7 @@ class Products:
         return math.prod(buffer.shape)
 
     def _sum(self, name: str, scope: Visible, place: str) -> int:
-        """Elements of what a gram adds to."""
+        """Elements of the array to which a gram adds."""
         if name in scope.allocs:
             return math.prod(scope.allocs[name])
         buffer = self.buffers.get(name)
@@ -126,7 +125,8 @@ class Products:
         return scope.types[at.buffer if isinstance(at, Rows) else at]
 
     def _tile_row(self, at: Place, tile: str, scope: Visible, place: str, role: Role = Role.input) -> int:
-        """Elements a position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its rows."""
+        """Elements for each position of a tile array of `tile`, of a stash of its CSR, or of a parameter of its
+        rows."""
         if isinstance(at, Rows):
             return self._named_rows(at, scope, place, role)
         name, buffer, csr = at, self.buffers.get(at), scope.tiles[tile]

@@ -9,7 +9,7 @@ from graphweave.ir.held import held, with_held
 from graphweave.ir.loop.nodes import Accum, Edges, Expr, Kernel, Load, Stmt, Store, Tiles
 
 _EXPRESSIONS, _STATEMENTS = frozenset({"Expr", "IndexSum"}), frozenset({"Stmt", "Let"})
-"""What stands in annotations of fields that hold expressions, and statements."""
+"""Words in the annotations of fields that hold expressions, and of fields that hold statements."""
 
 _N = TypeVar("_N")
 
@@ -22,26 +22,26 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
 
 
 def csrs_around(kernel: Kernel) -> dict[str, str | None]:
-    """For each CSR that is walked the one whose positions are its rows; None where these are the kernel's rows."""
+    """For each CSR that is walked, the CSR whose positions are its rows; None if its rows are the kernel's rows."""
     walks = [s for s in statements(kernel.body) if isinstance(s, Edges | Tiles)]
     csr_of = {s.k: s.csr for s in walks if isinstance(s, Edges)}
     return {s.csr: csr_of.get(s.row) for s in walks}
 
 
 def expressions(node: Stmt | Expr) -> tuple[Expr, ...]:
-    """The expressions that a statement itself evaluates (not those of its body), or that an expression is made of."""
+    """The expressions that a statement itself evaluates (not those of its body), or the parts of an expression."""
     return tuple(held(node, _EXPRESSIONS))
 
 
 def subexpressions(expr: Expr) -> Iterator[Expr]:
-    """`expr` and all that it is made of."""
+    """`expr` and all its parts."""
     yield expr
     for part in expressions(expr):
         yield from subexpressions(part)
 
 
 def mapped(node: _N, value: Callable[[Expr], Expr], statement: Callable[[Stmt], Stmt] | None = None) -> _N:
-    """A statement or expression with `statement` of the statements that it holds, then `value` of the expressions."""
+    """`node` with `statement` applied to the statements that it holds, then `value` to the expressions."""
     node = node if statement is None else with_held(node, _STATEMENTS, statement)
     return with_held(node, _EXPRESSIONS, value)
 
@@ -50,7 +50,7 @@ Index: TypeAlias = tuple[Expr, ...]
 
 
 def relocated(stmt: Stmt, place: Callable[[str, Index], tuple[str, Index]]) -> Stmt:
-    """`stmt` of a row or an edge, and what stands inside, with every access array[index] where `place` says."""
+    """`stmt`, a statement of a row or an edge, with every array[index] in it replaced by `place(array, index)`."""
 
     def value(expr: Expr) -> Expr:
         expr = mapped(expr, value)

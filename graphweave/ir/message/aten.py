@@ -1,4 +1,4 @@
-"""Between PyTorch's operators and their names in IR text: calls as data, and data as calls."""
+"""PyTorch's operators and their names in IR text; arguments of calls as data, and data as arguments."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TORCH_DTYPE: dict[DType, torch.dtype] = {
 """torch's dtype of each element type of the IR."""
 
 DTYPE_OF: dict[torch.dtype, DType] = {t: d for d, t in TORCH_DTYPE.items()}
-"""The inverse of `TORCH_DTYPE`; torch dtypes that are no key (complex, quantized) stay outside the algebra."""
+"""The inverse of `TORCH_DTYPE`. Values of other torch dtypes (complex, quantized) stay outside the algebra."""
 
 _OPERATORS = (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "neg", "pos", "eq", "ne", "lt", "le", "gt", "ge",
@@ -35,7 +35,7 @@ _SYMBOLIC = (
 
 
 def _truediv(a: Any, b: Any) -> Any:
-    """a / b as floating-point numbers are divided: by a size of 0 too, as the variance of no rows asks."""
+    """a / b by the rules of floating-point numbers, so that b may be 0, as in the variance of no rows."""
     if type(b) in (int, float) and not b:
         return math.copysign(math.inf, a) if a and a == a else math.nan
     return a / b
@@ -53,7 +53,7 @@ _ATOM_TYPES = (torch.dtype, torch.layout, torch.memory_format)
 
 
 def resolve(target: str) -> Callable[..., Any]:
-    """The operator that `target` names; IRError where this PyTorch has none of that name."""
+    """The operator that `target` names; IRError if this version of PyTorch has none of that name."""
     namespace, _, rest = target.partition(".")
     if namespace == "builtin":
         if rest not in _BUILTIN:
@@ -69,7 +69,7 @@ def resolve(target: str) -> Callable[..., Any]:
 
 
 def target_name(op: Any) -> str:
-    """The name under which `resolve` finds `op`; IRError where `op` is nothing that a program may call."""
+    """The name under which `resolve` finds `op`; IRError if programs cannot call `op`."""
     if isinstance(op, torch._ops.OpOverload):
         return str(op)
     if isinstance(op, torch._ops.HigherOrderOperator):
@@ -81,7 +81,7 @@ def target_name(op: Any) -> str:
 
 
 def to_arg(value: Any, ref_of: Callable[[fx.Node], Ref]) -> Arg:
-    """An FX argument as data, lists and sizes as tuples; IRError for what the IR cannot say (a slice, a module)."""
+    """An FX argument as data, with lists as tuples; IRError for a value that the IR cannot hold (a slice, a module)."""
     match value:
         case fx.Node():
             return Operand(ref_of(value))
@@ -100,7 +100,7 @@ def to_arg(value: Any, ref_of: Callable[[fx.Node], Ref]) -> Arg:
 
 
 def materialise(arg: Arg, values: Mapping[Ref, Any] | Sequence[Any]) -> Any:
-    """`arg` as PyTorch takes it: operands from `values`, atoms as torch objects, tuples as lists (as schemas want)."""
+    """`arg` as PyTorch takes it: operands from `values`, atoms as torch objects, tuples as lists (as schemas need)."""
     match arg:
         case Operand(ref):
             return values[ref]

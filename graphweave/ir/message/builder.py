@@ -1,12 +1,13 @@
-"""Growing a message program node by node; equal nodes become one (hash-consing), each node is typed as it comes."""
+"""Builds a message program node by node. Equal nodes become one (hash-consing), and each node is typed when added."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from graphweave.core.exact import exact
+from graphweave.core.records import values_of
 from graphweave.core.sizes import Size
 from graphweave.core.types import Space
 from graphweave.ir.held import held, with_held
@@ -17,7 +18,7 @@ _REF, _SPACE = frozenset({"Ref"}), frozenset({"Space"})
 
 
 class Builder:
-    """`add(node, loc)` gives the position of `node`, an earlier one where an equal node exists."""
+    """`add(node, loc)` gives the position of `node`, which is that of an equal node if there is one."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -34,7 +35,7 @@ class Builder:
         return build
 
     def add(self, node: Node, loc: str = "") -> Ref:
-        """Position of `node`. Raises IRError where it is ill typed."""
+        """The position of `node`. Raises IRError if it is ill typed."""
         key = _exact(node)
         known = self._seen.get(key)
         if known is not None:
@@ -60,7 +61,7 @@ def operands(node: Node) -> tuple[Ref, ...]:
     """The nodes that `node` uses, in order, repeats included."""
     if isinstance(node, Aten):
         return (*_arg_refs(node.args), *(r for _, a in node.kwargs for r in _arg_refs(a)))
-    return tuple(held(node, _REF))
+    return held(node, _REF)
 
 
 def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
@@ -72,8 +73,8 @@ def with_operands(node: Node, rename: Callable[[Ref], Ref]) -> Node:
 
 
 def spaces_in(said: Node | ValueType) -> tuple[Space, ...]:
-    """The spaces that a node's own fields, or a type, speak of."""
-    return tuple(held(said, _SPACE))
+    """The spaces in the fields of a node or a type."""
+    return held(said, _SPACE)
 
 
 def _arg_refs(arg: Arg) -> tuple[Ref, ...]:
@@ -93,4 +94,4 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
 
 
 def _exact(node: Node) -> Any:
-    return type(node).__name__, tuple(exact(getattr(node, f.name)) for f in fields(node))
+    return type(node).__name__, exact(values_of(node))

@@ -10,7 +10,7 @@ from graphweave.ir.message.nodes import Node, Ref
 
 
 def fingerprint(nodes: Sequence[Node], ref: Ref) -> str:
-    """16 hexadecimal digits; equal for equal terms over equal inputs, wherever they stand."""
+    """16 hexadecimal digits that are equal for equal terms over equal inputs, at any positions of any programs."""
     done: dict[Ref, str] = {}
     todo = [ref]
     while todo:

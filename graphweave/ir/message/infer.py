@@ -1,4 +1,4 @@
-"""Types of message IR nodes from the types of their operands: the one place that says which programs are well typed."""
+"""Types of message IR nodes from the types of their operands; only this file decides which programs are well typed."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ from graphweave.ir.message.nodes import (
 
 
 def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
-    """Type of `node` in a program whose earlier nodes have `types`; IRError where it is ill typed."""
+    """Type of `node` in a program whose earlier nodes have `types`; IRError if it is ill typed."""
     match node:
         case Input() | Const() | Aten():
             return node.type
@@ -110,7 +110,7 @@ def infer(node: Node, types: Sequence[ValueType]) -> ValueType:
 
 
 def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
-    """Right-aligned broadcast of feature shapes; None where they do not fit."""
+    """Right-aligned broadcast of feature shapes; None if they do not fit."""
     rank = max((len(s) for s in shapes), default=0)
     out = [1] * rank
     for shape in shapes:
@@ -122,7 +122,7 @@ def broadcast_shapes(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...] | Non
 
 
 def common_space(types: Sequence[Type]) -> Space | None:
-    """The one space of the operands, unit operands aside; None where two differ."""
+    """The common space of the operands, ignoring unit operands; None if two differ."""
     spaces = {t.space for t in types} - {UNIT}
     if len(spaces) > 1:
         return None
@@ -130,7 +130,7 @@ def common_space(types: Sequence[Type]) -> Space | None:
 
 
 def numel(shape: Sequence[int]) -> int:
-    """Elements of one row's block."""
+    """Elements of a row of this feature shape."""
     out = 1
     for n in shape:
         out *= n

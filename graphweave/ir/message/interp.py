@@ -1,7 +1,7 @@
-"""The meaning of a message program, slowly: each node as ATen calls, checked against its type as it goes.
+"""Slow interpreter of message programs: it runs each node as ATen calls and checks the result against the node's type.
 
-`apply` is one node's meaning. It only makes ATen calls, never looks at values or sizes, and so also runs on fake
-tensors and FX proxies: that is how nodes of the algebra become ATen calls again.
+`apply` is the meaning of one node. It only makes ATen calls and never looks at values or sizes, so it also runs on fake
+tensors and FX proxies. This is how nodes of the algebra become ATen calls again.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ def apply(
     node: Node, values: Values, types: Types, rows_of: RowsOf, *,
     device: torch.device | str = "cpu", call: Callable[..., Any] = _at_once,
 ) -> Any:  # fmt: skip
-    """The value of `node`, its operands being `values[ref]` of type `types[ref]`; `rows_of(space)` counts rows.
+    """The value of `node`. Its operands are `values[ref]` of type `types[ref]`; `rows_of(space)` counts rows.
 
-    A map's value is its int64 index tensor [rows of dom], counted from 0, and None for `ToUnit`. Indices must be in
-    range: nothing is checked here. `device` is where constants are made. `call(function, *args)` makes the calls that
-    proxies would not see: functions of ours, and those that take no operand. Inputs have no meaning: IRError.
+    The value of a map is its int64 index tensor [rows of dom], without negative values; that of `ToUnit` is None.
+    Indices must be in range: nothing is checked here. Constants are made on `device`. `call(function, *args)` makes the
+    calls that proxies would not see: of our own functions, and calls without operands. IRError for an Input.
     """
     match node:
         case Const(value, t):
@@ -203,7 +203,7 @@ def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) 
         return aten.sum.dim_IntList(x, [0], False, dtype=TORCH_DTYPE[t.dtype])
     rows = _with_row(x, t)
     if m.cod == UNIT:
-        # scattered to row 0 of one row, since amax has no answer for no rows
+        # All rows are scattered to the only row, row 0, because amax fails on no rows.
         index = aten.new_zeros.default(x, [rows_of(m.dom)], dtype=torch.int64)
     elif m.dom == UNIT:
         index = aten.unsqueeze.default(index, 0)
@@ -211,7 +211,7 @@ def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) 
     base = aten.new_full.default(rows, size, _as(t.dtype, node.empty))
     if node.fold is Fold.sum and node.empty == 0:
         return aten.index_add.default(base, 0, index, rows)
-    # include_self=False leaves rows that nothing reaches at `base`
+    # With include_self=False, rows to which nothing is pushed keep the value of `base`.
     places = index
     for _ in t.shape:
         places = aten.unsqueeze.default(places, -1)
@@ -221,7 +221,7 @@ def _push(node: Push, x: Any, t: Type, index: Any, m: MapType, rows_of: RowsOf) 
 
 
 def _reduce(x: Any, t: Type, fold: Fold, dims: list[int], keepdim: bool) -> Any:
-    if not dims:  # to torch, no dims means all of them
+    if not dims:  # torch would take no dims as all dims
         return x
     match fold:
         case Fold.sum:
@@ -305,7 +305,7 @@ def _sizes(t: Type, rows_of: RowsOf) -> list[Any]:
 
 
 def _lead(space: Space) -> int:
-    """Tensor dims before the feature dims."""
+    """The number of tensor dims before the feature dims."""
     return 0 if space == UNIT else 1
 
 
@@ -314,7 +314,8 @@ def _with_row(x: Any, t: Type) -> Any:
 
 
 def _with_rank(x: Any, t: Type, rank: int) -> Any:
-    """Size-1 feature dims before the first one, so that tensors of rows align from the right like their features."""
+    """`x` with feature dims of size 1 added in front of the others, up to `rank`, so that tensors with rows broadcast
+    as their features do."""
     for _ in range(rank - len(t.shape) if t.space != UNIT else 0):
         x = aten.unsqueeze.default(x, 1)
     return x
@@ -342,9 +343,9 @@ def interp(
 ) -> list[Any]:
     """The outputs of `program` on `inputs` by name (tensors `[rows, *shape]`, None where the output is None).
 
-    Row counts come from the inputs, from `program.spaces` and from `rows`; only a space of which none of these
-    speaks must be in `rows`. Raises DataError for an input that is missing or does not fit its type, IndexRangeError
-    for a map value out of range, IRError where a node's value is not of its type or a row count stays unknown.
+    Row counts come from the inputs, from `program.spaces` and from `rows`, which must have the spaces that the others
+    do not tell. Raises DataError for an input that is missing or does not fit its type, IndexRangeError for a map value
+    out of range, IRError if a node's value is not of its type or a row count is unknown.
     """
     counts = RowCounts(program, inputs, rows or {})
     device = next((v.device for v in inputs.values() if isinstance(v, torch.Tensor)), torch.device("cpu"))
@@ -367,7 +368,7 @@ def interp(
 
 
 class RowCounts:
-    """Row counts by space, `counts(space)`: given, seen on tensors, or computed as `Program.spaces` says."""
+    """`counts(space)` is a row count: given, learnt from a tensor, or computed from the sizes in `Program.spaces`."""
 
     def __init__(self, program: Program, inputs: Mapping[str, Any], rows: Mapping[Space, int]) -> None:
         self._sizes = dict(program.spaces)
@@ -392,7 +393,7 @@ class RowCounts:
         return self._known[space]
 
     def learn(self, space: Space, n: int) -> None:
-        """Take note that `space` has `n` rows; DataError where it is known to have another number."""
+        """Record that `space` has `n` rows; DataError if another number is known."""
         if space == UNIT:
             return
         known = self._known.setdefault(space, n)

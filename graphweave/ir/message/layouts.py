@@ -1,7 +1,7 @@
-"""The layout in memory that a captured graph promised of a value, and tensors brought into it: the same numbers.
+"""Promises of a captured graph about the layout of a value in memory, and copies of tensors that keep them.
 
-Programs know values and not how they lie in memory. Where that matters (a call that reads strides, a result that its
-reader may view or write to), the promise of the captured graph stands beside the value.
+Programs do not say how values lie in memory. Where that matters (a call that reads strides, a result that its reader
+may view or write to), the promise of the captured graph is kept beside the value.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What holds of a result in the captured graph, whoever computes it.
+    """The layout of a result in the captured graph, which must hold whatever computes the result.
 
-    `order`: its dims as they lie in memory, outermost first, without gaps (None where there may be some). `own`: its
-    memory is that of no argument and of no other result, so that who writes to it changes nothing else; if `fresh`, of
-    nothing that is kept for the backward either. `loose`: the usual strides do as well (gradients, which PyTorch reads
-    whatever their strides are).
+    `order` has its dims as they lie in memory, outermost first, without gaps (None if gaps are allowed). With `own`, it
+    shares memory with no argument and no other result, so that writing to it changes nothing else; with `fresh`, also
+    with nothing that is kept for the backward. With `loose`, row-major strides will do as well (for gradients, which
+    PyTorch reads with any strides).
     """
 
     order: tuple[int, ...] | None
@@ -31,25 +31,26 @@ class Promise:
 
     @property
     def usual(self) -> bool:
-        """Does what a kernel writes keep it: new memory, in row-major order?"""
+        """Whether a result that a kernel writes keeps the promise: its memory is new, in row-major order."""
         return not self.fresh and self.order in (None, tuple(range(len(self.order or ()))))
 
 
 def laid_out(x: Tensor, order: Sequence[int], whole: bool = False) -> Tensor:
-    """`x`, or a copy, whose dims lie in memory in `order`, outermost first, without gaps.
+    """`x` or a copy of it, with dims that lie in memory in `order`, outermost first, without gaps.
 
-    With `whole` it also starts where its memory starts, as `as_strided` counts from there.
+    With `whole` the result also starts where its memory starts, since `as_strided` counts from there.
     """
     return x if lies(x, order) and not (whole and x.storage_offset()) else _copy(x, order)
 
 
 def memory_of(values: Iterable[Any]) -> set[int]:
-    """Where the tensors among `values` lie."""
+    """The memories of the tensors among `values`, by their addresses."""
     return {_memory(v) for v in values if isinstance(v, Tensor) and v.numel()}
 
 
 def settled(value: Any, promise: Promise, taken: set[int], kept: Set[int] = frozenset()) -> Any:
-    """`value`, or a copy that keeps the promise; from now on its memory is `taken`. `kept` is for the backward."""
+    """`value`, or a copy if that is needed to keep the promise. The memory of the result is added to `taken`, which
+    results with `own` must not share; `kept` is memory that is kept for the backward."""
     if not isinstance(value, Tensor) or not value.numel():
         return value
     memory = _memory(value)
@@ -60,12 +61,12 @@ def settled(value: Any, promise: Promise, taken: set[int], kept: Set[int] = froz
         value = value.clone() if order is None else _copy(value, order)
         memory = _memory(value)
     taken.add(memory)
-    # To autograd a view of what the program made is a view of a tensor that nobody else has, and may not be written to.
+    # Autograd would forbid to write to a view of a tensor of the program. The result is a tensor of its own instead.
     return torch.ops.aten._unsafe_view.default(value, value.shape) if promise.own and value._is_view() else value
 
 
 def lies(x: Tensor, order: Sequence[int]) -> bool:
-    """Do the dims of `x` lie in memory in `order`, outermost first, without gaps?"""
+    """Whether the dims of `x` lie in memory in `order`, outermost first, without gaps."""
     return x.permute(*order).is_contiguous() if any(d != i for i, d in enumerate(order)) else x.is_contiguous()
 
 

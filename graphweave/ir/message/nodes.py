@@ -1,7 +1,8 @@
 """Message IR: one algebra of spaces, maps, pull and push (docs/design.md, "What it computes with").
 
-A program is a list of nodes in which each node names its operands by position (`Ref`), so equal nodes are equal
-values, CSE is a dictionary, and text, hashing and comparison are linear. Types follow from nodes (`infer.py`).
+A program is a list of nodes, each of which names its operands by position (`Ref`). So equal nodes are equal values,
+common subexpressions are found by a dictionary, and text, hashing and comparison take linear time. Types follow from
+nodes (`infer.py`).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ Ref: TypeAlias = int
 @node()
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A value that arrives from outside."""
+    """A value that the caller gives."""
 
     name: str
     type: Type | AnyType
@@ -49,10 +50,10 @@ class Const(Exact):
 @node()
 @dataclass(frozen=True, slots=True)
 class Random:
-    """out[r, i] = a number in [0, 1), uniform, a function of the seed and the position r * numel(shape) + i alone.
+    """out[r, i] = a uniform number in [0, 1), a function of the seed and the position r * numel(shape) + i alone.
 
-    `seed: unit i64`, of which each draw has its own; `ir/philox.py` is the function. f32 or f64. Evaluated again
-    wherever it is needed: nothing has to be stored for forward and backward to agree.
+    `seed: unit i64`, another one for each draw; `ir/philox.py` is the function. f32 or f64. The number is computed
+    again wherever it is needed, so nothing is stored to make forward and backward agree.
     """
 
     seed: Ref
@@ -67,7 +68,7 @@ class Random:
 class MapOf:
     """The map r -> index[r]. `index: [dom] int`; every value lies in 0..rows(cod)-1 (checked when the format is built).
 
-    With `wrap`, -rows(cod)..-1 count from the end, as `tensor[index]` allows.
+    With `wrap`, values -rows(cod)..-1 count from the end, as in `tensor[index]`.
     """
 
     index: Ref
@@ -98,11 +99,11 @@ class Pull:
 @node("push.{fold} {x}, {map}| empty={empty}| {fused}")
 @dataclass(frozen=True, slots=True)
 class Push:
-    """out[v] = fold over e with m(e) = v of x[e]; `empty` where no such e. `x: dom x F -> cod x F`.
+    """out[v] = fold over e with m(e) = v of x[e]; `empty` if there is no such e. `x: dom x F -> cod x F`.
 
-    (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value. `fused` changes no value: the
-    schedule chooses that the product which `x` is shall be multiplied as it is pushed, and its rows be stored nowhere
-    (`analysis/typed.py` says of which products).
+    (Graphiler: Reduce; Zhang et al.: Gather.) Along `ToUnit` the result is a unit value. `fused` changes no value: it
+    says that the push itself multiplies the typed product `x`, whose rows are then stored nowhere
+    (`analysis/typed.py` says for which products).
     """
 
     x: Ref
@@ -118,9 +119,9 @@ class Push:
 @node("{op} {args}")
 @dataclass(frozen=True, slots=True)
 class Pointwise:
-    """out[r, i] = op(args[0][r, i], ...), features broadcast right-aligned, unit operands to the others' space.
+    """out[r, i] = op(args[0][r, i], ...). Features are broadcast right-aligned, unit operands to all rows.
 
-    Operand dtypes are equal (the importer casts), but the condition of `where` is bool.
+    All operands have one dtype (the importer casts), except that the condition of `where` is bool.
     """
 
     op: Op
@@ -130,7 +131,7 @@ class Pointwise:
 @node()
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """out = x converted to dtype as torch converts."""
+    """out = x converted to dtype, as torch does."""
 
     x: Ref
     dtype: DType
@@ -139,7 +140,7 @@ class Cast:
 @node("reduce.{fold} {x} [{dims}] {keepdim}")
 @dataclass(frozen=True, slots=True)
 class Reduce:
-    """Fold over feature dims `dims` (0 = first feature dim), kept as size 1 where `keepdim`. An empty sum is 0."""
+    """Fold over feature dims `dims` (0 = first feature dim); with `keepdim` they stay as size 1. An empty sum is 0."""
 
     x: Ref
     fold: Fold
@@ -150,7 +151,7 @@ class Reduce:
 @node()
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Row-major reshape of each row's block: F -> shape, same number of elements."""
+    """Row-major reshape of the features of each row: F -> shape, with the same number of elements."""
 
     x: Ref
     shape: tuple[int, ...]
@@ -159,7 +160,7 @@ class Reshape:
 @node()
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Each row's block broadcast (right-aligned) to `shape`."""
+    """The features of each row broadcast (right-aligned) to `shape`."""
 
     x: Ref
     shape: tuple[int, ...]
@@ -168,7 +169,7 @@ class Broadcast:
 @node()
 @dataclass(frozen=True, slots=True)
 class Permute:
-    """Each row's block with its feature dims permuted: out dim i is x dim perm[i]."""
+    """The feature dims of each row permuted: out dim i is x dim perm[i]."""
 
     x: Ref
     perm: tuple[int, ...]
@@ -200,7 +201,7 @@ class Pad:
 @node("concat dim={dim} {xs}")
 @dataclass(frozen=True, slots=True)
 class Concat:
-    """Blocks laid side by side along feature dim `dim`; all on one space (unit operands broadcast)."""
+    """The features of `xs` side by side along feature dim `dim`; all on one space (unit operands are broadcast)."""
 
     xs: tuple[Ref, ...]
     dim: int
@@ -212,13 +213,12 @@ class Concat:
 @node()
 @dataclass(frozen=True, slots=True)
 class MatMul:
-    """out[r, b, j] = sum_k x[r, b, k] w[m(r), b, k, j]: each row times the matrix that its map names.
+    """out[r, b, j] = sum_k x[r, b, k] w[m(r), b, k, j]: each row times the matrix that the map gives it.
 
-    `x: S x [B, K]`, `w: R x [B, K, J]`, `map` is m: S -> R; gives `S x [B, J]`. The B blocks (heads) may be missing
-    from all three. Without `map`, m is the map to unit, of which there is one only: all rows share
-    `w: unit x [B, K, J]`. No row has a copy of its matrix. With a map to types it is Hector's typed linear (2.3).
-    `called` changes no value: the schedule chooses that the vendor's library multiplies, between kernels
-    (`lower/kernel_products.py`).
+    `x: S x [B, K]`, `w: R x [B, K, J]`, `map` is m: S -> R; the result is `S x [B, J]`. All three may lack the dim B of
+    diagonal blocks (heads). Without `map`, m is the only map to unit: all rows share `w: unit x [B, K, J]`. No row has
+    a copy of its matrix. With a map to types it is Hector's typed linear (2.3). `called` changes no value: it says that
+    the vendor's library multiplies, between kernels (`lower/kernel_products.py`).
     """
 
     x: Ref
@@ -230,7 +230,7 @@ class MatMul:
 @node()
 @dataclass(frozen=True, slots=True)
 class AddMatMul:
-    """out = a + MatMul(x, w, map), `a` being of the product's type."""
+    """out = a + MatMul(x, w, map); `a` has the product's type."""
 
     a: Ref
     x: Ref
@@ -243,8 +243,8 @@ class AddMatMul:
 class Gram:
     """out[t, b, i, j] = sum over rows r with m(r) = t of x[r, b, i] y[r, b, j], the weights' gradient of MatMul.
 
-    `x: S x [B, I]`, `y: S x [B, J]`, `map` is m: S -> R; gives `R x [B, I, J]`, 0 for a type without rows. The blocks
-    may be missing. Without `map`, m is the map to unit: the result is shared data. `called`: as in MatMul.
+    `x: S x [B, I]`, `y: S x [B, J]`, `map` is m: S -> R; the result is `R x [B, I, J]`, 0 for a type without rows. The
+    dim B may be missing. Without `map`, m is the map to unit: the result is shared data. `called` is as in MatMul.
     """
 
     x: Ref
@@ -271,9 +271,9 @@ class Join:
 @node()
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The rows of `x` that belong to `of[at]`, where the space of `x` is the disjoint union of `of`, in order.
+    """The rows of `x` that belong to `of[at]`. The space of `x` is the disjoint union of `of`, in order.
 
-    A part that is the unit space is one row: the result is shared data.
+    If of[at] is the unit space, the part is one row, and the result is shared data.
     """
 
     x: Ref
@@ -281,16 +281,16 @@ class Part:
     at: int
 
 
-# ---------------------------------------------------------------- indices that are made once a graph
+# ---------------------------------------------------------------- indices that are made once for each graph
 
 
 @node()
 @dataclass(frozen=True, slots=True)
 class UniquePairs:
-    """The different pairs (a[r], b[r]) of the rows r, ordered by b, then a: one row of `space` for each.
+    """The different pairs (a[r], b[r]) of the rows r, ordered by b, then a: one row of `space` for each pair.
 
-    `a, b: E x [] int`; rows of no edges have no pairs. `PairIndex` reads from it which pair a row has, and the two ends
-    of each pair, so that one sort serves all three. `space` belongs to this node: the node says whose pairs it has.
+    `a, b: E x [] int`; without rows there are no pairs. `PairIndex` reads from the result which pair a row has, and the
+    two ends of each pair, so that one sort serves all three. No other node has pairs of this `space`.
     """
 
     a: Ref
@@ -304,9 +304,9 @@ PairPart: TypeAlias = Literal["rows", "a", "b"]
 @node()
 @dataclass(frozen=True, slots=True)
 class PairIndex:
-    """out[r] = the pair of row r, `E x [] i64` (part "rows"), or out[p] = a or b of pair p, `P x [] i64` ("a", "b").
+    """Part "rows": out[r] = the pair of row r, `E x [] i64`. Part "a" or "b": out[p] = a or b of pair p, `P x [] i64`.
 
-    `pairs` is a UniquePairs of rows of E whose space is P; a[r] is the "a" of pair "rows"[r].
+    `pairs` is a UniquePairs node of rows of E, with the space P.
     """
 
     pairs: Ref
@@ -316,11 +316,12 @@ class PairIndex:
 @node()
 @dataclass(frozen=True, slots=True)
 class JoinIndices:
-    """out[r] = the row, in the disjoint union of `of`, of row indices[k][r] of the segment of[at[k]]; k after k.
+    """out[r] = row indices[k][r] of the segment of[at[k]], as a row of the disjoint union of `of`; for k = 0, then 1,
+    ...
 
-    `indices[k]: S_k x [] int -> space x [] i64`, `space` being the disjoint union of the S_k. Each index is checked
-    against its own segment when it is made, where one out of range would be a row of the next segment; where
-    `wraps[k]`, -1 is the segment's last row. A segment that is the unit space is one row.
+    `indices[k]: S_k x [] int`; the result is `space x [] i64`, where `space` is the disjoint union of the S_k. Each
+    index is checked against its own segment when the result is made, since a value out of range would be a row of
+    another segment. With `wraps[k]`, -1 is the segment's last row. A segment that is the unit space has one row.
     """
 
     indices: tuple[Ref, ...]
@@ -333,9 +334,9 @@ class JoinIndices:
 @node()
 @dataclass(frozen=True, slots=True)
 class RowsOfSegments:
-    """out = the rows, in the disjoint union of `of`, of the segment of[at[0]], then those of of[at[1]], ...: i64.
+    """The rows of segment of[at[0]], as i64 rows of the disjoint union of `of`, then those of of[at[1]], and so on.
 
-    A value on `space`, the disjoint union of the of[at[k]].
+    The result is a value on `space`, the disjoint union of the of[at[k]].
     """
 
     of: tuple[Space, ...]
@@ -359,7 +360,7 @@ class NumbersOfSegments:
 @node()
 @dataclass(frozen=True, slots=True)
 class After:
-    """out = x, but whoever reads it runs after the nodes `others` have been computed."""
+    """out = x, but nodes that read it run after the nodes `others`."""
 
     x: Ref
     others: tuple[Ref, ...]
@@ -380,7 +381,8 @@ class AssertIndex:
 @node()
 @dataclass(frozen=True, slots=True)
 class LaidOut:
-    """out = x, its dims in memory in `order`, outermost first, without gaps; `whole`: from where its memory starts."""
+    """out = x, whose dims lie in memory in `order`, outermost first, without gaps; with `whole`, x also starts where
+    its memory starts."""
 
     x: Ref
     order: tuple[int, ...]
@@ -390,7 +392,7 @@ class LaidOut:
 @node()
 @dataclass(frozen=True, slots=True)
 class Own:
-    """out = x, laid out whole in `order` in memory that no argument of the program lies in."""
+    """out = x, laid out in `order` from the start of its memory, which it shares with no argument of the program."""
 
     x: Ref
     order: tuple[int, ...]
@@ -399,7 +401,7 @@ class Own:
 @node()
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """out = a copy of x for the backward, as a user may overwrite x before it."""
+    """out = a copy of x for the backward, since a user may overwrite x before the backward runs."""
 
     x: Ref
 
@@ -427,10 +429,10 @@ Arg: TypeAlias = "Operand | Atom | int | float | bool | str | tuple[Arg, ...] | 
 @node("call {target}({args+kwargs})| serial={serial}|")
 @dataclass(frozen=True, slots=True)
 class Aten:
-    """An operator the algebra does not know, executed by PyTorch as it stands: slower, never wrong, and counted.
+    """An operator outside the algebra, which PyTorch executes unchanged: slower, never wrong, and counted.
 
     `target` is the operator's qualified name ("aten.sort.stable"), or "builtin.<name>" for scalar arithmetic and
-    getitem. `serial` tells impure calls (random numbers) apart, 0 for pure ones.
+    getitem. `serial` is another number for each impure call (random numbers), 0 for pure calls.
     """
 
     target: str
@@ -444,7 +446,7 @@ Opaque: TypeAlias = (
     UniquePairs | PairIndex | JoinIndices | RowsOfSegments | NumbersOfSegments | After | AssertIndex
     | LaidOut | Own | Kept | Aten
 )  # fmt: skip
-"""What is executed as one call, whose result lies in memory: no kernel computes it, nor looks into it."""
+"""Nodes that are executed as one call, whose result lies in memory: no kernel computes them."""
 
 Node: TypeAlias = (
     Input | Const | Random | MapOf | ToUnit | Pull | Push | Pointwise | Cast | Reduce | Reshape | Broadcast | Permute
@@ -452,15 +454,16 @@ Node: TypeAlias = (
 )  # fmt: skip
 
 NOTHING = AnyType(other="none")
-"""The type of what has no value."""
+"""The type of nodes without a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """`nodes[i]` may use `nodes[:i]`. `types[i]` is what infer() says; `locs[i]` is the user's line ("file:line code").
+    """`nodes[i]` may use `nodes[:i]`. `types[i]` is the result of infer(), `locs[i]` the user's line ("file:line
+    code").
 
-    `spaces` holds the row count of each space, None where nothing but the rows themselves tell it; `outputs` may hold
-    None for results that are not tensors (as FX graphs have them).
+    `spaces` has the row count of each space, None if only values on the space tell it. `outputs` has None for results
+    that are not tensors (as FX graphs do).
     """
 
     nodes: tuple[Node, ...]

@@ -14,7 +14,7 @@ from graphweave.ir.message.nodes import MapOf, Node, Ref
 
 
 class PairTensors(NamedTuple):
-    """The value of `UniquePairs`, int64: which pair each row has, and the two ends of each pair."""
+    """The value of `UniquePairs`, int64: the pair of each row, and the two ends of each pair."""
 
     rows: Tensor
     a: Tensor
@@ -37,15 +37,15 @@ def unique_pairs(a: Tensor, b: Tensor) -> PairTensors:
 
 
 def pair_space(nodes: Sequence[Node], m: Ref, t: Ref) -> Space:
-    """The space of pairs of two maps, whether or not the program has it yet: `pairs_of` their index tensors."""
+    """The space of the unique pairs of two maps, even if the program does not have it: `pairs_of` their indices."""
     a, b = nodes[m], nodes[t]
     assert isinstance(a, MapOf) and isinstance(b, MapOf)
     return pairs_of(nodes, a.index, b.index)
 
 
 def pairs_of(nodes: Sequence[Node], a: Ref, b: Ref) -> Space:
-    """The space of pairs of two index tensors: one name wherever they stand, which no other space has.
+    """The space of the unique pairs of two index tensors, whose name is the same in all programs and unique in each.
 
-    What a space holds, `UniquePairs` says; nothing is read off the name.
+    Nothing is read off the name: the node `UniquePairs` tells what the space holds.
     """
     return Space(f"P_{fingerprint(nodes, a)[:8]}_{fingerprint(nodes, b)[:8]}")

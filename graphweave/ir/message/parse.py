@@ -48,7 +48,7 @@ def parse(text: str) -> Program:
 
 
 def any_type(text: str) -> AnyType:
-    """The type outside the algebra that `text` shows; what is of no other form only describes."""
+    """The type outside the algebra that `text` shows. A text of no known form becomes `other`."""
     if found := re.fullmatch(r"Sym\((.*)\)", text, re.DOTALL):
         return AnyType(size=read(found[1]))
     if found := re.fullmatch(r"(\w[\w ]*)\[([^\[\]]*)\]", text, re.ASCII):
@@ -102,7 +102,7 @@ def _value_type(reader: Reader) -> ValueType:
 
 
 def _rest(reader: Reader) -> str:
-    """The rest of the line: a string where it is quoted."""
+    """The rest of the line, or if it is a quoted string, the content of that."""
     start, text = reader.at, reader.rest()
     if not text.startswith('"'):
         return text

@@ -10,7 +10,7 @@ from graphweave.ir.message.values import show_name
 
 
 def show(program: Program) -> str:
-    """One line a space, one a node, one for the outputs. The types of inputs, constants and calls are shown once."""
+    """The text of `program`: a line for each space, a line for each node, and a line for the outputs."""
     rows = ((space, "" if size is None else show_size(size)) for space, size in program.spaces)
     lines = [f"space {show_name(space.name)} = {_rest(size)}" for space, size in rows]
     for ref, (node, t, loc) in enumerate(zip(program.nodes, program.types, program.locs, strict=True)):
@@ -26,11 +26,11 @@ def show_type(t: ValueType) -> str:
 
 
 def operation(node: Node) -> str:
-    """The word for what `node` does, or the name of the operator that it calls."""
+    """The word for the kind of `node`, or the name of the operator that it calls."""
     return node.target if isinstance(node, Aten) else type(node).__name__.lower()
 
 
 def _rest(text: str) -> str:
-    """Text that ends its line: bare where a reader that strips blanks gets it back, else quoted."""
+    """Text for the end of a line: quoted, unless a reader that strips blanks gets it back without quotes."""
     plain = text.isprintable() and text == text.strip() and text != "" and text[0] != '"'
     return text if plain else json.dumps(text)

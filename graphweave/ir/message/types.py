@@ -10,7 +10,7 @@ from graphweave.core.types import DType, Space
 from graphweave.ir.syntax import Language
 
 MESSAGE = Language(operand="Ref", unsaid=("Type", "Type | AnyType"))
-"""The text of message programs: `values.py` says how values of each annotation are written."""
+"""The text of message programs; `values.py` adds how values of each annotation are written."""
 
 value_type = MESSAGE.union("ValueType")
 
@@ -18,7 +18,7 @@ value_type = MESSAGE.union("ValueType")
 @value_type("{space}[{shape}] {dtype}")
 @dataclass(frozen=True, slots=True)
 class Type:
-    """A value with one row per element of `space`, each a dense block: tensor `[rows, *shape]`, `[*shape]` on unit."""
+    """A value with a dense row for each row of `space`: a tensor `[rows, *shape]`, on unit `[*shape]`."""
 
     space: Space
     shape: tuple[int, ...]
@@ -36,9 +36,9 @@ class MapType:
 
 @dataclass(frozen=True, slots=True)
 class AnyType:
-    """Outside the algebra: a tensor of `dims` (edge_index: 2, s43), a number that is `size`, or several `items`.
+    """A value outside the algebra: a tensor of `dims` (edge_index: 2, s43), a number `size`, or several `items`.
 
-    `other` describes everything else, and a tensor whose layout or element type programs do not know: then `dtype` is
+    `other` describes any other value, and a tensor whose layout or element type programs do not know; then `dtype` is
     None.
     """
 
@@ -60,7 +60,8 @@ class AnyType:
 @value_type("pairs {dom} -> {pairs}")
 @dataclass(frozen=True, slots=True)
 class PairsType:
-    """The unique pairs that rows of `dom` have, one row of `pairs` each; no tensor, but what `PairIndex` reads."""
+    """The unique pairs of rows of `dom`, each a row of the space `pairs`. It is no tensor; only `PairIndex` reads
+    it."""
 
     dom: Space
     pairs: Space

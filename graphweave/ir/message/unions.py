@@ -12,8 +12,8 @@ from graphweave.core.ranges import range_error
 
 
 def join_indices(indices: Sequence[Tensor], sizes: list[int], at: Sequence[int], wraps: Sequence[bool]) -> Tensor:
-    """The value of `JoinIndices`, segment k being of `sizes[k]` rows: i64. IndexRangeError for the first index that is
-    out of range in its segment."""
+    """The value of `JoinIndices`, i64; segment k has `sizes[k]` rows. IndexRangeError for the first index that is out
+    of range in its segment."""
     starts = _starts(sizes)
     joined = []
     for k, (index, segment, wrap) in enumerate(zip(indices, at, wraps, strict=True)):
@@ -28,13 +28,13 @@ def join_indices(indices: Sequence[Tensor], sizes: list[int], at: Sequence[int],
 
 
 def rows_of_segments(sizes: list[int], at: Sequence[int], device: torch.device | str) -> Tensor:
-    """The value of `RowsOfSegments`, segment k being of `sizes[k]` rows: i64."""
+    """The value of `RowsOfSegments`, i64; segment k has `sizes[k]` rows."""
     starts = _starts(sizes)
     return torch.cat([torch.arange(starts[k], starts[k] + sizes[k], device=device) for k in at])
 
 
 def numbers_of_segments(sizes: list[int], numbers: Sequence[int], device: torch.device | str) -> Tensor:
-    """The value of `NumbersOfSegments`, segment k being of `sizes[k]` rows: i64."""
+    """The value of `NumbersOfSegments`, i64; segment k has `sizes[k]` rows."""
     return torch.repeat_interleave(torch.tensor(numbers), torch.tensor(sizes)).to(device)
 
 

@@ -21,7 +21,7 @@ Around = Mapping[str, Any]
 
 
 def show_name(text: str) -> str:
-    """Bare where a reader takes it as one word, else quoted."""
+    """`text` bare if a reader takes it as one word, else quoted."""
     return text if re.fullmatch(_BARE, text, re.ASCII) else json.dumps(text)
 
 

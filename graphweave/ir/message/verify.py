@@ -1,4 +1,4 @@
-"""Is a message program well formed? Run between passes, and on anything that was written by hand."""
+"""Well-formedness of message programs. Programs are verified between passes, and when written by hand."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from graphweave.ir.message.nodes import (
 def verify(program: Program) -> None:
     """Raises IRError at the first node that is out of order, ill typed or on an undeclared space.
 
-    Also: input names are distinct, a space has the pairs of one node, fills and constants fit their dtype, no operator
-    is used on a dtype it lacks.
+    It also checks that input names are distinct, that each space has the pairs of at most one node, that fills and
+    constants fit their dtype, and that no operator is used on a dtype that it does not take.
     """
     count = len(program.nodes)
     if not len(program.types) == len(program.locs) == count:
@@ -91,7 +91,7 @@ def _node(ref: int, node: Node, t: ValueType, program: Program) -> None:
 
 
 def _fits(ref: int, value: float | int | bool, dtype: DType) -> None:
-    """Torch refuses to fill integers with what is no integer."""
+    """IRError for a value that is no integer where the dtype is, since torch refuses to fill such a tensor."""
     if not dtype.is_float and (not math.isfinite(value) or value != int(value)):
         raise IRError(f"%{ref}: {value!r} cannot be a value of {dtype.value}")
 
@@ -107,7 +107,8 @@ def _not_empty(ref: int, fold: Fold, dims: tuple[int, ...], t: ValueType) -> Non
 
 
 def _computes(ref: int, op: Op, t: ValueType) -> None:
-    """Of integers torch makes floats, which Pointwise, whose result has its operands' dtype, cannot say."""
+    """IRError for an operator on a dtype that it does not take. On integers torch's result may be floats, but that of
+    Pointwise has the dtype of its operands."""
     if not isinstance(t, Type) or belongs(t.dtype, op.facts.takes):
         return
     if op.facts.takes == "floats":

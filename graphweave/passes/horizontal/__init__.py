@@ -1,1 +1,1 @@
-"""Horizontal fusion: what a model does for each relation in turn is done once, for all of them (merge.py)."""
+"""Horizontal fusion: work that a model does for each relation in turn is done once for all of them (merge.py)."""

@@ -1,4 +1,7 @@
-"""What makes two nodes alike: operator, parameters and shapes, the same some steps up; never names, never values."""
+"""Which nodes are alike: operator, parameters and shapes agree, and so do those of operands a few steps up.
+
+Names and values of tensors never count.
+"""
 
 from __future__ import annotations
 
@@ -27,14 +30,15 @@ from graphweave.ir.message.nodes import (
 )
 from graphweave.passes.horizontal.node_graph import NodeGraph, Tree
 
-_STEPS = 5  # so many steps up are part of a colour
+_STEPS = 5
+"""A node's colour takes in operands at most this many steps up."""
 
 
 class Colours:
-    """`signature(i)`: operator, parameters and types of a node and its operands, all but the spaces, and whether it is
-    of the backward.
+    """`signature(i)`: operator and parameters of a node, the types of it and its operands without their spaces, and
+    whether it belongs to the backward.
 
-    `seed(i)`: of a pull or push, what must agree with those of other relations beside the signature.
+    `seed(i)`: what must agree, beside the signature, before a pull or push is packed with those of other relations.
     """
 
     def __init__(self, graph: NodeGraph) -> None:
@@ -52,7 +56,10 @@ class Colours:
         return type(node).__name__, i in graph.late, repr(parameters), _kind(graph.types[i]), kinds
 
     def seed(self, i: Ref) -> Hashable:
-        """How many moves lie behind it, where the index comes from, what is moved. Equal ones are independent."""
+        """How many pulls and pushes lie before it, where its index comes from, and the colour of what it pushes.
+
+        Nodes of equal seeds do not need each other.
+        """
         node = self._graph.nodes[i]
         assert isinstance(node, Pull | Push)
         index = self._graph.ops[node.map][0]
@@ -60,7 +67,7 @@ class Colours:
         return i in self._only, self._level[i], self._colour[index], moved
 
     def _levels(self) -> list[int]:
-        """How many pulls and pushes lie on the longest way to a node; what depends on the graph alone counts apart."""
+        """Pulls and pushes on the longest path to each node; values of the graph alone are counted by themselves."""
         graph = self._graph
         level = [0] * len(graph.nodes)
         for i, node in enumerate(graph.program.nodes):
@@ -77,7 +84,7 @@ class Colours:
         return colour
 
     def _seen(self, i: Ref) -> tuple[Ref, ...]:
-        """Operands that are part of a colour: relations pull from types that come about in different ways."""
+        """Operands that count in a colour. What is pulled does not: types of nodes are computed in different ways."""
         node = self._graph.nodes[i]
         if isinstance(node, Pull) and i not in self._only:
             return ()
@@ -109,7 +116,7 @@ def _static(graph: NodeGraph, i: Ref) -> Hashable:
         case Input():
             return "input", _kind(node.type)
         case Const(value):
-            # relations are numbered: in an index, and nowhere else, constants tell them apart
+            # An integer constant may be the number of a relation, so its value must not count.
             return "const", repr(value) if graph.value(i).dtype.is_float else "", _kind(node.type)
         case Tree(op):
             return "tree", op, _kind(graph.types[i])

@@ -1,4 +1,4 @@
-"""The program in which every pack is one node over the disjoint union of its members' spaces."""
+"""Builds the program in which every pack is one node over the disjoint union of its members' spaces."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ from graphweave.passes.horizontal.unions import Picked, Segments, Unions
 
 
 class Emitter:
-    """`one(i)` is node i of the old program in the new one, `many(refs)` values of several lanes as one on a union."""
+    """Builds the merged program. The graph's program is called the original.
+
+    `one(i)` is node i of the original in the merged program; `many(refs)` is one value on a union for several lanes.
+    """
 
     def __init__(self, graph: NodeGraph, packs: Packs) -> None:
         self.graph, self.packs = graph, packs
@@ -50,10 +53,10 @@ class Emitter:
     def segments(self, refs: Sequence[Ref]) -> Segments:
         return tuple(self.graph.value(r).space for r in refs)
 
-    # -------------------------------------------------------- nodes of the old program
+    # -------------------------------------------------------- nodes of the original program
 
     def node(self, i: Ref) -> None:
-        """A node that is in no pack, as it was."""
+        """Add a node that is in no pack, unchanged."""
         if i in self._done:
             return
         node = self.graph.nodes[i]
@@ -67,13 +70,13 @@ class Emitter:
                 self._done[inner] = self.build.add(original, self.loc(inner))
 
     def _renamed(self, i: Ref) -> Node:
-        node, now = self.graph.nodes[i], iter(self.graph.ops[i])
+        node, args = self.graph.nodes[i], iter(self.graph.ops[i])
         assert not isinstance(node, Tree)
         whole = self._whole_pack(i) if isinstance(node, Concat) and node.dim == 0 and self.graph.is_unit(i) else None
-        return whole or with_operands(node, lambda _: self.one(next(now)))
+        return whole or with_operands(node, lambda _: self.one(next(args)))
 
     def _whole_pack(self, i: Ref) -> Aten | None:
-        """Shared data that is all members of a pack in order: the same numbers in another shape."""
+        """For a Concat of all members of a pack in order: the pack's value reshaped. None for any other."""
         refs = self.graph.ops[i]
         p = self.packs.of.get(refs[0], (None, 0))[0]
         if p is None or len(refs) == 1 or self.packs.lanes[p] != refs:
@@ -89,7 +92,7 @@ class Emitter:
         return self._packed[p]
 
     def one(self, i: Ref) -> Ref:
-        """Node i by itself: a part of its pack, if it is in one."""
+        """Node i in the merged program: a part of its pack, if it is in one."""
         if i in self.packs.of:
             p, lane = self.packs.of[i]
             lanes = self.packs.lanes[p]
@@ -103,13 +106,13 @@ class Emitter:
         return self._done[i]
 
     def asked(self) -> dict[Ref, Ref]:
-        """Every node of the old program that stands by itself in the new one."""
+        """Where each node of the original that was added, or cut out of its pack, lies in the merged program."""
         return {i: ref for i, ref in self._done.items() if i < len(self.graph.program.nodes)}
 
     # -------------------------------------------------------- operands of packs
 
     def picked(self, refs: Sequence[Ref], loc: str) -> Picked:
-        """Where the values `refs` lie together: a pack, one of them by itself, or else a copy of each, once."""
+        """One value that holds all of `refs`: their pack, the only one of them, or a copy of each distinct one."""
         distinct = list(dict.fromkeys(refs))
         if len(distinct) == 1:
             return Picked(self.one(refs[0]), self.segments(distinct), (0,) * len(refs))
@@ -129,7 +132,7 @@ class Emitter:
         return self.build.add(Join(tuple(self.one(r) for r in refs), self.unions.space(of)), loc)
 
     def _slices(self, refs: Sequence[Ref]) -> tuple[Ref, int] | None:
-        """Shared data whose slices of size 1 along the first dim `refs` are, as one row for each, and how many."""
+        """The shared value of which all `refs` are slices of size 1 along dim 0, as rows, and its number of rows."""
         nodes = [self.graph.nodes[r] for r in refs]
         of = {(n.x, n.dim, n.step, n.stop - n.start) if isinstance(n, Slice) else None for n in nodes}
         if len(of) > 1 or None in of or not self.graph.is_unit(refs[0]):
@@ -160,7 +163,7 @@ class Emitter:
         return all(isinstance(n := self.graph.nodes[r], Const) and repr(n.value) == repr(first.value) for r in refs)
 
     def operand(self, refs: Sequence[Ref], on: Segments, loc: str) -> Ref:
-        """`refs`, one a lane, as an operand of row-wise work on the union `on`."""
+        """`refs`, one for each lane, as an operand of row-wise work on the union `on`."""
         if not self.graph.is_unit(refs[0]):
             return self.many(refs, loc)
         node = self.graph.nodes[refs[0]]
@@ -172,7 +175,7 @@ class Emitter:
         return self.build.add(Pull(shared, self.unions.types(on, range(len(on)), len(on), loc)), loc)
 
     def types(self, of: Segments, number: Sequence[int], count: int, loc: str) -> Ref | None:
-        """`Unions.types` as the map of a product, which names none to unit."""
+        """`Unions.types` as the map of a product: None for the map to unit."""
         return None if count == 1 else self.unions.types(of, number, count, loc)
 
     # -------------------------------------------------------- packs
@@ -204,7 +207,7 @@ class Emitter:
                 return self.build.add(with_operands(node, lambda _: self.many(columns[0], loc)), loc)
 
     def _product(self, node: MatMul | Gram, columns: Sequence[Sequence[Ref]], lanes: Sequence[Ref], loc: str) -> Ref:
-        """Weights that differ from lane to lane are chosen along a map."""
+        """The product of all lanes. Weights that differ from lane to lane are chosen along a map."""
         m: Ref | None
         if isinstance(node, MatMul) and node.map is None and len(set(columns[1])) == 1:
             return self.build.add(MatMul(self.many(columns[0], loc), self.one(columns[1][0])), loc)
@@ -226,7 +229,7 @@ class Emitter:
         return self.build.add(Pull(found.ref, self.unions.joined(maps, found.of, found.at, loc)), loc)
 
     def _spread(self, xs: Sequence[Ref], lanes: Sequence[Ref], loc: str) -> Ref:
-        """Shared data repeated for every row."""
+        """Pulls of shared data to every row."""
         on = self.segments(lanes)
         if len(set(xs)) == 1:
             return self.build.add(Pull(self.one(xs[0]), self.unions.types(on, (0,) * len(on), 1, loc)), loc)

@@ -1,9 +1,9 @@
-"""The pass: relations that a model goes through one after the other become one program over all of them.
+"""Relations that a model goes through one after the other become one program over all of them.
 
-A model over R relations repeats one program R times, over other edges, other nodes and other weights. Equal positions
-of the repetitions are packed (`packs.py`) and become one node each over the disjoint unions of their spaces, weights a
-value with one row for each relation (`emit.py`), sums across relations one push (`sums.py`). Nothing is asked about
-where the repetition comes from: a loop over a dictionary, over masks of edge types, or code written out.
+A model over R relations repeats one program R times, over other edges, other nodes and other weights. Nodes at equal
+positions of the repetitions are packed (`packs.py`). Each pack becomes one node over the disjoint union of its members'
+spaces; weights become one value with a row for each relation (`emit.py`), and a sum across relations becomes one push
+(`sums.py`). The repetition may come from a loop over a dictionary, over masks of edge types, or from code written out.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from graphweave.passes.substitute import substitute
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """`keep` are calls that must stay though nobody reads them; what needs an input of `tangents` is of the backward,
-    and never becomes one with what is of the forward."""
+    """`keep` are calls that must stay though nobody reads them. Nodes that need an input of `tangents` belong to the
+    backward, and are never packed with nodes of the forward."""
 
     keep: tuple[Ref, ...] = ()
     tangents: frozenset[str] = frozenset()

@@ -1,4 +1,4 @@
-"""A message program in which trees of sums (maxima, minima) are one node each, as relations add up in any order."""
+"""A message program in which each tree of sums (maxima, minima) is one node, as relations may add up in any order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from graphweave.ir.message.nodes import (
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """`op` over any number of operands: a tree of `Pointwise` nodes of one type, each used only by the next."""
+    """`op` over any number of operands: a tree of `Pointwise` nodes of one type, each used only by its parent."""
 
     op: Op
 
@@ -38,10 +38,10 @@ _ASSOCIATIVE = (Op.add, Op.maximum, Op.minimum)
 
 
 class NodeGraph:
-    """Nodes by position, those of the program first; `ops[i]` are the operands of node i.
+    """Nodes by position, those of the program first; `ops[i]` are the operands of node i. Nodes may be added.
 
-    `inner[root]` are the nodes that a tree took in, in order (a sum of blocks beside each other is a `Concat`); `late`
-    those that need a tangent. Nodes may be added.
+    `inner[root]` are the nodes that the tree at `root` stands for beside the root, in order; a sum of blocks that lie
+    beside each other is a `Concat` instead of a tree. `late` are the nodes that need a tangent.
     """
 
     def __init__(self, program: Program, keep: Sequence[Ref], tangents: Collection[str] = ()) -> None:
@@ -107,9 +107,9 @@ class NodeGraph:
             self.nodes[root], self.ops[root] = whole, whole.xs
 
     def _side_by_side(self, leaves: Sequence[Ref]) -> Concat | None:
-        """The sum of blocks, each put at a place of its own in zeros, as all of them in order; None for other sums.
+        """A sum of blocks, each padded with zeros to a place of its own, as a `Concat` of them; None for other sums.
 
-        It is the gradient of shared data that is cut into a slice for each relation.
+        Such a sum is the gradient of shared data of which each relation takes a slice.
         """
         blocks: dict[int, Ref] = {}
         for leaf in leaves:
@@ -136,7 +136,7 @@ class NodeGraph:
                 self.users[r].append(i)
 
     def stand_for(self, leaf: Ref, op: Op) -> Ref:
-        """A tree with the one leaf `leaf`, used from now on wherever `leaf` was."""
+        """Add a tree whose only leaf is `leaf`, and let all users of `leaf` use it instead."""
         new = len(self.nodes)
         self.nodes.append(Tree(op))
         self.ops.append((leaf,))
@@ -161,7 +161,7 @@ class NodeGraph:
         return t
 
     def moves_along_map(self, i: Ref) -> bool:
-        """A pull or push along an index between rows."""
+        """Whether node i is a pull or push along an index tensor, not along a map to unit."""
         node = self.nodes[i]
         return isinstance(node, Pull | Push) and isinstance(self.nodes[node.map], MapOf)
 

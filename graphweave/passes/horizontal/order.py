@@ -1,4 +1,4 @@
-"""Which packs can be one node each: a pack must not need itself through others."""
+"""Orders packs, and splits those that cannot be one node each because they need themselves through others."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphweave.passes.horizontal.packs import Packs
 
 
 def arranged(graph: NodeGraph, packs: Packs) -> list[tuple[Ref, ...]]:
-    """Packs, and nodes in none as tuples of one, operands first. Packs that need themselves are split in `packs`."""
+    """Packs, and other nodes as tuples of one, operands first. Splits packs of `packs` that need themselves."""
     order = graph.order()
     depth = _depths(graph, order)
     while True:
@@ -26,7 +26,7 @@ def arranged(graph: NodeGraph, packs: Packs) -> list[tuple[Ref, ...]]:
 
 
 def _split(packs: Packs, p: int, depth: dict[Ref, int]) -> None:
-    """By depth: members of one depth do not need each other, and packs of one depth each make no cycle."""
+    """Split pack `p` by depth. Members of one depth do not need each other, and packs of one depth make no cycle."""
     apart: dict[int, list[Ref]] = defaultdict(list)
     for i in packs.lanes[p]:
         apart[depth[i]].append(i)
@@ -45,7 +45,7 @@ def _depths(graph: NodeGraph, order: Sequence[Ref]) -> dict[Ref, int]:
 
 
 class _Quotient:
-    """The graph of packs and nodes in none; each is named by its first member in order."""
+    """The graph whose nodes are the packs, and the nodes in no pack. Each is named by its lowest member."""
 
     def __init__(self, graph: NodeGraph, packs: Packs, order: Sequence[Ref]) -> None:
         self.members: dict[Ref, tuple[Ref, ...]] = {}
@@ -61,7 +61,7 @@ class _Quotient:
                 self.after[r].append(q)
 
     def sorted(self) -> list[Ref]:
-        """All that lies on no cycle nor behind one, operands first, else in order."""
+        """All that lies neither on a cycle nor behind one: operands first, else by position."""
         missing = {q: len(needed) for q, needed in self.before.items()}
         ready = [q for q, n in missing.items() if n == 0]
         heapq.heapify(ready)
@@ -76,7 +76,7 @@ class _Quotient:
         return out
 
     def cycles(self, outside: set[Ref]) -> list[list[Ref]]:
-        """Strongly connected components with a cycle (Tarjan), of what is not `outside`."""
+        """Strongly connected components with a cycle, by Tarjan's algorithm, searched from nodes not in `outside`."""
         index: dict[Ref, int] = {}
         low: dict[Ref, int] = {}
         stack: list[Ref] = []

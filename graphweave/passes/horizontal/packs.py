@@ -1,7 +1,7 @@
-"""Packs: nodes of several relations that become one, found as a vectoriser for straight-line code finds its lanes.
+"""Finds packs, nodes of several relations that become one, as a vectoriser for straight-line code finds its lanes.
 
-Seeds are pulls and pushes along different maps; from them packs grow to operands and users (Larsen and Amarasinghe,
-"Exploiting superword level parallelism", PLDI 2000). Sums that run across relations are reductions of packs.
+The search starts from pulls and pushes along different maps and goes on to their operands and users (Larsen and
+Amarasinghe, "Exploiting superword level parallelism", PLDI 2000). Sums across relations are reductions of packs.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ class Packs:
 
 
 def find_packs(graph: NodeGraph) -> Packs:
-    """Packs of `graph`, in which trees may be dissolved or added. Members of one may still need each other."""
+    """The packs of `graph`; dissolves and adds trees there. Members of a pack may still need each other."""
     finder = _Finder(graph)
     finder.seeds()
     while finder.up:
-        while finder.up or finder.down:  # operands first: a pull knows how many relations there are, a type does not
+        while finder.up or finder.down:  # operands first: they know all relations, a sum only those of its type
             if finder.up:
                 finder.grow_up(finder.up.popleft())
             else:
@@ -84,7 +84,7 @@ class _Finder:
     # -------------------------------------------------------- seeds
 
     def seeds(self) -> None:
-        """Pulls, and pushes, that are alike: the k-th of each space of edges together, in the order of the spaces."""
+        """Pack pulls, and pushes, that are alike: the k-th of each edge space together, in the order of the spaces."""
         graph = self.graph
         alike: dict[Hashable, dict[Space, list[Ref]]] = defaultdict(dict)
         for i, node in enumerate(graph.nodes):
@@ -101,7 +101,7 @@ class _Finder:
         self._copies()
 
     def _copies(self) -> None:
-        """Copies of shared data: relations whose gradients are equal are given one each."""
+        """Pack copies of shared data: where relations have equal gradients, PyTorch gives each relation a copy."""
         alike: dict[Hashable, list[Ref]] = defaultdict(list)
         for i, node in enumerate(self.graph.nodes):
             if isinstance(node, Aten) and node.target == "aten.clone.default" and self.graph.is_unit(i):
@@ -133,7 +133,7 @@ class _Finder:
     # -------------------------------------------------------- growth
 
     def grow_up(self, p: int) -> None:
-        """The operands in one place of all members, where they are alike."""
+        """Pack those operands of all members that have the same position and are alike."""
         lanes = self.packs.lanes[p]
         for k in range(len(self.graph.ops[lanes[0]]) if not isinstance(self.graph.nodes[lanes[0]], Tree) else 0):
             refs = [self.graph.ops[i][k] for i in lanes]
@@ -145,7 +145,7 @@ class _Finder:
             self._grow_leaves(lanes)
 
     def _grow_leaves(self, trees: Sequence[Ref]) -> None:
-        """Leaves of sums that are alike; where each sum has as many of them, lane by lane."""
+        """Pack leaves of `trees` that are alike; lane by lane where each tree has exactly one of a kind."""
         per_tree: dict[Hashable, list[list[Ref]]] = defaultdict(lambda: [[] for _ in trees])
         for n, t in enumerate(trees):
             for leaf in self.graph.ops[t]:
@@ -176,7 +176,7 @@ class _Finder:
         return (self.place[t.space] if isinstance(t, Type) else -1), i
 
     def grow_down(self, p: int) -> None:
-        """Users that are alike and use the members in one way, one for each lane or for some of them."""
+        """Pack users that are alike and use their members in the same way; not every lane needs to have one."""
         graph, found = self.graph, defaultdict[Hashable, list[Ref]](list)
         for i in self.packs.lanes[p]:
             met: dict[Hashable, int] = defaultdict(int)
@@ -193,7 +193,7 @@ class _Finder:
     # -------------------------------------------------------- sums across relations
 
     def reductions(self) -> bool:
-        """Trees over members of packs become packs, one lane for each tree: each type of node has one."""
+        """Pack trees over members of packs, one lane for each tree (each type of node). Whether there were any."""
         return any([self._reduce(p) for p in range(len(self.packs.lanes))])
 
     def _reduce(self, p: int) -> bool:
@@ -225,7 +225,7 @@ class _Finder:
         return True
 
     def apart(self) -> bool:
-        """Trees that packs use, none of whose leaves is packed: as the nodes that they are made of, if built alike."""
+        """Dissolve trees of equal signature that packs use and that are in no pack, and pack their roots."""
         waiting, self.above = self.above, []
         for trees in waiting:
             alike: dict[Hashable, list[Ref]] = defaultdict(list)

@@ -1,4 +1,4 @@
-"""Whether merging pays: a call of a kernel for each relation is saved, and rows that do not lie together are copied."""
+"""Whether merging pays: it saves a kernel call for each relation, and copies rows that do not lie together."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from graphweave.passes.horizontal.node_graph import NodeGraph
 from graphweave.passes.horizontal.packs import Packs
 from graphweave.passes.rewritten import Rewritten
 
-_CALL = 8e-6
-"""Seconds of a kernel or a call of PyTorch on next to no rows."""
+_CALL_SECONDS = 8e-6
+"""Time of a kernel, or of a call of PyTorch, on next to no rows."""
 
-_MANY = 8
-"""Relations from which it always pays: kernels of each by itself would take long to compile."""
+_ALWAYS_FROM = 8
+"""With this many relations merging always pays: a kernel for each of them would take long to compile."""
 
 
 def pays(graph: NodeGraph, packs: Packs, done: Rewritten, statistics: Statistics) -> bool:
-    """By the row counts of the graph at hand; few relations of very many nodes stay apart."""
+    """Whether merging pays by the row counts of `statistics`; few relations of very many nodes stay apart."""
     moves = [lanes for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], Pull | Push)]
-    if any(len(lanes) >= _MANY for lanes in moves):
+    if any(len(lanes) >= _ALWAYS_FROM for lanes in moves):
         return True
     heavy = (Push, MatMul, Gram)
     calls = sum(len(lanes) - 1 for lanes in packs.lanes if lanes and isinstance(graph.nodes[lanes[0]], heavy))
@@ -31,4 +31,4 @@ def pays(graph: NodeGraph, packs: Packs, done: Rewritten, statistics: Statistics
         if isinstance(node, Join) and isinstance(t, Type) and ref not in only:
             shared = isinstance(first := done.program.types[node.xs[0]], Type) and first.space == UNIT
             copied += 0 if shared else 2 * rows.rows(t.space) * numel(t.shape) * t.dtype.itemsize
-    return copied / BANDWIDTH <= calls * _CALL
+    return copied / BANDWIDTH <= calls * _CALL_SECONDS

@@ -1,4 +1,4 @@
-"""Sums (maxima, minima) across relations: one push from the union of the relations' rows to that of the types' rows."""
+"""Sums (maxima, minima) across relations become one push: from the union of relations' rows to that of types' rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FOLD = {fold.op: fold for fold in Fold}
 
 @dataclass(frozen=True, slots=True)
 class _Leaves:
-    """Leaves of one kind and, for each, the number of its tree."""
+    """Leaves of one kind, and for each the position of its tree in the pack."""
 
     refs: tuple[Ref, ...]
     tree: tuple[int, ...]
@@ -39,7 +39,7 @@ Key: TypeAlias = Hashable
 
 
 def merged_trees(emit: Emitter, trees: Sequence[Ref]) -> Ref:
-    """The values of `trees`, a pack, on the union of their spaces: leaves that are of one pack are folded at once."""
+    """The values of the pack `trees` on the union of their spaces. Leaves that are in one pack are folded at once."""
     graph, loc = emit.graph, emit.loc(trees[0])
     node = graph.nodes[trees[0]]
     assert isinstance(node, Tree)
@@ -52,7 +52,7 @@ def merged_trees(emit: Emitter, trees: Sequence[Ref]) -> Ref:
 
 
 def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: str) -> Ref:
-    """Shared data summed up is still to be spread over the rows that the trees lie on."""
+    """`out` on the union of the trees' spaces: if all leaves were shared data, it is pulled to every row."""
     on = emit.segments(trees)
     if on[0] != UNIT and emit.build.types[out].space == UNIT:  # type: ignore[union-attr]
         return emit.build.add(Pull(out, emit.unions.types(on, (0,) * len(on), 1, loc)), loc)
@@ -60,7 +60,7 @@ def _whole(emit: Emitter, out: Ref, trees: Sequence[Ref], loc: str) -> Ref:
 
 
 def _kinds(emit: Emitter, trees: Sequence[Ref]) -> list[_Leaves]:
-    """Leaves by pack, in the order of its lanes; shared data by shape; other leaves, the k-th of each tree together."""
+    """Leaves by kind: of one pack, in the order of its lanes; shared data of one shape; else the k-th of each tree."""
     graph, packs = emit.graph, emit.packs
     kinds: dict[Key, list[tuple[int, Ref, int]]] = defaultdict(list)
     for n, tree in enumerate(trees):
@@ -85,7 +85,7 @@ def _kinds(emit: Emitter, trees: Sequence[Ref]) -> list[_Leaves]:
 
 
 def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> Ref:
-    """For each tree the fold of its leaves of one kind, on the union of the trees' spaces, or shared by all of them."""
+    """For each tree the fold of its leaves of one kind: on the union of the trees' spaces, or one shared value."""
     refs, tree = leaves.refs, leaves.tree
     if sorted(tree) == list(range(len(on))):
         return emit.operand([refs[tree.index(n)] for n in range(len(on))], on, loc)
@@ -111,7 +111,7 @@ def _folded(emit: Emitter, leaves: _Leaves, on: Segments, op: Op, loc: str) -> R
 
 
 def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc: str) -> Ref:
-    """A shared leaf that one of several trees has."""
+    """A row for each tree: the shared leaf for the one tree that has it, the neutral value for the others."""
     t = emit.graph.value(leaf)
     nothing = emit.build.add(Const(_constant(_empty(emit, leaf, op), t.dtype), t), loc)
     rows = tuple(emit.one(leaf) if n == tree else nothing for n in range(count))
@@ -119,7 +119,7 @@ def _beside_nothing(emit: Emitter, leaf: Ref, tree: int, count: int, op: Op, loc
 
 
 def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: str) -> Ref:
-    """push(push(x, m), fold) -> push(x, fold . m): nothing is stored for each relation and node."""
+    """push(push(x, m), fold) -> push(x, fold . m), so that no row for each relation and node is stored."""
     xs, maps = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x = emit.many(xs, loc)
     if isinstance(emit.graph.nodes[maps[0]], MapOf):
@@ -128,14 +128,14 @@ def _one_push(emit: Emitter, leaves: _Leaves, to: Segments, loc: str) -> Ref:
 
 
 def _one_gram(emit: Emitter, leaves: _Leaves, count: int, loc: str) -> Ref:
-    """Sums of grams are grams of all rows."""
+    """A sum of grams is the gram of all their rows."""
     xs, ys = zip(*(emit.graph.ops[r] for r in leaves.refs), strict=True)
     x, y = emit.many(xs, loc), emit.many(ys, loc)
     return emit.build.add(Gram(x, y, emit.types(emit.segments(xs), leaves.tree, count, loc)), loc)
 
 
 def _one_product(emit: Emitter, leaves: _Leaves, on: Segments, loc: str) -> Ref | None:
-    """x V + x W -> x (V + W), where the relations of a type multiply the same rows: as many products as types."""
+    """x V + x W -> x (V + W), if every tree has leaves and all of a tree's multiply the same rows; None otherwise."""
     x_of: dict[int, Ref] = {}
     for r, n in zip(leaves.refs, leaves.tree, strict=True):
         if x_of.setdefault(n, emit.graph.ops[r][0]) != emit.graph.ops[r][0]:
@@ -155,7 +155,7 @@ def _constant(value: float, dtype: DType) -> float | int | bool:
 
 
 def _empty(emit: Emitter, ref: Ref, op: Op) -> float:
-    """What a tree without leaves of a kind gets: what changes nothing."""
+    """The neutral element of `op`, which a tree without leaves of a kind gets."""
     if op is Op.add:
         return 0.0
     dtype = emit.graph.value(ref).dtype

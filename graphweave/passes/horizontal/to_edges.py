@@ -1,9 +1,10 @@
 """typed(push(x, m), W, t) -> push(typed(x, W, t . m), m): from relations x nodes to edges, where these are fewer.
 
-A merged loop over relations has a row for each relation and node, most of them without edges where relations are many.
-Linear work on them, divided or multiplied by a number a row (a mean), is the same on edges: forward before the push,
-backward behind the pull, and the gram of the weights' gradient too. Pushes and pulls that meet then are one. By the row
-counts of the graph at hand; rows without edges must be known to stay 0.
+A merged loop over relations has a row for each relation and node; where relations are many, most of these rows have no
+edge. Linear work on them, also with a factor or divisor a row (a mean), can be done on edges instead: before the push
+in the forward, behind the pull in the backward, and in the gram of the weights' gradient. Pushes or pulls that then
+follow each other become one. It is legal if rows without edges are known to stay 0, and pays by the row counts of the
+graph at hand.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class ToEdges:
     name: str = "to-edges"
 
     def __call__(self, program: Program) -> Rewritten:
-        """`program` with such work on edges; the same object where there is none."""
+        """`program` with linear work moved to edges; the same object where none is."""
         if not any(isinstance(n, MatMul | Gram) and n.map is not None for n in program.nodes):
             return unchanged(program)
         mover = _Mover(program, self.statistics)
@@ -56,8 +57,8 @@ class ToEdges:
 
 
 @dataclass(frozen=True, slots=True)
-class _Scaled:
-    """`sign` times the rows of node `rows` (a push, or a typed product), times one number a row each of `scales`."""
+class _ScaledRows:
+    """`sign` times node `rows` (a push or a product) times `scales`, each of which is one number a row."""
 
     rows: Ref
     scales: tuple[Factor, ...]
@@ -89,7 +90,7 @@ class _Mover:
     # -------------------------------------------------------- the three forms
 
     def _product(self, ref: Ref, node: MatMul | Gram) -> Ref | None:
-        """typed(push(x, m) * s, W, t) -> push(typed(x, W, t . m) * pull(s, m), m), and a gram of such rows alike"""
+        """typed(push(x, m) * s, W, t) -> push(typed(x, W, t . m) * pull(s, m), m); likewise for a gram of such rows."""
         for side, end in enumerate(ends(node)):
             found = self._pushed(end)
             if found is not None:
@@ -126,10 +127,10 @@ class _Mover:
         out = times_pulled(self.build, inner, scaled.scales, scaled.sign, m, loc)
         return shaped(self.build, out, value_type(self.build, ref).shape, loc)
 
-    # -------------------------------------------------------- what is there
+    # -------------------------------------------------------- questions about nodes
 
     def _pushed(self, ref: Ref) -> Pushed | None:
-        """`ref` as a push from fewer rows, whose rows are used in typed products only."""
+        """`ref` as a scaled push from fewer rows that only typed products and grams read; None if it is not one."""
         scaled = self._scaled(ref)
         push = self.build.nodes[scaled.rows] if scaled is not None else None
         if scaled is None or not isinstance(push, Push) or not self._is_sum(push) or not self._fewer(push.map):
@@ -138,13 +139,13 @@ class _Mover:
         good = harmless and self._only_multiplied(scaled.rows)
         return Pushed(push, scaled.scales, scaled.sign) if good else None
 
-    def _scaled(self, ref: Ref) -> _Scaled | None:
+    def _scaled(self, ref: Ref) -> _ScaledRows | None:
         p, whole = product(self.build, ref), numel(value_type(self.build, ref).shape)
         rows = [f for f in p.factors if numel(f.shape) == whole and not f.inverse and self._makes_rows(f.ref)]
         scales = tuple(f for f in p.factors if f not in rows[:1])
         if not rows or any(numel(f.shape) != 1 for f in scales):
             return None
-        return _Scaled(below_reshapes(self.build, rows[0].ref), scales, p.sign)
+        return _ScaledRows(below_reshapes(self.build, rows[0].ref), scales, p.sign)
 
     def _makes_rows(self, ref: Ref) -> bool:
         return isinstance(self.build.nodes[below_reshapes(self.build, ref)], Push | MatMul)
@@ -158,7 +159,7 @@ class _Mover:
         return isinstance(self.build.nodes[m], MapOf) and self.statistics.rows(t.dom) < self.statistics.rows(t.cod)
 
     def _only_multiplied(self, ref: Ref) -> bool:
-        """Do nothing but typed products and grams read the rows, through factors and views?"""
+        """Whether nothing but typed products and grams reads `ref`, through pointwise operations and reshapes."""
         return ref not in self.program.outputs and all(
             (isinstance(n := self.program.nodes[u], MatMul | Gram) and n.map is not None)
             or (isinstance(n, Pointwise | Reshape) and self._only_multiplied(u))

@@ -1,4 +1,4 @@
-"""Disjoint unions of spaces, the maps between them, and values on them: made when first asked for, once each."""
+"""Disjoint unions of spaces and the maps between them. Each union is made once, when it is first needed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Segments: TypeAlias = tuple[Space, ...]
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """For each of several segments, which segment `at` of a union `of` holds its rows: those of value `ref`."""
+    """Where the rows of several segments lie: of segment k in segment `at[k]` of the value `ref` on the union `of`."""
 
     ref: Ref
     of: Segments
@@ -34,9 +34,9 @@ class Picked:
 
 
 class Unions:
-    """`space(segments)` is their union; the rows of one segment are its own space, and one row of shared data the unit.
+    """`space(segments)` is the union of the segments. The union of one segment is its own space.
 
-    `moved(ref)` says where a node of the old program is in the new one.
+    `moved(ref)` says where a node of the original `program` is in the one that `build` builds.
     """
 
     def __init__(self, program: Program, build: Builder, moved: Callable[[Ref], Ref]) -> None:
@@ -47,7 +47,7 @@ class Unions:
         self._taken = {s.name for s in self._rows}
 
     def declared(self) -> tuple[tuple[Space, Size | None], ...]:
-        """The unions' row counts."""
+        """All unions with their row counts."""
         return tuple((s, _total(1 if m == UNIT else self._rows[m] for m in of)) for of, s in self.made.items())
 
     def space(self, of: Segments) -> Space:
@@ -67,7 +67,7 @@ class Unions:
     # -------------------------------------------------------- maps
 
     def joined(self, maps: Sequence[Ref], of: Segments, at: Sequence[int], loc: str) -> Ref:
-        """Maps of the old program as one: from the union of their domains to that of `of`, map k into segment at[k]."""
+        """Maps of the original as one: from the union of their domains to that of `of`, map k to segment at[k]."""
         nodes = [self._program.nodes[m] for m in maps]
         assert all(isinstance(n, MapOf) for n in nodes)
         indices = [n.index for n in nodes if isinstance(n, MapOf)]
@@ -79,19 +79,19 @@ class Unions:
         return self._map(index, of, loc, self._program.locs[maps[0]])
 
     def rows(self, to: Segments, picked: Picked, loc: str) -> Ref | None:
-        """The map from the union `to` that finds the rows of each of its segments; None if they lie there in order."""
+        """The map from the union `to` to the picked rows of each of its segments; None if they lie there in order."""
         if to == picked.of and picked.at == tuple(range(len(to))):
             return None
         return self._map(RowsOfSegments(picked.of, picked.at, self.space(to)), picked.of, loc)
 
     def types(self, of: Segments, number: Sequence[int], count: int, loc: str) -> Ref:
-        """The map from the rows of the union `of` to `count` rows: those of segment k to row number[k]."""
+        """The map from the union `of` to `count` rows: all rows of segment k go to row number[k]."""
         if count == 1:
             return self.build.add(ToUnit(self.space(of)), loc)
         return self._map(NumbersOfSegments(of, tuple(number), self.space(of)), (UNIT,) * count, loc)
 
     def fold(self, of: Segments, to: Segments, at: Sequence[int], loc: str) -> Ref:
-        """The map from the union `of` to that of `to` under which segment k lies on segment at[k], row by row."""
+        """The map from the union `of` to that of `to` that sends segment k to segment at[k], row by row."""
         if len(to) == 1 and to[0] == UNIT:
             return self.build.add(ToUnit(self.space(of)), loc)
         return self._map(RowsOfSegments(to, tuple(at), self.space(of)), to, loc)
@@ -108,7 +108,7 @@ class Unions:
 
 
 def _total(rows: Iterable[Size | None]) -> Size | None:
-    """The sum of row counts; None where one is not told."""
+    """The sum of row counts; None if one of them is None."""
     known = list(rows)
     counted = [n for n in known if n is not None]
     return total(*counted) if len(counted) == len(known) else None

@@ -1,8 +1,8 @@
-"""one_hot(t) summed along m, gathered back, column t of it -> how many edges have this m and t in common.
+"""one_hot(t) summed along m, gathered back, column t of it -> the number of edges with this m and t.
 
 sum_c where(c == t, pull(push(where(c == t, a, 0), m), m)[c], 0) -> pull(push(a, pair), pair), where pair is the pair of
-m and t of an edge. Exact, and always pays: a mean over each relation (R-GCN's 1 / c_{i,r}) otherwise takes a table of
-edges x relations.
+m and t of an edge. It is exact, and it always pays: without it a mean over each relation (R-GCN's 1 / c_{i,r}) takes a
+table of edges x relations.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def column_counts(build: Builder, ref: Ref) -> Ref | None:
     along = build.nodes[push.map]
     if ones is None or ones[0] != condition or index is None or not isinstance(along, MapOf):
         return None
-    if along.wrap:  # a row has two numbers, and pairs are of numbers
+    if along.wrap:  # negative indices count from the end: a row has two indices, and pairs are pairs of indices
         return None
     number = build.nodes[ones[1]]
     if not isinstance(number, Const):
@@ -65,7 +65,7 @@ def _chosen(build: Builder, ref: Ref) -> tuple[Ref, Ref] | None:
 
 
 def _column(build: Builder, condition: Ref) -> Ref | None:
-    """t where `condition` is c == t[r], for the numbers c of the columns."""
+    """The index t, if `condition` is c == t[r] for column numbers c (an input `arange`); None otherwise."""
     node = build.nodes[condition]
     if not isinstance(node, Pointwise) or node.op is not Op.eq:
         return None

@@ -1,6 +1,6 @@
 """where(c, x * a, x * b) -> x * where(c, a, b).
 
-Legal always: both branches have the factor. It makes a product of the gradients of leaky ReLU, ELU and their kind.
+Legal always: both branches have the factor. It turns gradients of leaky ReLU, ELU and their kind into products.
 """
 
 from __future__ import annotations

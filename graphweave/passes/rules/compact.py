@@ -1,10 +1,10 @@
 """f(pull(x, m), pull(w, t)) -> pull(f(pull(x, m'), pull(w, t')), pair): once a pair of m and t, not once an edge.
 
 Compact materialisation (Hector, section 3.2.2): what depends on the source and the relation of an edge alone is the
-same for all edges that have both in common. Legal for every row-wise f. Its transposes do for the backward, and for a
-forward whose edges are fewer by destination and relation, what f does forward:
-push(typed(x), m) -> push(typed(push(x, pair)), m') and gram(pull(x, m), y, t) -> gram(pull(x, m'),
-push(y, pair), t'). It pays by the share of edges whose pair is new.
+same for all edges that have both in common. Legal for every row-wise f. The transposed forms are for the backward, and
+for a forward with fewer pairs of destination and relation than edges: push(typed(x), m) ->
+push(typed(push(x, pair)), m') and gram(pull(x, m), y, t) -> gram(pull(x, m'), push(y, pair), t'). It pays where pairs
+are fewer than edges.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def _gram(build: Builder, ref: Ref, node: Gram, m: Ref, t: Ref) -> Ref | None:
 
 
 def _push(build: Builder, ref: Ref, x: Ref, m: Ref, t: Ref) -> Ref | None:
-    """push(s * typed(x), m) -> push(typed(push(s * x, pair)), m') for s of one number a row"""
+    """push(s * typed(x), m) -> push(typed(push(s * x, pair)), m'), if s is one number a row."""
     p, whole = product(build, x), value_type(build, x)
     typed = [f for f in p.factors if _is_typed(build, f.ref, t)]
     scales = [f for f in p.factors if f not in typed]
@@ -102,7 +102,7 @@ def _is_typed(build: Builder, ref: Ref, t: Ref) -> bool:
 
 
 def _row_wise(build: Builder, ref: Ref, node: Node, m: Ref, t: Ref) -> Ref | None:
-    """Row-wise work on what has been made for each pair, and on values pulled along m and t."""
+    """Row-wise work on values pulled from pairs, and on values pulled along m and t."""
     own = [r for r in operands(node) if isinstance(at := build.types[r], Type) and at.space != UNIT]
     if not own or value_type(build, ref).space != value_type(build, own[0]).space:
         return None
@@ -116,7 +116,7 @@ def _row_wise(build: Builder, ref: Ref, node: Node, m: Ref, t: Ref) -> Ref | Non
 
 
 def _known(build: Builder, own: list[Ref], m: Ref, t: Ref) -> PairMaps | None:
-    """The pairs of m and t, where one of the operands is pulled from them already."""
+    """The pairs of m and t, if one of the operands is pulled from them already; None otherwise."""
     maps = {n.map for r in own if isinstance(n := build.nodes[below_reshapes(build, r)], Pull)}
     if not maps - {m, t}:
         return None
@@ -139,7 +139,7 @@ def _is_number(build: Builder, ref: Ref) -> bool:
 
 
 def _above(build: Builder, ref: Ref, m: Ref, t: Ref, pairs: PairMaps) -> Ref:
-    """What `ref`, a value of edges, is the pull of, on the pairs; a constant is one on every space."""
+    """The value on pairs whose pull is the edge value `ref`. A constant becomes shared data."""
     node, loc = build.nodes[ref], build.locs[ref]
     match node:
         case Const(value, ct):

@@ -1,7 +1,7 @@
 """pull(pull(x, m), n) -> pull(x, m . n), and push(push(x, n), m) -> push(x, m . n).
 
-Legal always (of pushes for one fold and rows without edges that keep its neutral element): the index of the composed
-map is the index of m pulled along n, which depends on the graph alone. It pays where the space between is not needed.
+Legal for all pulls, and for pushes that both sum and give 0 to rows without edges. The index of the composed map is the
+index of m pulled along n, which depends on the graph alone. It pays where values on the space between are not needed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from graphweave.passes.rules.rule import Rule
 
 
 def compose_maps(build: Builder, ref: Ref) -> Ref | None:
-    """pull(pull(x, m), n) -> pull(x, m . n)"""
+    """pull(pull(x, m), n) -> pull(x, m . n); push(push(x, n), m) -> push(x, m . n)"""
     loc, node = build.locs[ref], build.nodes[ref]
     match node:
         case Pull(x, n) if isinstance(inner := build.nodes[x], Pull):

@@ -1,6 +1,6 @@
-"""Constant folding: arithmetic of constants, and operands that change nothing.
+"""Constant folding: arithmetic of constants is done, and operands and operations that change nothing are dropped.
 
-Legal always; -0.0 + 0.0, which is 0.0, becomes -0.0: the two are equal.
+Legal always. x + 0.0 becomes x, so -0.0 + 0.0 gives -0.0 instead of 0.0; the two are equal.
 """
 
 from __future__ import annotations

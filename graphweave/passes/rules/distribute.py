@@ -1,6 +1,6 @@
 """push(c * (a + b)) -> push(c * a) + push(c * b), and the same for differences.
 
-Legal for sums. It pays where one of the two parts has factors of the row's own, which then leave the edges.
+Legal for sums. It pays where one of the two parts has factors that all edges of a row share: these then leave them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _shape_of(build: Builder, both: Pointwise) -> tuple[int, ...]:
 
 
 def _as(part: Product, both: tuple[int, ...], shape: tuple[int, ...]) -> Product:
-    """One part of a sum of shape `both`, in a product that has the sum as a factor `shape`."""
+    """`part`, an operand of a sum of shape `both`, as a factor of a product that views the sum as `shape`."""
     ones = (1,) * (len(both) - len(part.shape))
     return Product(
         part.sign, tuple(realigned(replace(f, shape=ones + f.shape), both, shape) for f in part.factors), shape
@@ -73,7 +73,7 @@ def _as(part: Product, both: tuple[int, ...], shape: tuple[int, ...]) -> Product
 
 
 def _gains(build: Builder, ref: Ref, m: Ref) -> bool:
-    """Whether a product has a factor that leaves the edges once it stands alone."""
+    """Whether the product `ref`, once it stands alone, has a factor that leaves the edges."""
     for f in product(build, ref).factors:
         total = row_sum(build, f.ref)
         if lifted(build, f.ref, m) is not None or (total is not None and has_own(build, total.x, m)):

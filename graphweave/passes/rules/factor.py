@@ -1,7 +1,7 @@
 """push(pull(b, m) * x, m) -> b * push(x, m), and the same for division, signs and shared data.
 
-Legal for sums: what every edge of a row has in common leaves the row's loop. A row without edges stays 0: where `b` is
-not known to be finite there (and not 0, if divided by), the result is guarded by the row's degree.
+Legal for sums: a factor that all edges of a row share leaves the row's loop. A row without edges must stay 0: where `b`
+is not known to be finite there (and not 0, if it is a divisor), the row's degree decides between the result and 0.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def factor(build: Builder, ref: Ref) -> Ref | None:
 
 
 def is_edge_sum(build: Builder, push: object) -> bool:
-    """A sum along a map into the rows of a space, of a float value that is no constant."""
+    """Whether this is a push that sums floats, other than a constant, along a map into rows (not into unit)."""
     if not isinstance(push, Push) or push.fold is not Fold.sum or push.empty != 0:
         return False
     if not isinstance(build.nodes[push.map], MapOf) or isinstance(build.nodes[push.x], Const):
@@ -69,7 +69,7 @@ def is_edge_sum(build: Builder, push: object) -> bool:
 
 
 def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> Ref:
-    """`value` in rows which `m` sends edges to, 0 in the others."""
+    """`value` in rows to which `m` sends edges, 0 in the others."""
     mt = build.types[m]
     assert isinstance(mt, MapType)
     one = build.add(Const(1.0, Type(mt.dom, (), dtype)), loc)
@@ -79,7 +79,7 @@ def where_edges(build: Builder, value: Ref, m: Ref, dtype: DType, loc: str) -> R
 
 
 def is_harmless(build: Builder, f: Factor, m: Ref) -> bool:
-    """Known to make 0 of 0 at rows without edges."""
+    """Whether factor `f` is known to keep 0 at 0 in rows to which `m` sends no edge: it is finite and no divisor 0."""
     value = at_empty_rows(build, f.ref, m)
     if value is None or not math.isfinite(value):
         return False
@@ -87,11 +87,12 @@ def is_harmless(build: Builder, f: Factor, m: Ref) -> bool:
 
 
 def at_empty_rows(build: Builder, ref: Ref, m: Ref) -> float | None:
-    """The number that all elements of `ref` are in rows which `m` sends no edge to; None where that is not known."""
-    return _at_empty_rows(build, ref, m, {}, _DEPTH)
+    """The number to which all elements of `ref` are equal in rows to which `m` sends no edge; None if not known."""
+    return _at_empty_rows(build, ref, m, {}, _MAX_DEPTH)
 
 
-_DEPTH = 64
+_MAX_DEPTH = 64
+"""Values of rows without edges are followed through at most this many nested operations."""
 
 
 def _at_empty_rows(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None], depth: int) -> float | None:
@@ -121,7 +122,7 @@ def _value_there(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None]
 
 
 def _rounded(value: float, dtype: DType) -> float:
-    """`value` as `dtype` holds it: 1e-16 is 0 in half precision."""
+    """`value` rounded to `dtype`: 1e-16 is 0 in half precision."""
     return float(torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPE[dtype]))
 
 
@@ -138,6 +139,6 @@ _PYTHON: dict[Op, Callable[..., float]] = {
     Op.maximum: max,
     Op.minimum: min,
 }
-"""Arithmetic of Python floats that degrees and factors go through; what other operators give is not followed."""
+"""Operators on Python floats, for the arithmetic of degrees and factors. Through other operators nothing is known."""
 
 RULE = Rule("factor", "push(pull(b, m) * x, m)", "b * push(x, m)", factor)

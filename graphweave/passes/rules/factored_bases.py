@@ -1,8 +1,8 @@
-"""typed(x, c B, t) -> sum_b pull(c, t)[b] (x B_b): matrices that are sums of few bases are kept factored.
+"""typed(x, c B, t) -> sum_b pull(c, t)[b] (x B_b): matrices that are combinations of few bases are never formed.
 
 R-GCN's basis decomposition, W_r = sum_b c[r, b] B_b (Schlichtkrull et al., "Modeling Relational Data with Graph
 Convolutional Networks", 2018, section 2.2). Legal always. It pays where bases are few and relations many, each with few
-rows: the products with the bases are then those of nodes (`postpone`), and no relation's matrix is made and read.
+rows: the products with the bases then move to nodes (`postpone`), and no relation's matrix is stored and read.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """push(c * sum_i(x_i)) -> sum_i(push(c * x_i)).
 
-Legal for sums. It pays where x has factors of the row's own, which then leave the edges (`factor`): the gradient of an
-edge softmax, sum_e a_e <g_v, z_e>, becomes <g_v, sum_e a_e z_e>, and that sum is the forward's.
+Legal for sums. It pays where x has factors that all edges of a row share, which then leave the edges (`factor`): the
+gradient of an edge softmax, sum_e a_e <g_v, z_e>, becomes <g_v, sum_e a_e z_e>, whose inner sum the forward has too.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def feature_sum(build: Builder, ref: Ref) -> Ref | None:
 
 
 def row_sum(build: Builder, ref: Ref) -> Reduce | None:
-    """The feature sum that `ref` is, seen through reshapes which add or drop dims of size 1."""
+    """The sum over features whose value `ref` is, up to reshapes that add or drop dims of size 1."""
     node = build.nodes[ref]
     while isinstance(node, Reshape) and same_but_ones(value_type(build, node.x).shape, node.shape):
         node = build.nodes[node.x]

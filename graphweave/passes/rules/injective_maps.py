@@ -1,7 +1,7 @@
 """pull(push(x, m), m) -> x for a map that sends no two rows to one, whatever the fold.
 
-Legal where the map is known to be injective (`analysis/maps.py`): every row then gets one value, and gives it back. The
-other order, push(pull(x, m), m), is `factor`: x times the degree, for any map.
+Legal where the map is known to be injective (`analysis/maps.py`): every row then gets one value at most, and gives it
+back. For the other order, push(pull(x, m), m), see `factor`: it is x times the degree, for any map.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""f(reshape(x), reshape(y)) -> reshape(f(x, y)) for values of one shape seen as another.
+"""f(reshape(x), reshape(y)) -> reshape(f(x, y)) if x and y have one shape.
 
-Legal where every operand is such a reshape, or one number: f works element by element. It never loses, and terms that
-differ in dims of size 1 only become equal.
+Legal where every operand is such a reshape or one number, as f works element by element. It never loses, and terms that
+differ only in dims of size 1 become equal.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """push(x) W <-> push(x W), and the transposes: gram(pull(a, m), g) <-> gram(a, push(g, m)).
 
 Legal for sums: both sides are linear. Which side is cheaper depends on the numbers of rows and the widths: a product
-belongs where the rows are fewer, a push where the rows are narrower. Weights chosen along a map stay what they are:
-into a push by the composed map, out of it where the map is one composed with the push's. Rows without edges are not
-pulled, and so no part of the gram of a pull: where they may not be finite (1 / degree), they are taken out of the gram
-of a push.
+belongs where the rows are fewer, a push where the rows are narrower. If weights are chosen along a map, a product that
+moves into a push chooses them along the composition of the two maps; it moves out of a push only if its map is such a
+composition. Rows without edges are not pulled, so they add nothing to the gram of a pull: in the gram of a push they
+are set to 0 where they may not be finite (1 / degree).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graphweave.passes.rules.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """`sign` times the rows of a sum along a map, times one number a row each of `scales`."""
+    """`sign` times the push `push` (a sum) times `scales`, each of which is one number a row."""
 
     push: Push
     scales: tuple[Factor, ...] = ()
@@ -52,7 +52,7 @@ def ends(node: Node) -> tuple[Ref, ...]:
 
 
 def moved_into(build: Builder, ref: Ref, side: int, found: Pushed) -> Ref:
-    """The product `ref`, one of whose `ends` is `found`, on the rows that are pushed."""
+    """The product `ref`, one of whose `ends` is `found`, computed on the rows that are pushed."""
     node, loc, m = build.nodes[ref], build.locs[ref], found.push.map
     assert isinstance(node, MatMul | Gram)
     x = shaped(build, found.push.x, value_type(build, ends(node)[side]).shape, loc)
@@ -65,7 +65,7 @@ def moved_into(build: Builder, ref: Ref, side: int, found: Pushed) -> Ref:
 
 
 def times_pulled(build: Builder, ref: Ref, scales: tuple[Factor, ...], sign: int, m: Ref, loc: str) -> Ref:
-    """`ref` times the numbers of rows `scales`, pulled along `m`."""
+    """`sign` times `ref` times `scales`, numbers of rows that are pulled along `m` for this."""
     t = value_type(build, ref)
     ones = (1,) * len(t.shape)
     numbers = [Factor(pulled(build, f.ref, m, loc), ones, f.inverse) for f in scales]
@@ -73,7 +73,7 @@ def times_pulled(build: Builder, ref: Ref, scales: tuple[Factor, ...], sign: int
 
 
 def pulled(build: Builder, ref: Ref, m: Ref, loc: str) -> Ref:
-    """pull(ref, m), and pull(pull(x, n), m) -> pull(x, n . m)"""
+    """pull(ref, m); pull(x, n . m) if `ref` is pull(x, n), and `ref` itself if it is shared data."""
     node, mt = build.nodes[ref], build.types[m]
     assert isinstance(mt, MapType)
     if value_type(build, ref).space != mt.cod:
@@ -113,7 +113,7 @@ def out_of_push(build: Builder, ref: Ref) -> Ref | None:
 
 
 def _apart(build: Builder, ref: Ref, push: Push, both: Pointwise) -> Ref | None:
-    """push(a W + b) -> push(a W) + push(b), where a part is a product or a slice of one."""
+    """push(a W + b) -> push(a W) + push(b), where a part is a product that can leave the push."""
     t = value_type(build, push.x)
     if not any(isinstance(n := build.nodes[r], MatMul) and follows(build, n.map, push.map) for r in both.args):
         return None
@@ -135,7 +135,7 @@ def _pull(build: Builder, ref: Ref) -> Pull | None:
 
 
 def _where_pulled(build: Builder, pull: Pull, loc: str) -> Ref:
-    """What is pulled, where it may not be finite only in rows that are: the others would not be multiplied by 0."""
+    """What `pull` reads, with 0 in rows that it does not read if those may not be finite: 0 times NaN is not 0."""
     if finite_without_edges(build, pull.x, pull.map):
         return pull.x
     return where_edges(build, pull.x, pull.map, value_type(build, pull.x).dtype, loc)

@@ -1,8 +1,8 @@
 """half(pull(x, m)) -> pull(half(x), m), half([a ; b]) -> [half(a) ; half(b)].
 
-Legal always: the same numbers are rounded, each once. Nodes are fewer than edges, a gathered row has half the bytes,
-and behind the rounding the parts of a product's rows are seen again, so that those of nodes are multiplied there
-(`split_linear.py`). Widening stays where it is: what is narrow is read narrow.
+Legal always: the same numbers are rounded, each once. It pays as nodes are fewer than edges and a gathered row has half
+the bytes. Rounding also no longer hides that a product's rows are a concatenation or a pull from other rules
+(`split_linear.py`). Casts to wider types stay where they are, so that kernels read the narrow values.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Legal for every row-wise f whose operands are pulled along one map (or shared). Graphiler calls it broadcast reordering
 (section 4.3.1), Zhang et al. propagation-postponed reorganization (section 4). It pays where the map's domain is larger
-than its codomain and f is more than what the fused loop does for free.
+than its codomain and f costs more than the fused loop can do for free.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def postpone(build: Builder, ref: Ref) -> Ref | None:
 
 
 def _map(build: Builder, ref: Ref) -> Ref | None:
-    """The map along which `ref` was pulled, seen through reshapes."""
+    """The map along which `ref` is pulled, looking through reshapes; None where it is no pull."""
     node = build.nodes[ref]
     while isinstance(node, Reshape):
         node = build.nodes[node.x]
@@ -70,7 +70,7 @@ def _has_place(build: Builder, ref: Ref) -> bool:
 
 
 def _above(build: Builder, ref: Ref, loc: str) -> Ref:
-    """What `ref` is the pull of; a constant is one on every space."""
+    """The value whose pull is `ref`. A constant becomes shared data."""
     node = build.nodes[ref]
     match node:
         case Const(value, t):

@@ -1,6 +1,6 @@
 """x / pull(b, m) -> x * pull(1 / b, m), x / w -> x * (1 / w): one division a row of b, or one in all, not one an edge.
 
-Legal up to rounding, as 1 / b, for divisors that are no denormals. It pays where edges are more than rows.
+Legal up to rounding, for divisors that are not denormal (1 / b must not overflow). It pays where edges outnumber rows.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from graphweave.passes.rules.rule import Rule
 
 
 def reciprocal(build: Builder, ref: Ref) -> Ref | None:
-    """x / pull(b, m) -> x * pull(1 / b, m)"""
+    """x / pull(b, m) -> x * pull(1 / b, m); x / w -> x * (1 / w)"""
     node = build.nodes[ref]
     if not isinstance(node, Pointwise) or node.op is not Op.div or not value_type(build, ref).dtype.is_float:
         return None

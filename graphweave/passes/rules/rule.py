@@ -1,4 +1,4 @@
-"""What a rule is."""
+"""The type of rewrite rules."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Ref
 
 Apply: TypeAlias = Callable[[Builder, Ref], Ref | None]
-"""Builds, beside node `ref`, an equal value from what is there already; None where the rule does not apply."""
+"""Builds, beside node `ref`, an equal value from nodes that exist already; None where the rule does not apply."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """`before -> after` in words, for `explain`; `apply` is legality and edit. Whether it pays is not a rule's job."""
+    """`before -> after` in words, for `explain`; `apply` checks legality and edits. Whether that pays others decide."""
 
     name: str
     before: str

@@ -1,8 +1,7 @@
 """(x * s) W -> (x W) * s for s of one number a row, and gram(x * s, y) -> gram(x, y * s), whatever the map.
 
-Legal always. A mean (a sum divided by a count) is then no obstacle to rules that move a product through a push. Where
-rows are pulled, a product whose weights are chosen along a map then gathers them itself, and no product of rows and
-numbers has to be stored for it.
+Legal always. It pays as a mean (a sum divided by a count) then is no obstacle to rules that move a product through a
+push. And a typed product of pulled rows then gathers them itself, and the scaled rows need not be stored for it.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from graphweave.passes.rules.rule import Rule
 
 @dataclass(frozen=True, slots=True)
 class _Scaled:
-    """`sign` times `rows`, times (or divided by) each of `numbers`, one a row, the innermost first."""
+    """`sign` times `rows`, times or divided by each of `numbers` (each is one number a row), the innermost first."""
 
     rows: Ref
     numbers: tuple[tuple[Op, Ref], ...] = ()
@@ -48,7 +47,7 @@ def for_gathering(build: Builder, ref: Ref) -> Ref | None:
 
 
 def _scaled(build: Builder, ref: Ref) -> _Scaled | None:
-    """`ref` without its numbers and its sign; None where it has none."""
+    """`ref` taken apart into rows, numbers and sign; None if it has neither numbers nor a minus."""
     found = _peeled(build, ref)
     if not found.numbers and found.sign > 0:
         return None

@@ -1,8 +1,8 @@
 """[a ; b] W -> a W1 + b W2, (a + b) W -> a W + b W, and the same for differences, signs and gradients of the weight.
 
 Legal always. It pays where a part then is a pull (`postpone`): the attention score of [z_u ; z_v] and the message
-(x_u - x_v) W are sums of two values of nodes (Zhang et al., section 4). Of the transposed forms, which gradients are:
-a slice of a product is the product with a slice of the weight, and the gram of a sum is the sum of grams.
+(x_u - x_v) W are sums of two values of nodes (Zhang et al., section 4). Gradients have the transposed forms: a slice of
+a product is the product with a slice of the weight, and the gram of a sum is the sum of grams.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def split_linear(build: Builder, ref: Ref) -> Ref | None:
 
 
 def split(build: Builder, ref: Ref, side: int) -> Ref | None:
-    """The product `ref` as products with the parts of the one of its `ends`, whatever the map."""
+    """The product `ref` as products with the parts of its end `side`, whatever the map; None if that has no parts."""
     node, loc = build.nodes[ref], build.locs[ref]
     assert isinstance(node, MatMul | Gram)
     whole = ends(node)[side]
@@ -58,8 +58,8 @@ def split(build: Builder, ref: Ref, side: int) -> Ref | None:
             if isinstance(node, Gram):
                 return build.add(Concat(tuple(map(part, xs)), last + side), loc)
             stops = list(accumulate(value_type(build, r).shape[last] for r in xs))
-            cuts = zip(xs, [0, *stops], stops, strict=False)
-            ws = ((r, build.add(Slice(node.w, last, start, stop), loc)) for r, start, stop in cuts)
+            ranges = zip(xs, [0, *stops], stops, strict=False)
+            ws = ((r, build.add(Slice(node.w, last, start, stop), loc)) for r, start, stop in ranges)
             parts = [build.add(MatMul(r, w, node.map), loc) for r, w in ws]
             return reduce(lambda a, b: build.add(Pointwise(Op.add, (a, b)), loc), parts)
         case Pointwise(op, args) if op.facts.signs and _alike(build, inner, args):
@@ -72,14 +72,14 @@ def _on_rows(build: Builder, xs: tuple[Ref, ...]) -> bool:
     return not any(value_type(build, r).space == UNIT for r in xs)
 
 
-def _feature_sum(build: Builder, ref: Ref, total: Reduce, pieces: Concat) -> Ref:
+def _feature_sum(build: Builder, ref: Ref, total: Reduce, whole: Concat) -> Ref:
     loc = build.locs[ref]
-    parts = [build.add(Reduce(r, Fold.sum, total.dims, total.keepdim), loc) for r in pieces.xs]
+    parts = [build.add(Reduce(r, Fold.sum, total.dims, total.keepdim), loc) for r in whole.xs]
     return reduce(lambda a, b: build.add(Pointwise(Op.add, (a, b)), loc), parts)
 
 
 def _alike(build: Builder, whole: Ref, parts: tuple[Ref, ...]) -> bool:
-    """Whether no part of a sum is broadcast: each is a row of its own."""
+    """Whether no part of a sum is broadcast: each has the type of the whole."""
     t = value_type(build, whole)
     return all(value_type(build, r) == t for r in parts)
 

@@ -1,6 +1,7 @@
 """push(x, E -> unit) -> push(push(x, m), V -> unit) where push(x, m) is needed anyway.
 
-Legal for sums. It pays always: the sum over all edges is that of the rows' sums, which are fewer (gradients of biases).
+Legal for sums. It always pays: the sum over all edges is that over the rows' sums, of which there are fewer. Gradients
+of biases are of this form.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """sum_k x[k] * pull(w, t)[k, j] -> the typed product of x and w; push(outer product, t) -> the typed gram.
 
-Legal for sums. The matrix is then read where it lies instead of once for each row (Hector, section 2.3), whichever way
-the product was written: bmm, matmul, einsum, or a sum of products. Matrices of fewer than `_SMALL` elements are left to
-the kernels around them, in which they cost less than a call with its results stored.
+Legal for sums. The matrix is then read where it lies instead of being copied for each row (Hector, section 2.3). The
+user may have written bmm, matmul, einsum, or a sum of products. Matrices of fewer than `_MIN_ELEMENTS` elements are
+left to the kernels around them, where they cost less than a call that stores its result.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from graphweave.passes.factors import (
 )
 from graphweave.passes.rules.rule import Rule
 
-_SMALL = 64  # elements of a matrix
+_MIN_ELEMENTS = 64
+"""A matrix must have this many elements for a typed product."""
 
 
 def typed_linear(build: Builder, ref: Ref) -> Ref | None:
@@ -56,7 +57,7 @@ def _matmul(build: Builder, ref: Ref, x: Ref, dim: int) -> Ref | None:
     if t.space == UNIT or not t.dtype.is_float or len(t.shape) not in (2, 3) or dim < len(t.shape) - 2:
         return None
     kept = 2 * len(t.shape) - 3 - dim  # the other one of the last two dims
-    if numel(t.shape) < _SMALL or min(t.shape[-2:]) < 2:
+    if numel(t.shape) < _MIN_ELEMENTS or min(t.shape[-2:]) < 2:
         return None
     p = product(build, x)
     for f in p.factors:
@@ -78,7 +79,7 @@ def _matmul(build: Builder, ref: Ref, x: Ref, dim: int) -> Ref | None:
 
 
 def pulled_matrices(build: Builder, f: Factor, shape: Sequence[int]) -> tuple[Ref, Ref] | None:
-    """(w, t) where `f` is pull(w, t) with the features `shape`, seen through transpositions and dims of size 1."""
+    """(w, t) if `f` is pull(w, t), up to a transposition and reshapes; w is viewed with the features `shape`."""
     swap = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
     node = build.nodes[f.ref]
     loc = build.locs[f.ref]
@@ -110,7 +111,7 @@ def _gram(build: Builder, ref: Ref, x: Ref, m: Ref) -> Ref | None:
 
 
 def _summed(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
-    """push(x, m) as a gram, where `x` is an outer product, or one that is rearranged."""
+    """push(x, m) as a gram, if `x` is an outer product up to reshapes and permutations; None otherwise."""
     found = _outer(build, x, m, loc)
     if found is not None:
         return found
@@ -124,7 +125,7 @@ def _summed(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
 
 
 def _has_types(node: Node, m: Ref) -> bool:
-    """Whether `m` is the map to types of a typed product."""
+    """Whether `node` is a typed product along `m`."""
     match node:
         case MatMul(map=types):
             return types == m
@@ -136,7 +137,7 @@ def _outer(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
     t = value_type(build, x)
     p = product(build, x)
     shape = p.shape
-    if len(shape) not in (2, 3) or numel(shape) < _SMALL or min(shape[-2:]) < 2:
+    if len(shape) not in (2, 3) or numel(shape) < _MIN_ELEMENTS or min(shape[-2:]) < 2:
         return None
     left = [f for f in p.factors if f.shape[-2] != 1]
     right = [f for f in p.factors if f.shape[-2] == 1]
@@ -148,7 +149,7 @@ def _outer(build: Builder, x: Ref, m: Ref, loc: str) -> Ref | None:
 
 
 def _rows(build: Builder, factors: Sequence[Factor], t: Type, shape: tuple[int, ...], drop: int, loc: str) -> Ref:
-    """The product of `factors`, all of one number along dim `drop` of `shape`, without that dim."""
+    """The product of `factors`, all of which have size 1 along dim `drop` of `shape`, without that dim."""
     own = shape[:drop] + shape[drop + 1 :]
     factors = [replace(f, shape=f.shape[:drop] + f.shape[drop + 1 :]) for f in factors]
     return shaped(build, multiplied(build, factors, t.dtype, t.space, loc), own, loc)

@@ -1,7 +1,7 @@
-"""push(s * (x W[t]), m) -> the same, fused: what is pushed of a typed product is multiplied there and never stored.
+"""push(s * (x W[t]), m) -> the same, fused: the kernel of the push computes the typed product and never stores it.
 
-Legal for sums. Its kernel adds the scaled rows of each destination and type before it multiplies, which is compaction
-by destination and relation without its tensors. It pays unless somebody else needs the rows of the product.
+Legal for sums. The kernel adds the scaled rows of each destination and type before it multiplies, which is compaction
+by destination and relation without its tensors. It pays unless another node needs the rows of the product.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from graphweave.passes.rules.rule import Rule
 
 
 def typed_push(build: Builder, ref: Ref) -> Ref | None:
-    """push(s * (x W[t]), m) -> push((s) * (x W[t]), m) fused, the numbers of a row being one"""
+    """push(s1 * s2 * (x W[t]), m) -> push((s1 * s2) * (x W[t]), m), fused, for numbers of rows s1, s2"""
     push = build.nodes[ref]
     if not isinstance(push, Push) or push.fused or push.fold is not Fold.sum or push.empty != 0:
         return None

@@ -1,8 +1,8 @@
 """(x * pull(W, t)) . pull(w, t) -> x . pull(W w, t): weights first, by associativity (Hector, section 3.2.3).
 
-Legal always. A matrix for each type times a vector for each type costs nothing beside a product for each row, and the
-rows' own products are then not needed if nobody else reads them. The same for vectors that all types share. The
-backward has the three transposes of it, for the gradients of the rows, of the matrices and of the vectors.
+Legal always. It pays if nobody else reads the rows' products, which then are not needed: a matrix times a vector for
+each type costs next to nothing beside a product for each row. The same holds for vectors that all types share. The
+backward has three transposed forms, for the gradients of the rows, of the matrices and of the vectors.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def vectors_gradient(build: Builder, ref: Ref) -> Ref | None:
 
 
 def _shared_gradient(build: Builder, node: Gram, loc: str) -> Ref | None:
-    """gram(typed(x, W, t), d) -> the sum over types of W' gram(x, d, t), and turned round."""
+    """gram(typed(x, W, t), d) -> the sum over types of W' gram(x, d, t); its transpose for gram(d, typed(x, W, t))."""
     for y, d, turned in ((node.x, node.y, False), (node.y, node.x, True)):
         typed = _typed(build, y)
         if typed is None or len(value_type(build, d).shape) != 1:
@@ -171,7 +171,10 @@ def _before(build: Builder, q: Ref, w: Ref, loc: str) -> Ref:
 
 
 def _shared(build: Builder, ref: Ref) -> MatMul | None:
-    """A product with few shared columns that widens a row: the gradient of a product with a few shared vectors."""
+    """The product if `ref` is one with shared weights that at least doubles a row's width; None otherwise.
+
+    The gradient of a product with a few shared vectors is of this form.
+    """
     node = build.nodes[below_reshapes(build, ref)]
     if (
         not isinstance(node, MatMul)
@@ -184,7 +187,7 @@ def _shared(build: Builder, ref: Ref) -> MatMul | None:
 
 
 def distributed(build: Builder, ref: Ref) -> Ref | None:
-    """typed(a + b, W, t) -> typed(a, W, t) + typed(b, W, t), and grams alike, where one part has a vector of types"""
+    """typed(a + b, W, t) -> typed(a, W, t) + typed(b, W, t), and likewise for grams, if other rules here fit a part."""
     node = build.nodes[ref]
     if not isinstance(node, MatMul | Gram) or node.map is None:
         return None
@@ -202,7 +205,7 @@ def distributed(build: Builder, ref: Ref) -> Ref | None:
 
 
 def _scaled_vector(build: Builder, ref: Ref, m: Ref) -> tuple[int, list[Factor], Ref] | None:
-    """`ref` as (sign, numbers of a row, w): their product with pull(w, m), a vector for each type."""
+    """(sign, factors of one number a row, w) if `ref` is their product with pull(w, m), where w has a vector a type."""
     t = value_type(build, ref)
     p = product(build, ref)
     vectors = [f for f in p.factors if f.shape[-1] != 1 or t.shape[-1] == 1]
@@ -213,7 +216,7 @@ def _scaled_vector(build: Builder, ref: Ref, m: Ref) -> tuple[int, list[Factor],
 
 
 def _on_types(build: Builder, f: Factor, m: Ref) -> Ref | None:
-    """The value on types of which the factor is the pull along `m`; shared data is its own."""
+    """The value on types whose pull along `m` is the factor `f`, or `f` itself if it is shared data; else None."""
     node = build.nodes[below_reshapes(build, f.ref)]
     if isinstance(node, Pull) and node.map == m:
         return shaped(build, node.x, f.shape, build.locs[f.ref])

@@ -1,4 +1,4 @@
-"""f(broadcast(x), y) -> f(x, y) where y is as wide: a pointwise node broadcasts by itself."""
+"""f(broadcast(x), y) -> f(x, y) if the result keeps its type: a pointwise node broadcasts by itself."""
 
 from __future__ import annotations
 

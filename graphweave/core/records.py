@@ -1,0 +1,30 @@
+"""The fields of dataclasses, read fast: programs are rebuilt thousands of times while they are rewritten."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+
+def reader(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """A function that gives these attributes of an object."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    if not names:
+        return lambda x: ()
+    one = attrgetter(names[0])
+    return lambda x: (one(x),)
+
+
+@cache
+def _reader_of(kind: Any) -> Callable[[Any], tuple[Any, ...]]:
+    return reader([f.name for f in fields(kind)])
+
+
+def values_of(x: Any) -> tuple[Any, ...]:
+    """What the fields of a dataclass's object hold, in order."""
+    kind: Any = type(x)
+    return _reader_of(kind)(x)

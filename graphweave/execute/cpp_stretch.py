@@ -1,0 +1,160 @@
+"""Kernels that follow one another without a call of PyTorch, as one native call.
+
+A kernel that is called from Python costs 15 to 25 us beside its work: buffers to allocate, addresses to read and to
+pack, the call. On small graphs that is as much as the kernel takes. For a graph that it has seen, a stretch is a table
+(`runtime/native/drive.cpp`) of all its kernels' addresses, formats and sizes, and each call hands over the addresses of
+what is read and written alone. What one kernel writes and only others of the stretch read is no tensor, but lies in one
+buffer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graphweave.analysis.cones import type_of
+from graphweave.core.types import UNIT, Space
+from graphweave.execute.cpp_step import BoundKernel, CppStep
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Permute, Program, Ref, Type
+from graphweave.runtime import arena
+from graphweave.runtime.drive import Drive, Place, turn
+from graphweave.runtime.tracked import Mark
+
+MAX_BYTES = 32 << 20
+"""Written by the kernels of a native call, at most. Where it is more, Python costs little, and a value is freed after
+its last use, so that the next one may take its memory."""
+
+_ALIGNMENT = 64
+
+_together = True
+
+
+@contextmanager
+def kernel_by_kernel() -> Iterator[None]:
+    """In this block, Python calls every kernel, as who measures each of them needs it."""
+    global _together
+    before, _together = _together, False
+    try:
+        yield
+    finally:
+        _together = before
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """A stretch on a graph: the native call, the tensors to make, and bytes inside."""
+
+    drive: Drive
+    made: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    nbytes: int
+    kernels: Sequence[BoundKernel]
+
+
+class CppStretch:
+    """`stretch(rows, indices, held) -> outputs`, as a `RegionStep`; `held` is a list that the call empties."""
+
+    def __init__(self, program: Program, steps: Sequence[CppStep], kept: Collection[Ref]) -> None:
+        """`kept`: what the steps write and others read."""
+        self.spaces: tuple[Space, ...] = tuple(dict.fromkeys(s for step in steps for s in step.spaces))
+        self.maps: tuple[Ref, ...] = tuple(dict.fromkeys(m for step in steps for m in step.maps))
+        written = dict.fromkeys(r for step in steps for r in step.writes)
+        read = dict.fromkeys(r for step in steps for r in step.reads if r not in written)
+        self._program, self._steps = program, tuple(steps)
+        self._turned = {r: x for r in read if (x := turned(program, r)) is not None}
+        """Matrices that are read turned over, and those that they are made of."""
+        self.reads: tuple[Ref, ...] = tuple(dict.fromkeys(self._turned.get(r, r) for r in read))
+        self.writes: tuple[Ref, ...] = tuple(r for r in written if r in kept)
+        last = {r: i for i, step in enumerate(steps) for r in (*step.reads, *step.writes) if r not in kept}
+        self._ended = [[r for r, at in last.items() if at == i] for i in range(len(steps))]
+        self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
+
+    def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
+        bound = self._bound_to(rows, indices)
+        if bound is None:
+            return self._one_by_one(rows, indices, held)
+        inputs = [t if t.is_contiguous() else t.contiguous() for t in held]
+        held.clear()
+        outputs = [arena.empty(shape, dtype) for shape, dtype in bound.made]
+        inside = arena.empty((bound.nbytes,), torch.uint8)
+        bound.drive([t.data_ptr() for t in (*inputs, *outputs, inside)])
+        return outputs
+
+    def forget(self) -> None:
+        """Let go of the last graph, whose index tensors and formats stay alive otherwise."""
+        self._last = None
+
+    def _one_by_one(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
+        count, index = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
+        values = dict(zip(self.reads, held, strict=True))
+        held.clear()
+        values.update((r, values[x].t().contiguous()) for r, x in self._turned.items())
+        for step, ended in zip(self._steps, self._ended, strict=True):
+            inputs = [values[r] for r in step.reads]
+            for r in ended:
+                values.pop(r, None)
+            made = step(tuple(count[s] for s in step.spaces), [index[m] for m in step.maps], inputs)
+            values.update(zip(step.writes, made, strict=True))
+        return [values[r] for r in self.writes]
+
+    # -------------------------------------------------------- the graph
+
+    def _bound_to(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> _Bound | None:
+        """What `_bind` gives, remembered for the last graph. Of inference tensors no edit would be noticed: None."""
+        if not _together:
+            return None
+        last = self._last
+        if last is not None and last[0] == rows and all(map(Mark.holds, last[1], indices)):
+            found: _Bound | None = last[2]
+            return found
+        self._last = None
+        if any(t.is_inference() for t in indices):
+            return None
+        bound = self._bind(dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True)))
+        self._last = rows, tuple(map(Mark, indices)), bound
+        return bound
+
+    def _bind(self, count: Mapping[Space, int], index: Mapping[Ref, Tensor]) -> _Bound | None:
+        """The table for a graph; None where Python has work between the kernels, or values inside are large."""
+        places: dict[Ref, Place] = {r: (i, 0) for i, r in enumerate((*self.reads, *self.writes))}
+        inside, nbytes = len(places), 0
+        shapes: dict[Ref, tuple[tuple[int, ...], torch.dtype]] = {}
+        table: list[list[int]] = []
+        kernels: list[BoundKernel] = []
+
+        def lay(ref: Ref, size: int) -> None:
+            nonlocal nbytes
+            if ref not in places:
+                places[ref] = inside, nbytes
+                nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+
+        for r, x in self._turned.items():
+            t = type_of(self._program, r)
+            lay(r, numel(t.shape) * t.dtype.itemsize)
+            table.append(turn(t.dtype.itemsize, t.shape[1], t.shape[0], places[x], places[r]))
+        for step in self._steps:
+            bound = step.bound(tuple(count[s] for s in step.spaces), [index[m] for m in step.maps])
+            if bound is None:
+                return None
+            for r, (shape, dtype) in zip(step.writes, bound.shapes, strict=True):
+                shapes[r] = shape, dtype
+                lay(r, numel(shape) * dtype.itemsize)
+            table.append(bound.step(places))
+            kernels.append(bound)
+        written = nbytes + sum(numel(shapes[r][0]) * shapes[r][1].itemsize for r in self.writes)
+        if len(self._steps) > 1 and written > MAX_BYTES:
+            return None
+        drive = Drive(table, [*("" for _ in self._turned), *(s.name for s in self._steps)], inside + 1)
+        return _Bound(drive, [shapes[r] for r in self.writes], nbytes, kernels)
+
+
+def turned(program: Program, ref: Ref) -> Ref | None:
+    """The matrix of shared data of which `ref` is the transpose, if it is one."""
+    node, t = program.nodes[ref], program.types[ref]
+    is_matrix = isinstance(t, Type) and t.space == UNIT and t.dtype.is_float
+    return node.x if is_matrix and isinstance(node, Permute) and node.perm == (1, 0) else None

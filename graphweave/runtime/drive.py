@@ -1,0 +1,57 @@
+"""Several kernels as one native call (`native/drive.cpp`)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import lru_cache
+from struct import Struct, pack
+from typing import TypeAlias
+
+from graphweave.core.counters import bump
+from graphweave.runtime import kernel_cache, sources
+from graphweave.runtime.threads import num_threads
+from graphweave.runtime.toolchain import toolchain
+
+Place: TypeAlias = tuple[int, int]
+"""The number of a value whose address each call gives, or -1, and bytes behind it, or an address."""
+
+
+class Drive:
+    """A table of steps; `drive(addresses)` runs them on the values that lie there."""
+
+    __slots__ = ("_addresses", "_code", "_launches", "_names", "_native")
+
+    def __init__(self, steps: Sequence[Sequence[int]], names: Sequence[str], num_values: int) -> None:
+        """`steps` as `drive.cpp` documents them, each with a name for errors: "" for what is no kernel."""
+        code = [len(steps), *(number for step in steps for number in step)]
+        self._code = pack(f"{len(code)}q", *code)
+        self._names = tuple(names)
+        self._launches = sum(map(bool, names))
+        self._addresses = Struct(f"{num_values}P")
+        self._native = _native(toolchain())
+
+    def __call__(self, addresses: Sequence[int]) -> None:
+        """The caller keeps alive what lies there. The GIL is released meanwhile. MemoryError where a kernel could not
+        get its scratch memory."""
+        failed = self._native(self._code, self._addresses.pack(*addresses), num_threads())
+        bump("kernel_launches", self._launches)
+        if failed:
+            raise MemoryError(
+                f"kernel {self._names[failed - 1]} could not allocate its scratch memory."
+                " Free some, or take a smaller graph."
+            )
+
+
+def turn(itemsize: int, rows: int, columns: int, matrix: Place, to: Place) -> list[int]:
+    """The step that puts the transpose of `matrix` [rows, columns] at `to`."""
+    return [0, itemsize, rows, columns, *matrix, *to]
+
+
+@lru_cache(maxsize=8)
+def _native(tools: object) -> ctypes._FuncPointer:
+    """The native function; `tools` is only the key, so that a change of compiler settings is honoured."""
+    function = kernel_cache.library(sources.source("drive.cpp")).gw_drive
+    function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32)
+    function.restype = ctypes.c_int64
+    return function

@@ -1,0 +1,54 @@
+// Several kernels, and matrices that they read turned over, as one call.
+#include <cstdint>
+#include <cstring>
+
+namespace {
+
+typedef int32_t Kernel(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
+                       int32_t num_threads);
+
+// Where something lies: `at[1]` bytes behind values[at[0]], or at the address `at[1]` if at[0] is negative.
+char* place(const int64_t* at, char* const* values) {
+  return at[0] < 0 ? reinterpret_cast<char*>(at[1]) : values[at[0]] + at[1];
+}
+
+template <class T>
+void turn(char* to, const char* from, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < columns; ++c)
+      memcpy(to + (c * rows + r) * sizeof(T), from + (r * columns + c) * sizeof(T), sizeof(T));
+}
+
+}  // namespace
+
+// `code` holds int64 numbers: how many steps there are, then the steps. A step is
+//   kernel's address, pointers, sizes, address of the chunks, chunks, [place of a pointer]..., [size]...
+//   0, bytes of an element, rows, columns, place of the matrix, place of its transpose
+// where a place is two numbers (see `place`). Returns 0, or the number, from 1, of the step that had no memory.
+extern "C" int64_t gw_drive(const int64_t* code, char* const* values, int32_t num_threads) {
+  const int64_t steps = *code++;
+  for (int64_t step = 1; step <= steps; ++step) {
+    if (code[0] == 0) {
+      char* const from = place(code + 4, values);
+      char* const to = place(code + 6, values);
+      if (code[1] == 8)
+        turn<int64_t>(to, from, code[2], code[3]);
+      else if (code[1] == 4)
+        turn<int32_t>(to, from, code[2], code[3]);
+      else
+        turn<int16_t>(to, from, code[2], code[3]);
+      code += 8;
+      continue;
+    }
+    Kernel* const kernel = reinterpret_cast<Kernel*>(code[0]);
+    const int64_t pointers = code[1], sizes = code[2], num_chunks = code[4];
+    const int64_t* const chunks = reinterpret_cast<const int64_t*>(code[3]);
+    code += 5;
+    void* ptrs[pointers + 1];
+    for (int64_t i = 0; i < pointers; ++i) ptrs[i] = place(code + 2 * i, values);
+    code += 2 * pointers;
+    if (kernel(ptrs, code, chunks, num_chunks, num_threads) != 0) return step;
+    code += sizes;
+  }
+  return 0;
+}

@@ -1,0 +1,164 @@
+"""Kernels that follow one another as one native call: the same bits as one by one, and when they are called so."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+
+import pytest
+import torch
+import torch_geometric.nn as pyg
+from support import features, random_graph
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import graphweave
+from graphweave.compiler.pipeline import optimise
+from graphweave.core.settings import settings
+from graphweave.execute import cpp_stretch
+from graphweave.execute.cpp_stretch import kernel_by_kernel
+from graphweave.runtime.drive import Drive, turn
+from tests.program_support import ZOO, compiled, in_order, large, same
+from tests.programs.random_programs import inputs, random_program
+
+pytestmark = pytest.mark.skipif(settings().target == "triton", reason="kernels of Triton are launched one by one")
+
+
+class Called:
+    """The native calls, and how many kernels each has run."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.kernels: list[int] = []
+        native = Drive.__call__
+
+        def call(drive: Drive, addresses: list[int]) -> None:
+            self.kernels.append(drive._launches)
+            native(drive, addresses)
+
+        monkeypatch.setattr(Drive, "__call__", call)
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_the_bits_are_those_of_kernel_after_kernel(number: int) -> None:
+    program = optimise(random_program(number)).program
+    made = compiled(program)
+    for graph in (*ZOO, large()):
+        args = in_order(program, inputs(program, graph, 1))
+        together = made([*args])
+        with kernel_by_kernel():
+            same(made([*args]), together, graph.name)
+
+
+def layer(kind: str) -> nn.Module:
+    if kind == "sage":
+        return pyg.SAGEConv(16, 16)
+    return pyg.GINConv(nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)))
+
+
+def step_of(kind: str) -> tuple[nn.ModuleList, object]:
+    layers = nn.ModuleList(layer(kind) for _ in range(2))
+
+    def step(x: Tensor, index: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(layers[1](layers[0](x, index).relu(), index), y)
+
+    return layers, step
+
+
+@pytest.mark.parametrize("kind", ["sage", "gin"])
+def test_a_half_is_one_native_call(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights are read transposed by the native call itself; only the loss is divided by PyTorch."""
+    torch.manual_seed(0)
+    layers, step = step_of(kind)
+    x, index, y = features(40, 16).float(), random_graph(40, 40, 100), torch.arange(40) % 16
+    halves = graphweave.explain(step, x, index, y).graphs
+    for half in halves:
+        lines = half.wrapper.splitlines()
+        assert sum("held" in line for line in lines) == 2 and not re.search(r"= k\d", half.wrapper)
+    assert re.findall(r"= c(\d+)\(", halves[-1].wrapper) == []
+    called, model = Called(monkeypatch), graphweave.compile(step)
+    for _ in range(3):
+        called.kernels.clear()
+        for p in layers.parameters():
+            p.grad = None
+        model(x, index, y).backward()
+    assert called.kernels == [2, 2]
+    got = [p.grad for p in layers.parameters()]
+    want = torch.autograd.grad(step(x, index, y), list(layers.parameters()))
+    torch.testing.assert_close(got, list(want), rtol=1e-4, atol=1e-5)
+
+
+def test_large_values_are_freed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    called = Called(monkeypatch)
+    _, step = step_of("sage")
+    x, index, y = features(40, 16).float(), random_graph(40, 40, 100), torch.arange(40) % 16
+    model = graphweave.compile(step)
+    model(x, index, y).backward()
+    assert called.kernels[-2:] == [2, 2]  # behind those of the prelude
+    called.kernels.clear()
+    monkeypatch.setattr(cpp_stretch, "MAX_BYTES", 1000)
+    other = random_graph(40, 40, 101)
+    launches = graphweave.counters()["kernel_launches"]
+    model(x, other, y).backward()
+    assert 2 not in called.kernels and graphweave.counters()["kernel_launches"] - launches >= 4
+
+
+def test_divided_rows_are_no_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hub of so many edges is shared out by Python."""
+    called = Called(monkeypatch)
+    model = graphweave.compile(lambda x, index: torch.zeros_like(x).index_add(0, index[1], x[index[0]]).relu())
+    x, index = torch.randn(3000, 64), random_graph(3000, 3000, 400_000)
+    model(x, index)
+    assert called.kernels == [1]
+    index = index.clone()
+    index[1, :300_000] = 7
+    want = torch.zeros_like(x).index_add(0, index[1], x[index[0]]).relu()
+    torch.testing.assert_close(model(x, index), want, rtol=1e-3, atol=1e-2)
+    assert called.kernels == [1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_a_matrix_turned_over(dtype: torch.dtype) -> None:
+    for rows, columns in ((1, 1), (3, 17), (64, 16)):
+        matrix, out = torch.randn(rows, columns).to(dtype), torch.empty(columns, rows, dtype=dtype)
+        Drive([turn(dtype.itemsize, rows, columns, (0, 0), (1, 0))], [""], 2)([matrix.data_ptr(), out.data_ptr()])
+        assert torch.equal(out, matrix.t())
+
+
+def test_a_kernel_without_memory_is_named() -> None:
+    kernel = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_void_p] * 3, ctypes.c_int64, ctypes.c_int32)
+    none = kernel(lambda *_: 1)
+    step = [ctypes.cast(none, ctypes.c_void_p).value or 0, 0, 0, 0, 0]
+    with pytest.raises(MemoryError, match="kernel forward_3 could not allocate"):
+        Drive([turn(4, 0, 0, (-1, 0), (-1, 0)), step], ["", "forward_3"], 1)([0])
+
+
+def test_an_edit_of_the_graph_is_seen() -> None:
+    model = graphweave.compile(lambda x, index: torch.zeros_like(x).index_add(0, index[1], x[index[0]]) + 1)
+    x, index = features(9, 5), random_graph(9, 9, 30)
+    for _ in range(3):
+        want = torch.zeros_like(x).index_add(0, index[1], x[index[0]]) + 1
+        torch.testing.assert_close(model(x, index), want)
+        index[1, ::2] = (index[1, ::2] + 1) % 9
+
+
+class Reversible(nn.Module):
+    """Frees the storage of what its block is given, as soon as that has run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = pyg.GroupAddRev(pyg.SAGEConv(8, 8), num_groups=2)
+
+    def forward(self, x: Tensor, index: Tensor) -> Tensor:
+        return self.block(x + 0.0, index) + 0.0
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_what_frees_memory_stays_behind_the_kernels_that_read_it() -> None:
+    """Such a call gives nothing back, and has no number among the impure ones."""
+    torch.manual_seed(0)
+    model = Reversible()
+    index, got = random_graph(9, 9, 30), features(9, 16).float().requires_grad_()
+    want = got.detach().clone().requires_grad_()
+    (graphweave.compile(model)(got, index) ** 2).sum().backward()
+    (model(want, index) ** 2).sum().backward()
+    torch.testing.assert_close(got.grad, want.grad, rtol=1e-4, atol=1e-5)
