@@ -3,45 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given
 
 import graphweave
-from graphweave.compiler.pipeline import optimise
 from graphweave.core.errors import ScheduleError, SettingsError
-from graphweave.core.schedule import EDGE_ORDERS, WALKS, Schedule
-from graphweave.core.types import DType
-from graphweave.lower.options import options_for
-from graphweave.runtime.chunks import equal_rows, equal_work
-from graphweave.runtime.edge_orders import ordered_column, ordered_edges, source_pieces
-from graphweave.runtime.index import Index
-from tests.program_support import ZOO, assert_computes, compiled, large
-from tests.programs.random_programs import random_program
-
-ONE_RANGE = st.builds(
-    Schedule,
-    edge_order=st.sampled_from([None, *EDGE_ORDERS]),
-    walk=st.sampled_from([None, *WALKS]),
-    feature_tile=st.sampled_from([None, 1, 2, 4, 8]),
-    prefetch=st.sampled_from([None, 0, 1, 7]),
-    product_tile=st.sampled_from([None, 1, 3, 16]),
-    chunks=st.sampled_from([None, 1, 2, 5, 300]),
-)  # fmt: skip
-PARTITIONS = st.builds(
-    Schedule,
-    source_partitions=st.sampled_from([1, 2, 3, 50]),
-    edge_order=st.sampled_from([None, "source"]),
-    feature_tile=st.sampled_from([None, 1, 4]),
-    product_tile=st.sampled_from([None, 3]),
-    chunks=st.sampled_from([None, 4]),
-)  # fmt: skip
-SCHEDULES = st.one_of(ONE_RANGE, PARTITIONS)
-"""Legal schedules of the CPU; threads are the test's."""
+from graphweave.core.schedule import Schedule
+from tests.schedule_cases import schedules
 
 
 def gcn(x: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
@@ -57,7 +28,7 @@ def graph(width: int = 32) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 # ---------------------------------------------------------------- data
 
 
-@given(SCHEDULES)
+@given(schedules())
 def test_repr_and_json_give_the_schedule_back(schedule: Schedule) -> None:
     assert eval(repr(schedule), {"Schedule": Schedule}) == schedule
     assert Schedule.from_dict(json.loads(json.dumps(schedule.to_dict()))) == schedule
@@ -77,7 +48,13 @@ def test_default_chooses_nothing() -> None:
         ("product_tile", 2.0, "a whole number from 1 on"),
         ("gpu_rows", 12, "a power of two"),
         ("gpu_warps", 64, "at most 32"),
-        ("edge_order", "hilbert", "one of 'given', 'source', 'degree'"),
+        ("edge_order", "random", "one of 'given', 'source', 'degree', 'locality', 'hilbert'"),
+        ("row_order", "hilbert", "one of 'given', 'degree', 'locality'"),
+        ("vector_bytes", 8, "one of 16, 32, 64"),
+        ("unroll", 0, "a whole number from 1 on"),
+        ("feature_tile", (4, 0), "a whole number from 1 on, or a tuple of such"),
+        ("feature_tile", (), "a whole number from 1 on, or a tuple of such"),
+        ("register_tile", 1.5, "a whole number from 1 on"),
         ("source_partitions", 0, "a whole number from 1 on"),
     ],
 )
@@ -90,13 +67,17 @@ def test_value_that_cannot_be_is_refused(field: str, value: Any, expected: str) 
 @pytest.mark.parametrize(
     ("fields", "why"),
     [
-        ({"edge_order": "degree"}, "'edge_order' must be 'source' where there are source_partitions"),
-        ({"walk": "rows"}, "'walk' must be None where there are source_partitions"),
+        ({"source_partitions": 4, "walk": "rows"}, "'walk' must be None with source_partitions"),
+        ({"edge_order": "hilbert", "walk": "edges"}, "'walk' must be None with edge_order='hilbert'"),
+        ({"edge_order": "hilbert", "row_order": "degree"}, "'row_order' must be None with edge_order='hilbert'"),
+        ({"walk": "divided", "row_order": "degree"}, "'row_order' must be 'given' with walk='divided'"),
+        ({"feature_tile": 8, "register_tile": 8}, "'register_tile' must be a proper divisor of the 8 features"),
+        ({"feature_tile": (2, 4), "register_tile": 3}, "'register_tile' must be a proper divisor of the 8 features"),
     ],
 )
-def test_partitions_and_another_order_are_refused(fields: dict[str, Any], why: str) -> None:
+def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], why: str) -> None:
     with pytest.raises(ScheduleError, match=why):
-        Schedule(source_partitions=4, **fields)
+        Schedule(**fields)
 
 
 def test_unknown_field_is_refused() -> None:
@@ -112,8 +93,11 @@ def test_option_must_be_a_schedule() -> None:
 @pytest.mark.parametrize(
     ("schedule", "why"),
     [
-        (Schedule(gpu_rows=4), "expected a field that says something to a CPU"),
+        (Schedule(gpu_rows=4), "expected a field for a CPU, where the tensors lie"),
         (Schedule(product_tile=8), "product_tile=8: the kernel multiplies no tiles"),
+        (Schedule(edge_order="hilbert"), "edge_order='hilbert': the kernel folds its edges into rows"),
+        (Schedule(feature_tile=(2, 8)), r"feature_tile=\(2, 8\): the kernel's results have the feature dimensions 32"),
+        (Schedule(register_tile=32), "register_tile=32: the tile is all of the 32 features"),
         (Schedule(gpu_warps=4, gpu_stages=2), "Move the tensors to a GPU, or use fields of the CPU"),
     ],
 )
@@ -142,8 +126,8 @@ def test_feature_tiles_are_read_back_and_give_the_same_bits() -> None:
     assert torch.equal(tiled, graphweave.compile(gcn)(*graph()))
 
 
-@pytest.mark.parametrize("tile", [1, 4, 8, 16, 32])
-def test_tiles_of_several_feature_dimensions(tile: int) -> None:
+@pytest.mark.parametrize("tile", [8, 32, (2, 8)])
+def test_tiles_of_several_feature_dimensions(tile: int | tuple[int, int]) -> None:
     def heads(x: torch.Tensor, a: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(x).index_add(0, dst, torch.tanh(x[src] * a[:, :, None] + x[dst]))
 
@@ -160,7 +144,7 @@ def test_tiles_of_several_feature_dimensions(tile: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "why"), [(5, "5 does not divide rows of 32 features"), (32, "32 does not divide rows of 32 features")]
+    ("size", "why"), [(5, "5 does not divide feature dimensions of 32"), (32, "the tile is all of the 32 features")]
 )
 def test_tile_that_does_not_divide_is_refused(size: int, why: str) -> None:
     with pytest.raises(ScheduleError, match=why):
@@ -173,30 +157,30 @@ def test_partitions_are_read_back() -> None:
     assert text.count("do sweep f < 4") == 1  # the pieces alone: FeatGraph's figure 6
 
 
+def test_tile_within_a_row_is_read_back_and_gives_the_same_bits() -> None:
+    schedule = Schedule(feature_tile=16, register_tile=4)
+    text = loops(schedule)
+    assert "do sweep f < 2 within r < 4" in text and "alloc push_8_v: f32[4]" in text
+    tiled = graphweave.compile(gcn, options={"schedule": schedule})(*graph())
+    assert torch.equal(tiled, graphweave.compile(gcn)(*graph()))
+
+
+def test_row_order_vectors_and_unrolled_loops_are_read_back() -> None:
+    text = loops(Schedule(row_order="degree", vector_bytes=16, unroll=4))
+    assert "do vectors 16" in text and "edges k in csr[at] unroll 4 prefetch" in text
+    assert "let v: i32 = row_order[at]" in text
+
+
+def test_vectors_and_unrolled_loops_are_printed() -> None:
+    made = graphweave.compile(gcn, options={"schedule": Schedule(vector_bytes=16, unroll=4)})
+    (kernel,) = graphweave.explain(made, *graph()).graphs[0].kernels
+    assert "#pragma GCC unroll 4\n" in kernel.text and "gw_lanes(32, 4, 16)" in kernel.text
+
+
 def test_partitions_run_in_place_of_the_kernel() -> None:
     made, before = graphweave.compile(gcn, options={"schedule": Schedule(source_partitions=3)}), graphweave.counters()
     torch.testing.assert_close(made(*graph()), gcn(*graph()))
     assert graphweave.counters()["divided_launches"] == before["divided_launches"] + 1
-
-
-def test_order_of_edges() -> None:
-    index = Index(torch.tensor([1, 0, 1, 1, 1, 2]), 4)
-    source = Index(torch.tensor([3, 0, 2, 0, 2, 2]), 5)
-    assert ordered_edges(index, source, "source").tolist() == [1, 3, 2, 4, 0, 5]
-    assert ordered_edges(index, source, "degree").tolist() == [1, 2, 4, 3, 0, 5]
-    assert ordered_column(index, source, source, "source").tolist() == [0, 0, 2, 2, 3, 2]
-
-
-def test_pieces_of_source_ranges() -> None:
-    """Rows 0 to 3 in ranges of sources {0, 1, 2} and {3, 4}: row 1 has edges of both, row 3 none."""
-    index, source = Index(torch.tensor([1, 0, 1, 1, 1, 2]), 4), Index(torch.tensor([3, 0, 2, 0, 2, 2]), 5)
-    table = source_pieces(index, source, 2).pieces
-    assert table.piece_row.tolist() == [0, 1, 2, 3, 1]
-    assert table.pieces.tolist() == [0, 1, 4, 5, 5, 6]
-    starts = [int(k + s) for k, s in zip(table.pieces[:-1], table.piece_shift, strict=True)]
-    assert starts == [0, 1, 5, 6, 4]  # positions in the order of ordered_edges
-    assert table.slots.tolist() == [0, 1, 3, 4, 5]
-    assert table.slot_piece is not None and table.slot_piece.tolist() == [0, 1, 4, 2, 3]
 
 
 def test_fields_that_a_kernel_does_not_take_are_told() -> None:
@@ -209,45 +193,7 @@ def test_fields_that_a_kernel_does_not_take_are_told() -> None:
     assert "tiles tile < 3 in csr[v]" in told.text("loops")
 
 
-def test_chunks_of_equal_rows_and_of_equal_work() -> None:
-    assert equal_rows(10, 3).tolist() == [0, 3, 6, 10]
-    assert equal_rows(2, 5).tolist() == [0, 1, 2] and equal_rows(0, 5).tolist() == [0, 0]
-    indptr = torch.tensor([0, 100, 100, 101, 102, 103])
-    assert equal_work(indptr, 2).tolist() == [0, 1, 5]
-    assert equal_work(indptr, 100).tolist() == [0, 1, 2, 3, 4, 5]
-    assert equal_work(torch.tensor([0]), 4).tolist() == [0, 0]
-
-
 # ---------------------------------------------------------------- results
-
-
-@settings(max_examples=4, deadline=None)
-@given(SCHEDULES, st.integers(0, 400))
-def test_schedule_never_changes_a_result(schedule: Schedule, number: int) -> None:
-    check(schedule, number)
-
-
-@pytest.mark.slow
-@settings(max_examples=60, deadline=None)
-@given(SCHEDULES, st.integers(0, 4000))
-def test_more_schedules_never_change_a_result(schedule: Schedule, number: int) -> None:
-    check(schedule, number)
-
-
-def check(schedule: Schedule, number: int) -> None:
-    """`assert_computes` compares with the interpreter, and the bits of one thread with those of two.
-
-    A field that no kernel of the program can take is refused by name, and drawn no more.
-    """
-    program = random_program(number, DType.f64 if number % 2 else DType.f32)
-    while True:
-        try:
-            made = compiled(optimise(program).program if number % 3 else program, options_for("cpp", schedule=schedule))
-            break
-        except ScheduleError as error:
-            (field,) = [name for name in schedule.given if f"can take {name}=" in str(error)]
-            schedule = replace(schedule, **{field: None})
-    assert_computes(made, program, (*ZOO, large()))
 
 
 @pytest.mark.parametrize("schedule", [Schedule(walk="rows", chunks=3), Schedule(walk="edges", chunks=7, threads=2)])

@@ -4,28 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+from graphweave.analysis.cones import type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors, extract, is_scalar
 from graphweave.analysis.statistics import Statistics
 from graphweave.codegen import cpp, triton
 from graphweave.core.errors import IRError
 from graphweave.core.log import logger
-from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.types import DType
-from graphweave.ir.loop.nodes import Kernel
+from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.options import Options, Target
-from graphweave.lower.parameters import Column
+from graphweave.lower.parameters import Column, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
+from graphweave.lower.row_order import ROW_ORDER
 from graphweave.lower.schedule import Region, StepOrder, schedule
-from graphweave.lower.scheduled import check_taken, scheduled, walks_edges
-from graphweave.lower.source_partitions import partitioned
+from graphweave.lower.scheduled import Scheduled, check_taken, scheduled, walks_edges
 from graphweave.passes.split_pairs import SplitPairs
 
 _log, _lower_log, _codegen_log = logger(__name__), logger("graphweave.lower"), logger("graphweave.codegen")
@@ -40,17 +41,13 @@ class KernelPlan:
     region: Region
     lowered: Lowered
     text: str
-    whole: Kernel | None = None
-    """The kernel without feature tiles, where it has some: what its long rows are divided in."""
+    scheduled: Scheduled
+    """What the user's schedule makes of the kernel."""
 
-    partitioned: tuple[Kernel, ...] = ()
-    """What runs instead of the kernel where the schedule asks for source partitions."""
-
-    schedule: Schedule = COMPILERS_CHOICE
-    """The user's, for what is decided when the kernel is launched."""
-
-    not_taken: Mapping[str, str] = field(default_factory=dict)
-    """Its fields that say nothing to this kernel, with the reasons."""
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that run: one, or those over pieces of its rows."""
+        return self.scheduled.pieces or (self.lowered.kernel,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +119,7 @@ def check_schedule(plans: Iterable[Plan]) -> None:
     plans = tuple(plans)
     kernels = [k for plan in plans for k in plan.kernels.values()]
     if any(walks_edges(k.lowered.kernel) for k in kernels):
-        check_taken(plans[0].options.schedule, plans[0].options.target, [k.not_taken for k in kernels])
+        check_taken(plans[0].options.schedule, plans[0].options.target, [k.scheduled.not_taken for k in kernels])
 
 
 def kernel_prefix(name: str) -> str:
@@ -138,11 +135,10 @@ def lower_region(
 ) -> KernelPlan:
     """The kernel of one region, verified and printed; IRError says why there is none."""
     lowered = lower(facts, region, order.stored, name, options, index)
-    whole = lowered.kernel
-    gathers = any(isinstance(b, Column) and b.map == lowered.map for b in lowered.bindings)
-    kernel, unused = scheduled(whole, options.schedule, options.target, gathers)
-    lowered = replace(lowered, kernel=kernel)
-    verify_kernel(kernel)
+    made = scheduled(lowered.kernel, options.schedule, options.target, *_gathered(facts.program, lowered))
+    ordered = (Table(ROW_ORDER),) if made.kernel.row != lowered.kernel.row else ()
+    lowered = replace(lowered, kernel=made.kernel, bindings=(*lowered.bindings, *ordered))
+    verify_kernel(made.kernel)
     _lower_log.info("%s: %d nodes of rows of %s, %d buffers", name, len(region.members), region.rows.name,
                     len(lowered.kernel.buffers))  # fmt: skip
     if _lower_log.isEnabledFor(logging.DEBUG):
@@ -150,14 +146,21 @@ def lower_region(
     text = _PRINTERS[options.target](lowered.kernel)
     _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
     _codegen_log.debug("%s", text)
-    parts: tuple[Kernel, ...] = ()
-    if options.schedule.source_partitions is not None and "source_partitions" not in unused:
-        parts = partitioned(whole, options.schedule.feature_tile)
-        if any(k.sweep is not None for k in parts):
-            unused.pop("feature_tile", None)
-    for field_, why in unused.items():
-        _lower_log.info("%s: the schedule's %s is left out: %s", name, field_, why)
-    return KernelPlan(region, lowered, text, whole, parts, options.schedule, unused)
+    for field, why in made.not_taken.items():
+        _lower_log.info("%s: the schedule's %s is left out: %s", name, field, why)
+    return KernelPlan(region, lowered, text, made)
+
+
+def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:
+    """Whether the kernel's edges read rows of the other end of a map, and the feature dimensions of its results."""
+    gathers = any(isinstance(b, Column) and b.map == lowered.map for b in lowered.bindings)
+    buffers = zip(lowered.kernel.buffers, lowered.bindings, strict=True)
+    shapes = [
+        type_of(program, b.ref).shape
+        for buffer, b in buffers
+        if isinstance(b, NodeTensor) and buffer.role in (Role.output, Role.total)
+    ]
+    return gathers, max(shapes, key=numel)
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:

@@ -217,8 +217,8 @@ def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
                 k.text,
                 does,
                 lines,
-                "\n".join(map(show_kernel, k.partitioned or (k.lowered.kernel,))),
-                tuple(k.not_taken.items()),
+                "\n".join(map(show_kernel, k.kernels)),
+                tuple(k.scheduled.not_taken.items()),
             )
         )
     return tuple(notes)

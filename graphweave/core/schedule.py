@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -9,86 +10,110 @@ from typing import Any, Literal, get_args
 from graphweave.core.errors import ScheduleError
 
 Walk = Literal["rows", "edges", "divided"]
-
-EdgeOrder = Literal["given", "source", "degree"]
+RowOrder = Literal["given", "degree", "locality"]
+EdgeOrder = Literal["given", "source", "degree", "locality", "hilbert"]
 
 WALKS: tuple[Walk, ...] = get_args(Walk)
-
+ROW_ORDERS: tuple[RowOrder, ...] = get_args(RowOrder)
 EDGE_ORDERS: tuple[EdgeOrder, ...] = get_args(EdgeOrder)
+VECTOR_BYTES = (16, 32, 64)
+_CHOICES: dict[str, tuple[Any, ...]] = {
+    "walk": WALKS, "row_order": ROW_ORDERS, "edge_order": EDGE_ORDERS, "vector_bytes": VECTOR_BYTES,
+}  # fmt: skip
 
 GPU_FIELDS = ("gpu_rows", "gpu_edges", "gpu_warps", "gpu_stages")
-"""Fields that say something to a GPU alone."""
+"""Fields that only a GPU takes."""
 
-CPU_FIELDS = ("feature_tile", "source_partitions", "edge_order", "prefetch", "product_tile", "threads", "chunks")
-"""Fields that say something to a CPU alone."""
+CPU_FIELDS = (
+    "row_order", "edge_order", "source_partitions", "feature_tile", "register_tile", "vector_bytes", "unroll",
+    "prefetch", "product_tile", "threads", "chunks",
+)  # fmt: skip
+"""Fields that only a CPU takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """How kernels are scheduled: FeatGraph's template parameters and feature dimension schedules (Hu et al., 2020,
     sections III-C and IV-A) as one value. None in a field leaves the choice to the compiler, so `Schedule()` chooses
-    nothing.
+    nothing. docs/schedules.md shows the paper's listings.
 
     It is given to `graphweave.compile(fn, options={"schedule": Schedule(...)})`, which applies each field to every
-    kernel of `fn`, forward and backward, that the field can apply to. A schedule never changes a result beyond the
-    order of sums. For one schedule, results have the same bits for any number of threads.
+    kernel of `fn`, forward and backward, that can take it. A schedule never changes a result beyond the order of sums.
+    For one schedule, results have the same bits for any number of threads.
 
-    `repr` evaluates back to an equal schedule; `to_dict` and `from_dict` go through JSON.
-    Raises ScheduleError for a value that a field cannot have.
+    `repr` evaluates to an equal schedule; `to_dict` and `from_dict` go through JSON.
+    Raises ScheduleError for a value that a field cannot have, and for fields that contradict each other.
     """
 
     walk: Walk | None = None
     """How rows are shared out: "rows" gives each chunk equally many rows, "edges" about equally many rows and edges
     together, "divided" does as "edges" and cuts long rows into pieces that several threads take."""
 
-    feature_tile: int | None = None
-    """Features that a kernel computes at a time: it goes through the graph once for each tile of so many, in which the
-    gathered rows are narrower, so that more of them stay in a cache (FeatGraph, section III-C.1). It divides the width
-    of the kernel's results, all feature dimensions taken together."""
-
-    source_partitions: int | None = None
-    """Equal ranges of sources that a kernel goes through one after the other, so that the rows gathered from one range
-    stay in a cache: FeatGraph's one-dimensional graph partitioning (figure 6). Each row has a result for each range it
-    has edges of, and these are folded at last. Edges are in the order "source". With `feature_tile`, all ranges are
-    gone through for each tile of features."""
+    row_order: RowOrder | None = None
+    """Order in which rows are computed: "given" is the user's, "degree" begins with the rows of most edges, "locality"
+    is the reverse Cuthill-McKee order, in which rows that gather the same sources are near each other. Long rows are
+    not divided in an order other than "given"."""
 
     edge_order: EdgeOrder | None = None
     """Order of the edges of a row: "given" is the user's, "source" that of their sources' rows, "degree" begins with
-    those whose source has the most edges."""
+    the edges whose source has most edges, "locality" is the reverse Cuthill-McKee order of the sources. "hilbert"
+    visits the edges of all rows along a Hilbert curve over rows and sources (FeatGraph, section III-C.1). A kernel that
+    folds edges into rows takes it only with `source_partitions`, whose blocks are then visited along the curve."""
+
+    source_partitions: int | None = None
+    """Number of equal ranges of sources that a kernel goes through one after the other, so that the rows gathered from
+    one range stay in a cache: FeatGraph's one-dimensional graph partitioning (figure 6). Each row has a partial result
+    for each range that it has edges of, and these are folded at last. With `feature_tile`, a kernel goes through all
+    ranges for each tile of features."""
+
+    feature_tile: int | tuple[int, ...] | None = None
+    """Features that a kernel computes at a time: it goes through the graph once for each tile of that many, in which
+    the gathered rows are narrower, so that more of them stay in a cache (FeatGraph, section III-C.1). A number divides
+    the width of the kernel's results, all feature dimensions taken together; a tuple has a number for each feature
+    dimension (figure 8)."""
+
+    register_tile: int | None = None
+    """Place of the accumulators. Without it a row has accumulators for all its features in memory. With it a row's
+    edges are walked once for each tile of that many features, whose accumulators fit into registers. It divides
+    `feature_tile`, or the width of the kernel's results."""
+
+    vector_bytes: int | None = None
+    """Most bytes of a vector in a loop over features: 16, 32 or 64. The machine's vectors may be shorter."""
+
+    unroll: int | None = None
+    """Number of edges that are written out in the body of the loop over a row's edges."""
 
     prefetch: int | None = None
-    """A gathered row is asked for so many edges before it is read; 0 asks for none."""
+    """Number of edges between the prefetch of a gathered row and its use; 0 prefetches none."""
 
     product_tile: int | None = None
-    """Rows, or edges, that one call of the micro-product multiplies at once, at most."""
+    """Most rows, or edges, that one call of the micro-product multiplies."""
 
     threads: int | None = None
     """Threads that a kernel runs on, in place of PyTorch's number."""
 
     chunks: int | None = None
-    """Chunks of rows that a kernel is shared out in, at most; a thread takes one at a time. Totals over all rows are
-    summed chunk by chunk, so that their last bits depend on it."""
+    """Most chunks of rows that a kernel is shared out in; a thread takes one at a time. Totals over all rows are summed
+    chunk by chunk, so that their last bits depend on it."""
 
     gpu_rows: int | None = None
-    """Rows that a program of a GPU takes; a power of two."""
+    """Rows that a program on a GPU takes; a power of two."""
 
     gpu_edges: int | None = None
-    """Edges of each of its rows that a program of a GPU takes at a step; a power of two."""
+    """Edges of each of its rows that a program on a GPU takes at a step; a power of two."""
 
     gpu_warps: int | None = None
-    """Warps of a program of a GPU; a power of two, at most 32."""
+    """Warps of a program on a GPU; a power of two, at most 32."""
 
     gpu_stages: int | None = None
     """Stages of the software pipeline of a program's loops on a GPU."""
 
     def __post_init__(self) -> None:
-        if self.walk is not None and self.walk not in WALKS:
-            _refuse("walk", f"one of {', '.join(map(repr, WALKS))}", self.walk)
-        if self.edge_order is not None and self.edge_order not in EDGE_ORDERS:
-            _refuse("edge_order", f"one of {', '.join(map(repr, EDGE_ORDERS))}", self.edge_order)
-        if self.source_partitions is not None:
-            self._partitions_alone()
-        for name in ("feature_tile", "source_partitions", "product_tile", "threads", "chunks", "gpu_stages"):
+        for name, choices in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or value not in choices):
+                _refuse(name, f"one of {', '.join(map(repr, choices))}", value)
+        for name in ("source_partitions", "register_tile", "unroll", "product_tile", "threads", "chunks", "gpu_stages"):
             self._whole(name, 1)
         self._whole("prefetch", 0)
         for name in ("gpu_rows", "gpu_edges", "gpu_warps"):
@@ -97,19 +122,42 @@ class Schedule:
                 _refuse(name, "a power of two, such as 1, 4 or 16", value)
         if self.gpu_warps is not None and self.gpu_warps > 32:
             _refuse("gpu_warps", "at most 32", self.gpu_warps)
-
-    def _partitions_alone(self) -> None:
-        """Partitions say themselves how rows are cut, and in which order their edges are."""
-        if self.edge_order not in (None, "source"):
-            _refuse("edge_order", "'source' where there are source_partitions", self.edge_order)
-        if self.walk is not None:
-            _refuse("walk", "None where there are source_partitions, which cut every row", self.walk)
+        self._check_tiles()
+        self._check_orders()
 
     def _whole(self, name: str, least: int) -> int | None:
         value = getattr(self, name)
-        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < least):
+        if value is not None and not _is_whole(value, least):
             _refuse(name, f"a whole number from {least} on", value)
         return value
+
+    def _check_tiles(self) -> None:
+        tile = self.feature_tile
+        sizes = tile if isinstance(tile, tuple) else (tile,)
+        if tile is not None and not (sizes and all(_is_whole(size, 1) for size in sizes)):
+            _refuse("feature_tile", "a whole number from 1 on, or a tuple of such", tile)
+        if tile is None or self.register_tile is None:
+            return
+        features = math.prod(size for size in sizes if size is not None)
+        if self.register_tile >= features or features % self.register_tile:
+            _refuse("register_tile", f"a proper divisor of the {features} features of feature_tile", self.register_tile)
+
+    def _check_orders(self) -> None:
+        """Pieces of rows that lie together in memory say themselves how rows are cut, and a curve how they follow."""
+        if self.in_pieces and self.walk is not None:
+            why = "source_partitions" if self.source_partitions is not None else "edge_order='hilbert'"
+            _refuse("walk", f"None with {why}, which cuts every row", self.walk)
+        if self.edge_order == "hilbert" and self.row_order is not None:
+            _refuse("row_order", "None with edge_order='hilbert', which orders rows too", self.row_order)
+        if self.walk == "divided" and self.row_order not in (None, "given"):
+            _refuse(
+                "row_order", "'given' with walk='divided', whose pieces are cut from rows as they lie", self.row_order
+            )
+
+    @property
+    def in_pieces(self) -> bool:
+        """Whether every row is cut into pieces that are visited in an order of their own."""
+        return self.source_partitions is not None or self.edge_order == "hilbert"
 
     @property
     def given(self) -> dict[str, Any]:
@@ -138,6 +186,10 @@ class Schedule:
 
 COMPILERS_CHOICE = Schedule()
 """The schedule that leaves everything to the compiler."""
+
+
+def _is_whole(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
 
 
 def _refuse(name: str, expected: str, value: object) -> None:

@@ -3,7 +3,7 @@ totals are folded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -187,13 +187,13 @@ def launches_of(kernel: Kernel) -> Launches:
     return Launches(short, Launch(1, max(edges, min(2 * MAX_ELEMENTS // lanes, 256)), warps=8))
 
 
-def scheduled(how: Launches, schedule: Schedule, refused: Collection[str]) -> Launches:
-    """`how`, with what the user's schedule says in place of it; the fields `refused` say nothing to the kernel."""
+def scheduled(how: Launches, schedule: Schedule) -> Launches:
+    """`how`, with what the kernel takes of the user's schedule in its place."""
     names = {"gpu_rows": "rows", "gpu_edges": "edges", "gpu_warps": "warps", "gpu_stages": "stages"}
-    own = {names[f]: value for f, value in schedule.given.items() if f in names and f not in refused}
+    own = {names[f]: value for f, value in schedule.given.items() if f in names}
     pieces = None if how.pieces is None else replace(how.pieces, **{f: v for f, v in own.items() if f != "rows"})
     how = replace(how, short=replace(how.short, **own), pieces=pieces)
-    if schedule.walk is None or "walk" in refused or how.pieces is None:
+    if schedule.walk is None or how.pieces is None:
         return how
     if schedule.walk == "rows":
         return replace(how, pieces=None)

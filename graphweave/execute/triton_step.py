@@ -68,7 +68,7 @@ class TritonStep(RegionStep):
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)
         self._loaded: dict[bool, Loaded] = {}
-        self._how = scheduled(launches_of(plan.lowered.kernel), plan.schedule, plan.not_taken)
+        self._how = scheduled(launches_of(plan.lowered.kernel), plan.scheduled.taken)
 
     def build(self) -> None:
         self._kernel(wide=False)

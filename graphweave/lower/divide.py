@@ -240,7 +240,10 @@ class _Divide:
         csrs = tuple(csr for csr in (*kernel.csrs, Csr(PIECES), Csr(SLOTS)) if csr.name in used)
         every = (NUM_PIECES, NUM_SLOTS, NUM_HELD)
         sizes = (own[row], *(size for size in every if size != own[row]), *kernel.sizes)
-        return Kernel(f"{kernel.name}_{name}", row, sizes, kernel.index, csrs, tuple(buffers), (), body, kernel.header)
+        return Kernel(
+            f"{kernel.name}_{name}", row, sizes, kernel.index, csrs, tuple(buffers), (), body, kernel.header,
+            vectors=kernel.vectors,
+        )  # fmt: skip
 
 
 def _without(body: Iterable[Stmt], roles: dict[str, Role]) -> list[Stmt]:

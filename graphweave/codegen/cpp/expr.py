@@ -26,6 +26,7 @@ class CppScope:
     row_pointers: dict[tuple[str, str], str] = field(default_factory=dict)  # (array, row variable) -> pointer
     fused: set[str] = field(default_factory=set)  # lanes that another lane's loop also covers
     headers: set[Header] = field(default_factory=set)  # with the functions used so far
+    vectors: int | None = None  # bytes of a vector of lanes, at most; None is what the machine has
 
 
 # ---------------------------------------------------------------- addresses

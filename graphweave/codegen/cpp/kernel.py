@@ -14,6 +14,8 @@ allocated. Outputs may not overlap inputs.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import CppScope
 from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
@@ -62,21 +64,23 @@ class _CppUnit:
         rearranged = [*transposed_matrices(kernel, arrays), *packed(kernel, arrays)]
         arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in rearranged}
         tile = () if kernel.tile is None else kernel.tile[:1]
-        self.swept = () if kernel.sweep is None else kernel.sweep[:1]
+        self.swept = [name for name, _ in kernel.sweep]
         self.names = cpp_names(
             [
                 kernel.name,
                 kernel.row,
                 *tile,
                 *self.swept,
+                *(name for name, _ in kernel.within),
                 *arrays,
                 *kernel.sizes,
                 *(csr.name for csr in kernel.csrs),
                 *binders(kernel.body),
             ]
         )
-        swept_types = dict.fromkeys(self.swept, POSITION)
-        self.scope = CppScope(self.names, arrays, parameter_types(kernel) | swept_types, headers={"base"})
+        swept_types = {name: POSITION for name, _ in (*kernel.sweep, *kernel.within)}
+        types = parameter_types(kernel) | swept_types
+        self.scope = CppScope(self.names, arrays, types, headers={"base"}, vectors=kernel.vectors)
         self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [
@@ -154,7 +158,7 @@ class _CppUnit:
                 printer.tiles_of_rows(kernel)
             else:
                 copies = [s.copy for s in self.sums.values() if s.copy is not None]
-                printer.rows("first", "last", tuple(s for s in kernel.body if s not in copies))
+                printer.rows("first", "last", tuple(s for s in kernel.body if s not in copies), kernel.within)
             if self.streamed:
                 w.line("gw_streamed();")
         return w.text()
@@ -181,12 +185,11 @@ class _CppUnit:
                 self._allocate_scratch(w)
             if self.totals:
                 self._allocate_parts(w)
-            if kernel.sweep is None:
+            with ExitStack() as sweep:
+                for name, extent in kernel.sweep:
+                    lane = names.of(name)
+                    sweep.enter_context(w.block(f"for (int64_t {lane} = 0; {lane} < {extent}; ++{lane})"))
                 self._chunks(w)
-            else:
-                lane = names.of(kernel.sweep[0])
-                with w.block(f"for (int64_t {lane} = 0; {lane} < {kernel.sweep[1]}; ++{lane})"):
-                    self._chunks(w)
             if self.totals:
                 self._fold_parts(w)
             if self.scratch:

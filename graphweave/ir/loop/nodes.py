@@ -232,12 +232,13 @@ class Prefetch:
     size: int | None = None
 
 
-@statement("edges {k} in {csr}[{row}]| of {tile}| {prefetch: } {\n  {body}\n}")
+@statement("edges {k} in {csr}[{row}]| of {tile}|| unroll {unroll}| {prefetch: } {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Runs body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order.
 
-    `row` is the kernel's row, or a position of enclosing Edges, for each of which `csr` then has a row.
+    `row` is the kernel's row, or a position of enclosing Edges, for each of which `csr` then has a row. With `unroll`
+    the text of a loop holds body that many times; a target may ignore it.
     """
 
     k: str
@@ -246,6 +247,7 @@ class Edges:
     prefetch: tuple[Prefetch, ...]
     body: tuple[Stmt, ...]
     tile: str | None = None
+    unroll: int | None = None
 
 
 @statement("tiles {tile} < {size} in {csr}[{row}] {\n  {body}\n}")
@@ -418,7 +420,7 @@ kernel {name}({row} < {sizes}; {index}) {
   {csrs}
   {buffers}
   {stashes}
-  do| sweep {sweep}|| tile {tile}|
+  do| vectors {vectors}|| sweep {sweep}|| tile {tile}|| within {within}|
     {body}
 }""")
 @dataclass(frozen=True, slots=True)
@@ -432,8 +434,11 @@ class Kernel:
     increasing order within a thread's share. Statements for one row then stand in `TileRows`, and the contents of a
     stash do not outlive one `TileRows`. The target chooses how long each tile is.
 
-    With `sweep`, a lane, all rows are run for each value of the lane, one after the other in increasing order. Each
-    output is then indexed by the lane, so that each of its elements is stored once.
+    With `sweep`, all rows are run for each combination of these lanes; with `within`, each row is run for each
+    combination of those before the next row. The first lane is the outermost. Each output is then indexed by all of
+    these lanes, so that each of its elements is stored once.
+
+    With `vectors`, loops over lanes go in vectors of at most that many bytes; a target may ignore it.
     """
 
     name: str
@@ -446,4 +451,6 @@ class Kernel:
     body: tuple[Stmt, ...]
     header: tuple[Text, ...] = ()
     tile: Lane | None = None
-    sweep: Lane | None = None
+    sweep: tuple[Lane, ...] = ()
+    within: tuple[Lane, ...] = ()
+    vectors: int | None = None

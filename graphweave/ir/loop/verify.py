@@ -56,12 +56,15 @@ def verify(kernel: Kernel) -> None:
     """
     verify_parameters(kernel)
     scope = Visible(types=parameter_types(kernel))
-    if kernel.sweep is not None:
-        name, extent = kernel.sweep
+    for name, extent in (*kernel.sweep, *kernel.within):
         if extent < 1:
             fail(f"kernel {kernel.name}", f"a sweep has at least one step (got {extent}).")
         if any(b.role is Role.total for b in kernel.buffers):
             fail(f"kernel {kernel.name}", "totals would be summed anew at each step of a sweep.")
+        if kernel.stashes or kernel.tile is not None:
+            fail(f"kernel {kernel.name}", "a sweep has neither stashes nor tiles of rows.")
+        if name in scope.types:
+            fail(f"kernel {kernel.name}", f"'{name}' is already defined.")
         scope.types[name], scope.extents[name] = POSITION, extent
     if kernel.tile is not None:
         tile, size = kernel.tile
@@ -79,7 +82,7 @@ class _Verifier:
         self.stashes = {stash.name: stash for stash in kernel.stashes}
         self.csrs = {csr.name for csr in kernel.csrs}
         self.globals = {*kernel.sizes, *self.csrs}
-        self.swept = set() if kernel.sweep is None else {kernel.sweep[0]}
+        self.swept = {name for name, _ in (*kernel.sweep, *kernel.within)}
         self.products = Products(kernel)
 
     def block(self, body: Iterable[Stmt], scope: Visible, path: str) -> None:
