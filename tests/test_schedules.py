@@ -12,6 +12,8 @@ from hypothesis import given
 import graphweave
 from graphweave.core.errors import ScheduleError, SettingsError
 from graphweave.core.schedule import Schedule
+from graphweave.execute.triton_launch import Launches, scheduled
+from graphweave.runtime.triton_kernel import Launch
 from tests.schedule_cases import schedules
 
 
@@ -185,12 +187,20 @@ def test_partitions_run_in_place_of_the_kernel() -> None:
 
 def test_fields_that_a_kernel_does_not_take_are_told() -> None:
     def two(x: torch.Tensor, src: torch.Tensor, dst: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
-        return torch.zeros_like(x).index_add(0, dst, torch.relu(x[src] - x[dst]) @ w) + gcn(x, src, dst)
+        return torch.zeros_like(x).index_add(0, dst, torch.tanh(torch.relu(x[src] - x[dst]) @ w))
 
     made = graphweave.compile(two, options={"schedule": Schedule(product_tile=3, gpu_rows=2)})
     told = graphweave.explain(made, *graph(), torch.randn(32, 32))
     assert "without gpu_rows of the schedule: the kernel runs on a CPU" in told.text("loops")
     assert "tiles tile < 3 in csr[v]" in told.text("loops")
+
+
+def test_fields_of_a_gpu_change_the_launch() -> None:
+    how = Launches(Launch(16, 16), Launch(1, 64))
+    made = scheduled(how, Schedule(gpu_rows=4, gpu_edges=8, gpu_warps=2, gpu_stages=3))
+    assert made.short == Launch(4, 8, 2, 3) and made.pieces == Launch(1, 8, 2, 3)
+    assert scheduled(how, Schedule(walk="rows")).pieces is None
+    assert scheduled(how, Schedule(walk="divided")) == how
 
 
 # ---------------------------------------------------------------- results
