@@ -64,7 +64,8 @@ def tensors(graph: EdgeList, seed: int = 0) -> dict[str, Tensor]:
     """Leaves of float64 that require gradients: rows of sources, of destinations, of edges, and weights."""
     generator = torch.Generator().manual_seed(seed)
     rows = {"u": graph.num_src, "v": graph.num_dst, "e": len(graph.src)}
-    shapes = {name: (count, HEADS, WIDTH) for name, count in rows.items()} | {"a": (HEADS, WIDTH), "w": (WIDTH, WIDTH)}
+    shapes: dict[str, tuple[int, ...]] = {name: (count, HEADS, WIDTH) for name, count in rows.items()}
+    shapes |= {"a": (HEADS, WIDTH), "w": (HEADS * WIDTH, HEADS * WIDTH)}
     drawn = {n: torch.randn(s, generator=generator, dtype=torch.float64) for n, s in shapes.items()}
     return {n: (2 * t).requires_grad_() for n, t in drawn.items()}
 
@@ -101,8 +102,8 @@ def gaussian(t: dict[str, Tensor], src: Tensor, dst: Tensor) -> Tensor:
 
 
 def mlp(t: dict[str, Tensor], src: Tensor, dst: Tensor) -> Tensor:
-    """sum of relu((u * v) W): a product on edges that no rule moves to nodes"""
-    return _summed(t, torch.relu((t["u"][src] * t["v"][dst]) @ t["w"]), dst)
+    """sum of relu((u * v) W) over all heads: a product on edges that no rule moves to nodes"""
+    return _summed(t, torch.relu((t["u"][src] * t["v"][dst]).flatten(1) @ t["w"]), dst)
 
 
 def dots(t: dict[str, Tensor], src: Tensor, dst: Tensor) -> Tensor:
