@@ -91,7 +91,17 @@ CHOSEN: list[tuple[Function, Schedule]] = [
 """Each pair takes every field of its schedule in one kernel at least."""
 
 
-@pytest.mark.parametrize(("function", "schedule"), CHOSEN, ids=[f.__name__ + str(i) for i, (f, _) in enumerate(CHOSEN)])
+_QUICK = (copied, dots)
+"""Functions of which few enough kernels are compiled for the default run."""
+
+
+@pytest.mark.parametrize(
+    ("function", "schedule"),
+    [
+        pytest.param(f, s, id=f"{f.__name__}{i}", marks=() if f in _QUICK else pytest.mark.slow)
+        for i, (f, s) in enumerate(CHOSEN)
+    ],
+)
 def test_chosen_schedules(function: Function, schedule: Schedule) -> None:
     assert check_function(function, schedule, ZOO) == schedule
 
