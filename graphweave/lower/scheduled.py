@@ -145,7 +145,7 @@ def _reason(name: str, kernel: Kernel, schedule: Schedule, target: Target, gathe
         return "the kernel gathers no rows along its edges"
     if name == "edge_order" and schedule.edge_order == "hilbert" and schedule.source_partitions is None:
         return _FOLDS if folds_edges(kernel) else None
-    if name == "row_order" and not schedule.in_pieces and (products or kernel.tile):
+    if name == "row_order" and (products or kernel.tile) and not (schedule.in_pieces and gathers):
         return "the kernel multiplies matrices for tiles of neighbouring rows or edges"
     if name == "vector_bytes" and not any(isinstance(s, Lanes | FoldLanes) for s in statements(kernel.body)):
         return "the kernel has no loop over features"
