@@ -67,7 +67,10 @@ class EdgeOrders:
 
     def column(self, other: Index) -> Tensor:
         """[num_edges] the row to which `other` sends the edge at each position."""
-        build = lambda: formats.flat(other, self.wide).index_select(0, self.edge_at())  # noqa: E731
+
+        def build() -> Tensor:
+            return formats.flat(other, self.wide).index_select(0, self.edge_at())
+
         return cast(Tensor, self._cached(("column", other.key), build, other.values))
 
     def pieces(self) -> LongRows:
