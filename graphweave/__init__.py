@@ -2,6 +2,7 @@
 
 from graphweave import extend, loops
 from graphweave.core.counters import counters, reset_counters
+from graphweave.core.schedule import Schedule
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import explain
 from graphweave.graph.batch import batch, unbatch
@@ -46,6 +47,7 @@ __all__ = [
     "NID",
     "NTYPE",
     "Graph",
+    "Schedule",
     "add_self_loop",
     "batch",
     "broadcast_edges",

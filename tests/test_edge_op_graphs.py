@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch_geometric import EdgeIndex
 
 import graphweave
-from graphweave import ops
-from graphweave.core.errors import DataError, IndexRangeError, SettingsError
+from graphweave import Schedule, ops
+from graphweave.core.errors import DataError, IndexRangeError, ScheduleError, SettingsError
 from tests.programs.graphs import EdgeList, zoo
 
 ZOO = {edges.name: edges for edges in zoo()}
@@ -268,7 +268,7 @@ def test_scores_and_values_that_do_not_fit() -> None:
         ops.attend(GRAPH, lambda src, dst, edge: src[..., 0].long(), "copy_u", src=x)
 
 
-def test_a_schedule_is_the_compilers_choice() -> None:
+def test_what_is_no_schedule_is_refused() -> None:
     for call in (
         lambda: ops.spmm(GRAPH, "copy_u", src=X, schedule="rows"),
         lambda: ops.sddmm(GRAPH, "copy_u", src=X, schedule=None),
@@ -276,3 +276,47 @@ def test_a_schedule_is_the_compilers_choice() -> None:
     ):
         with pytest.raises(SettingsError, match="schedule must be 'auto'"):
             call()
+
+
+SCHEDULES = {
+    "walk": Schedule(walk="edges", chunks=3),
+    "tiles": Schedule(feature_tile=4),
+    "partitions": Schedule(source_partitions=2, feature_tile=2),
+}
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_a_schedule_changes_no_result(name: str) -> None:
+    generator = torch.Generator().manual_seed(2)
+    index = torch.randint(9, (2, 60), generator=generator)
+    x = torch.randn(9, 8, generator=generator, dtype=torch.float64, requires_grad=True)
+
+    def call(schedule: Any) -> Tensor:
+        return ops.spmm(index, lambda src, dst, edge: torch.tanh(src - dst), src=x, dst=x, schedule=schedule)
+
+    want, got = call("auto"), call(SCHEDULES[name])
+    torch.testing.assert_close(got, want)
+    noise = torch.randn(want.shape, generator=generator, dtype=torch.float64)
+    torch.testing.assert_close(torch.autograd.grad(got, x, noise), torch.autograd.grad(want, x, noise))
+
+
+def test_a_schedule_of_an_operator_reaches_its_kernels() -> None:
+    def lines(schedule: Any) -> set[str]:
+        return set(ops.spmm.text(GRAPH, "copy_u", src=X, schedule=schedule).splitlines())
+
+    assert any("unroll" in line for line in lines(Schedule(unroll=2)) - lines("auto"))
+
+
+def test_schedules_that_no_kernel_can_take_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="gpu_rows"):
+        ops.spmm(GRAPH, "copy_u", src=X, schedule=Schedule(gpu_rows=4))
+
+
+@pytest.mark.parametrize("door", [graphweave.compile, lambda f: torch.compile(f, backend="aot_eager")])
+def test_an_operator_with_a_schedule_is_compiled_by_itself(door: Callable[..., Any], fresh_compiler: None) -> None:
+    def within(x: Tensor) -> Tensor:
+        y = ops.spmm(GRAPH, "copy_u", src=2 * x, schedule=SCHEDULES["walk"])
+        y = y + ops.attend(GRAPH, "u_dot_v", "copy_u", src=x, dst=x, schedule=SCHEDULES["walk"])
+        return y + ops.sddmm(GRAPH, "copy_u", src=x, schedule=SCHEDULES["walk"]).sum(0)
+
+    torch.testing.assert_close(door(within)(X), within(X))

@@ -14,6 +14,7 @@ PUBLIC: dict[str, list[str]] = {
         "Graph",
         "NID",
         "NTYPE",
+        "Schedule",
         "add_self_loop",
         "batch",
         "broadcast_edges",

@@ -11,6 +11,10 @@ class SettingsError(GraphweaveError, ValueError):
     """An environment variable or override has a value that cannot be used; the message names the variable."""
 
 
+class ScheduleError(SettingsError):
+    """A schedule that cannot be; the message names the field, the reason and what to do."""
+
+
 class DataError(GraphweaveError, ValueError):
     """A tensor, graph or file does not have the shape, dtype or content that was asked for."""
 

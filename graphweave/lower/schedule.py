@@ -67,7 +67,7 @@ class TorchCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class StepOrder:
     """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors."""
 
     steps: tuple[Region | TorchCall, ...]
@@ -76,7 +76,7 @@ class Schedule:
 
 def schedule(
     facts: Facts, given: Iterable[Ref] = (), options: Options | None = None, statistics: Statistics | None = None
-) -> Schedule:
+) -> StepOrder:
     """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
 
     A product that shares its region with nothing else is a kernel or a call by its row count in `statistics`; without
@@ -98,7 +98,7 @@ def schedule(
             members = tuple(sorted(g.members))
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
-    return Schedule(tuple(steps), demanded | given)
+    return StepOrder(tuple(steps), demanded | given)
 
 
 def _fused_push(program: Program, ref: Ref) -> Region | None:

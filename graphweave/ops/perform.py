@@ -8,12 +8,16 @@ from typing import Any
 import torch
 
 from graphweave.ops.ends import Features, fields_of
+from graphweave.ops.schedule import options_of
 from graphweave.udf.run import code_of, is_plain, shared
 
 
-def performed(key: Hashable, function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, compiled for all calls of one key; as it is inside something compiled, or with kernels off."""
-    return function(*args) if is_plain() else shared(key, function, *args)
+def performed(key: Hashable, function: Callable[..., Any], *args: Any, schedule: Any = "auto") -> Any:
+    """`function(*args)`, compiled for all calls of one key and schedule; as it is inside something compiled, or with
+    kernels off."""
+    if is_plain():
+        return function(*args)
+    return shared((key, schedule), function, *args, options=options_of(schedule))
 
 
 def key_of(functions: tuple[Any, ...], *features: Features) -> tuple[Hashable, ...]:

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from graphweave.core.errors import SettingsError
+from graphweave.core.schedule import Schedule
 
 
 def check_schedule(schedule: Any) -> None:
-    """SettingsError unless the compiler chooses the schedule."""
-    if schedule != "auto":
-        raise SettingsError(f"schedule must be 'auto', the compiler's own choice (got {schedule!r}). Leave it out.")
+    """SettingsError for what is no schedule."""
+    if schedule != "auto" and not isinstance(schedule, Schedule):
+        raise SettingsError(
+            f"schedule must be 'auto', the compiler's own choice, or a graphweave.Schedule (got {schedule!r})."
+            " Pass one of these."
+        )
+
+
+def options_of(schedule: Any) -> Mapping[str, Any] | None:
+    """`schedule` as an option of `graphweave.compile`."""
+    return None if schedule == "auto" else {"schedule": schedule}

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
+from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import Explanation, explain
 from graphweave.frontends.dynamo.uncompiled import inside_a_transform
 from graphweave.graph.softmax import softmax
@@ -29,7 +30,7 @@ from graphweave.ops.messages import (
 from graphweave.ops.perform import key_of, performed
 from graphweave.ops.reducers import Combine, reduced, reducer
 from graphweave.ops.row_check import check_row_wise, drawn, modules_of, once, plainly
-from graphweave.ops.schedule import check_schedule
+from graphweave.ops.schedule import check_schedule, options_of
 from graphweave.ops.tree import tree_reduced
 from graphweave.udf.mailbox import grown
 
@@ -56,7 +57,8 @@ class EdgeOperator(Generic[P]):
         """The code of each kernel that a call with these arguments runs, forward and, where something requires a
         gradient, backward, with what each computes. It compiles the call anew, as `graphweave.explain` does."""
         told: Callable[..., Explanation] = explain
-        return told(self._function, *args, **kwargs).text("kernels")
+        function = compile(self._function, options=options_of(kwargs.pop("schedule", "auto")))
+        return told(function, *args, **kwargs).text("kernels")
 
 
 @EdgeOperator
@@ -94,24 +96,26 @@ def spmm(
     are, a Graph, a matrix or a sized EdgeIndex says; else the rows of `dst`; else `num_dst`; else the rows of `src`,
     both ends being the same nodes.
 
-    `schedule`: "auto", the compiler's choice.
+    `schedule`: "auto", the compiler's choice, or a `graphweave.Schedule` for the kernels of this call, forward and
+    backward. With one, a call inside a compiled function is compiled by itself, and breaks the graph there.
 
     Outside of compiled functions the call is compiled at its first use with functions of this code and features of
     these widths; whether the functions are row-wise is checked then, by trying (`ops/row_check.py`). Inside
     `graphweave.compile` it is traced with what surrounds it; inside other people's `torch.compile` it is one registered
     operator (`ops/body.py`). There a pair as `reduce` breaks the graph, since the number of its rounds is data.
 
-    Raises DataError, which names the argument, for what does not fit; IndexRangeError for an index out of range.
+    Raises DataError, which names the argument, for what does not fit; IndexRangeError for an index out of range;
+    ScheduleError, a SettingsError, for a schedule that no kernel of the call can take.
     """
     check_schedule(schedule)
     fold = reducer(reduce)
     if torch.compiler.is_compiling():
-        if isinstance(fold, tuple):
-            return _with_tree(graph, message, fold, src, dst, edge, num_dst)
+        if isinstance(fold, tuple) or schedule != "auto":
+            return _by_itself(_spmm, graph, message, fold, src, dst, edge, num_dst, schedule)
         if traced_apart():
             graph = unwrapped(graph)
-            return as_one_call(lambda: _spmm(graph, message, fold, src, dst, edge, num_dst))
-    return _spmm(graph, message, fold, src, dst, edge, num_dst)
+            return as_one_call(lambda: _spmm(graph, message, fold, src, dst, edge, num_dst, schedule))
+    return _spmm(graph, message, fold, src, dst, edge, num_dst, schedule)
 
 
 @EdgeOperator
@@ -126,10 +130,12 @@ def sddmm(
     arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
     """
     check_schedule(schedule)
+    if torch.compiler.is_compiling() and schedule != "auto":
+        return _by_itself(_sddmm, graph, edge_function, src, dst, edge, schedule)
     if traced_apart():
         graph = unwrapped(graph)
-        return as_one_call(lambda: _sddmm(graph, edge_function, src, dst, edge))
-    return _sddmm(graph, edge_function, src, dst, edge)
+        return as_one_call(lambda: _sddmm(graph, edge_function, src, dst, edge, schedule))
+    return _sddmm(graph, edge_function, src, dst, edge, schedule)
 
 
 @EdgeOperator
@@ -149,10 +155,12 @@ def attend(
     overflows. The other arguments, what is checked and what is raised are `spmm`'s.
     """
     check_schedule(schedule)
+    if torch.compiler.is_compiling() and schedule != "auto":
+        return _by_itself(_attend, graph, score, value, src, dst, edge, num_dst, schedule)
     if traced_apart():
         graph = unwrapped(graph)
-        return as_one_call(lambda: _attend(graph, score, value, src, dst, edge, num_dst))
-    return _attend(graph, score, value, src, dst, edge, num_dst)
+        return as_one_call(lambda: _attend(graph, score, value, src, dst, edge, num_dst, schedule))
+    return _attend(graph, score, value, src, dst, edge, num_dst, schedule)
 
 
 # ---------------------------------------------------------------- of arguments in any form
@@ -160,41 +168,40 @@ def attend(
 
 def _spmm(
     graph: Any, message: Any, fold: str | tuple[Combine, float], src: Features, dst: Features, edge: Features,
-    num_dst: int | None,
+    num_dst: int | None, schedule: Any,
 ) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     rows = _destinations(ends)
     function = edge_function("message", message, SPMM, src, dst, edge)
-    data = ends, rows, src, dst, edge
+    data = schedule, ends, rows, src, dst, edge
     if isinstance(fold, str):
         return _call(_messages_reduced, (function, fold), {"message": function}, *data)
     messages = _call(_of_each, ("message", function), {"message": function}, *data)
     return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
 
 
-@torch.compiler.disable(reason="a tree of an associative function: its number of rounds is data")
-def _with_tree(
-    graph: Any, message: Any, fold: tuple[Combine, float], src: Features, dst: Features, edge: Features,
-    num_dst: int | None,
-) -> Tensor:  # fmt: skip
-    return _spmm(graph, message, fold, src, dst, edge, num_dst)
+@torch.compiler.disable(reason="a schedule of an operator's own, or a tree of a function: its number of rounds is data")
+def _by_itself(function: Callable[..., Tensor], *args: Any) -> Tensor:
+    """`function(*args)`, apart from what is being compiled around it."""
+    return function(*args)
 
 
-def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features) -> Tensor:
+def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features, schedule: Any) -> Tensor:
     ends, edge = _ends(graph, src, dst, edge, None)
     function = edge_function("edge_function", given, SDDMM, src, dst, edge)
     own = {"edge_function": function}
-    return _call(_of_each, ("edge_function", function), own, ends, None, src, dst, edge)
+    return _call(_of_each, ("edge_function", function), own, schedule, ends, None, src, dst, edge)
 
 
 def _attend(
-    graph: Any, score: Any, value: Any, src: Features, dst: Features, edge: Features, num_dst: int | None
-) -> Tensor:
+    graph: Any, score: Any, value: Any, src: Features, dst: Features, edge: Features, num_dst: int | None,
+    schedule: Any,
+) -> Tensor:  # fmt: skip
     ends, edge = _ends(graph, src, dst, edge, num_dst)
     scores = edge_function("score", score, BUILT_IN, src, dst, edge)
     values = edge_function("value", value, BUILT_IN, src, dst, edge)
     own = {"score": scores, "value": values}
-    return _call(_attended, (scores, values), own, ends, _destinations(ends), src, dst, edge)
+    return _call(_attended, (scores, values), own, schedule, ends, _destinations(ends), src, dst, edge)
 
 
 def _ends(graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None) -> tuple[Ends, Features]:
@@ -254,8 +261,8 @@ def _attended(
 
 
 def _call(
-    plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], ends: Ends,
-    rows: Tensor | None, src: Features, dst: Features, edge: Features,
+    plain: Callable[..., Tensor], chosen: tuple[Any, ...], functions: Mapping[str, EdgeFunction], schedule: Any,
+    ends: Ends, rows: Tensor | None, src: Features, dst: Features, edge: Features,
 ) -> Tensor:  # fmt: skip
     """`plain`, one of the functions that are compiled, of what was chosen, the graph and the data; checked before.
 
@@ -269,7 +276,7 @@ def _call(
         if ends.src.shape[0] and not inside_a_transform():
             kinds = tuple([modules_of(f) for f in functions.values()])
             once((key, kinds), lambda: _check(plain, chosen, functions, ends, src, dst, edge))
-        out: Tensor = performed(key, plain, *chosen, ends.src, ends.dst, rows, src, dst, edge)
+        out: Tensor = performed(key, plain, *chosen, ends.src, ends.dst, rows, src, dst, edge, schedule=schedule)
     except IndexError as error:
         found = ends.explained()
         if found is None:

@@ -27,6 +27,7 @@ class CppScope:
     fused: set[str] = field(default_factory=set)  # lanes that another lane's loop also covers
     headers: set[Header] = field(default_factory=set)  # with the functions used so far
     functions: dict[str, str] = field(default_factory=dict)  # operator -> text of the function that no header has
+    vectors: int | None = None  # bytes of a vector of lanes, at most; None is what the machine has
 
     def uses(self, op: Op, header: str) -> None:
         """The text of `op` is printed, which calls a function of `header`, if that is not empty."""

@@ -24,6 +24,7 @@ from graphweave.core.errors import RuleError, SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
+from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.types import Space
 from graphweave.execute.build import build_inference, build_training
 from graphweave.frontends.dynamo.added_rules import Suspects, in_force
@@ -67,7 +68,8 @@ class CompileOptions:
     depends on source and relation alone once for each pair (True), for each edge (False), or as the cost model says
     (None). `reorder`: multiply weights by weights before rows, with the same three values. `cuda_graphs`: replay calls
     on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look for
-    edits of index tensors that PyTorch does not see, at each call (`runtime/unseen_edits.py`).
+    edits of index tensors that PyTorch does not see, at each call (`runtime/unseen_edits.py`). `schedule`: what kernels
+    do in place of the compiler's choice.
     """
 
     verify: bool = False
@@ -76,6 +78,7 @@ class CompileOptions:
     reorder: bool | None = None
     cuda_graphs: bool = False
     unseen_edits: bool = True
+    schedule: Schedule | None = None
 
 
 _SWITCH = (True, False)
@@ -93,8 +96,14 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     """The options as an object. SettingsError for an unknown option, and for a value that an option cannot have."""
     given = dict(options or {})
-    known = ", ".join(_ALLOWED)
+    known = ", ".join([*_ALLOWED, "schedule"])
     for name, value in given.items():
+        if name == "schedule":
+            if value is not None and not isinstance(value, Schedule):
+                raise SettingsError(
+                    f"option 'schedule' must be a graphweave.Schedule or None (got {value!r}). Pass one of these."
+                )
+            continue
         if name not in _ALLOWED:
             raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
         if not any(value is allowed or (isinstance(allowed, str) and value == allowed) for allowed in _ALLOWED[name]):
@@ -215,7 +224,7 @@ class _GraphCompilation:
         self.gradients: Gradients | None = None  # of the joint graph, once it is partitioned
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = _options(module)
+        options = _options(module, self.options.schedule)
         if options is None:
             return make_boxed_func(module.forward)
         guard_sizes(module)
@@ -244,7 +253,7 @@ class _GraphCompilation:
     def partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        options = _options(joint)
+        options = _options(joint, self.options.schedule)
         if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         guard_sizes(joint)
@@ -357,10 +366,10 @@ def _donate_nothing() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
-def _options(module: fx.GraphModule) -> Options | None:
+def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | None:
     """The options for compiling the graph on this machine. None if it cannot compile it: it then runs as ATen calls,
     and a warning says so once."""
-    options = options_of(module)
+    options = options_of(module, schedule or COMPILERS_CHOICE)
     if isinstance(options, Options):
         return options
     bump("eager_fallbacks")
