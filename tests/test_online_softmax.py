@@ -379,7 +379,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
 def executables(monkeypatch: pytest.MonkeyPatch, options: Options) -> list[Plan]:
     """Plans made from now on, with `options`."""
     plans: list[Plan] = []
-    monkeypatch.setattr(backend, "options_of", lambda _: options)
+    monkeypatch.setattr(backend, "options_of", lambda *_: options)
     made = Executable.__init__
 
     def init(self: Executable, plan: Plan, *args: object, **kwargs: object) -> None:

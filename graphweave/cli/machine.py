@@ -17,7 +17,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.cli.trial import Trial
 from graphweave.core.errors import ToolchainError
-from graphweave.core.schedule import COMPILERS_CHOICE
 from graphweave.core.settings import from_environment, origins, settings
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.runtime import kernel_cache, toolchain, triton_kernel
@@ -165,7 +164,7 @@ def _target(device: str, trials: Mapping[str, Trial | None]) -> dict[str, str]:
     with FakeTensorMode():
         graph.placeholder("x").meta["val"] = torch.empty(1, device=device)
     graph.output(())
-    options = options_of(fx.GraphModule({}, graph), COMPILERS_CHOICE)
+    options = options_of(fx.GraphModule({}, graph))
     if isinstance(options, str):
         return {"runs": "eager", "why": options}
     trial = trials.get(options.target)

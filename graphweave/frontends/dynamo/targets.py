@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from graphweave.core.schedule import Schedule
+from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.settings import settings
 from graphweave.lower.options import Options, options_for
 from graphweave.runtime import early, toolchain
 from graphweave.runtime.triton_kernel import interpreted, triton_version
 
 
-def options_of(module: fx.GraphModule, schedule: Schedule) -> Options | str:
+def options_of(module: fx.GraphModule, schedule: Schedule = COMPILERS_CHOICE) -> Options | str:
     """The choices for the device of a graph's inputs, with those of the user's `schedule`; or the reason why this
     machine cannot compile it.
 
