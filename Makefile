@@ -19,7 +19,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers`,
-# `make bench-udf` and `make bench-relational` make. The wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is
+# `make bench-udf`, `make bench-relational` and `make bench-ops` make. The wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is
 # enough:
 #   make bench-peers DGL_TORCH="torch==2.2.1+cpu --index-url https://download.pytorch.org/whl/cpu"
 # DGL's wheels are for Python 3.8 to 3.12.
@@ -31,7 +31,7 @@ DGL_STAMP := $(DGL_VENV)/.installed
 # Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
-.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-gpu clean
+.PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu clean
 
 setup: $(STAMP)
 
@@ -68,7 +68,7 @@ test-avx2: $(STAMP)
 NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_products triton_typed triton_pushes \
 	typed_regions half_precision compiled_programs convolutions losses reducers random edge_products udf_kernels \
 	udf_arguments nn_layers nn_relational nn_decoders relational_layers_match loops_models horizontal_models \
-	index_errors ops))
+	index_errors ops edge_ops))
 
 test-triton: $(STAMP)
 	TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS) $(NUMERICS)
@@ -123,6 +123,10 @@ bench-udf: $(STAMP) $(DGL_STAMP)
 # RGCN, RGAT and HGT here, in PyG and in DGL: `make bench-relational ARGS="--graphs aifb wn18rr --out FILE"`.
 bench-relational: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.relational $(ARGS)
+
+# Operators on edges here, in PyG, in DGL and as MKL's product: `make bench-ops ARGS="--graphs rmat --threads 1"`.
+bench-ops: $(STAMP) $(DGL_STAMP)
+	$(BIN)/python -m bench.ops --dgl-python $(DGL_VENV)/bin/python $(ARGS)
 
 # On a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`; TORCH must
 # have CUDA, as the default has. A rehearsal without a GPU:

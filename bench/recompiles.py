@@ -30,8 +30,9 @@ from bench.check import step, worst_error
 from bench.common import arguments, ratio_table, save
 from bench.recompile_programs import CASES, SIZES
 
-TOLERANCE = 1e-4
-"""Relative error that is accepted in float32, for programs of several layers and divisions by small degrees."""
+TOLERANCE = 5e-4
+"""Relative error that is accepted in float32, for programs of several layers and divisions by small degrees, and for
+gradients that cancel, such as that of a bias under a softmax, which are nothing but the rounding of their terms."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """graphweave compiles graph neural networks: message passing in plain PyTorch, as a few fused kernels."""
 
-from graphweave import loops
+from graphweave import extend, loops
 from graphweave.core.counters import counters, reset_counters
+from graphweave.core.schedule import Schedule
 from graphweave.frontends.dynamo.compile import compile
 from graphweave.frontends.dynamo.explain import explain
 from graphweave.graph.batch import batch, unbatch
@@ -46,6 +47,7 @@ __all__ = [
     "NID",
     "NTYPE",
     "Graph",
+    "Schedule",
     "add_self_loop",
     "batch",
     "broadcast_edges",
@@ -55,6 +57,7 @@ __all__ = [
     "edge_softmax",
     "edge_subgraph",
     "explain",
+    "extend",
     "from_dgl",
     "from_networkx",
     "from_pyg",

@@ -29,15 +29,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     "runtime": {"core"},
     "execute": _STAGES | {"compiler", "runtime"},  # what a plan becomes: its steps run at every call
     "frontends": _STAGES | {"compiler", "runtime", "execute"},
+    "extend": _FACTS | {"passes", "lower", "execute", "frontends"},  # what is declared is tried at once, in a kernel
     "tensorlike": {"core"},
     "udf": {"core", "compiler", "frontends", "tensorlike"},
     "function": {"udf"},
     "graph": {"core", "runtime", "udf"},
-    "ops": {"core"},
+    "ops": {"core", "frontends", "graph", "runtime", "udf"},
     "loops": {"core", "udf", "graph", "frontends", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
     "data": {"core", "graph"},
-    "": _MODEL_SIDE | {"frontends", "loops"},
+    "": _MODEL_SIDE | {"extend", "frontends", "loops"},
     "cli": _STAGES | _MODEL_SIDE | {"runtime", "frontends", "ops", "nn", "data", ""},
 }
 """Room -> rooms it may import besides itself. "" is the package itself, `graphweave/__init__.py`."""
@@ -49,6 +50,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "frontends/dynamo/library_polyfills.py": "PyG is optional and takes seconds to load",
     "frontends/dynamo/sparse_polyfills.py": "PyG is optional and takes seconds to load",
     "graph/convert_to.py": "PyG, networkx and dgl are optional, PyG and SciPy take long to load",
+    "runtime/locality.py": "SciPy takes long to load",
     "runtime/triton_aot.py": "Triton is optional",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }

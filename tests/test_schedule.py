@@ -16,7 +16,7 @@ from graphweave.ir.message.nodes import Gram, Input, Program, Push, Ref
 from graphweave.ir.message.parse import parse
 from graphweave.lower.kernel_products import with_calls
 from graphweave.lower.options import Target, options_for
-from graphweave.lower.schedule import Region, Schedule, TorchCall, demand, schedule
+from graphweave.lower.schedule import Region, StepOrder, TorchCall, demand, schedule
 from graphweave.passes.recompute import recomputed
 from tests.programs.many_maps import many_maps_program
 from tests.programs.random_programs import random_program
@@ -122,7 +122,7 @@ return %9
     assert [r for step in others for r in members(step)] == [8, 9]
 
 
-def region_reads(facts: Facts, region: Region, order: Schedule) -> set[Ref]:
+def region_reads(facts: Facts, region: Region, order: StepOrder) -> set[Ref]:
     """What the region takes from outside. Fails where a member is read at a row that is not the reader's."""
     program, cones = facts.program, facts.cones
     reads: set[Ref] = set()

@@ -64,6 +64,12 @@ OWN_MATRIX = """%7: E[6] f32 = pull %2, %4
 %9: E[4] f32 = matmul %7, %8, %5
 return %9
 """
+BOTH_WAYS = """%7: E[6] f32 = pull %2, %4
+%8: E[4] f32 = matmul %7, %3, %5
+%9: R[4, 6] f32 = permute %3 [1, 0]
+%10: E[6] f32 = matmul %6, %9, %5
+return %8, %10
+"""
 
 
 def given_for(program: Program, types: int, edges: int, nodes: int = 7) -> dict[str, Tensor]:
@@ -180,6 +186,16 @@ def test_a_matrix_that_the_kernel_computes_is_an_array_of_the_row() -> None:
     check(made, program, 5, 300)
 
 
+@pytest.mark.parametrize("sizes", [(6, 4), (9, 17), (32, 5)])
+def test_a_matrix_may_be_read_both_ways_in_one_kernel(sizes: tuple[int, int]) -> None:
+    text = (HEAD + BOTH_WAYS).replace("[6", f"[{sizes[0]}").replace("[4", f"[{sizes[1]}")
+    program = parse(text.replace(", 4]", f", {sizes[1]}]").replace(", 6]", f", {sizes[0]}]"))
+    made = compiled(program)
+    (kernel,) = kernels_of(made)
+    assert {s.transposed for s in statements(kernel.body) if isinstance(s, TileMatMul)} == {False, True}
+    check(made, program, 5, 300)
+
+
 @pytest.mark.parametrize("body", [OF_EDGES, OWN_MATRIX])
 def test_rows_of_few_types_are_divided(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(long_rows, "LONG", 40)
@@ -221,7 +237,7 @@ def test_triton_gives_the_same(spec: str) -> None:
 
 
 @needs_interpreter
-@pytest.mark.parametrize("body", [OF_EDGES, IN_FRONT])
+@pytest.mark.parametrize("body", [OF_EDGES, IN_FRONT, BOTH_WAYS])
 def test_triton_computes_what_joins_products(body: str) -> None:
     program = parse(HEAD + body)
     made = build_inference(program, (), {}, options_for("triton"), {}, verify=False)

@@ -17,6 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from graphweave.cli.trial import Trial
 from graphweave.core.errors import ToolchainError
+from graphweave.core.schedule import COMPILERS_CHOICE
 from graphweave.core.settings import from_environment, origins, settings
 from graphweave.frontends.dynamo.targets import options_of
 from graphweave.runtime import kernel_cache, toolchain, triton_kernel
@@ -164,7 +165,7 @@ def _target(device: str, trials: Mapping[str, Trial | None]) -> dict[str, str]:
     with FakeTensorMode():
         graph.placeholder("x").meta["val"] = torch.empty(1, device=device)
     graph.output(())
-    options = options_of(fx.GraphModule({}, graph))
+    options = options_of(fx.GraphModule({}, graph), COMPILERS_CHOICE)
     if isinstance(options, str):
         return {"runs": "eager", "why": options}
     trial = trials.get(options.target)

@@ -19,6 +19,7 @@ from graphweave.passes.horizontal.to_edges import ToEdges
 from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
+from graphweave.passes.rules.rule import AddedRules
 from graphweave.passes.simplify import Simplify
 from graphweave.passes.sink_reshape import SinkReshape
 
@@ -29,8 +30,8 @@ _log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 class PassInputs:
     """What passes know beside the program: about how many rows its spaces have, and which inputs are tangents.
 
-    `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, and `joins`
-    says whether kernels of the target multiply rows.
+    `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
+    whether kernels of the target multiply rows, and `added` are rules registered from outside.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -38,18 +39,21 @@ class PassInputs:
     relational: Relational = field(default_factory=Relational)
     measure: Measure | None = None
     joins: bool = True
+    added: AddedRules = field(default_factory=AddedRules)
 
 
 Pass: TypeAlias = Accumulate | Merge | Rewrite | Simplify | SinkReshape | ToEdges
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
-    lambda given, keep: Simplify(keep),
+    lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: Merge(keep, given.tangents, given.statistics),
-    lambda given, keep: Simplify(keep),
+    lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: ToEdges(given.statistics, keep),
     lambda given, keep: SinkReshape(),
-    lambda given, keep: Rewrite(given.statistics, given.tangents, keep, given.relational, given.measure, given.joins),
-    lambda given, keep: Simplify(keep),
+    lambda given, keep: Rewrite(
+        given.statistics, given.tangents, keep, given.relational, given.measure, given.joins, given.added.by_cost
+    ),
+    lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
 )

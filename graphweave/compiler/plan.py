@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
+from graphweave.analysis.cones import type_of
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import ancestors, extract, is_scalar
 from graphweave.analysis.statistics import Statistics
@@ -14,14 +15,18 @@ from graphweave.codegen import cpp, triton
 from graphweave.core.errors import IRError
 from graphweave.core.log import logger
 from graphweave.core.types import DType
-from graphweave.ir.loop.nodes import Kernel
+from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.loop.verify import verify as verify_kernel
+from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.ir.message.verify import verify as verify_program
 from graphweave.lower.options import Options, Target
+from graphweave.lower.parameters import Column, NodeTensor, Table
 from graphweave.lower.region import Lowered, lower
-from graphweave.lower.schedule import Region, Schedule, schedule
+from graphweave.lower.row_order import ROW_ORDER
+from graphweave.lower.schedule import Region, StepOrder, schedule
+from graphweave.lower.scheduled import Scheduled, check_taken, scheduled, walks_edges
 from graphweave.passes.split_pairs import SplitPairs
 
 _log, _lower_log, _codegen_log = logger(__name__), logger("graphweave.lower"), logger("graphweave.codegen")
@@ -36,6 +41,13 @@ class KernelPlan:
     region: Region
     lowered: Lowered
     text: str
+    scheduled: Scheduled
+    """What the user's schedule makes of the kernel."""
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that run: one, or those over pieces of its rows."""
+        return self.scheduled.pieces or (self.lowered.kernel,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +64,7 @@ class Plan:
     hoisted: tuple[Ref, ...]
     prelude_inputs: tuple[Ref, ...]
     prelude: Plan | None
-    schedule: Schedule
+    schedule: StepOrder
     kernels: Mapping[int, KernelPlan]
     refused: Mapping[int, str]
     options: Options
@@ -99,6 +111,17 @@ def _planned(
     return Plan(name, facts, kept, inputs, prelude, order, kernels, refused, options, constants)
 
 
+def check_schedule(plans: Iterable[Plan]) -> None:
+    """ScheduleError if the user's schedule has a field that no kernel of `plans`, one function's, can take.
+
+    A function that walks no edges has nothing to schedule.
+    """
+    plans = tuple(plans)
+    kernels = [k for plan in plans for k in plan.kernels.values()]
+    if any(walks_edges(k.lowered.kernel) for k in kernels):
+        check_taken(plans[0].options.schedule, plans[0].options.target, [k.scheduled.not_taken for k in kernels])
+
+
 def kernel_prefix(name: str) -> str:
     """The common part of kernels' names: those of "graph3_forward" are "forward_0", "forward_1" and so on.
 
@@ -108,11 +131,14 @@ def kernel_prefix(name: str) -> str:
 
 
 def lower_region(
-    facts: Facts, region: Region, order: Schedule, name: str, options: Options, index: DType
+    facts: Facts, region: Region, order: StepOrder, name: str, options: Options, index: DType
 ) -> KernelPlan:
     """The kernel of one region, verified and printed; IRError says why there is none."""
     lowered = lower(facts, region, order.stored, name, options, index)
-    verify_kernel(lowered.kernel)
+    made = scheduled(lowered.kernel, options.schedule, options.target, *_gathered(facts.program, lowered))
+    ordered = (Table(ROW_ORDER),) if made.kernel.row != lowered.kernel.row else ()
+    lowered = replace(lowered, kernel=made.kernel, bindings=(*lowered.bindings, *ordered))
+    verify_kernel(made.kernel)
     _lower_log.info("%s: %d nodes of rows of %s, %d buffers", name, len(region.members), region.rows.name,
                     len(lowered.kernel.buffers))  # fmt: skip
     if _lower_log.isEnabledFor(logging.DEBUG):
@@ -120,7 +146,21 @@ def lower_region(
     text = _PRINTERS[options.target](lowered.kernel)
     _codegen_log.info("%s: %d lines for %s", name, text.count("\n"), options.target)
     _codegen_log.debug("%s", text)
-    return KernelPlan(region, lowered, text)
+    for field, why in made.not_taken.items():
+        _lower_log.info("%s: the schedule's %s is left out: %s", name, field, why)
+    return KernelPlan(region, lowered, text, made)
+
+
+def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:
+    """Whether the kernel's edges read rows of the other end of a map, and the feature dimensions of its results."""
+    gathers = any(isinstance(b, Column) and b.map == lowered.map for b in lowered.bindings)
+    buffers = zip(lowered.kernel.buffers, lowered.bindings, strict=True)
+    shapes = [
+        type_of(program, b.ref).shape
+        for buffer, b in buffers
+        if isinstance(b, NodeTensor) and buffer.role in (Role.output, Role.total)
+    ]
+    return gathers, max(shapes, key=numel)
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:

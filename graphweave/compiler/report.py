@@ -11,6 +11,7 @@ from graphweave.analysis.typed import is_typed
 from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.plan import Plan
 from graphweave.core.types import UNIT
+from graphweave.ir.loop.show import show as show_kernel
 from graphweave.ir.message.nodes import (
     AddMatMul,
     Gram,
@@ -40,6 +41,11 @@ class KernelNote:
     text: str
     does: str
     lines: tuple[str, ...]
+    loops: str = ""
+    """Its loop IR, or that of the kernels over source partitions that run instead."""
+
+    not_taken: tuple[tuple[str, str], ...] = ()
+    """Fields of the user's schedule that say nothing to it, with the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +208,19 @@ def _kernel_notes(plan: Plan, glossary: Glossary) -> tuple[KernelNote, ...]:
         along = None if region.map is None else f"map %{region.map}"
         computes = tuple(f"{value_name(program, r)} ({program.locs[r] or 'generated'})" for r in region.members)
         does, lines = kernel_words(program, region, glossary), _locations(program, region.members)
-        notes.append(KernelNote(k.lowered.kernel.name, region.rows.name, along, computes, k.text, does, lines))
+        notes.append(
+            KernelNote(
+                k.lowered.kernel.name,
+                region.rows.name,
+                along,
+                computes,
+                k.text,
+                does,
+                lines,
+                "\n".join(map(show_kernel, k.kernels)),
+                tuple(k.scheduled.not_taken.items()),
+            )
+        )
     return tuple(notes)
 
 

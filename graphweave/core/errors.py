@@ -11,6 +11,10 @@ class SettingsError(GraphweaveError, ValueError):
     """An environment variable or override has a value that cannot be used; the message names the variable."""
 
 
+class ScheduleError(SettingsError):
+    """A schedule that cannot be; the message names the field, the reason and what to do."""
+
+
 class DataError(GraphweaveError, ValueError):
     """A tensor, graph or file does not have the shape, dtype or content that was asked for."""
 
@@ -41,6 +45,14 @@ class LoopError(GraphweaveError, ValueError):
 
 class IRError(GraphweaveError, ValueError):
     """An ill-formed program of the message IR or the loop IR."""
+
+
+class DeclarationError(GraphweaveError, ValueError):
+    """What `graphweave.extend` was told of an operator or a rule is wrong; the message says where it differs."""
+
+
+class RuleError(GraphweaveError):
+    """A rule of `graphweave.extend.rule` failed, or gave what cannot stand for the node it was asked about."""
 
 
 class ParseError(IRError):

@@ -7,14 +7,32 @@ import signal
 from types import CodeType
 from typing import Any
 
+from graphweave.core.errors import ScheduleError
+
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The exception that the handler of a signal raised, if it is `error` or led to `error`; None for any other error.
+    """The exception that the handler of a signal raised, or the refusal of the user's schedule (`refusal_in`), if it is
+    `error` or led to `error`; None for any other error.
 
     Python runs a handler between two instructions of the running code, so the handler stands in the traceback.
     """
     codes = _handlers()
-    return _find(error, codes, set()) if codes else None
+    return (_find(error, codes, set()) if codes else None) or refusal_in(error)
+
+
+def refusal_in(error: BaseException) -> BaseException | None:
+    """The refusal of the user's schedule, if it is `error` or led to `error`. It is raised, never worked around."""
+    seen: set[int] = set()
+    todo: list[Any] = [error]
+    while todo:
+        found = todo.pop()
+        if not isinstance(found, BaseException) or id(found) in seen:
+            continue
+        if isinstance(found, ScheduleError):
+            return found
+        seen.add(id(found))
+        todo += [getattr(found, "inner_exception", None), found.__cause__, found.__context__]
+    return None
 
 
 def _find(error: Any, codes: set[CodeType], seen: set[int]) -> BaseException | None:

@@ -40,6 +40,8 @@ class Spelling:
     f32: str = ""
     """The text for float32, where it differs from that for other floats."""
     header: str = ""
+    function: str = ""
+    """C++ text of a function template that `floats` calls and no header has; a kernel that calls it begins with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,10 @@ class Operator:
     """The meaning of the operator as a formula of others, where ATen has no call for it. Numbers stand to the right of
     operands."""
     aten: tuple[str, ...] = ()
-    """ATen overloads that are imported as this operator; the first is what the interpreters call."""
+    """ATen overloads that are imported as this operator; the first is what the interpreters call. A declared operator
+    (`declared.py`) has the overload that it is, with its library: "mylib::softsign.default"."""
+    numbers: tuple[int, ...] = ()
+    """Operands that the call takes as Python numbers. The importer gives each the same number for all rows."""
     cpp: Spelling = Spelling()
     lanes: Spelling = Spelling()
     """The texts for C++ vectors, where they differ from those for numbers."""

@@ -14,7 +14,7 @@ from typing import Any
 from graphweave.analysis.facts import Facts
 from graphweave.analysis.flow import extract
 from graphweave.compiler.glossary import Glossary
-from graphweave.compiler.plan import make_plan
+from graphweave.compiler.plan import check_schedule, make_plan
 from graphweave.compiler.report import record
 from graphweave.core.log import logger
 from graphweave.execute.dump import dump_plan, dump_program
@@ -57,6 +57,7 @@ def build_inference(
             f"{name}_inference", Facts(part.program), len(program.outputs), options, _named(program, constants), verify,
             cuda_graphs, watches=_refs(part.program.outputs) if watches else None, promises=promises, glossary=glossary,
         )  # fmt: skip
+        check_schedule([made.plan])
         begin(made)
         record(made.plan, made.text, {part.where[r]: why for r, why in refused.items() if r in part.where}, glossary)
     return made
@@ -95,6 +96,7 @@ def build_training(
             f"{name}_backward", back, None, options, named, verify, cuda_graphs,
             promises=promises[num_forward:], glossary=glossary,
         )  # fmt: skip
+        check_schedule([forward.plan, backward.plan])
         begin(backward)
         for made, part in ((forward, halves.forward), (backward, halves.backward)):
             saved = tuple(part.where[r] for r in halves.saved) if made is forward else ()

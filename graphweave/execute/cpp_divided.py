@@ -11,12 +11,14 @@ from torch import Tensor
 
 from graphweave.codegen.cpp import print_kernel
 from graphweave.core.counters import bump
-from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
+from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors, verified
 from graphweave.ir.loop.interp import FOLDS
 from graphweave.ir.loop.nodes import Alloc, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
+from graphweave.lower.scheduled import Scheduled
 from graphweave.runtime import arena, kernel_cache, launch
+from graphweave.runtime.chunks import equal_rows
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
 from graphweave.runtime.long_rows import PRODUCTS, SUMS, LongRows, Weight
 from graphweave.runtime.threads import num_threads
@@ -31,11 +33,12 @@ def weight_of(kernel: Kernel) -> Weight:
 
 
 class DividedRows:
-    """The kernels that compute the divided rows of `kernel`; they are compiled when they are first needed."""
+    """The kernels that compute divided rows, the long ones or all; they are compiled when they are first needed."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, made: Scheduled) -> None:
+        kernel, self._schedule = made.whole, made.taken
         self._given = [*(csr.name for csr in kernel.csrs), *(b.name for b in kernel.buffers)]
-        self._kernels = divided_kernels(kernel)
+        self._kernels = verified(made.pieces) if made.pieces else divided_kernels(kernel)
         self._functions: Sequence[launch.NativeKernel] = ()
 
     def build(self) -> None:
@@ -64,8 +67,12 @@ class DividedRows:
             given = [known[csr.name] for csr in kernel.csrs] + [known[b.name] for b in kernel.buffers]
             # These kernels read only the first size. They have no stashes, which would need the largest degrees.
             sizes = [rows] + [0] * (len(kernel.sizes) - 1 + len(kernel.csrs))
-            function(given, sizes, uniform_chunks(rows, Work(CHUNK_WORK)), num_threads())
+            function(given, sizes, self._chunks(rows), num_threads(self._schedule.threads))
             for b in kernel.buffers:
                 if b.fold is not None:
                     totals[b.name].copy_(FOLDS[b.fold](totals[b.name], mine[b.name]))
         bump("divided_launches")
+
+    def _chunks(self, rows: int) -> Tensor:
+        asked = self._schedule.chunks if self._schedule.in_pieces else None
+        return uniform_chunks(rows, Work(CHUNK_WORK)) if asked is None else equal_rows(rows, asked)

@@ -28,7 +28,9 @@ class CppPushStep(PushStep, CppStep):
         kernel, heads, found, chunks, sizes, pieces, _ = self._formats_for(rows, indices)
         ((shape, dtype, _),) = self._made
         out = arena.empty((pieces.num_all, *shape), dtype)
-        kernel(self._addresses(heads, found, held, [out]), sizes, chunks, num_threads())
+        kernel(
+            self._addresses(heads, found, held, [out]), sizes, chunks, num_threads(self.plan.scheduled.taken.threads)
+        )
         return [pieces.folded(out)]
 
     def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:

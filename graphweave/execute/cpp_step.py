@@ -9,18 +9,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from graphweave.analysis.cones import map_type
 from graphweave.compiler.plan import KernelPlan
 from graphweave.execute.cpp_divided import DividedRows, weight_of
-from graphweave.execute.region_step import RegionStep
+from graphweave.execute.region_step import Format, RegionStep
 from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import statements
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Program, Ref
+from graphweave.lower.parameters import Column, Perm, Table
+from graphweave.lower.row_order import ROW_ORDER
 from graphweave.runtime import arena, formats, launch
+from graphweave.runtime.chunks import equal_rows, equal_work
 from graphweave.runtime.drive import Place
+from graphweave.runtime.edge_orders import EdgeOrders
+from graphweave.runtime.index import Index
 from graphweave.runtime.kernel_cache import load
 from graphweave.runtime.launch import CHUNK_WORK, Work, uniform_chunks
-from graphweave.runtime.long_rows import is_long, long_rows
+from graphweave.runtime.long_rows import LongRows, is_long, long_rows
 from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
@@ -40,15 +46,20 @@ class CppStep(RegionStep):
         self._kernels: dict[bool, launch.NativeKernel] = {}
         self._divided: dict[bool, DividedRows] = {}
         self._walks = any(isinstance(s, Edges | Tiles) for s in statements(plan.lowered.kernel.body))
+        self._schedule = plan.scheduled.taken
+        in_order = self._schedule.row_order in (None, "given")
+        self._divides = self._walks and in_order and self._schedule.walk in (None, "divided")
         self._weight = weight_of(plan.lowered.kernel)
         self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
         self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
+        columns = [b for b in plan.lowered.bindings if isinstance(b, Column) and b.map == plan.lowered.map]
+        self._source = next((b.other for b in columns), None)
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
 
     @property
     def drivable(self) -> bool:
-        return not self._converted
+        return not self._converted and self._schedule.threads is None  # a native call has one number of threads
 
     def build(self) -> None:
         self._kernel(wide=False)
@@ -62,7 +73,7 @@ class CppStep(RegionStep):
     def _divided_rows(self, wide: bool) -> DividedRows:
         if wide not in self._divided:
             plan = self._wide_plan() if wide else self.plan
-            self._divided[wide] = DividedRows(plan.lowered.kernel)
+            self._divided[wide] = DividedRows(plan.scheduled)
         self._divided[wide].build()
         return self._divided[wide]
 
@@ -76,7 +87,7 @@ class CppStep(RegionStep):
         kernel, heads, found, chunks, sizes, divided, long, _ = self._formats_for(rows, indices)
         ptrs = self._addresses(heads, found, held, outputs)
         if long is None or not long.is_all or self._totals:
-            kernel(ptrs, sizes, chunks, num_threads())
+            kernel(ptrs, sizes, chunks, num_threads(self._schedule.threads))
         if long is not None:
             totals = {b.name: outputs[i] for b, i in self._totals}
             divided(long, ptrs, totals)
@@ -129,18 +140,68 @@ class CppStep(RegionStep):
         with self._indices(rows, indices) as index:
             if self.plan.lowered.map is not None:
                 walked = index[self.plan.lowered.map]
+                orders = self._orders(index, wide)
                 csr = formats.csr(walked, wide)
-                keep.append(csr.indptr)
-                heads, chunks, most = (csr.indptr.data_ptr(),), csr.chunks, csr.max_degree
-                if self._walks and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
-                    long = long_rows(walked, wide, self._weight)
+                indptr = csr.indptr if orders is None or orders.in_pieces else orders.indptr()
+                keep.append(indptr)
+                heads, chunks, most = (indptr.data_ptr(),), self._chunks(csr, indptr), csr.max_degree
+                long = self._cut(walked, orders, csr, chunks, wide)
                 if long is not None:
                     chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
                 sizes.append(most)
             else:
-                chunks = uniform_chunks(rows[0], self._work)
+                chunks = self._uniform(rows[0])
             arrays = [self._format(f, index, wide) for f in self._formats]
         return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
+
+    # -------------------------------------------------------- the user's schedule
+
+    def _orders(self, index: Mapping[Ref, Index], wide: bool) -> EdgeOrders | None:
+        """The order of rows and edges that the schedule asks for; None is the user's."""
+        m, asked, source = self.plan.lowered.map, self._schedule, self._source
+        rows, edges = asked.row_order or "given", asked.edge_order or "given"
+        if m is None or (rows == edges == "given" and asked.source_partitions is None):
+            return None
+        if asked.edge_order is None and asked.source_partitions is not None:
+            edges = "source"
+        one_space = source is not None and map_type(self._program, m).cod == map_type(self._program, source).cod
+        return EdgeOrders(
+            index[m], None if source is None else index[source], rows, edges, asked.source_partitions, one_space, wide
+        )
+
+    def _cut(
+        self, walked: Index, orders: EdgeOrders | None, csr: formats.CsrFormat, chunks: Tensor, wide: bool
+    ) -> LongRows | None:
+        """The rows that are cut into pieces: all rows, or the long ones."""
+        if orders is not None and orders.in_pieces:
+            return orders.pieces()
+        if self._divides and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
+            return long_rows(walked, wide, self._weight, chunks)
+        return None
+
+    def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
+        """Formats over positions are in the order of rows and edges that the schedule asks for."""
+        orders = self._orders(index, wide)
+        match binding:
+            case Table(name) if name == ROW_ORDER and orders is not None:
+                return orders.row_order()
+            case Perm(m) if orders is not None and m == self.plan.lowered.map:
+                return orders.edge_at()
+            case Column(m, other) if orders is not None and m == self.plan.lowered.map:
+                return orders.column(index[other])
+        return super()._format(binding, index, wide)
+
+    def _chunks(self, csr: formats.CsrFormat, indptr: Tensor) -> Tensor:
+        """The chunks of the rows of `indptr`: those of the CSR, or those that the schedule asks for."""
+        asked = self._schedule
+        count = asked.chunks or csr.chunks.numel() - 1
+        if asked.walk == "rows":
+            return equal_rows(csr.num_rows, count)
+        return csr.chunks if asked.chunks is None and indptr is csr.indptr else equal_work(indptr, count)
+
+    def _uniform(self, num_rows: int) -> Tensor:
+        asked = self._schedule.chunks
+        return uniform_chunks(num_rows, self._work) if asked is None else equal_rows(num_rows, asked)
 
 
 @dataclass(frozen=True, slots=True)

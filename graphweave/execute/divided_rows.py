@@ -10,7 +10,7 @@ from torch import Tensor
 from graphweave.ir.loop.nodes import Kernel
 from graphweave.ir.loop.verify import verify
 from graphweave.ir.message.aten import TORCH_DTYPE
-from graphweave.lower.divide import NUM_HELD, NUM_PIECES, NUM_SLOTS, SLOTS, divided
+from graphweave.lower.divide import NUM_HELD, NUM_PIECES, NUM_SLOTS, SLOT_PIECE, SLOTS, divided
 from graphweave.lower.piece_walk import PIECES
 from graphweave.runtime.row_pieces import RowPieces
 
@@ -18,7 +18,10 @@ from graphweave.runtime.row_pieces import RowPieces
 def divided_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
     """The verified kernels of divided rows, in the order in which they run; none if `kernel` walks no edges."""
     parts = divided(kernel)
-    kernels = () if parts is None else parts.kernels
+    return verified(() if parts is None else parts.kernels)
+
+
+def verified(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
     for k in kernels:
         verify(k)
     return kernels
@@ -36,6 +39,8 @@ def own_tensors(
     """The tables of pieces and scratch buffers, by name, for all CSRs and buffers of `kernels` that are not `known`."""
     out = {PIECES: table.pieces, SLOTS: table.slots}
     out.update((name, getattr(table, name)) for name in ("piece_row", "piece_shift", "piece_slot", "slot_row"))
+    if table.slot_piece is not None:
+        out[SLOT_PIECE] = table.slot_piece
     counts, known = _counts(table), set(known)
     for kernel in kernels:
         for b in kernel.buffers:

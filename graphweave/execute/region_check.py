@@ -40,6 +40,8 @@ def check_step(
             scale = float(want.double().abs().max()) if want.numel() else 0.0
             rtol = _TOLERANCE.get(want.dtype, 0.0)
             atol = rtol * max(scale if math.isfinite(scale) else 1.0, 1.0)
+            if want.dtype is torch.int64:  # as an index that is given
+                got = got.long()
             if not torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True):
                 worst = float((got.double() - want.double()).abs().max())
                 raise VerifyError(

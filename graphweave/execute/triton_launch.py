@@ -4,7 +4,7 @@ totals are folded."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -13,6 +13,7 @@ from graphweave.codegen.triton import programs_of_a_row
 from graphweave.codegen.triton.axes import power_of_two
 from graphweave.codegen.triton.parts import DOT, RUN
 from graphweave.codegen.triton.products import takes_one_row
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType, Fold
 from graphweave.ir.loop.nodes import (
     Alloc,
@@ -184,6 +185,19 @@ def launches_of(kernel: Kernel) -> Launches:
     if not walks:
         return Launches(short)
     return Launches(short, Launch(1, max(edges, min(2 * MAX_ELEMENTS // lanes, 256)), warps=8))
+
+
+def scheduled(how: Launches, schedule: Schedule) -> Launches:
+    """`how`, with what the kernel takes of the user's schedule in its place."""
+    names = {"gpu_rows": "rows", "gpu_edges": "edges", "gpu_warps": "warps", "gpu_stages": "stages"}
+    own = {names[f]: value for f, value in schedule.given.items() if f in names}
+    pieces = None if how.pieces is None else replace(how.pieces, **{f: v for f, v in own.items() if f != "rows"})
+    how = replace(how, short=replace(how.short, **own), pieces=pieces)
+    if schedule.walk is None or how.pieces is None:
+        return how
+    if schedule.walk == "rows":
+        return replace(how, pieces=None)
+    return replace(how, many=1, share=1) if schedule.walk == "edges" else how
 
 
 def _by_row(kernel: Kernel) -> Launches:

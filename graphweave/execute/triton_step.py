@@ -12,7 +12,7 @@ from graphweave.codegen.triton import print_kernel, programs_of_a_row
 from graphweave.compiler.plan import KernelPlan
 from graphweave.execute.divided_rows import divided_kernels, num_rows, own_tensors
 from graphweave.execute.region_step import RegionStep
-from graphweave.execute.triton_launch import Launches, TritonJob, launches_of, run
+from graphweave.execute.triton_launch import Launches, TritonJob, launches_of, run, scheduled
 from graphweave.ir.loop.nodes import Kernel, Role
 from graphweave.ir.message.nodes import Program
 from graphweave.lower.piece_walk import PIECES
@@ -68,7 +68,7 @@ class TritonStep(RegionStep):
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)
         self._loaded: dict[bool, Loaded] = {}
-        self._how = launches_of(plan.lowered.kernel)
+        self._how = scheduled(launches_of(plan.lowered.kernel), plan.scheduled.taken)
 
     def build(self) -> None:
         self._kernel(wide=False)

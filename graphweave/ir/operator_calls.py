@@ -18,7 +18,8 @@ def call_of(op: Op) -> Callable[..., Any]:
     """A function of the operands, which makes one ATen call, or the calls of the operator's formula."""
     facts = op.facts
     if facts.aten:
-        return overload(facts.aten[0])
+        call = overload(facts.aten[0])
+        return _with_numbers(call, facts.numbers) if facts.numbers else call
     if not facts.formula:
         raise IRError(f"operator '{op.value}' has neither an ATen overload nor a formula (core/operators.py)")
     return lambda *args: evaluate(
@@ -27,6 +28,23 @@ def call_of(op: Op) -> Callable[..., Any]:
 
 
 def overload(name: str) -> Any:
-    """The ATen overload `name`, such as "add.Tensor"."""
-    packet, _, which = name.partition(".")
-    return getattr(getattr(torch.ops.aten, packet), which)
+    """The overload `name`: of ATen, such as "add.Tensor", or of another library, such as "mylib::add.Tensor"."""
+    library, _, rest = name.rpartition("::")
+    packet, _, which = rest.partition(".")
+    return getattr(getattr(getattr(torch.ops, library or "aten"), packet), which)
+
+
+def _with_numbers(call: Callable[..., Any], numbers: tuple[int, ...]) -> Callable[..., Any]:
+    """`call`, which takes the operands `numbers` as Python numbers, of tensors: one call for each number in them."""
+
+    def called(*args: Any) -> Any:
+        tensors = [torch.as_tensor(arg) for arg in args]
+        given = torch.broadcast_tensors(*(tensors[i] for i in numbers))
+        out: Any = None
+        for chosen in torch.stack([x.reshape(-1) for x in given], 1).unique(dim=0).tolist() or [[0.0] * len(numbers)]:
+            part = call(*(chosen[numbers.index(i)] if i in numbers else x for i, x in enumerate(tensors)))
+            here = torch.stack([x == n for x, n in zip(given, chosen, strict=True)]).all(0)
+            out = part if out is None else torch.where(here, part, out)
+        return out.broadcast_to(torch.broadcast_shapes(*(x.shape for x in tensors)))
+
+    return called

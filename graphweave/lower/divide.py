@@ -57,13 +57,16 @@ from graphweave.lower.blocks import nest
 from graphweave.lower.piece_walk import PIECE, PIECES, SHIFT, WITHIN, kept_name, on_pieces
 from graphweave.lower.tile_of_slots import tile_of_slots
 
+SLOT_PIECE = "slot_piece"
+"""Column of the CSR of slots: a piece, where those of a slot are not numbered one after the other."""
+
 SLOTS = "slots"
 """Name of the CSR with the pieces of each slot. A slot stands for a divided row."""
 
 NUM_PIECES, NUM_SLOTS, NUM_HELD = "num_pieces", "num_slots", "num_held"
 """Names of sizes of divided kernels: numbers of pieces, of slots, and of the edges of all pieces."""
 
-_SLOT, _RUN = "slot", "run"
+_SLOT, _RUN, _PART = "slot", "run", "part"
 _RUN_PIECES = 8
 """Pieces that are folded at a time if their sums are relative to a maximum."""
 
@@ -88,23 +91,27 @@ class Divided:
         return tuple(k for k in every if k is not None)
 
 
-def divided(kernel: Kernel) -> Divided | None:
+def divided(kernel: Kernel, *, anywhere: bool = False) -> Divided | None:
     """The kernels of `kernel` for divided rows; None if it walks no edges.
 
-    A kernel over tiles of rows walks edges in only one of its loops over rows.
+    A kernel over tiles of rows walks edges in only one of its loops over rows. With `anywhere` the pieces of a slot
+    have any numbers, which the column `slot_piece` gives.
     """
     bodies = [kernel.body, *(s.body for s in kernel.body if isinstance(s, TileRows))]
     for body in bodies:
         walks = [s for s in body if isinstance(s, Edges | Tiles)]
         if walks:
-            return _Divide(kernel, body, walks).done()
+            return _Divide(kernel, body, walks, anywhere).done()
     return None
 
 
 class _Divide:
-    def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], walks: Sequence[Edges | Tiles]) -> None:
+    def __init__(self, kernel: Kernel, body: tuple[Stmt, ...], walks: Sequence[Edges | Tiles], anywhere: bool) -> None:
         """`body` is what contains the `walks`: the kernel's body, or that of one of its loops over rows of a tile."""
         self._kernel, self._body, self._walks = kernel, body, walks
+        piece = Let(_PART, kernel.index, Load(SLOT_PIECE, (Var(WITHIN),)))
+        self._piece = Var(_PART if anywhere else WITHIN)
+        self._of_slot: tuple[Stmt, ...] = (piece,) if anywhere else ()
         self._allocs = {s.name: s for s in body if isinstance(s, Alloc)}
         self._stashes = {s.name: s for s in kernel.stashes}
         self._roles = {s.name: Role.output for s in kernel.body if isinstance(s, TileArray)}
@@ -142,12 +149,12 @@ class _Divide:
                 later.append(self._relative(*relative[name]))
             else:
                 lanes, at = self._lanes(name)
-                adds += nest(lanes, [Accum(name, at, fold, Load(f"{name}_part", (Var(WITHIN), *at)))])
+                adds += nest(lanes, [Accum(name, at, fold, Load(f"{name}_part", (self._piece, *at)))])
         if not relative:
-            edges: Stmt = Edges(WITHIN, SLOTS, _SLOT, (), tuple(adds))
+            edges: Stmt = Edges(WITHIN, SLOTS, _SLOT, (), (*self._of_slot, *adds))
             return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
         starts += [self._allocs[r.reference] for r in self._raises[i]]
-        first, second = (Edges(WITHIN, SLOTS, _SLOT, (), tuple(body), _RUN) for body in (adds, later))
+        first, second = (Edges(WITHIN, SLOTS, _SLOT, (), (*self._of_slot, *body), _RUN) for body in (adds, later))
         raises = (replace(r, tile=_RUN) for r in self._raises[i])
         edges = Tiles(_RUN, _RUN_PIECES, SLOTS, _SLOT, (first, *raises, second))
         return self._made(f"fold_{i}", _SLOT, (*starts, edges, *stores))
@@ -195,8 +202,8 @@ class _Divide:
         The part of a piece whose scores are all -inf is NaN. It counts as 0, unless the scores of all pieces are -inf.
         """
         dtype = self._allocs[reference].dtype
-        part = Load(f"{sum_.buffer}_part", (Var(WITHIN), *sum_.index))
-        own, now = Load(f"{reference}_part", (Var(WITHIN), sum_.of)), Load(reference, (sum_.of,))
+        part = Load(f"{sum_.buffer}_part", (self._piece, *sum_.index))
+        own, now = Load(f"{reference}_part", (self._piece, sum_.of)), Load(reference, (sum_.of,))
         zero, alike = Lit(0.0, dtype), Call(Op.eq, (own, now))
         below = Call(Op.where, (alike, zero, Call(Op.sub, (own, now))))
         nothing = Call(Op.eq, (own, Lit(-math.inf, dtype)))
@@ -219,6 +226,8 @@ class _Divide:
         indices = {"piece_row": PIECE, "piece_shift": PIECE, "piece_slot": PIECE, "slot_row": _SLOT}
         buffers = [b for b in kernel.buffers if b.name in used]
         buffers += [Buffer(n, Role.index, kernel.index, own[of], ()) for n, of in indices.items() if n in used]
+        if SLOT_PIECE in used:
+            buffers.append(Buffer(SLOT_PIECE, Role.column, kernel.index, NUM_PIECES, ()))
         scratch: list[tuple[str, Alloc | Stash, str]]
         scratch = [(f"{a.name}_part", a, NUM_PIECES) for a in self._allocs.values()]
         scratch += [(f"{a.name}_whole", a, NUM_SLOTS) for a in self._allocs.values()]
@@ -231,7 +240,10 @@ class _Divide:
         csrs = tuple(csr for csr in (*kernel.csrs, Csr(PIECES), Csr(SLOTS)) if csr.name in used)
         every = (NUM_PIECES, NUM_SLOTS, NUM_HELD)
         sizes = (own[row], *(size for size in every if size != own[row]), *kernel.sizes)
-        return Kernel(f"{kernel.name}_{name}", row, sizes, kernel.index, csrs, tuple(buffers), (), body, kernel.header)
+        return Kernel(
+            f"{kernel.name}_{name}", row, sizes, kernel.index, csrs, tuple(buffers), (), body, kernel.header,
+            vectors=kernel.vectors,
+        )  # fmt: skip
 
 
 def _without(body: Iterable[Stmt], roles: dict[str, Role]) -> list[Stmt]:

@@ -289,7 +289,7 @@ class EdgeLoop:
         if stores or draws or any(lead == (Var("e"),) for _, lead in self._edge.at.values()):
             lets.append(Let("e", index, Load(parameters.perm(self._map), (_K,))))
         for name, lead in self._edge.at.values():
-            if lead == (Var("e"),):  # in the user's order, so at an arbitrary address
+            if lead == (Var("e"),) and options.prefetch_distance:  # in the user's order, so at an arbitrary address
                 prefetch.append(Prefetch(name, parameters.perm(self._map), options.prefetch_distance))
         for (y, m), (name, _) in self._edge.gathered.items():
             column = parameters.column(self._map, m)
@@ -297,7 +297,7 @@ class EdgeLoop:
             if let not in lets:
                 lets.append(let)
             t = type_of(self._program, y)
-            if numel(t.shape) * t.dtype.itemsize >= options.prefetch_bytes:
+            if options.prefetch_distance and numel(t.shape) * t.dtype.itemsize >= options.prefetch_bytes:
                 prefetch.append(Prefetch(name, column, options.prefetch_distance))
         return prefetch, lets
 

@@ -95,7 +95,8 @@ def fused_push(
     on_the_fly = {pushed.product.x} if read_along.map is not None else set()
     inner = replace(region, members=(sum_,), outputs=())
     own = (NUM_BLOCKS, NUM_GROUPS, NUM_PAIRS)
-    ahead = replace(options, prefetch_distance=_TILE_PAIRS)  # sources are in no order, so each is a cache miss
+    distance = _TILE_PAIRS if options.schedule.prefetch is None else options.prefetch_distance
+    ahead = replace(options, prefetch_distance=distance)  # sources are in no order, so each is a cache miss
     draft = Draft(Facts(summed), inner, stored - on_the_fly, ahead, index, forced, own)
     body = (*_zeros(draft, ref), _groups(draft, ref, sum_, pushed))
     parameters = draft.parameters

@@ -147,7 +147,7 @@ class _OnPieces:
                 body.insert(1, Alloc(name, stash.dtype, stash.shape, None))
                 body += nest(lanes, [Store(kept_name(name), (Var(WITHIN), *at), Load(name, at))])
         hints = tuple(replace(p, shift=SHIFT) for p in walk.prefetch)
-        return Edges(WITHIN, PIECES, PIECE, hints, tuple(body), walk.tile)
+        return Edges(WITHIN, PIECES, PIECE, hints, tuple(body), walk.tile, walk.unroll)
 
     def _place(self, buffer: str, index: Index) -> tuple[str, Index]:
         if buffer in self._tiled:

@@ -112,6 +112,8 @@ class RowTiles:
     def tile(self) -> tuple[str, int]:
         """The name of the tile and the most rows that it may have for its arrays to stay in a near cache."""
         row = sum(numel(a.shape) * a.dtype.itemsize for a in self._arrays.values())
+        if self._draft.options.row_tile is not None:
+            return TILE, self._draft.options.row_tile
         rows = self._draft.options.tile_bytes // max(row, 1)
         return TILE, max(_MIN_ROWS, min(_MAX_ROWS, rows - rows % _MIN_ROWS))
 

@@ -22,6 +22,7 @@ from graphweave.ir.message.nodes import (
     Gram,
     Input,
     MapOf,
+    Pointwise,
     Program,
     Pull,
     Push,
@@ -66,7 +67,7 @@ class TorchCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class StepOrder:
     """Steps in an order that respects every dependency; `stored` are the nodes that exist as tensors."""
 
     steps: tuple[Region | TorchCall, ...]
@@ -75,7 +76,7 @@ class Schedule:
 
 def schedule(
     facts: Facts, given: Iterable[Ref] = (), options: Options | None = None, statistics: Statistics | None = None
-) -> Schedule:
+) -> StepOrder:
     """Regions and calls that compute a program's outputs; `given` values exist already (hoisted ones).
 
     A product that shares its region with nothing else is a kernel or a call by its row count in `statistics`; without
@@ -97,7 +98,7 @@ def schedule(
             members = tuple(sorted(g.members))
             outputs = tuple(r for r in members if r in wanted)
             steps.append(Region(g.rows, g.map, members, outputs, products.intersection(members)))
-    return Schedule(tuple(steps), demanded | given)
+    return StepOrder(tuple(steps), demanded | given)
 
 
 def _fused_push(program: Program, ref: Ref) -> Region | None:
@@ -152,8 +153,9 @@ def _not_worth_a_kernel(
     """Whether PyTorch runs the group's nodes at least as well.
 
     It does if the group is a single row-wise node, unless that writes wide rows: a kernel writes them into memory of
-    the arena, while PyTorch takes fresh pages, which cost more than the work itself. The vendor's library computes
-    products of fewer rows than `TALL` if nothing else is done with their rows.
+    the arena, while PyTorch takes fresh pages, which cost more than the work itself. A declared operator's body is run
+    by a kernel, since PyTorch's call may be Python. The vendor's library computes products of fewer rows than `TALL` if
+    nothing else is done with their rows.
     """
     recomputed = {r for m in group.members for r in leaves[m].inner if not isinstance(program.nodes[r], Reshape)}
     if products.issuperset(group.members):
@@ -162,7 +164,9 @@ def _not_worth_a_kernel(
     if group.map is not None or len(group.members) > 1:
         return False
     ref = group.members[0]
-    t = program.types[ref]
-    if isinstance(program.nodes[ref], Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE_ELEMENTS):
+    node, t = program.nodes[ref], program.types[ref]
+    if isinstance(node, Random) or (isinstance(t, Type) and numel(t.shape) >= _WIDE_ELEMENTS):
         return False
-    return not recomputed and (isinstance(program.nodes[ref], Pull) or not leaves[ref].pulls)
+    if isinstance(node, Pointwise) and node.op.facts.cpp.function:
+        return False
+    return not recomputed and (isinstance(node, Pull) or not leaves[ref].pulls)

@@ -48,12 +48,30 @@ def widened(kernel: Kernel) -> Kernel:
 
 
 def _operands(kernel: Kernel) -> dict[str, DType]:
-    """Half-precision arrays of a tile that are not accumulated to; they stay as they are, as products take them so."""
+    """Half-precision arrays of a tile that only products and comparisons read, which round their operands: they stay as
+    they are.
+
+    Another array is float32. It may hold what another kernel keeps in float32 or computes on the spot: if it were
+    rounded here alone, what is made of it would differ between the two, and a message that is computed again would not
+    equal the maximum that it was.
+    """
     everything = list(statements(kernel.body))
     others = {s.buffer for s in everything if isinstance(s, Accum)}
+    for stmt in everything:
+        for expr in expressions(stmt):
+            others |= _read_as_numbers(expr)
     return {
         s.name: s.dtype for s in everything if isinstance(s, TileArray) and s.dtype in HALF and s.name not in others
     }
+
+
+def _read_as_numbers(expr: Expr) -> set[str]:
+    """Arrays that `expr` reads elsewhere than as an operand of a comparison."""
+    if isinstance(expr, Load):
+        return {expr.buffer}.union(*map(_read_as_numbers, expr.index))
+    compares = isinstance(expr, Call) and expr.op.facts.compares
+    read = [p for p in expressions(expr) if not (compares and isinstance(p, Load))]
+    return set().union(*map(_read_as_numbers, read))
 
 
 def _casts_to_half(kernel: Kernel) -> bool:

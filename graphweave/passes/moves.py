@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -219,12 +219,29 @@ def pushes(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
 
 
 def singles(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
-    sites = [
-        r for r, n in enumerate(facts.program.nodes) if not isinstance(n, Input | Const | MapOf | ToUnit | Join | Part)
-    ]
+    sites = _computing(facts.program)
     for rule in ALONE:
         for ref in sites:
             yield Move((rule,), (ref,))
+
+
+def added(rules: Sequence[Rule]) -> Moves:
+    """Each of `rules` at all nodes at once, since some pay only together, then at each node alone."""
+
+    def moves(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
+        sites = _computing(facts.program)
+        for rule in rules:
+            yield Move((rule,), sites)
+            for ref in sites:
+                yield Move((rule,), (ref,))
+
+    return moves
+
+
+def _computing(program: Program) -> tuple[Ref, ...]:
+    return tuple(
+        r for r, n in enumerate(program.nodes) if not isinstance(n, Input | Const | MapOf | ToUnit | Join | Part)
+    )
 
 
 ORDER: tuple[Moves, ...] = (linear, products_of_push, pushes, singles)

@@ -17,10 +17,11 @@ from graphweave.analysis.typed import is_typed_product
 from graphweave.core.types import Space
 from graphweave.ir.message.builder import Builder
 from graphweave.ir.message.nodes import Input, Program, Push, Ref
-from graphweave.passes.moves import ORDER, Move, Moves, forward_pairs, reorderings
+from graphweave.passes.moves import ORDER, Move, Moves, added, forward_pairs, reorderings
 from graphweave.passes.relational import Measure, Relational, Start, with_pairs
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
 from graphweave.passes.rules.compact import compact
+from graphweave.passes.rules.rule import Rule
 from graphweave.passes.substitute import substitute
 
 _MAX_ROUNDS = 4
@@ -35,7 +36,8 @@ _MIN_GAIN = 1e-3
 class Rewrite:
     """`tangents` are the inputs of the backward, by name; `keep` are calls that must stay though nobody reads them.
 
-    `joins` says whether kernels of the target compute products of rows.
+    `joins` says whether kernels of the target compute products of rows. `added` are rules tried beside those of
+    `moves.py`.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -44,16 +46,18 @@ class Rewrite:
     relational: Relational = field(default_factory=Relational)
     measure: Measure | None = None
     joins: bool = True
+    added: tuple[Rule, ...] = ()
     name: str = "rewrite"
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` with every rewrite that gains; the same object where none does."""
         facts = Facts(program)
+        order = (*ORDER, added(self.added)) if self.added else ORDER
         if not any(is_typed_product(n) for n in program.nodes):
-            return self._run(facts, Start(False, False), ORDER).rewritten()
+            return self._run(facts, Start(False, False), order).rewritten()
         statistics = with_pairs(program, self.statistics, self.measure)
         settings = replace(self, statistics=statistics)
-        moves = (*self.relational.moves(), *ORDER)
+        moves = (*self.relational.moves(), *order)
         found = [settings._run(facts, start, moves) for start in self.relational.starts()]
         best = min(found, key=lambda state: state.cost.seconds(statistics))
         best.steps += [_refused(best, state) for state in found if state is not best]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from graphweave.ir.message.builder import Builder, with_operands
@@ -37,19 +38,20 @@ _MAX_RULES = 16
 
 @dataclass(frozen=True, slots=True)
 class Simplify:
-    """`keep` are calls that must stay though nobody reads them."""
+    """`keep` are calls that must stay though nobody reads them; `added` are rules beside `ALWAYS`."""
 
     keep: tuple[Ref, ...] = ()
+    added: tuple[Rule, ...] = ()
     name: str = "simplify"
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` simplified; the same object where no rule applies."""
-        build = Builder()
+        build, rules = Builder(), (*ALWAYS, *self.added)
         where: dict[Ref, Ref] = {}
         fired = False
         for ref, node in enumerate(program.nodes):
             first = build.add(with_operands(node, where.__getitem__), program.locs[ref])
-            where[ref] = simplified(build, first)
+            where[ref] = simplified(build, first, rules)
             fired = fired or where[ref] != first
         if not fired:
             return unchanged(program)
@@ -59,10 +61,10 @@ class Simplify:
         return Rewritten(done.program, {r: done.where[at] for r, at in where.items() if at in done.where})
 
 
-def simplified(build: Builder, ref: Ref) -> Ref:
+def simplified(build: Builder, ref: Ref, rules: Iterable[Rule] = ALWAYS) -> Ref:
     """A simpler node equal to `ref`, or `ref`."""
     for _ in range(_MAX_RULES):
-        new = next((n for rule in ALWAYS if (n := rule.apply(build, ref)) is not None), None)
+        new = next((n for rule in rules if (n := rule.apply(build, ref)) is not None), None)
         if new is None or new == ref:
             break
         ref = new

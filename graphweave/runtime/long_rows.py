@@ -93,19 +93,21 @@ def rows_to_divide(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tenso
     return row, piece_size(int(degree[row].sum()), weight)
 
 
-def long_rows(index: Index, wide: bool, weight: Weight = SUMS) -> LongRows | None:
-    """The long rows of the CSR of `index`; None if there are none."""
+def long_rows(index: Index, wide: bool, weight: Weight = SUMS, chunks: Tensor | None = None) -> LongRows | None:
+    """The long rows of the CSR of `index`; None if there are none. `chunks` are those of the other rows, by default the
+    CSR's own."""
     csr = formats.csr(index, wide)
     found = rows_to_divide(csr, weight)
     if found is None:
         return None
-    key = ("long_rows", index.key, wide, weight)
-    return cast(LongRows, formats.cached(key, (index.values,), lambda: _build(index, csr, wide, *found)))
+    own = csr.chunks if chunks is None else chunks
+    key = ("long_rows", index.key, wide, weight, None if own is csr.chunks else tuple(own.tolist()))
+    return cast(LongRows, formats.cached(key, (index.values,), lambda: _build(index, csr, own, wide, *found)))
 
 
-def _build(index: Index, csr: formats.CsrFormat, wide: bool, row: Tensor, size: int) -> LongRows:
+def _build(index: Index, csr: formats.CsrFormat, chunks: Tensor, wide: bool, row: Tensor, size: int) -> LongRows:
     pieces = row_pieces(index, wide, row.numel(), size)
-    starts = torch.cat([csr.chunks, row, row + 1]).unique()
-    chunks = torch.where(torch.isin(starts, row), ~starts, starts)
+    starts = torch.cat([chunks, row, row + 1]).unique()
+    left_out = torch.where(torch.isin(starts, row), ~starts, starts)
     rest = csr.indptr.diff().index_fill(0, row, 0)
-    return LongRows(pieces, chunks, int(rest.max()), row.numel() == csr.num_rows)
+    return LongRows(pieces, left_out, int(rest.max()), row.numel() == csr.num_rows)

@@ -42,9 +42,13 @@ class RowPieces:
     num_edges: int
     """Edges of all pieces on the CPU; an upper limit on a GPU, which is not asked."""
 
+    slot_piece: Tensor | None = None
+    """[pieces] the pieces of slot after slot, where they are not numbered so."""
+
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        return self.slot_row, self.slots, self.piece_slot, self.piece_row, self.pieces, self.piece_shift
+        more = () if self.slot_piece is None else (self.slot_piece,)
+        return self.slot_row, self.slots, self.piece_slot, self.piece_row, self.pieces, self.piece_shift, *more
 
 
 def row_pieces(index: Index, wide: bool, slots: int, size: int) -> RowPieces:

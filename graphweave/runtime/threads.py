@@ -15,13 +15,13 @@ _pool_used = False
 _forked = False
 
 
-def num_threads() -> int:
-    """The number of threads for the next parallel region."""
+def num_threads(wanted: int | None = None) -> int:
+    """The number of threads for the next parallel region: `wanted`, or as many as PyTorch has."""
     global _pool_used
     if _forked:
         return 1
     _pool_used = True
-    return torch.get_num_threads()
+    return torch.get_num_threads() if wanted is None else wanted
 
 
 def _in_child() -> None:

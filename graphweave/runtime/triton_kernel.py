@@ -42,6 +42,8 @@ class Launch:
     rows: int
     edges: int
     warps: int = 4
+    stages: int | None = None
+    """Of the software pipeline; None is Triton's own number."""
 
 
 class TritonKernel:
@@ -64,6 +66,8 @@ class TritonKernel:
         listed = tensors[0] if order is None else order  # read only if ORDERED
         # No fusing into multiply-adds: the backward recomputes messages and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
+        if how.stages is not None and options:
+            options["num_stages"] = how.stages
         with on_device(device):
             self._function[(programs * self._parts,)](
                 *tensors, listed, groups, *span, R=how.rows, K=how.edges, ORDERED=order is not None,

@@ -15,6 +15,9 @@ Handler: TypeAlias = Callable[..., Any]
 _HOMES = (torch, Tensor, torch.nn.functional, torch.special, torch.linalg)
 """Modules and classes in which one function of PyTorch may appear under different names."""
 
+_OF_LIBRARIES = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
+"""Operators by their registration (`torch.ops.mylib.exp`): a name of theirs says nothing of what they do."""
+
 _BINARY = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
@@ -49,7 +52,7 @@ class TensorLike:
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         # looked up by name, because under Dynamo several objects stand for one function
-        handler = cls.answers.get(func.__name__)
+        handler = None if isinstance(func, _OF_LIBRARIES) else cls.answers.get(func.__name__)
         if handler is None:
             raise cls.unknown(func.__name__)
         given = dict(kwargs or {})

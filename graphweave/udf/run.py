@@ -19,7 +19,7 @@ from torch import Tensor
 
 from graphweave.core.counters import counters
 from graphweave.core.settings import settings
-from graphweave.frontends.dynamo.compile import compile
+from graphweave.frontends.dynamo.captured import Captured
 from graphweave.udf.arguments import Frames, RelationEdges
 from graphweave.udf.passing import (
     Message,
@@ -127,27 +127,25 @@ class _Shared:
         self._function, self._options, self._fixed, self._compilations = function, options, True, 0
         self._run = self._compile()
 
-    def _compile(self) -> Callable[..., Any]:
-        # one function object a key: PyTorch counts recompilations by code, and each pair of functions is one
-        own = types.FunctionType(self._function.__code__, self._function.__globals__, self._function.__name__)
-        return compile(own, options=self._options)
+    def _compile(self) -> Captured:
+        return Captured(self._function, True, self._options, {"specialize_int": self._fixed})
 
     def __call__(self, *args: Any) -> Any:
         before = counters()["compilations"]
         try:
-            with torch._dynamo.config.patch(specialize_int=self._fixed):
-                out = self._run(*args)
+            out = self._run(*args)
         except Exception:
             self._run = self._compile()  # PyTorch would never again trace what it has left to Python
             raise
         self._compilations += counters()["compilations"] - before
         if self._fixed and self._compilations >= _MAX_FIXED_COMPILATIONS:
-            self._fixed, self._run = False, self._compile()
+            self._fixed = False
+            self._run = self._compile()
         return out
 
 
 def shared(key: Hashable, function: Callable[..., Any], *args: Any, options: Mapping[str, Any] | None = None) -> Any:
-    """`function(*args)`, compiled with `options` for all calls of one key. `function` must not have a closure."""
+    """`function(*args)`, compiled with `options` for all calls of one key."""
     run = _compiled.get(key)
     if run is not None:
         _compiled.move_to_end(key)

@@ -26,6 +26,15 @@ class CppScope:
     row_pointers: dict[tuple[str, str], str] = field(default_factory=dict)  # (array, row variable) -> pointer
     fused: set[str] = field(default_factory=set)  # lanes that another lane's loop also covers
     headers: set[Header] = field(default_factory=set)  # with the functions used so far
+    functions: dict[str, str] = field(default_factory=dict)  # operator -> text of the function that no header has
+    vectors: int | None = None  # bytes of a vector of lanes, at most; None is what the machine has
+
+    def uses(self, op: Op, header: str) -> None:
+        """The text of `op` is printed, which calls a function of `header`, if that is not empty."""
+        if header:
+            self.headers.add(cast(Header, header))
+        if op.facts.cpp.function:
+            self.functions[op.value] = op.facts.cpp.function
 
 
 # ---------------------------------------------------------------- addresses
@@ -165,8 +174,7 @@ def _call(op: Op, args: tuple[Expr, ...], scope: CppScope) -> str:
 
 def _written(op: Op, dtype: DType, texts: list[str], scope: CppScope, power: str | None = None) -> str:
     text, header = template(op, "C++", dtype, op.facts.cpp)
-    if header:
-        scope.headers.add(cast(Header, header))
+    scope.uses(op, header)
     truths = {f"{name}?": _truth(t, dtype) for name, t in zip("xyz", texts, strict=False)}
     return filled(
         power or text, texts, one=literal(1, dtype), type=ctype(dtype), unsigned=_UNSIGNED.get(dtype, "uint32_t"),

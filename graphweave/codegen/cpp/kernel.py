@@ -14,6 +14,8 @@ allocated. Outputs may not overlap inputs.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+
 from graphweave.codegen.arrays import Array
 from graphweave.codegen.cpp.expr import CppScope
 from graphweave.codegen.cpp.half_products import half_of, pack_before_rows, packed
@@ -27,7 +29,7 @@ from graphweave.codegen.sums import sums_of
 from graphweave.codegen.walk import binders, local_arrays, tile_sizes
 from graphweave.codegen.writer import Writer
 from graphweave.ir.loop.nodes import Alloc, Buffer, Edges, Kernel, Place, Role, Stash, TileArray, TileMatMul, Tiles
-from graphweave.ir.loop.types import identity, parameter_types
+from graphweave.ir.loop.types import POSITION, identity, parameter_types
 from graphweave.ir.loop.walk import csrs_around, statements
 
 _STACK_LIMIT = 65536
@@ -47,6 +49,7 @@ def print_kernel(kernel: Kernel) -> str:
     parts = [
         "".join(f"// {line}\n" for line in kernel.header),
         includes(unit.scope.headers),
+        *(text for _, text in sorted(unit.scope.functions.items())),
         body,
         entry,
     ]
@@ -62,18 +65,23 @@ class _CppUnit:
         rearranged = [*transposed_matrices(kernel, arrays), *packed(kernel, arrays)]
         arrays |= {a.name: Array(a.name, a.dtype, a.shape, has_rows=False) for a in rearranged}
         tile = () if kernel.tile is None else kernel.tile[:1]
+        self.swept = [name for name, _ in kernel.sweep]
         self.names = cpp_names(
             [
                 kernel.name,
                 kernel.row,
                 *tile,
+                *self.swept,
+                *(name for name, _ in kernel.within),
                 *arrays,
                 *kernel.sizes,
                 *(csr.name for csr in kernel.csrs),
                 *binders(kernel.body),
             ]
         )
-        self.scope = CppScope(self.names, arrays, parameter_types(kernel), headers={"base"})
+        swept_types = {name: POSITION for name, _ in (*kernel.sweep, *kernel.within)}
+        types = parameter_types(kernel) | swept_types
+        self.scope = CppScope(self.names, arrays, types, headers={"base"}, vectors=kernel.vectors)
         self.scope.headers.update(HALVES[a.dtype] for a in arrays.values() if a.dtype in HALVES)
         self.tiles = tile_sizes(kernel)
         self.heap = [
@@ -116,6 +124,7 @@ class _CppUnit:
             for b in kernel.buffers
         ]
         params += [f"{ctype(s.dtype)}* __restrict__ {names.of(s.name)}" for s in self.private]
+        params += [f"int64_t {names.of(lane)}" for lane in self.swept]
         params += ["int64_t num_rows"] if self.counts_rows else []
         w.line("// the rows first .. last - 1, in order")
         w.line(f"static __attribute__((noinline)) void {self.rows_name}(")
@@ -150,7 +159,7 @@ class _CppUnit:
                 printer.tiles_of_rows(kernel)
             else:
                 copies = [s.copy for s in self.sums.values() if s.copy is not None]
-                printer.rows("first", "last", tuple(s for s in kernel.body if s not in copies))
+                printer.rows("first", "last", tuple(s for s in kernel.body if s not in copies), kernel.within)
             if self.streamed:
                 w.line("gw_streamed();")
         return w.text()
@@ -177,18 +186,25 @@ class _CppUnit:
                 self._allocate_scratch(w)
             if self.totals:
                 self._allocate_parts(w)
-            w.flush_left(
-                "#pragma omp parallel for num_threads(num_threads) if (num_chunks > 1 && num_threads > 1) "
-                "schedule(dynamic, 1)"
-            )
-            with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
-                self._chunk(w)
+            with ExitStack() as sweep:
+                for name, extent in kernel.sweep:
+                    lane = names.of(name)
+                    sweep.enter_context(w.block(f"for (int64_t {lane} = 0; {lane} < {extent}; ++{lane})"))
+                self._chunks(w)
             if self.totals:
                 self._fold_parts(w)
             if self.scratch:
                 w.line("free(scratch);")
             w.line("return 0;")
         return w.text()
+
+    def _chunks(self, w: Writer) -> None:
+        w.flush_left(
+            "#pragma omp parallel for num_threads(num_threads) if (num_chunks > 1 && num_threads > 1) "
+            "schedule(dynamic, 1)"
+        )
+        with w.block("for (int64_t chunk = 0; chunk < num_chunks; ++chunk)"):
+            self._chunk(w)
 
     def _allocate_scratch(self, w: Writer) -> None:
         """Allocate scratch for all threads: for each its stashes (largest degree x elements), then its large arrays."""
@@ -245,6 +261,7 @@ class _CppUnit:
             for array in self.private:
                 at = self.names.derived("at", array.name)
                 args.append(f"reinterpret_cast<{ctype(array.dtype)}*>(gw_mine + {at})")
+        args += [self.names.of(lane) for lane in self.swept]
         args += ["sizes[0]"] if self.counts_rows else []
         if not self.walked:
             w.line(f"{self.rows_name}({', '.join([*args, 'chunks[chunk]', 'chunks[chunk + 1]'])});")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import cast
 
 from graphweave.codegen.arrays import flatten, strides
 from graphweave.codegen.cpp.expr import (
@@ -21,7 +20,7 @@ from graphweave.codegen.cpp.expr import (
     row_offset,
 )
 from graphweave.codegen.cpp.names import ctype, literal
-from graphweave.codegen.cpp.native import HALVES, Header
+from graphweave.codegen.cpp.native import HALVES
 from graphweave.codegen.spelling import template
 from graphweave.core.errors import IRError
 from graphweave.core.types import DType, Fold, Op, computed
@@ -225,8 +224,7 @@ class Vector:
 
     def _written(self, op: Op, dtype: DType, texts: list[str], power: str | None = None) -> str:
         text, header = template(op, "C++", dtype, op.facts.lanes, op.facts.cpp)
-        if header:
-            self.scope.headers.add(cast(Header, header))
+        self.scope.uses(op, header)
         truths = {f"{name}?": self._truth(t, dtype) for name, t in zip("xyz", texts, strict=False)}
         one, zero = (self.spread(literal(n, dtype), dtype) for n in (1, 0))
         return filled(power or text, texts, one=one, zero=zero, **truths, **{"<type>": ""})

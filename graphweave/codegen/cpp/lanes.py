@@ -161,23 +161,30 @@ def vector_loop(
     w, c, width, extent = p.w, vector.variable, vector.width, vector.extent
     p.scope.headers.add("lanes")
     size = max(vector.widest(exprs), stored)
-    if all(extent % lanes == 0 for lanes in _widths(extent, size)):
+    most = p.scope.vectors
+    if all(extent % lanes == 0 for lanes in _widths(extent, size, most)):
         with w.block(""):
-            w.line(f"constexpr int {width} = gw_lanes({extent}, {size});")
+            w.line(f"constexpr int {width} = {_lanes_of(p, extent, size)};")
             with w.block(f"for (int64_t {c} = 0; {c} < {extent}; {c} += {width})"):
                 body(replace(vector, values=set()))
         return
     rest = p.scope.names.derived(width, "there")
     full = full or extent * size % 16 == 0
-    with w.block(f"gw_over<{extent}, {size}{', true' * full}>([&](auto gw_part, int64_t {c}) GW_BODY", "});"):
+    cut = f", {str(full).lower()}, {most}" if most is not None else ", true" * full
+    with w.block(f"gw_over<{extent}, {size}{cut}>([&](auto gw_part, int64_t {c}) GW_BODY", "});"):
         w.line(f"constexpr int {width} = gw_part.lanes, {rest} = gw_part.there;")
         body(replace(vector, values=set(), rest=rest))
 
 
-def _widths(extent: int, size: int) -> Iterator[int]:
-    """The values of `gw_lanes(extent, size)` on machines with vectors of 16, 32 and 64 bytes."""
+def _lanes_of(p: CppPrinter, extent: int, size: int) -> str:
+    """Lanes of a vector for a loop over `extent` lanes whose widest values have `size` bytes."""
+    return f"gw_lanes({extent}, {size}{'' if p.scope.vectors is None else f', {p.scope.vectors}'})"
+
+
+def _widths(extent: int, size: int, most: int | None) -> Iterator[int]:
+    """The values of `gw_lanes(extent, size, most)` on machines with vectors of 16, 32 and 64 bytes."""
     for register in (16, 32, 64):
-        width = register // size
+        width = min(register, most or register) // size
         while width // 2 >= extent and width * size > 16:
             width //= 2
         yield width
@@ -281,7 +288,7 @@ def _fold_vectors(p: CppPrinter, stmt: FoldLanes, loops: list[Loop]) -> None:
     once = parts == extent and len(loops) == 1
     p.w.line(f"{ctype(dtype)} {name};")
     with p.w.block(""):
-        p.w.line(f"constexpr int {width} = gw_lanes({parts}, {size});")
+        p.w.line(f"constexpr int {width} = {_lanes_of(p, parts, size)};")
         p.w.line(f"gw_vec<{element}, {width}> {part}[{parts} / {width}];")
         if not once:
             p.w.line(f"for (auto& gw_part : {part}) gw_part = {vector.spread(start, dtype)};")

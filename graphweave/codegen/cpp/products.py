@@ -78,7 +78,7 @@ def transpose(p: CppPrinter, stmt: Tiles, first: str) -> None:
 
 def _turned_in(p: CppPrinter, stmt: Tiles) -> dict[str, TileMatMul]:
     products = (s for s in stmt.body if isinstance(s, TileMatMul) and by_rows(s))
-    return {name: s for s in products if (name := _turned_name(s.w)) in p.scope.arrays}
+    return {_turned_name(s.w): s for s in products if _turns(s, p.scope.arrays)}
 
 
 # ---------------------------------------------------------------- rows one after the other
@@ -129,8 +129,7 @@ def _print_by_rows(p: CppPrinter, stmt: TileMatMul | TileGram) -> None:
             "a product of gathered rows, of blocks or with a transposed matrix cannot add to rows of an array."
         )
     out = rows_of(p, stmt.out, tile, "")
-    transposed = _turned_name(stmt.w)
-    w = names.of(transposed) if transposed in p.scope.arrays else matrix(p, stmt)
+    w = names.of(_turned_name(stmt.w)) if _turns(stmt, p.scope.arrays) else matrix(p, stmt)
     if stmt.add is not None:
         p.w.line(f"gw_row_matmul<{template}, true>({out}, {x}, {w}, {n}, {known}, false);")
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 
 from graphweave.codegen.cpp.expr import accumulated, element, expression, row_offset
@@ -24,6 +24,7 @@ from graphweave.ir.loop.nodes import (
     Edges,
     FoldLanes,
     Kernel,
+    Lane,
     Lanes,
     Let,
     Prefetch,
@@ -140,6 +141,8 @@ class Statements(CppPrinter):
         if begun is not None:
             with self.w.block(f"if ({begin} == {end})"):
                 self.statement(begun.zero, ())
+        if stmt.unroll is not None:
+            self.w.flush_left(f"#pragma GCC unroll {stmt.unroll}")
         with self.w.block(f"for (int64_t {k} = {begin}; {k} < {end}; ++{k})"):
             for distance, shift in sorted({(p.distance, p.shift or "") for p in stmt.prefetch}):
                 self._prefetch(stmt, distance, shift or None)
@@ -193,8 +196,8 @@ class Statements(CppPrinter):
         begin, end = (self.scope.names.derived(stmt.tile, what) for what in ("begin", "end"))
         self.rows(begin, end, stmt.body)
 
-    def rows(self, begin: str, end: str, body: tuple[Stmt, ...]) -> None:
-        """Prints `body` for the rows begin .. end - 1."""
+    def rows(self, begin: str, end: str, body: tuple[Stmt, ...], within: tuple[Lane, ...] = ()) -> None:
+        """Prints `body` for the rows begin .. end - 1, in each of them for all combinations of the lanes `within`."""
         row = self.bind(self.row, POSITION)
         stored = {s.buffer for s in statements(body) if isinstance(s, Store)}
         streamed = [b for b in self.streamed if b.name in stored]
@@ -203,7 +206,11 @@ class Statements(CppPrinter):
                 self.edges_of_row()
             begin_row(self.w, self.scope, streamed, self.row, {b.name: ctype(b.dtype) for b in streamed})
             self._pointers(self.row, body)
-            self.body(body)
+            with ExitStack() as stack:
+                for name, extent in within:
+                    lane = self.scope.names.of(name)
+                    stack.enter_context(self.w.block(f"for (int64_t {lane} = 0; {lane} < {extent}; ++{lane})"))
+                self.body(body)
             end_row(self.w, self.scope, streamed, self.row)
 
     def _pointers(self, k: str, body: tuple[Stmt, ...]) -> None:
@@ -264,12 +271,16 @@ class Statements(CppPrinter):
 
     def _prefetch_row(self, prefetch: Prefetch, ahead: str) -> None:
         array, names = self.scope.arrays[prefetch.buffer], self.scope.names
-        size = array.numel * array.dtype.itemsize
+        numel = array.numel if prefetch.size is None else prefetch.size
+        size = numel * array.dtype.itemsize
         lines = list(range(0, size, _LINE))[:_MAX_LINES]
         if size > _LINE and size % _LINE and len(lines) < _MAX_LINES:
             lines.append(size - 1)  # rows that are not whole lines may straddle one more
         column = f"{names.of(prefetch.column)}[{ahead}]"
         row = f"(const char*)({names.of(array.name)} + (int64_t){column} * {array.numel})"
+        if prefetch.at is not None:
+            at = expression(prefetch.at, self.scope)
+            row = f"(const char*)({names.of(array.name)} + (int64_t){column} * {array.numel} + {at})"
         pointer = names.derived(prefetch.buffer, prefetch.column, "ahead")
         self.w.line(f"const char* const {pointer} = {row};")
         for line in lines:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from graphweave.codegen.cpp.expr import CppScope, row_offset
 from graphweave.codegen.writer import Writer
-from graphweave.ir.loop.nodes import Buffer, Kernel, Role, Var
+from graphweave.ir.loop.nodes import Buffer, Kernel, Role, Store, Var
+from graphweave.ir.loop.walk import statements
 
 _LINE = 64
 """Bytes of a cache line."""
@@ -18,9 +19,16 @@ _MAX_ROW_BYTES = 4096
 
 
 def streamed(kernel: Kernel) -> list[Buffer]:
-    """Outputs over the kernel's own rows whose rows are whole cache lines."""
+    """Outputs over the kernel's own rows whose rows are whole cache lines.
+
+    There are none in a sweep, which writes rows in parts, and none that is stored at another row than the kernel's.
+    """
+    if kernel.sweep:
+        return []
+    elsewhere = {s.buffer for s in statements(kernel.body) if isinstance(s, Store) and s.index[0] != Var(kernel.row)}
     rows = kernel.sizes[0]
     outputs = [b for b in kernel.buffers if b.role is Role.output and b.rows == rows and b.dtype.is_float]
+    outputs = [b for b in outputs if b.name not in elsewhere]
     return [b for b in outputs if _bytes(b) % _LINE == 0 and 0 < _bytes(b) <= _MAX_ROW_BYTES]
 
 

@@ -111,6 +111,8 @@ class _TritonUnit:
             w.line(f"{begin} = tl.load({indptr} + {row}, mask=row_ok, other=0)")
             w.line(f"{end} = tl.load({indptr} + {row} + 1, mask=row_ok, other=0)")
             w.line(f"{scope.names.derived(csr, 'longest')} = tl.max({end} - {begin}, axis=0)")
+        if kernel.sweep or kernel.within:
+            raise IRError("Triton has no sweeps over tiles of features: leave tiles out of the schedule.")
         tile = None if kernel.tile is None else kernel.tile[0]
         TritonPrinter(scope, kernel.row, self.sums, frozenset(self.walked), tile).body(kernel.body)
         scope.axes = ()

@@ -20,16 +20,19 @@ from graphweave.compiler.glossary import Glossary
 from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.compiler.report import CaptureNote, collecting, record_capture, record_eager, record_rewrites
 from graphweave.core.counters import bump
-from graphweave.core.errors import SettingsError
+from graphweave.core.errors import RuleError, SettingsError
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.lines import shown_code
 from graphweave.core.log import logger, warn_once
+from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
 from graphweave.core.types import Space
 from graphweave.execute.build import build_inference, build_training
+from graphweave.frontends.dynamo.added_rules import Suspects, in_force
 from graphweave.frontends.dynamo.argument_names import argument_names, sources
 from graphweave.frontends.dynamo.autograd_function import Gradients, equipped
 from graphweave.frontends.dynamo.capture_settings import DuringCompilation
 from graphweave.frontends.dynamo.choices import guard_choices
+from graphweave.frontends.dynamo.declared import replace_calls
 from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.derivatives import JointGraph, without_unreached
 from graphweave.frontends.dynamo.eager_work import eager_work
@@ -65,7 +68,8 @@ class CompileOptions:
     depends on source and relation alone once for each pair (True), for each edge (False), or as the cost model says
     (None). `reorder`: multiply weights by weights before rows, with the same three values. `cuda_graphs`: replay calls
     on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look for
-    edits of index tensors that PyTorch does not see, at each call (`runtime/unseen_edits.py`).
+    edits of index tensors that PyTorch does not see, at each call (`runtime/unseen_edits.py`). `schedule`: what kernels
+    do in place of the compiler's choice.
     """
 
     verify: bool = False
@@ -74,6 +78,7 @@ class CompileOptions:
     reorder: bool | None = None
     cuda_graphs: bool = False
     unseen_edits: bool = True
+    schedule: Schedule | None = None
 
 
 _SWITCH = (True, False)
@@ -91,8 +96,14 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
     """The options as an object. SettingsError for an unknown option, and for a value that an option cannot have."""
     given = dict(options or {})
-    known = ", ".join(_ALLOWED)
+    known = ", ".join([*_ALLOWED, "schedule"])
     for name, value in given.items():
+        if name == "schedule":
+            if value is not None and not isinstance(value, Schedule):
+                raise SettingsError(
+                    f"option 'schedule' must be a graphweave.Schedule or None (got {value!r}). Pass one of these."
+                )
+            continue
         if name not in _ALLOWED:
             raise SettingsError(f"unknown option {name!r} of graphweave.compile; there are {known}. Name one of these.")
         if not any(value is allowed or (isinstance(allowed, str) and value == allowed) for allowed in _ALLOWED[name]):
@@ -132,6 +143,7 @@ def graphweave(
     chosen = parse_options(with_mode(mode, options))
     compilation = _GraphCompilation(chosen, example_inputs, sources(module), parameters)
     writes_apart(module)
+    replace_calls(module)
     begin_early(example_inputs)
     try:
         with shown("compiling a graph"):
@@ -161,6 +173,11 @@ _compilations = DuringCompilation(
     after=tell_of_sparse_tensors,
     left=lambda code, error: leave_to_python(function_name(code.co_name), shown_code(code), error),
 )
+
+
+def compiles_now() -> bool:
+    """Is what PyTorch traces at this moment meant for this backend, and not for another one?"""
+    return _compilations.under_way()
 
 
 def _compiled(compilation: _GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
@@ -207,7 +224,7 @@ class _GraphCompilation:
         self.gradients: Gradients | None = None  # of the joint graph, once it is partitioned
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = _options(module)
+        options = _options(module, self.options.schedule)
         if options is None:
             return make_boxed_func(module.forward)
         guard_sizes(module)
@@ -236,7 +253,7 @@ class _GraphCompilation:
     def partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        options = _options(joint)
+        options = _options(joint, self.options.schedule)
         if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         guard_sizes(joint)
@@ -284,7 +301,9 @@ class _GraphCompilation:
         statistics = statistics_of(rows)
         known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
-        given = PassInputs(statistics, tangents, relational, at_hand, options.row_products)
+        given = PassInputs(statistics, tangents, relational, at_hand, options.row_products, in_force())
+        if reference is not None and any(given.added):
+            reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
         done = optimise(imported.program, given, imported.effects)
         record_rewrites(imported.program, done)
         statistics = with_unions(statistics, done.unions)
@@ -347,10 +366,10 @@ def _donate_nothing() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
-def _options(module: fx.GraphModule) -> Options | None:
+def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | None:
     """The options for compiling the graph on this machine. None if it cannot compile it: it then runs as ATen calls,
     and a warning says so once."""
-    options = options_of(module)
+    options = options_of(module, schedule or COMPILERS_CHOICE)
     if isinstance(options, Options):
         return options
     bump("eager_fallbacks")
@@ -365,8 +384,9 @@ def _fall_back(error: Exception, module: fx.GraphModule) -> None:
     why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
     record_eager(f"{place} could not be compiled: {why}")
     _log.debug("%s could not be compiled", place, exc_info=error)
+    unless = ", unless the rule is yours to correct" if isinstance(error, RuleError) else ""
     warnings.warn(
         f"graphweave: {place} runs eagerly, since its graph could not be compiled: {why}. The results are right; "
-        "please report it, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
+        f"please report it{unless}, with GRAPHWEAVE_LOGS=+frontends for the traceback.",
         stacklevel=3,
     )

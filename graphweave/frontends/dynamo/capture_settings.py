@@ -85,6 +85,11 @@ class DuringCompilation:
             _forget_where_it_broke()
             raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
 
+    def under_way(self) -> bool:
+        """Is what PyTorch traces at this moment meant for `backend`?"""
+        found = _backend_of_this_compilation()
+        return found is self._backend or getattr(found, "func", None) is self._backend
+
     def _start(self, *_: object) -> None:
         found = _backend_of_this_compilation()
         wanted = None

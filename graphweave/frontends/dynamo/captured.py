@@ -73,7 +73,14 @@ _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 class Captured:
     """A callable under torch.compile. It is traced whole; if that fails, each of its frames is traced if it can be."""
 
-    def __init__(self, target: Callable[..., Any], dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
+    def __init__(
+        self,
+        target: Callable[..., Any],
+        dynamic: bool | None,
+        options: Mapping[str, Any] | None,
+        dynamo: Mapping[str, Any] | None = None,
+    ) -> None:
+        """`dynamo`: settings of `torch._dynamo.config` that are in force in every trace."""
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
@@ -89,7 +96,7 @@ class Captured:
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled: Any = torch.compile(traced, backend=backend, dynamic=dynamic, **_EACH_APART)
-        self._settings = tuple(_with_floats(s) for s in _TRIED)
+        self._settings = tuple(_with_floats(s, dynamo or {}) for s in _TRIED)
         self._traced = False
         self._whole = False  # captured without a break, so that only other sizes can need another trace
         self._sparse_places: list[Place] | None = None
@@ -190,13 +197,13 @@ class Captured:
         tell_not_traced(name, line_of(self._target), error)
 
 
-def _with_floats(settings: CaptureSettings) -> tuple[CaptureSettings, CaptureSettings]:
-    """`settings` for the first compilation and for later ones.
+def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> tuple[CaptureSettings, CaptureSettings]:
+    """`settings`, with `dynamo` added to PyTorch's, for the first compilation and for later ones.
 
     In the first, Python floats (a slope, a rate) are compiled in: most cannot stay symbols, and PyTorch finds that out
     late, and then traces all over again. A function that is called with another value is traced with symbols.
     """
-    fixed, symbols = ({**settings.dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
+    fixed, symbols = ({**settings.dynamo, **dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
     return CaptureSettings(fixed, settings.shapes), CaptureSettings(symbols, settings.shapes)
 
 

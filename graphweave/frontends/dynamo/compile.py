@@ -40,6 +40,8 @@ def compile(
     (`execute/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
     `unseen_edits=False` leaves out the check at each call for edits of an index tensor that PyTorch does not see, such
     as edits through NumPy (`runtime/unseen_edits.py`).
+    `schedule`, a `graphweave.Schedule`, says how kernels walk edges and features where the compiler would choose
+    (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields.
     Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an object that
     is not callable. Calls raise IndexRangeError (an IndexError) if an index is out of range.
     """

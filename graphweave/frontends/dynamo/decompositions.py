@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._decomp import get_decompositions
 
+from graphweave.frontends.dynamo.declared import formulas
 from graphweave.frontends.dynamo.segments import segments
 
 aten = torch.ops.aten
@@ -42,6 +43,7 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     return {
         **table,
         **segments(),
+        **formulas(),
         **{op: _mean_by_sum(table[op]) for op in _DIVIDED_BY_COUNT},
         aten.native_dropout.default: _dropout,
         aten.bernoulli.p: _bernoulli_p,

@@ -22,6 +22,7 @@ from graphweave.core.counters import bump
 from graphweave.core.errors import DerivativeError
 from graphweave.core.log import warn_once
 from graphweave.frontends.dynamo.captured_graph import ancestors, is_random
+from graphweave.frontends.dynamo.declared import differentiable
 from graphweave.frontends.dynamo.reasons import graph_place
 from graphweave.ir.philox import uniform
 
@@ -55,6 +56,7 @@ class JointGraph:
                 env[node] = env[node.args[0]]
                 continue
             env[node] = graph.node_copy(node, env.__getitem__)
+            env[node].target = differentiable(node.target)
             value = node.meta.get("val")
             env[node].meta = {"dtype": value.dtype} if isinstance(value, Tensor) else {}
         graph.output([env[n] if isinstance(n, fx.Node) else n for n in results[num_forward:]])

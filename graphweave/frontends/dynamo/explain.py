@@ -22,13 +22,13 @@ from graphweave.frontends.dynamo.breaks import (
 )
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
-from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text
+from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text, loops_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
 from graphweave.frontends.dynamo.reasons import line_of
 
-Detail = Literal["short", "kernels", "costs", "ir", "all"]
-"""How much `explain` prints: the short form, or with it each kernel's code, the choices made by cost, the message IR,
-or all of these."""
+Detail = Literal["short", "kernels", "loops", "costs", "ir", "all"]
+"""How much `explain` prints: the short form, or with it each kernel's code, each kernel's loop IR, the choices made by
+cost, the message IR, or all of these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +70,8 @@ class Explanation:
             parts += [costs_text(r) for r in self.rewrites]
         if detail in ("ir", "all"):
             parts += [ir_text(self)]
+        if detail in ("loops", "all"):
+            parts += [loops_text(g) for g in self.graphs]
         if detail in ("kernels", "all"):
             parts += [kernels_text(g, wrapper=detail == "all") for g in self.graphs]
         return parts
@@ -82,7 +84,8 @@ def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwar
     `fn` is a module or function, compiled already (its options are kept) or not. If its result requires a gradient, a
     backward is compiled too, but not run. All compiled code, also that of other functions, is forgotten and built again
     at the next call. `detail` says what is printed beside the short form: "short" nothing, "kernels" the code of each
-    kernel, "costs" what the rewriting chose and refused and what that costs, "ir" the message IR, "all" all of these.
+    kernel, "loops" its loop IR and what it does not take of a schedule, "costs" what the rewriting chose and refused
+    and what that costs, "ir" the message IR, "all" all of these.
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn

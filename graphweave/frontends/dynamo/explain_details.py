@@ -58,6 +58,15 @@ def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
     return "\n".join(lines)
 
 
+def loops_text(graph: GraphNote) -> str:
+    """The loop IR of each kernel, those run once a graph first, and the fields of a schedule that it does not take."""
+    lines = []
+    for k in (*graph.once, *graph.kernels):
+        left_out = (f"   without {name} of the schedule: {why}" for name, why in k.not_taken)
+        lines += [f"== {graph.name}, loop IR of kernel {k.name}", *left_out, k.loops]
+    return "\n".join(lines)
+
+
 def _step_text(step: Step) -> str:
     rules = " ".join(f"{rule} x{n}" if n > 1 else rule for rule, n in Counter(step.rules).items())
     units = ("MB moved", 1e6), ("Mflop on vectors", 1e6), ("Mflop in products", 1e6)

@@ -31,6 +31,7 @@ from graphweave.frontends.dynamo.layout import (
 from graphweave.frontends.dynamo.masks import masks_to_indices
 from graphweave.frontends.dynamo.numbering import number, row_of
 from graphweave.frontends.dynamo.ops_columns import COLUMNS
+from graphweave.frontends.dynamo.ops_declared import handler_of
 from graphweave.frontends.dynamo.ops_dense import DENSE
 from graphweave.frontends.dynamo.ops_pointwise import POINTWISE
 from graphweave.frontends.dynamo.ops_random import RANDOM
@@ -177,7 +178,7 @@ class _Importer:
             found = self.cx.size(value)
             if found is not None:
                 return found
-        handler, why = HANDLERS.get(node.target), "no kernel computes it"
+        handler, why = HANDLERS.get(node.target) or handler_of(node.target), "no kernel computes it"
         if handler is not None:
             try:
                 ref = handler(self.cx, node)

@@ -17,6 +17,7 @@ from torch import Tensor, fx
 from torch.utils._pytree import tree_flatten
 
 from graphweave.core.errors import GraphweaveError, VerifyError
+from graphweave.frontends.dynamo.added_rules import Suspects
 from graphweave.frontends.dynamo.captured_graph import ancestors, is_random
 from graphweave.frontends.dynamo.importer import Imported, attribute, location
 from graphweave.frontends.dynamo.masks import copy_of
@@ -48,6 +49,7 @@ class Reference:
         self._imported = imported
         self._results = tree_flatten(self._module.graph.output_node().args[0])[0]
         self._gradients = len(self._results) if gradients is None else gradients
+        self.suspects: Suspects | None = None  # rules from outside that were in force
 
     def forward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
         """VerifyError unless the graph has these `results` for placeholders' values `given` and the random `state`."""
@@ -117,7 +119,9 @@ class Reference:
 
     def _report(self, given: Mapping[str, Any], state: Tensor, i: int, got: Any, want: Any) -> str:
         line = self._first_wrong(given, state) or self._line(i)
-        return f"{self._name(i)} differs from eager mode's: {_difference(got, want)}. It comes from {line}."
+        said = f"{self._name(i)} differs from eager mode's: {_difference(got, want)}. It comes from {line}."
+        firing = None if self.suspects is None else self.suspects.culprit({**given, **self._constants()}, _changed)
+        return said if firing is None else f"{said} {firing.said()}"
 
     def _line(self, i: int) -> str:
         return location(self._results[i]) or "an unknown line"
@@ -129,13 +133,10 @@ class Reference:
         """The user's line of the first call whose value is another in the imported program; "" if all agree."""
         program, origins = self._imported.program, self._imported.origins
         nodes = [n for n in self._module.graph.nodes if n.name in origins]
-        constants = {
-            n.name: v for r, v in self._imported.attributes.items() if isinstance(n := program.nodes[r], Input)
-        }
         outputs = tuple(origins[n.name] for n in nodes)
         try:
             torch.set_rng_state(state)
-            values = interp(dataclasses.replace(program, outputs=outputs), {**given, **constants})
+            values = interp(dataclasses.replace(program, outputs=outputs), {**given, **self._constants()})
         except (GraphweaveError, RuntimeError):
             return ""
         torch.set_rng_state(state)
@@ -144,6 +145,11 @@ class Reference:
             if _comparable(node, env[node]) and _differs(value, env[node], 0.0):
                 return location(node)
         return ""
+
+    def _constants(self) -> dict[str, Any]:
+        """The values of inputs that are part of the graph."""
+        named = ((self._imported.program.nodes[r], value) for r, value in self._imported.attributes.items())
+        return {n.name: value for n, value in named if isinstance(n, Input)}
 
     def _check_memory(self, i: int, got: Any, want: Any) -> None:
         promise = self._imported.promises[i] if i < len(self._imported.promises) else None
@@ -253,6 +259,10 @@ def _differs(got: Any, want: Any, spread: Any) -> bool:
     scale = float(torch.where(known, want, 0).abs().max()) if want.numel() else 0.0
     allowed = _TOLERANCE.get(want.dtype, 0.0) * max(scale, 1.0) + torch.as_tensor(spread).nan_to_num()
     return not bool((off <= allowed).all())
+
+
+def _changed(after: Any, before: Any) -> bool:
+    return _differs(after, before, 0.0)
 
 
 def _difference(got: Any, want: Any) -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import fx
 
 from graphweave.frontends.dynamo.captured_sizes import argument, dim_of, fixed, is_tensor, rank, same, shape, val
+from graphweave.frontends.dynamo.declared import operator_of
 from graphweave.frontends.dynamo.numbering import IDENTITY, RESHAPES
 
 aten = torch.ops.aten
@@ -36,7 +37,8 @@ def is_pointwise(node: fx.Node) -> bool:
     (A softmax over rows mixes them, but keeps their number and order.)
     """
     op = node.target
-    return op in _POINTWISE or (isinstance(op, torch._ops.OpOverload) and torch.Tag.pointwise in op.tags)
+    tagged = isinstance(op, torch._ops.OpOverload) and torch.Tag.pointwise in op.tags
+    return op in _POINTWISE or tagged or operator_of(op) is not None
 
 
 def index_uses(node: fx.Node, rep: Callable[[fx.Node], fx.Node]) -> Iterator[tuple[fx.Node, fx.Node, bool]]:

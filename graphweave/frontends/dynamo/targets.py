@@ -8,14 +8,16 @@ from typing import Any
 import torch
 from torch import fx
 
+from graphweave.core.schedule import Schedule
 from graphweave.core.settings import settings
 from graphweave.lower.options import Options, options_for
 from graphweave.runtime import early, toolchain
 from graphweave.runtime.triton_kernel import interpreted, triton_version
 
 
-def options_of(module: fx.GraphModule) -> Options | str:
-    """The schedule's choices for the device of a graph's inputs, or the reason why this machine cannot compile it.
+def options_of(module: fx.GraphModule, schedule: Schedule) -> Options | str:
+    """The choices for the device of a graph's inputs, with those of the user's `schedule`; or the reason why this
+    machine cannot compile it.
 
     Tensors without dims on the CPU may be beside tensors on any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
     tensors for Triton's interpreter.
@@ -28,12 +30,12 @@ def options_of(module: fx.GraphModule) -> Options | str:
         return f"its tensors lie on {names}, and graphs of one device are compiled. Move them to one device."
     device = next(iter(devices), torch.device("cpu"))
     if device.type == "cpu":
-        return _on_cpu()
+        return _on_cpu(schedule)
     if device.type != "cuda":
         return f"its tensors lie on {device}, and kernels run on CPU and CUDA devices. Move it to one."
     if triton_version() is None:
         return "there is no Triton, which compiles for a GPU. Install it: pip install graphweave[gpu]."
-    return options_for("triton", str(device))
+    return options_for("triton", str(device), schedule)
 
 
 def begin_early(values: Iterable[Any]) -> None:
@@ -42,10 +44,10 @@ def begin_early(values: Iterable[Any]) -> None:
         early.begin()
 
 
-def _on_cpu() -> Options | str:
+def _on_cpu(schedule: Schedule) -> Options | str:
     if settings().target == "triton":
         if triton_version() is not None and interpreted():
-            return options_for("triton")
+            return options_for("triton", schedule=schedule)
         return (
             "GRAPHWEAVE_TARGET=triton compiles CPU tensors for Triton's interpreter, which is not there. Install "
             "triton and set TRITON_INTERPRET=1, or unset GRAPHWEAVE_TARGET."
@@ -53,4 +55,4 @@ def _on_cpu() -> Options | str:
     if toolchain.available() is None:
         sought = "$GRAPHWEAVE_CXX, $CXX, g++, clang++"
         return f"there is no C++ compiler (looked for {sought}). Install g++ or clang++, or set GRAPHWEAVE_CXX to one."
-    return options_for("cpp")
+    return options_for("cpp", schedule=schedule)

@@ -25,6 +25,7 @@ from graphweave.ir.loop.nodes import (
     FoldLanes,
     IndexSum,
     Kernel,
+    Lane,
     Lanes,
     Let,
     Lit,
@@ -65,16 +66,30 @@ def run(kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], siz
         if buffer.role is Role.total:
             assert buffer.fold is not None
             buffers[buffer.name].fill_(identity(buffer.fold, buffer.dtype).value)
-    rows = sizes[kernel.sizes[0]]
+    for known in _steps(kernel.sweep):
+        _rows(kernel, buffers, csrs, sizes[kernel.sizes[0]], known)
+
+
+def _steps(lanes: tuple[Lane, ...]) -> Iterator[dict[str, Tensor]]:
+    """The values of `lanes`, the last one fastest."""
+    for values in itertools.product(*(range(extent) for _, extent in lanes)):
+        yield {name: torch.tensor(i) for (name, _), i in zip(lanes, values, strict=True)}
+
+
+def _rows(
+    kernel: Kernel, buffers: dict[str, Tensor], csrs: dict[str, Tensor], rows: int, known: dict[str, Tensor]
+) -> None:
+    """`known` are the values of the lanes of the sweep."""
     if kernel.tile is not None:
         tile, size = kernel.tile
         for first in range(0, rows, size):
-            frame = _Frame(dict(buffers), csrs, kernel)
+            frame = _Frame(dict(buffers), csrs, kernel, dict(known))
             frame.tiles[tile] = range(first, min(first + size, rows))
             frame.block(kernel.body)
         return
     for row in range(rows):
-        _Frame(dict(buffers), csrs, kernel).row(row, kernel.body)
+        for inner in _steps(kernel.within):
+            _Frame(dict(buffers), csrs, kernel, known | inner).row(row, kernel.body)
 
 
 @dataclass

@@ -215,26 +215,30 @@ class Lanes:
     body: tuple[Stmt, ...]
 
 
-@part("prefetch {buffer}[{column}[{^k} + {shift+distance: + }]]")
+@part("prefetch {buffer}[{column}[{^k} + {shift+distance: + }]]| from {at}|| < {size}|")
 @dataclass(frozen=True, slots=True)
 class Prefetch:
     """Row `buffer[column[k + distance]]` will be needed `distance` positions later; a hint that a target may ignore.
 
-    With `shift`, a variable, it is row `buffer[column[k + shift + distance]]`, if the row's edges reach that far.
+    With `shift`, a variable, it is row `buffer[column[k + shift + distance]]`, if the row's edges reach that far. With
+    `at`, it is the `size` features of the row from there on.
     """
 
     buffer: str
     column: str
     distance: int
     shift: str | None = None
+    at: IndexSum | None = None
+    size: int | None = None
 
 
-@statement("edges {k} in {csr}[{row}]| of {tile}| {prefetch: } {\n  {body}\n}")
+@statement("edges {k} in {csr}[{row}]| of {tile}|| unroll {unroll}| {prefetch: } {\n  {body}\n}")
 @dataclass(frozen=True, slots=True)
 class Edges:
     """Runs body for every position k with indptr[row] <= k < indptr[row + 1] (and in `tile`), in increasing order.
 
-    `row` is the kernel's row, or a position of enclosing Edges, for each of which `csr` then has a row.
+    `row` is the kernel's row, or a position of enclosing Edges, for each of which `csr` then has a row. With `unroll`
+    the text of a loop holds body that many times; a target may ignore it.
     """
 
     k: str
@@ -243,6 +247,7 @@ class Edges:
     prefetch: tuple[Prefetch, ...]
     body: tuple[Stmt, ...]
     tile: str | None = None
+    unroll: int | None = None
 
 
 @statement("tiles {tile} < {size} in {csr}[{row}] {\n  {body}\n}")
@@ -415,7 +420,7 @@ kernel {name}({row} < {sizes}; {index}) {
   {csrs}
   {buffers}
   {stashes}
-  do| tile {tile}|
+  do| vectors {vectors}|| sweep {sweep}|| tile {tile}|| within {within}|
     {body}
 }""")
 @dataclass(frozen=True, slots=True)
@@ -428,6 +433,12 @@ class Kernel:
     With `tile`, a name and a size, body is run for tiles of at most that many rows, which together are all rows, in
     increasing order within a thread's share. Statements for one row then stand in `TileRows`, and the contents of a
     stash do not outlive one `TileRows`. The target chooses how long each tile is.
+
+    With `sweep`, all rows are run for each combination of these lanes; with `within`, each row is run for each
+    combination of those before the next row. The first lane is the outermost. Each output is then indexed by all of
+    these lanes, so that each of its elements is stored once.
+
+    With `vectors`, loops over lanes go in vectors of at most that many bytes; a target may ignore it.
     """
 
     name: str
@@ -440,3 +451,6 @@ class Kernel:
     body: tuple[Stmt, ...]
     header: tuple[Text, ...] = ()
     tile: Lane | None = None
+    sweep: tuple[Lane, ...] = ()
+    within: tuple[Lane, ...] = ()
+    vectors: int | None = None

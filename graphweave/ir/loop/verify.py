@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -55,6 +56,16 @@ def verify(kernel: Kernel) -> None:
     """
     verify_parameters(kernel)
     scope = Visible(types=parameter_types(kernel))
+    for name, extent in (*kernel.sweep, *kernel.within):
+        if extent < 1:
+            fail(f"kernel {kernel.name}", f"a sweep has at least one step (got {extent}).")
+        if any(b.role is Role.total for b in kernel.buffers):
+            fail(f"kernel {kernel.name}", "totals would be summed anew at each step of a sweep.")
+        if kernel.stashes or kernel.tile is not None:
+            fail(f"kernel {kernel.name}", "a sweep has neither stashes nor tiles of rows.")
+        if name in scope.types:
+            fail(f"kernel {kernel.name}", f"'{name}' is already defined.")
+        scope.types[name], scope.extents[name] = POSITION, extent
     if kernel.tile is not None:
         tile, size = kernel.tile
         if size < 1:
@@ -71,6 +82,7 @@ class _Verifier:
         self.stashes = {stash.name: stash for stash in kernel.stashes}
         self.csrs = {csr.name for csr in kernel.csrs}
         self.globals = {*kernel.sizes, *self.csrs}
+        self.swept = {name for name, _ in (*kernel.sweep, *kernel.within)}
         self.products = Products(kernel)
 
     def block(self, body: Iterable[Stmt], scope: Visible, path: str) -> None:
@@ -151,6 +163,8 @@ class _Verifier:
         role = self.buffers[buffer].role if buffer in self.buffers else None
         if role is not None and role is not Role.output:
             fail(place, f"'{buffer}' is not an output, an alloc or a stash.")
+        if role is Role.output and self.swept and not any(self.swept <= lanes_of(part) for part in index):
+            fail(place, f"'{buffer}' would be stored at each step of the sweep.")
         self._target(buffer, index, value, scope, place)
 
     def _accum(self, stmt: Accum, scope: Visible, place: str) -> None:
@@ -230,7 +244,7 @@ class _Verifier:
             fail(place, f"'{stmt.csr}' is not a CSR of the kernel.")
         if stmt.row != self.kernel.row and stmt.row not in scope.positions:
             fail(place, f"the row must be the kernel's, '{self.kernel.row}', or a position (got '{stmt.row}').")
-        if scope.parallel or scope.extents:
+        if scope.parallel or scope.extents.keys() - self.swept:
             fail(place, "edges belong to a row, not to a lane.")
 
     # ------------------------------------------------------------ tiles
@@ -264,6 +278,13 @@ class _Verifier:
             fail(place, f"'{prefetch.buffer}' is not an input with rows.")
         if prefetch.shift is not None and scope.types.get(prefetch.shift) not in INDEX:
             fail(place, f"'{prefetch.shift}' is not an index here.")
+        if (prefetch.at is None) != (prefetch.size is None):
+            fail(place, "a prefetch of some features says from where on, and how many.")
+        if prefetch.at is not None and prefetch.size is not None:
+            self._index_sum(prefetch.at, scope)
+            span, width = bounds(prefetch.at, scope.extents), math.prod(self.buffers[prefetch.buffer].shape)
+            if prefetch.size < 1 or span is None or span[0] < 0 or span[1] + prefetch.size > width:
+                fail(place, f"'{prefetch.buffer}' has {width} features a row.")
         if prefetch.distance < 1:
             fail(place, f"the prefetch distance must be positive (got {prefetch.distance}).")
 

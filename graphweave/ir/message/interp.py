@@ -107,7 +107,8 @@ def apply(
         case Pointwise(op, args):
             ts = [_type(types, a) for a in args]
             rank = max(len(t.shape) for t in ts)
-            return call_of(op)(*(_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True)))
+            operands = (_with_rank(values[a], t, rank) for a, t in zip(args, ts, strict=True))
+            return call(call_of(op), *operands) if op.facts.numbers else call_of(op)(*operands)
         case Concat(xs, dim):
             return _concat([values[x] for x in xs], [_type(types, x) for x in xs], dim, rows_of)
         case MatMul(x, w, m):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -21,3 +21,14 @@ class Rule:
     before: str
     after: str
     apply: Apply
+
+
+@dataclass(frozen=True, slots=True)
+class AddedRules:
+    """Rules from outside (`graphweave.extend.rule`): `always` wherever they apply, `by_cost` where they gain."""
+
+    always: tuple[Rule, ...] = ()
+    by_cost: tuple[Rule, ...] = ()
+
+    def __iter__(self) -> Iterator[Rule]:
+        yield from (*self.always, *self.by_cost)

@@ -42,9 +42,9 @@ template <class V>
 using gw_naturals = gw_vec<gw_unsigned<sizeof(gw_element<V>)>, gw_count<V>>;
 
 // Lanes of a vector for a loop over `extent` lanes whose widest values take `bytes`: as many as fit into a register of
-// the machine, but not twice as many as there are, and no vector shorter than 16 bytes.
-constexpr int gw_lanes(int64_t extent, int bytes) {
-  int width = gw_bytes_of_vector / bytes;
+// the machine and into `vector` bytes, but not twice as many as there are, and no vector shorter than 16 bytes.
+constexpr int gw_lanes(int64_t extent, int bytes, int vector = gw_bytes_of_vector) {
+  int width = (vector < gw_bytes_of_vector ? vector : gw_bytes_of_vector) / bytes;
   while (width / 2 >= extent && width * bytes > 16) width /= 2;
   return width;
 }

@@ -11,17 +11,18 @@ struct gw_some_lanes {
   static constexpr int lanes = W, there = K;
 };
 // body(vectors, c) for the lanes c, c + 1, ... of each vector of a loop over N lanes. What is left after whole vectors is
-// a vector of lanes that are not all there, or if `PIECES`, shorter whole vectors as far as they go.
-template <int64_t N, int SIZE, bool PIECES = false, int64_t FIRST = 0, class F>
+// a vector of lanes that are not all there, or if `PIECES`, shorter whole vectors as far as they go. Vectors have at most
+// VECTOR bytes.
+template <int64_t N, int SIZE, bool PIECES = false, int VECTOR = gw_bytes_of_vector, int64_t FIRST = 0, class F>
 GW_INLINE void gw_over(F body) {
-  constexpr int W = gw_lanes(N - FIRST, SIZE), LEFT = (N - FIRST) % W;
+  constexpr int W = gw_lanes(N - FIRST, SIZE, VECTOR), LEFT = (N - FIRST) % W;
   if constexpr (PIECES && N - FIRST < W && W * SIZE > 16) {
     body(gw_some_lanes<W / 2, W / 2>{}, FIRST);
-    gw_over<N, SIZE, PIECES, FIRST + W / 2>(body);
+    gw_over<N, SIZE, PIECES, VECTOR, FIRST + W / 2>(body);
   } else {
     for (int64_t c = FIRST; c + W <= N; c += W) body(gw_some_lanes<W, W>{}, c);
     if constexpr (LEFT > 0 && N - FIRST > W)
-      gw_over<N, SIZE, PIECES, N - LEFT>(body);
+      gw_over<N, SIZE, PIECES, VECTOR, N - LEFT>(body);
     else if constexpr (LEFT > 0)
       body(gw_some_lanes<W, LEFT>{}, N - LEFT);
   }

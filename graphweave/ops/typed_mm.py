@@ -8,8 +8,6 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import range_error
 
-__all__ = ["gather_mm", "segment_mm"]
-
 
 def gather_mm(a: Tensor, b: Tensor, *, idx_b: Tensor) -> Tensor:
     """out[n] = a[n] @ b[idx_b[n]]. [N, K], [R, K, J], types [N] -> [N, J].

@@ -1,0 +1,180 @@
+"""Operators on edges, `graphweave.ops`, against MKL's CSR product, PyG eager and DGL 2.1, in turn.
+
+    python -m bench.ops [--graphs rand-10k uniform-99.95 ... rmat] [--cases gcn weighted weighted-own mlp dot attend]
+                        [--lengths 32 64 128 256 512] [--threads 2] [--repeats 10] [--dgl-python PYTHON] [--out FILE]
+
+bench/ops_cases.py says what the cases are, bench/ops_graphs.py what the graphs. Every system is compared with the
+definition in float64 first: a wrong one is not timed. Forward passes without gradients, float32. `first` is the first
+call, with compilation; `formats` a call on a graph that has not been seen, when all is compiled; both stand in the JSON
+alone. MKL is `torch.sparse`'s product with a CSR matrix made before. PyG is left out where its messages would not fit
+into memory, DGL where no --dgl-python is given (an interpreter that has DGL; `make bench-peers` makes one). Ratios are
+the system's time over graphweave's.
+"""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bench.check import relative_error
+from bench.common import arguments, available_memory, ratio_table, save, seconds_of
+from bench.graphs import data_dir
+from bench.ops_cases import CASES, Data, data_of, definition, graphweave_call, mkl_call, pyg_bytes, pyg_call
+from bench.ops_graphs import GRAPHS, absent, edges_of
+from bench.turns import Player, PlayerLost, steps_timer, take_turns
+from graphweave.runtime import formats
+
+TOLERANCE = 1e-4
+"""Relative to the largest result: sums of thousands of float32 terms in another order, exponentials of sums."""
+
+LENGTHS = (32, 64, 128, 256, 512)
+SYSTEMS = ("graphweave", "mkl", "pyg", "dgl")
+
+
+class Here:
+    """A system in this process, asked as one that has a process of its own (`bench.turns.Player`)."""
+
+    def __init__(self, call: Callable[[], Tensor]) -> None:
+        def step() -> Tensor:
+            with torch.no_grad():
+                return call()
+
+        self.step = step
+        self._turn = steps_timer(step)
+
+    def ask(self, do: str, **given: Any) -> Any:
+        if do == "first":
+            return seconds_of(self.step)
+        if do == "result":
+            np.savez(given["path"], out=self.step().numpy())
+            return None
+        return self._turn(**given)
+
+    def close(self) -> None:
+        gc.collect()
+
+
+def systems_of(case: str, data: Data, operands: Path, threads: int, dgl: Path | None) -> dict[str, Any]:
+    """Name -> what is asked for turns, or why the system is left out."""
+    found: dict[str, Any] = {"graphweave": Here(graphweave_call(case, data))}
+    mkl = mkl_call(case, data)
+    if mkl is not None:
+        found["mkl"] = Here(mkl)
+    found["pyg"] = (
+        Here(pyg_call(case, data)) if pyg_bytes(case, data) < available_memory() else "its messages exceed the memory"
+    )
+    if dgl is not None:
+        command = [str(dgl), "-m", "bench.ops_dgl", case, str(operands), "--threads", str(threads)]
+        found["dgl"] = Player(command, {"OMP_NUM_THREADS": str(threads)}, timeout=600, memory=available_memory())
+    return found
+
+
+def measure(
+    case: str, data: Data, *, threads: int, repeats: int, dgl: Path | None, folder: Path
+) -> dict[str, dict[str, Any]]:
+    operands = folder / "operands.npz"
+    if dgl is not None:
+        np.savez(operands, **{name: t.numpy() for name, t in data.as_tensors().items()})
+    want = definition(case, data)
+    answer: dict[str, dict[str, Any]] = {}
+    playing: dict[str, Any] = {}
+    systems = systems_of(case, data, operands, threads, dgl)
+    try:
+        for name, system in systems.items():
+            answer[name] = {"status": system} if isinstance(system, str) else checked(system, want, folder / "out.npz")
+            if answer[name]["status"] == "ok":
+                playing[name] = system
+        if "graphweave" in playing:
+            formats.clear()
+            answer["graphweave"]["formats"] = seconds_of(playing["graphweave"].step)
+        for name, taken in take_turns(playing, repeats=repeats).items():
+            answer[name] |= taken
+    finally:
+        for system in systems.values():
+            if not isinstance(system, str):
+                system.close()
+    return answer
+
+
+def checked(system: Any, want: Tensor, path: Path) -> dict[str, Any]:
+    """The first call, and whether the result is right."""
+    try:
+        first = system.ask("first")
+        system.ask("result", path=str(path))
+    except (PlayerLost, RuntimeError) as problem:
+        return {"status": str(problem)[:300]}
+    with np.load(path) as arrays:
+        error = relative_error(torch.from_numpy(arrays["out"]).double(), want)
+    return {"status": "ok" if error < TOLERANCE else f"wrong by {error:.1e}", "first": first, "error": error}
+
+
+def ratios(answer: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
+    """System -> its time over graphweave's."""
+    ours = answer["graphweave"].get("median")
+    return {} if ours is None else {s: one["median"] / ours for s, one in answer.items() if "median" in one}
+
+
+def print_table(graph: str, threads: int, results: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = []
+    for what, answer in results.items():
+        found = ratios(answer)
+        cells = [f"{found[s]:.2f}" if s in found else answer.get(s, {}).get("status", "") for s in SYSTEMS[1:]]
+        ours = answer["graphweave"]
+        rows.append([what, f"{1e3 * ours['median']:.2f}" if "median" in ours else ours["status"], *cells])
+    ratio_table(f"{graph}, {threads} threads", ["case, length", "graphweave ms", *SYSTEMS[1:]], rows)
+
+
+def own_over_built_in(results: Mapping[str, Mapping[str, Any]]) -> float | None:
+    """The time of a function of one's own over that of the equal built-in, in the geometric mean."""
+    found = []
+    for what, answer in results.items():
+        case, length = what.split()
+        other = results.get(f"weighted {length}", {}).get("graphweave", {})
+        if case == "weighted-own" and "median" in answer["graphweave"] and "median" in other:
+            found.append(answer["graphweave"]["median"] / other["median"])
+    return geometric_mean(found) if found else None
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = arguments(__doc__)
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=[g for g in GRAPHS if g != "tiny"])
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--dgl-python", type=Path)
+    parser.add_argument("--data-dir", type=Path, default=data_dir())
+    options = parser.parse_args(argv)
+    torch.set_num_threads(options.threads)
+    record: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for graph in options.graphs:
+            if (why := absent(graph, options.data_dir)) is not None:
+                record[graph] = {"status": why}
+                print(f"{graph}: {why}")
+                continue
+            index, nodes = edges_of(graph, options.data_dir)
+            results = record[graph] = {}
+            for case in options.cases:
+                for length in options.lengths:
+                    results[f"{case} {length}"] = measure(
+                        case, data_of(index, nodes, length), threads=options.threads, repeats=options.repeats,
+                        dgl=options.dgl_python, folder=Path(folder),
+                    )  # fmt: skip
+            print_table(graph, options.threads, results)
+            own = own_over_built_in(results)
+            if own is not None:
+                print(f"a function of one's own takes {own:.2f} of the time of the built-in")
+    save(options.out, {"benchmark": "ops", "threads": options.threads, "results": record})
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

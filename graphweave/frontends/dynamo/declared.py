@@ -1,0 +1,156 @@
+"""Operators of other libraries that were declared to the compiler (`graphweave.extend`), as capture meets them.
+
+An operator is declared either by a formula in PyTorch, by which it is replaced while a graph is captured, or as a
+member of `Op`, which the importer makes of its calls. One without an autograd formula of its own is replaced before
+autograd sees the graph: by the formula, whose derivative is the operator's, or by a function that calls it and has the
+declared derivative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from graphweave.core.formulas import evaluate
+from graphweave.core.types import Op
+from graphweave.ir.operator_calls import call_of, overload
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """What is known of `overload`: a `formula` that it is taken apart into, or the operator `op` that it is.
+
+    `differentiable` stands in its place while autograd traces a graph; None where the operator has its own derivative.
+    """
+
+    overload: Any
+    formula: Callable[..., Any] | None = None
+    op: Op | None = None
+    differentiable: Callable[..., Any] | None = None
+
+
+_declared: dict[Any, Declared] = {}
+
+
+def add(declared: Declared) -> None:
+    _declared[declared.overload] = declared
+
+
+def discard(declared: Declared) -> None:
+    del _declared[declared.overload]
+
+
+def operator_of(target: Any) -> Op | None:
+    """The pointwise operator that calls of `target` are, if it was declared so."""
+    found = _declared.get(target)
+    return None if found is None else found.op
+
+
+def formulas() -> dict[Any, Callable[..., Any]]:
+    """By overload, what it is taken apart into."""
+    return {call: d.formula for call, d in _declared.items() if d.formula is not None}
+
+
+def differentiable(target: Any) -> Any:
+    """What to call for `target` so that autograd finds its derivative."""
+    found = _declared.get(target)
+    return target if found is None or found.differentiable is None else found.differentiable
+
+
+def replace_calls(module: fx.GraphModule) -> None:
+    """Calls of declared operators without an autograd formula, in `module` and its parts, get a derivative."""
+    if not _declared:
+        return
+    for part in module.modules():
+        if not isinstance(part, fx.GraphModule):
+            continue
+        for node in part.graph.nodes:
+            if node.op == "call_function":
+                node.target = _in_place_of(node.target)
+        part.recompile()
+
+
+def _in_place_of(target: Any) -> Any:
+    """What to call for an operator, or for one that was called by its name alone, whose arguments say the overload."""
+    if not isinstance(target, torch._ops.OpOverloadPacket):
+        return differentiable(target)
+    overloads = [getattr(target, name) for name in target.overloads()]
+    if all(differentiable(overload) is overload for overload in overloads):
+        return target
+    name = target._qualified_op_name
+
+    def chosen(*args: Any, **kwargs: Any) -> Any:
+        overload = getattr(target, torch._C._jit_resolve_packet(name, *args, **kwargs))
+        return differentiable(overload)(*args, **kwargs)
+
+    chosen.__name__ = chosen.__qualname__ = name.replace("::", "__")
+    return chosen
+
+
+# ---------------------------------------------------------------- a derivative for an operator that has none
+
+
+def with_derivative(op: Op) -> Callable[..., Any]:
+    """A function that calls the declared operator `op`, with the derivative that its row has."""
+    call, slopes = overload(op.facts.aten[0]), op.facts.derivative or ()
+
+    class DeclaredCall(torch.autograd.Function):
+        @staticmethod
+        def forward(*args: Any) -> Any:
+            return call(*args)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            ctx.numbers = [None if isinstance(a, Tensor) else float(a) for a in inputs]
+            ctx.save_for_backward(*(a for a in inputs if isinstance(a, Tensor)), output)
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            *tensors, out = ctx.saved_tensors
+            left = iter(tensors)
+            args = [next(left) if number is None else number for number in ctx.numbers]
+            return _gradients(slopes, args, out, grads[0], ctx.needs_input_grad)
+
+    def called(*args: Any, **kwargs: Any) -> Any:
+        return DeclaredCall.apply(*arguments(call, args, kwargs))
+
+    called.__name__ = called.__qualname__ = op.value
+    return called
+
+
+def _gradients(
+    slopes: Sequence[str], args: Sequence[Any], out: Tensor, grad: Tensor, wanted: Sequence[bool]
+) -> tuple[Tensor | None, ...]:
+    """The gradients with respect to `args` of a result `out`, whose own gradient is `grad`, by formulas."""
+
+    def apply(op: Op, operands: tuple[Any, ...]) -> Any:
+        call = differentiable(overload(op.facts.aten[0])) if op.facts.aten else call_of(op)
+        return call(*(x if i in op.facts.numbers else tensor(x) for i, x in enumerate(operands)))
+
+    def tensor(x: Any) -> Tensor:
+        return x if isinstance(x, Tensor) else torch.full((), x, dtype=out.dtype, device=out.device)
+
+    names = dict(zip("xyz", args, strict=False)) | {"out": out, "g": grad}
+    found: list[Tensor | None] = []
+    for formula, arg, needed in zip(slopes, args, wanted, strict=True):
+        if not formula or not needed:
+            found.append(None)
+            continue
+        slope: Any = evaluate(formula, names, apply, float)
+        found.append(tensor(slope).broadcast_to(out.shape).sum_to_size(arg.shape))
+    return tuple(found)
+
+
+def arguments(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """The arguments of a call in the order of its schema, defaults included."""
+    out = []
+    for position, said in enumerate(call._schema.arguments):
+        if position < len(args):
+            out.append(args[position])
+        else:
+            out.append(kwargs.get(said.name, said.default_value if said.has_default_value() else None))
+    return out

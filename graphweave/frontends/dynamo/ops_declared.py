@@ -1,0 +1,31 @@
+"""Calls of operators that were declared to be pointwise (`graphweave.extend.pointwise`) -> Pointwise."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import fx
+
+from graphweave.core.errors import IRError
+from graphweave.frontends.dynamo.captured_sizes import is_tensor, val
+from graphweave.frontends.dynamo.context import Context, Handler
+from graphweave.frontends.dynamo.declared import arguments, operator_of
+from graphweave.ir.message.nodes import Ref
+
+
+def handler_of(target: Any) -> Handler | None:
+    return None if operator_of(target) is None else _declared
+
+
+def _declared(cx: Context, node: fx.Node) -> Ref:
+    """The operator of its operands, all of the result's type: what it makes of others is not known."""
+    op = operator_of(node.target)
+    assert op is not None
+    result = val(node).dtype
+    if not result.is_floating_point:
+        raise IRError(f"{op.value} of {result}")
+    operands = arguments(node.target, node.args, node.kwargs)
+    other = next((val(a).dtype for a in operands if is_tensor(a) and val(a).dtype != result), None)
+    if other is not None:
+        raise IRError(f"{op.value} of {other} that gives {result}")
+    return cx.map(op, *(cx.aligned(a, node, cx.result(node).dtype) for a in operands))

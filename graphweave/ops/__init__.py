@@ -1,0 +1,9 @@
+"""Operators on edges with kernels of one's own, `spmm`, `sddmm` and `attend`, and products with a weight for each type.
+
+`docs/ops.md` shows how to use them.
+"""
+
+from graphweave.ops.typed_mm import gather_mm, segment_mm
+from graphweave.ops.verbs import attend, sddmm, spmm
+
+__all__ = ["attend", "gather_mm", "sddmm", "segment_mm", "spmm"]

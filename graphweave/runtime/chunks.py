@@ -1,0 +1,29 @@
+"""Row boundaries of a schedule's own: so many chunks, of equally many rows or of equally much work."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+
+@lru_cache(maxsize=1024)
+def equal_rows(num_rows: int, count: int) -> Tensor:
+    """int64 [chunks + 1]: at most `count` chunks of equally many rows; no rows make one empty chunk. Cached."""
+    count = max(1, min(count, num_rows))
+    with torch.inference_mode(False):
+        return torch.tensor([num_rows * i // count for i in range(count + 1)])
+
+
+def equal_work(indptr: Tensor, count: int) -> Tensor:
+    """int64 [chunks + 1]: at most `count` chunks of about equally many rows and edges; no rows make one empty chunk."""
+    num_rows = indptr.numel() - 1
+    with torch.inference_mode(False):
+        work = indptr.long() + torch.arange(num_rows + 1)
+        wanted = torch.arange(1, count) * int(work[-1]) // count
+        cuts = torch.searchsorted(work, wanted).clamp(max=num_rows)
+        ends = torch.tensor([num_rows])
+        inner = torch.cat([cuts, ends]).unique()
+        inner = inner[inner > 0]
+        return torch.cat([torch.zeros(1, dtype=torch.int64), inner if num_rows else ends])

@@ -1,0 +1,47 @@
+"""The benchmark of operators on edges: systems equal definitions, and graphs are what they are said to be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from bench.ops import Here, checked, own_over_built_in, ratios
+from bench.ops_cases import CASES, data_of, definition, graphweave_call, mkl_call, pyg_call
+from bench.ops_graphs import absent, edges_of
+from graphweave.core.settings import override
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
+def test_systems_equal_the_definition(case: str, tmp_path: Path) -> None:
+    """As PyTorch's own calls: what is compared is how the cases are written."""
+    data = data_of(*edges_of("tiny", tmp_path), 8)
+    want = definition(case, data)
+    calls = [graphweave_call(case, data), pyg_call(case, data), mkl_call(case, data)]
+    with override(eager_kernels=False):
+        for call in calls:
+            if call is not None:
+                assert checked(Here(call), want, tmp_path / "out.npz")["status"] == "ok"
+        assert checked(Here(lambda: want.float() * 1.01), want, tmp_path / "out.npz")["status"].startswith("wrong by")
+
+
+def test_graphs_have_the_structure_of_the_papers(tmp_path: Path) -> None:
+    index, nodes = edges_of("rand-10k", tmp_path)
+    counts = torch.bincount(torch.bincount(index[1]))
+    assert nodes == 10_000
+    assert (counts[2000], counts[100]) == (2000, 8000)
+    assert edges_of("uniform-99.95", tmp_path)[0].shape == (2, 50_000)
+    assert "is absent" in str(absent("flickr_small", tmp_path))
+
+
+def test_ratios_are_to_graphweave() -> None:
+    answer = {
+        "graphweave": {"median": 2.0},
+        "mkl": {"median": 3.0},
+        "pyg": {"status": "its messages exceed the memory"},
+    }
+    assert ratios(answer) == {"graphweave": 1.0, "mkl": 1.5}
+    results = {"weighted 32": {"graphweave": {"median": 2.0}}, "weighted-own 32": {"graphweave": {"median": 2.2}}}
+    assert own_over_built_in(results) == pytest.approx(1.1)
