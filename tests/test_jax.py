@@ -106,7 +106,7 @@ def test_values_and_gradients_are_those_of_the_definition(name: str, graph: str)
 
 
 def test_closures_get_gradients_and_gradients_have_gradients() -> None:
-    g, (src, dst, edge) = fixed(HUB), data_of(HUB)
+    g, (src, dst, _) = fixed(HUB), data_of(HUB)
     w = jnp.asarray(np.random.default_rng(2).normal(size=(6, 3)))
 
     def ours(w: Any, x: Any) -> Any:
@@ -126,7 +126,7 @@ def test_closures_get_gradients_and_gradients_have_gradients() -> None:
 
 
 def test_sddmm_and_attend_are_their_definitions() -> None:
-    g, (src, dst, edge) = fixed(HUB), data_of(HUB)
+    g, (src, dst, _) = fixed(HUB), data_of(HUB)
     at = np.asarray(HUB.src), np.asarray(HUB.dst)
 
     def definition(x: Any, y: Any) -> Any:
@@ -179,7 +179,7 @@ def test_a_batch_is_mapped() -> None:
 
 
 def test_what_does_not_fit_is_refused() -> None:
-    g, (src, dst, edge) = fixed(HUB), data_of(HUB)
+    g, (src, _, _) = fixed(HUB), data_of(HUB)
     x = src["h"]
     with pytest.raises(DataError, match="dst has 3 rows"):
         gj.spmm(g, "u_add_v", src=x, dst=x[:3])

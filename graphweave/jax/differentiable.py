@@ -52,7 +52,8 @@ def _shaped(x: Any) -> jax.ShapeDtypeStruct:
 
 def _called(closed: Any, function: GraphFunction, *args: Any) -> list[Any]:
     """`args` are those of the function, then what its trace closes over."""
-    arguments: tuple[Rows, ...] = (*function.arguments, *("unit" for _ in closed.consts))
+    shared: list[Rows] = ["unit"] * len(closed.consts)
+    arguments = (*function.arguments, *shared)
     own = len(function.arguments)
 
     def plain(*xs: Any) -> Sequence[Any]:
@@ -65,7 +66,7 @@ def _called(closed: Any, function: GraphFunction, *args: Any) -> list[Any]:
     def forward(*xs: Any) -> Any:
         values = [x.value for x in xs]
         wanted = tuple(i for i, x in enumerate(xs) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating))
-        return _run(closed.jaxpr, function, arguments, values), (values, _Perturbed(wanted))
+        return f(*values), (values, _Perturbed(wanted))  # not the kernels: an outer gradient differentiates this, too
 
     def backward(kept: Any, given: Sequence[Any]) -> tuple[Any, ...]:
         values, wanted = kept[0], kept[1].arguments

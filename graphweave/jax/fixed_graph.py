@@ -17,7 +17,7 @@ from graphweave.core.ranges import position, range_error
 from graphweave.core.types import DType, Space
 from graphweave.graph.structure import Structure
 from graphweave.jax.compiled import compiled
-from graphweave.jax.importer import Frame, Rows
+from graphweave.jax.importer import GraphSpaces, Rows
 from graphweave.jax.run import GraphRun
 from graphweave.runtime.index import INT32_MAX
 
@@ -73,13 +73,13 @@ class FixedGraph:
         return f"FixedGraph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
 
     @property
-    def frame(self) -> Frame:
+    def frame(self) -> GraphSpaces:
         """Its spaces, as programs have them."""
         edges, sources = Space("edges"), Space("nodes" if self.square else "sources")
         destinations = sources if self.square else Space("destinations")
         spaces: dict[Rows, Space] = {"src": sources, "dst": destinations, "edge": edges}
         rows = {sources: self.num_src, destinations: self.num_dst, edges: self.num_edges}
-        return Frame(spaces, rows, DType.i64 if self._src.dtype is torch.int64 else DType.i32)
+        return GraphSpaces(spaces, rows, DType.i64 if self._src.dtype is torch.int64 else DType.i32)
 
     def run(self, program: Any) -> GraphRun:
         """`program` with its kernels on this graph. They run on as many threads as PyTorch uses when they are made."""
@@ -95,7 +95,7 @@ class FixedGraph:
         return found
 
 
-def fixed_graph(graph: Any, rows: Mapping[str, int | None], num_dst: int | None) -> FixedGraph:
+def fixed_graph(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
     """`graph` in any form. `rows` are those of the arguments src and dst, None where there are none; they and `num_dst`
     count the rows of arrays, and must fit other graphs."""
     if isinstance(graph, FixedGraph):
@@ -140,7 +140,7 @@ def _pair(graph: Any) -> tuple[Any, Any]:
     return array[0], array[1]
 
 
-def _of_arrays(src: Any, dst: Any, rows: Mapping[str, int | None], num_dst: int | None) -> FixedGraph:
+def _of_arrays(src: Any, dst: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
     num_src = rows["src"]
     ends = num_dst if rows["dst"] is None else rows["dst"]
     if ends is None:
@@ -181,8 +181,8 @@ def _shared(
 def _known(name: str, index: Any) -> Any:
     if isinstance(index, jax.core.Tracer):
         raise DataError(
-            f"{name} must be known when JAX traces (got a traced {index.aval.str_short()}): kernels walk formats that are"
-            " made of it once. Close over the graph, or pass a graphweave.jax.FixedGraph as a static argument."
+            f"{name} must be known when JAX traces (got a traced {index.aval.str_short()}): kernels walk formats that"
+            " are made of it once. Close over the graph, or pass a graphweave.jax.FixedGraph as a static argument."
         )
     return index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
 

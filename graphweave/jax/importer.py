@@ -42,7 +42,7 @@ _OWN = ("/graphweave/jax/", "/site-packages/jax/", "/site-packages/jaxlib/", "/i
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class GraphSpaces:
     """The spaces of a graph, and how many rows each has."""
 
     spaces: Mapping[Rows, Space]
@@ -60,7 +60,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedTrace:
     """`program` takes the arguments that `arguments` numbers, as inputs of these names, `constants`, and the indices.
 
     Its outputs become arrays by `results`.
@@ -73,23 +73,29 @@ class Imported:
 
 
 def import_jaxpr(
-    jaxpr: Any, arguments: Sequence[Rows], results: Sequence[Rows], frame: Frame, *, what: str, row_wise: bool = False
-) -> Imported:
+    jaxpr: Any,
+    arguments: Sequence[Rows],
+    results: Sequence[Rows],
+    frame: GraphSpaces,
+    *,
+    what: str,
+    row_wise: bool = False,
+) -> ImportedTrace:
     """The program of a jaxpr without constants. DataError says, of the argument `what`, what cannot be said.
 
     With `row_wise`, sums over rows are refused: no row of a result may depend on other rows.
     """
-    return _Importer(frame, what, row_wise).run(jaxpr, arguments, results)
+    return _TraceImporter(frame, what, row_wise).run(jaxpr, arguments, results)
 
 
-class _Importer:
-    def __init__(self, frame: Frame, what: str, row_wise: bool) -> None:
+class _TraceImporter:
+    def __init__(self, frame: GraphSpaces, what: str, row_wise: bool) -> None:
         self._frame, self._what = frame, what
         self._values = Values(Builder(), row_wise)
         self._arguments: dict[str, int] = {}
         self._constants: dict[str, np.ndarray[Any, Any]] = {}
 
-    def run(self, jaxpr: Any, arguments: Sequence[Rows], results: Sequence[Rows]) -> Imported:
+    def run(self, jaxpr: Any, arguments: Sequence[Rows], results: Sequence[Rows]) -> ImportedTrace:
         env: dict[Any, Value] = {}
         needed = _needed(jaxpr)
         for i, (var, rows) in enumerate(zip(jaxpr.invars, arguments, strict=True)):
@@ -107,7 +113,7 @@ class _Importer:
         rows_of = self._frame.rows
         program = self._values.build.program(outputs, rows_of.items())
         verify(program)
-        return Imported(program, self._arguments, self._constants, tuple(made))
+        return ImportedTrace(program, self._arguments, self._constants, tuple(made))
 
     # ---------------------------------------------------------------- leaves
 

@@ -85,7 +85,7 @@ def edge_function(
             f"{what} must be a function of (src, dst, edge) or the name of one (got {type(given).__name__})."
             " Pass one of these."
         )
-    return given  # type: ignore[no-any-return]
+    return given
 
 
 def fields_of(x: Features) -> Sequence[tuple[str, Any]]:

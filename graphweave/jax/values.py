@@ -2,9 +2,9 @@
 
 An array [edges, heads, width] is a value on the space of edges, of feature shape [heads, width]; JAX may also have
 transposed it, so that its rows are another dim. A dim along which JAX has broadcast is not made: it stays of size 1
-until somebody needs it. So an array of ones [edges, 4] is the number 1, and a bias [4] that JAX has broadcast to [edges,
-4] is still one row, shared by all edges. Which dim holds rows follows from where an array comes from, never from its
-size.
+until somebody needs it. So an array of ones [edges, 4] is the number 1, and a bias [4] that JAX has broadcast to
+[edges, 4] is still one row, shared by all edges. Which dim holds rows follows from where an array comes from, never
+from its size.
 """
 
 from __future__ import annotations
@@ -118,7 +118,9 @@ class Values:
 
     def pointwise(self, op: Op, *args: Value) -> Value:
         rows = self.rows_of(args)
-        shape = max((v.shape for v in args), key=len)
+        rank = max(len(v.shape) for v in args)
+        sizes = zip(*(v.shape for v in args if len(v.shape) == rank), strict=True)
+        shape = tuple(next((n for n in along if n != 1), 1) for along in sizes)
         ref = self.add(Pointwise(op, tuple(self.beside(v, rows) for v in args)))
         full = [v for v in args if v.shape != ()]
         spread = frozenset(i for i in range(len(shape)) if i != rows and all(v.is_uniform(i) for v in full))
