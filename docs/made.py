@@ -41,6 +41,7 @@ START = {
     "frontends": "dynamo/compile.py",
     "graph": "graph.py",
     "ir": "message/GRAMMAR.md",
+    "jax": "verbs.py",
     "loops": "scope.py",
     "lower": "region.py",
     "nn": "gat_conv.py",

@@ -35,6 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "function": {"udf"},
     "graph": {"core", "runtime", "udf"},
     "ops": {"core", "frontends", "graph", "runtime", "udf"},
+    "jax": _STAGES | {"compiler", "runtime", "execute", "graph"},  # a frontend for JAX, and what runs its programs
     "loops": {"core", "udf", "graph", "frontends", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
     "data": {"core", "graph"},

@@ -48,6 +48,12 @@ class DividedRows:
             with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
                 self._functions = list(pool.map(lambda text: kernel_cache.load(*text), texts))
 
+    @property
+    def compiled(self) -> tuple[Sequence[str], Sequence[Kernel], Sequence[launch.NativeKernel]]:
+        """Names of the arguments of the kernel whose rows are divided, and the kernels in order, once they are
+        built."""
+        return self._given, self._kernels, self._functions
+
     def __call__(self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor]) -> None:
         """Runs after the kernel itself. `ptrs` are the arguments that it had; the rows' parts are folded into its
         `totals`, given by name."""

@@ -43,6 +43,11 @@ class Drive:
             )
 
 
+def address_of_drive() -> int:
+    """The address of `gw_drive`, for callers that are native themselves."""
+    return ctypes.cast(_native(toolchain()), ctypes.c_void_p).value or 0
+
+
 def turn(itemsize: int, rows: int, columns: int, matrix: Place, to: Place) -> list[int]:
     """The step that puts the transpose of `matrix` [rows, columns] at `to`."""
     return [0, itemsize, rows, columns, *matrix, *to]

@@ -1,0 +1,170 @@
+"""Nodes of message programs in jax.numpy, for those that no kernel computes: XLA does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphweave.core.errors import IRError
+from graphweave.core.types import UNIT, DType, Fold, Op, Space
+from graphweave.ir.message.nodes import (
+    AddMatMul,
+    Broadcast,
+    Cast,
+    Concat,
+    Const,
+    Gram,
+    MapOf,
+    MatMul,
+    Node,
+    Pad,
+    Permute,
+    Pointwise,
+    Program,
+    Pull,
+    Push,
+    Reduce,
+    Ref,
+    Reshape,
+    Slice,
+    ToUnit,
+    Type,
+)
+
+JAX_DTYPE: dict[DType, Any] = {
+    DType.f64: jnp.float64, DType.f32: jnp.float32, DType.f16: jnp.float16, DType.bf16: jnp.bfloat16,
+    DType.i64: jnp.int64, DType.i32: jnp.int32, DType.i16: jnp.int16, DType.i8: jnp.int8, DType.u8: jnp.uint8,
+    DType.bool: jnp.bool_,
+}  # fmt: skip
+"""JAX's dtype of each element type of the IR."""
+
+_OPS: dict[Op, Callable[..., Any]] = {
+    Op.tanh: jnp.tanh, Op.sigmoid: jax.nn.sigmoid, Op.relu: lambda x: jnp.maximum(x, 0), Op.neg: jnp.negative,
+    Op.abs: jnp.abs, Op.sin: jnp.sin, Op.cos: jnp.cos, Op.erf: jax.lax.erf, Op.exp: jnp.exp, Op.expm1: jnp.expm1,
+    Op.log: jnp.log, Op.log1p: jnp.log1p, Op.sqrt: jnp.sqrt, Op.rsqrt: lambda x: 1 / jnp.sqrt(x),
+    Op.reciprocal: lambda x: 1 / x, Op.sign: jnp.sign, Op.floor: jnp.floor, Op.ceil: jnp.ceil,
+    Op.logical_not: jnp.logical_not, Op.isnan: jnp.isnan, Op.add: jnp.add, Op.sub: jnp.subtract,
+    Op.maximum: jnp.maximum, Op.minimum: jnp.minimum, Op.mul: jnp.multiply, Op.div: jnp.divide, Op.pow: jnp.power,
+    Op.atan2: jnp.arctan2, Op.lt: jnp.less, Op.le: jnp.less_equal, Op.gt: jnp.greater, Op.ge: jnp.greater_equal,
+    Op.eq: jnp.equal, Op.ne: jnp.not_equal, Op.logical_and: jnp.logical_and, Op.logical_or: jnp.logical_or,
+    Op.where: jnp.where,
+}  # fmt: skip
+"""Each operator in jax.numpy."""
+
+_REDUCE: dict[Fold, Callable[..., Any]] = {Fold.sum: jnp.sum, Fold.mul: jnp.prod, Fold.max: jnp.max, Fold.min: jnp.min}
+_SEGMENTS: dict[Fold, Callable[..., Any]] = {
+    Fold.sum: jax.ops.segment_sum, Fold.mul: jax.ops.segment_prod, Fold.max: jax.ops.segment_max,
+    Fold.min: jax.ops.segment_min,
+}  # fmt: skip
+
+
+def evaluate(program: Program, ref: Ref, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
+    """The value of a node; `given(ref)` are those of its operands, and of maps their index, None for `ToUnit`.
+
+    IRError for a node that JAX cannot compute, which is a bug: no program of this frontend has one.
+    """
+    node, t = program.nodes[ref], program.types[ref]
+    match node:
+        case Const(value, t):
+            return jnp.full(_sizes(t, rows), value, JAX_DTYPE[t.dtype])
+        case MapOf(index):
+            return given(index)
+        case ToUnit():
+            return None
+        case Pull(x, m):
+            return _pull(given(x), program, m, given(m), rows)
+        case Push(x, m):
+            return _push(node, given(x), program, given(m), rows)
+        case Pointwise(op, args):
+            ts = [_type(program, a) for a in args]
+            rank = max(len(u.shape) for u in ts)
+            return _OPS[op](*(_with_rank(given(a), u, rank) for a, u in zip(args, ts, strict=True)))
+        case Concat(xs, dim):
+            assert isinstance(t, Type)
+            parts = [_on(given(x), _type(program, x), t.space, rows) for x in xs]
+            return jnp.concatenate(parts, dim + _lead(t.space))
+        case MatMul(x, w, None):
+            return _product(given(x), given(w))
+        case AddMatMul(a, x, w, None):
+            return given(a) + _product(given(x), given(w))
+        case Gram(x, y, None):
+            return jnp.einsum("r...i,r...j->...ij", given(x), given(y), precision="highest")
+        case _:
+            return _reshaped(node, program, given, rows)
+
+
+def _reshaped(node: Node, program: Program, given: Callable[[Ref], Any], rows: Mapping[Space, int]) -> Any:
+    if not isinstance(node, Cast | Reduce | Reshape | Broadcast | Permute | Slice | Pad):
+        raise IRError(f"{node!r} has no meaning in JAX. Report this program.")
+    x, t = given(node.x), _type(program, node.x)
+    lead = _lead(t.space)
+    match node:
+        case Cast(_, dtype):
+            return x.astype(JAX_DTYPE[dtype])
+        case Reduce(_, fold, dims, keepdim):
+            return _REDUCE[fold](x, axis=tuple(d + lead for d in dims), keepdims=keepdim).astype(JAX_DTYPE[t.dtype])
+        case Reshape(_, shape):
+            return x.reshape(_sizes(Type(t.space, shape, t.dtype), rows))
+        case Broadcast(_, shape):
+            return jnp.broadcast_to(_with_rank(x, t, len(shape)), _sizes(Type(t.space, shape, t.dtype), rows))
+        case Permute(_, perm):
+            return jnp.transpose(x, (*range(lead), *(p + lead for p in perm)))
+        case Slice(_, dim, start, stop, step):
+            return jax.lax.slice_in_dim(x, start, stop, step, dim + lead)
+        case Pad(_, dim, before, after):
+            return jnp.pad(x, [(before, after) if i == dim + lead else (0, 0) for i in range(x.ndim)])
+
+
+def _pull(x: Any, program: Program, m: Ref, index: Any, rows: Mapping[Space, int]) -> Any:
+    t = program.types[m]
+    assert not isinstance(t, Type)
+    if index is None:
+        return x if t.dom == UNIT else jnp.broadcast_to(x, (rows[t.dom], *x.shape))  # type: ignore[union-attr]
+    return x[index]
+
+
+def _push(node: Push, x: Any, program: Program, index: Any, rows: Mapping[Space, int]) -> Any:
+    t, m = _type(program, node.x), program.types[node.map]
+    if index is None:
+        if x.shape[0] == 0:
+            return jnp.full(t.shape, node.empty, JAX_DTYPE[t.dtype])
+        return _REDUCE[node.fold](x, axis=0).astype(JAX_DTYPE[t.dtype])
+    count = rows[m.cod]  # type: ignore[union-attr]
+    if node.fold is Fold.sum and node.empty == 0:
+        return jax.ops.segment_sum(x, index, count)
+    out = _SEGMENTS[node.fold](x, index, count)
+    some = jax.ops.segment_sum(jnp.ones(index.shape, jnp.int32), index, count) > 0
+    return jnp.where(some.reshape((-1, *[1] * (x.ndim - 1))), out, jnp.asarray(node.empty, out.dtype))
+
+
+def _product(x: Any, w: Any) -> Any:
+    """Rows [..., B, K] times [B, K, J], or [..., K] times [K, J]."""
+    return jnp.einsum("...bk,bkj->...bj" if w.ndim == 3 else "...k,kj->...j", x, w, precision="highest")
+
+
+def _on(x: Any, t: Type, space: Space, rows: Mapping[Space, int]) -> Any:
+    return x if t.space == space else jnp.broadcast_to(x, (rows[space], *t.shape))
+
+
+def _sizes(t: Type, rows: Mapping[Space, int]) -> tuple[int, ...]:
+    return t.shape if t.space == UNIT else (rows[t.space], *t.shape)
+
+
+def _lead(space: Space) -> int:
+    return 0 if space == UNIT else 1
+
+
+def _with_rank(x: Any, t: Type, rank: int) -> Any:
+    """`x` with feature dims of size 1 in front of the others, so that values with rows broadcast as their features."""
+    if t.space == UNIT:
+        return x
+    return x.reshape((x.shape[0], *[1] * (rank - len(t.shape)), *t.shape))
+
+
+def _type(program: Program, ref: Ref) -> Type:
+    t = program.types[ref]
+    assert isinstance(t, Type)
+    return t

@@ -1,0 +1,92 @@
+"""The graph and the features of a call, checked, and functions of one edge traced on their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphweave.core.errors import DataError
+from graphweave.jax.differentiable import GraphFunction, call
+from graphweave.jax.fixed_graph import FixedGraph, fixed_graph
+from graphweave.jax.importer import Rows, import_jaxpr
+from graphweave.jax.messages import EdgeFunction, Features, fields_of, with_fields
+from graphweave.jax.moves import pull
+
+_ENDS: tuple[Rows, ...] = ("src", "dst", "edge")
+_COUNTED = {"src": "sources", "dst": "destinations", "edge": "edges"}
+
+
+class EdgeData:
+    """A graph with features of its sources, destinations and edges."""
+
+    def __init__(self, graph: Any, src: Features, dst: Features, edge: Features, num_dst: int | None = None) -> None:
+        """DataError names the argument that does not fit."""
+        self._given: dict[Rows, Features] = {"src": src, "dst": dst, "edge": edge}
+        rows = {end: _rows(end, self._given[end]) for end in _ENDS}
+        self.graph: FixedGraph = fixed_graph(graph, rows, num_dst)
+        counts = {"src": self.graph.num_src, "dst": self.graph.num_dst, "edge": self.graph.num_edges}
+        for end in _ENDS:
+            for field, x in fields_of(self._given[end]):
+                if x.shape[0] != counts[end]:
+                    raise DataError(
+                        f"{end}{field} has {x.shape[0]} rows (shape {list(x.shape)}), but there are {counts[end]} "
+                        f"{_COUNTED[end]}. Give it a row for each."
+                    )
+        self.arrays = [jnp.asarray(x) for end in _ENDS for _, x in fields_of(self._given[end])]
+        self.kinds: tuple[Rows, ...] = tuple(end for end in _ENDS for _ in fields_of(self._given[end]))
+
+    def traced(self, what: str, function: EdgeFunction) -> Callable[..., Any]:
+        """`function` of rows that are gathered already, given one after the other. DataError if it returns something
+        else than one row for each edge, mixes rows, or does what kernels cannot."""
+        edges = self.graph.num_edges
+        shapes = [jax.ShapeDtypeStruct((edges, *x.shape[1:]), x.dtype) for x in self.arrays]
+        closed, out = jax.make_jaxpr(lambda *rows: function(*self._arguments(rows)), return_shape=True)(*shapes)
+        if not isinstance(out, jax.ShapeDtypeStruct):
+            raise DataError(f"{what} must return an array (got {type(out).__name__}). Return one row for each edge.")
+        if len(out.shape) == 0 or out.shape[0] != edges:
+            raise DataError(
+                f"{what} returned an array of shape {list(out.shape)}, but there are {edges} edges."
+                " Return one row for each edge."
+            )
+        whole = closed.jaxpr.replace(invars=[*closed.jaxpr.invars, *closed.jaxpr.constvars], constvars=[])
+        arguments: tuple[Rows, ...] = (*("edge" for _ in shapes), *("unit" for _ in closed.consts))  # type: ignore
+        import_jaxpr(whole, arguments, ("edge",), self.graph.frame, what=what, row_wise=True)
+        return lambda *rows: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *rows)[0]
+
+    def called(self, what: str, plain: Callable[..., Any], rows: Rows) -> Any:
+        """`plain` of rows that are gathered for each edge, one after the other; its result's dim 0 counts `rows`."""
+        edges = self.graph.num_edges
+
+        def of_arrays(*xs: Any) -> list[Any]:
+            at_edges = [x if kind == "edge" else pull(x, kind, edges) for x, kind in zip(xs, self.kinds, strict=True)]  # type: ignore
+            return [plain(*at_edges)]
+
+        return call(GraphFunction(of_arrays, self.kinds, (rows,), self.graph, what), *self.arrays)[0]
+
+    def _arguments(self, rows: Sequence[Any]) -> list[Features]:
+        left = list(rows)
+        out = []
+        for end in _ENDS:
+            count = len(fields_of(self._given[end]))
+            out.append(with_fields(self._given[end], left[:count]))
+            left = left[count:]
+        return out
+
+
+def _rows(name: str, x: Features) -> int | None:
+    """Rows of the first array of `x`; None if it has none."""
+    if isinstance(x, Mapping) and not all(isinstance(key, str) for key in x):
+        raise DataError(f"{name} must be an array or a dict of arrays by name (got keys {list(x)}). Use names.")
+    found = None
+    for field, value in fields_of(x):
+        if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+            raise DataError(
+                f"{name}{field} must be an array or a dict of arrays (got {type(value).__name__}). Pass one of these."
+            )
+        if len(value.shape) == 0:
+            raise DataError(f"{name}{field} must be an array [rows, ...] (got a scalar). Give it one row for each.")
+        found = value.shape[0] if found is None else found
+    return found

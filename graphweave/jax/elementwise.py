@@ -1,0 +1,124 @@
+"""Primitives of JAX that compute each element by itself, as pointwise operators."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from graphweave.core.types import DType, Op, belongs
+from graphweave.ir.message.nodes import Cast
+from graphweave.jax.values import CannotSay, Value, Values
+
+Rule: TypeAlias = Callable[..., Value]
+"""`rule(values, *operands, **params)`, the params being those of the primitive."""
+
+DTYPE_OF: dict[str, DType] = {
+    "float64": DType.f64, "float32": DType.f32, "float16": DType.f16, "bfloat16": DType.bf16, "int64": DType.i64,
+    "int32": DType.i32, "int16": DType.i16, "int8": DType.i8, "uint8": DType.u8, "bool": DType.bool,
+}  # fmt: skip
+"""Element types by the names of NumPy and JAX."""
+
+_DIRECT: dict[str, Op] = {
+    "add": Op.add, "add_any": Op.add, "sub": Op.sub, "mul": Op.mul, "neg": Op.neg, "abs": Op.abs, "sign": Op.sign,
+    "floor": Op.floor, "ceil": Op.ceil, "exp": Op.exp, "expm1": Op.expm1, "log": Op.log, "log1p": Op.log1p,
+    "tanh": Op.tanh, "logistic": Op.sigmoid, "sqrt": Op.sqrt, "rsqrt": Op.rsqrt, "sin": Op.sin, "cos": Op.cos,
+    "erf": Op.erf, "atan2": Op.atan2, "div": Op.div, "pow": Op.pow, "max": Op.maximum, "min": Op.minimum,
+    "lt": Op.lt, "le": Op.le, "gt": Op.gt, "ge": Op.ge, "eq": Op.eq, "ne": Op.ne,
+}  # fmt: skip
+"""Primitives that are one operator."""
+
+_LOGICAL: dict[str, Op] = {"and": Op.logical_and, "or": Op.logical_or, "not": Op.logical_not, "xor": Op.ne}
+"""Primitives that are one operator on truths; on integers they work on bits, which programs do not."""
+
+_SAME = frozenset({"copy", "copy_p", "stop_gradient", "optimization_barrier", "device_put", "real"})
+"""Primitives whose result is their operand."""
+
+
+def dtype_of(dtype: Any) -> DType:
+    """CannotSay for an element type that programs do not have."""
+    name = np.dtype(dtype).name
+    if name not in DTYPE_OF:
+        raise CannotSay(f"has the dtype {name}, which kernels do not compute with")
+    return DTYPE_OF[name]
+
+
+def _direct(op: Op) -> Rule:
+    def rule(values: Values, *args: Value, **params: Any) -> Value:
+        dtype = values.type(args[-1].ref).dtype
+        if not belongs(dtype, op.facts.takes):
+            raise CannotSay(f"is not computed on {dtype.value}")
+        if params.get("accuracy") is not None:
+            raise CannotSay("asks for an accuracy of its own")
+        return values.pointwise(op, *args)
+
+    return rule
+
+
+def _logical(op: Op) -> Rule:
+    def rule(values: Values, *args: Value, **params: Any) -> Value:
+        if any(values.type(a.ref).dtype is not DType.bool for a in args):
+            raise CannotSay("works on the bits of integers")
+        return values.pointwise(op, *args)
+
+    return rule
+
+
+def _same(values: Values, x: Value, **params: Any) -> Value:
+    return x
+
+
+def cast(values: Values, x: Value, dtype: DType) -> Value:
+    if values.type(x.ref).dtype is dtype:
+        return x
+    return Value(values.add(Cast(x.ref, dtype)), x.shape, x.rows, x.spread)
+
+
+def _convert(values: Values, x: Value, *, new_dtype: Any, **params: Any) -> Value:
+    return cast(values, x, dtype_of(new_dtype))
+
+
+def _square(values: Values, x: Value, **params: Any) -> Value:
+    return values.pointwise(Op.mul, x, x)
+
+
+def _integer_pow(values: Values, x: Value, *, y: int, **params: Any) -> Value:
+    dtype = values.type(x.ref).dtype
+    if dtype.is_float:
+        return values.pointwise(Op.pow, x, values.number(float(y), dtype))
+    out = values.number(1, dtype)
+    for _ in range(y):
+        out = values.pointwise(Op.mul, out, x)
+    return out
+
+
+def _select(values: Values, which: Value, *cases: Value, **params: Any) -> Value:
+    if len(cases) == 1:
+        return cases[0]
+    if len(cases) != 2 or values.type(which.ref).dtype is not DType.bool:
+        raise CannotSay("selects among more than two cases")
+    return values.pointwise(Op.where, which, cases[1], cases[0])
+
+
+def _clamp(values: Values, low: Value, x: Value, high: Value, **params: Any) -> Value:
+    return values.pointwise(Op.minimum, values.pointwise(Op.maximum, x, low), high)
+
+
+def _is_finite(values: Values, x: Value, **params: Any) -> Value:
+    dtype = values.type(x.ref).dtype
+    return values.pointwise(Op.lt, values.pointwise(Op.abs, x), values.number(math.inf, dtype))
+
+
+def _tan(values: Values, x: Value, **params: Any) -> Value:
+    return values.pointwise(Op.div, values.pointwise(Op.sin, x), values.pointwise(Op.cos, x))
+
+
+ELEMENTWISE: Mapping[str, Rule] = {
+    **{name: _direct(op) for name, op in _DIRECT.items()},
+    **{name: _logical(op) for name, op in _LOGICAL.items()},
+    **dict.fromkeys(_SAME, _same),
+    "convert_element_type": _convert, "square": _square, "integer_pow": _integer_pow, "select_n": _select,
+    "clamp": _clamp, "is_finite": _is_finite, "tan": _tan,
+}  # fmt: skip

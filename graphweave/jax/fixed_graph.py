@@ -1,0 +1,205 @@
+"""Graphs whose index tensors are known when JAX traces, in the forms in which users have them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+import torch
+from torch import Tensor
+
+from graphweave.core.errors import DataError
+from graphweave.core.ranges import position, range_error
+from graphweave.core.types import DType, Space
+from graphweave.graph.structure import Structure
+from graphweave.jax.compiled import compiled
+from graphweave.jax.importer import GraphSpaces, Rows
+from graphweave.jax.run import GraphRun
+from graphweave.runtime.index import INT32_MAX
+
+_MOST_GRAPHS = 16
+"""Graphs that are given as arrays and remembered with their formats; the least recently used is forgotten first."""
+
+_MOST_RUNS = 128
+"""Programs that a graph remembers; the least recently used is forgotten first."""
+
+_FORMS = "a graphweave.jax.FixedGraph, a graphweave.Graph, an edge_index [2, num_edges] or a pair (src, dst) of arrays"
+
+
+class FixedGraph:
+    """Edges src[e] -> dst[e] from `num_src` sources to `num_dst` destinations, for functions of JAX.
+
+    `src`, `dst` [edges]: int32 or int64, arrays of NumPy or JAX, or tensors; copied, so that later edits change
+    nothing. Without `num_dst`, sources and destinations are the same `num_src` nodes. Equal only to itself, hashable,
+    and a static leaf for JAX: close over it, or pass it as a static argument. Its formats and the kernels' tables on it
+    are made when a function on it is first traced, and live as long as it, or as compiled functions that use it.
+
+    DataError for arrays that are no indices, IndexRangeError for an index out of range.
+    """
+
+    def __init__(self, src: Any, dst: Any, num_src: int, num_dst: int | None = None) -> None:
+        self.square = num_dst is None
+        """Whether sources and destinations are the same nodes."""
+        self.num_src, self.num_dst = (
+            _count("num_src", num_src),
+            _count("num_dst", num_src if num_dst is None else num_dst),
+        )
+        self._src, self._dst = (
+            _index("src", src, self.num_src, "sources"),
+            _index("dst", dst, self.num_dst, "destinations"),
+        )
+        if self._src.shape != self._dst.shape:
+            raise DataError(
+                f"src and dst must have one length (got {len(self._src)} and {len(self._dst)}): they name the ends of"
+                " the same edges. Pass such a pair."
+            )
+        if self._src.dtype != self._dst.dtype:
+            self._src, self._dst = self._src.long(), self._dst.long()
+        if max(self.num_edges, self.num_src, self.num_dst) > INT32_MAX:
+            raise DataError(
+                f"expected at most {INT32_MAX} rows and edges (got {self.num_edges} edges). Partition the graph."
+            )
+        self._runs: OrderedDict[Hashable, GraphRun] = OrderedDict()
+
+    @property
+    def num_edges(self) -> int:
+        return len(self._src)
+
+    def __repr__(self) -> str:
+        return f"FixedGraph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
+
+    @property
+    def frame(self) -> GraphSpaces:
+        """Its spaces, as programs have them."""
+        edges, sources = Space("edges"), Space("nodes" if self.square else "sources")
+        destinations = sources if self.square else Space("destinations")
+        spaces: dict[Rows, Space] = {"src": sources, "dst": destinations, "edge": edges}
+        rows = {sources: self.num_src, destinations: self.num_dst, edges: self.num_edges}
+        return GraphSpaces(spaces, rows, DType.i64 if self._src.dtype is torch.int64 else DType.i32)
+
+    def run(self, program: Any) -> GraphRun:
+        """`program` with its kernels on this graph. They run on as many threads as PyTorch uses when they are made."""
+        key = program, torch.get_num_threads()
+        found = self._runs.get(key)
+        if found is None:
+            rows = self.frame.rows
+            code = compiled(program, tuple(rows.items()))
+            found = self._runs[key] = GraphRun(code, rows, {"src": self._src, "dst": self._dst})
+            if len(self._runs) > _MOST_RUNS:
+                self._runs.popitem(last=False)
+        self._runs.move_to_end(key)
+        return found
+
+
+def fixed_graph(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
+    """`graph` in any form. `rows` are those of the arguments src and dst, None where there are none; they and `num_dst`
+    count the rows of arrays, and must fit other graphs."""
+    if isinstance(graph, FixedGraph):
+        found = graph
+    elif isinstance(graph, Structure):
+        found = _of_graph(graph)
+    else:
+        found = _of_arrays(*_pair(graph), rows, num_dst)
+    if num_dst is not None and num_dst != found.num_dst:
+        raise DataError(f"num_dst is {num_dst}, but there are {found.num_dst} destinations. Leave it out.")
+    return found
+
+
+# ---------------------------------------------------------------- forms of graphs
+
+_remembered: OrderedDict[Hashable, FixedGraph] = OrderedDict()
+
+
+def _of_graph(graph: Structure) -> FixedGraph:
+    if len(graph._relations) != 1:
+        raise DataError(
+            f"graph must have one relation (got {len(graph._relations)}: {', '.join(map(str, graph._relations))})."
+            " Pass one of them: graph[relation]."
+        )
+    relation = graph._relation()
+    sizes = [graph._node_frame(end).rows.shape[0] for end in (relation.srctype, relation.dsttype)]
+    same = relation.srctype == relation.dsttype
+    return _shared(relation.src, relation.dst, sizes[0], None if same else sizes[1])
+
+
+def _pair(graph: Any) -> tuple[Any, Any]:
+    if isinstance(graph, (tuple, list)) and len(graph) == 2:
+        return _known("graph[0]", graph[0]), _known("graph[1]", graph[1])
+    if not hasattr(graph, "shape"):
+        raise DataError(f"graph must be {_FORMS} (got {type(graph).__name__}). Pass one of these.")
+    array = _known("graph", graph)
+    if array.ndim != 2 or array.shape[0] != 2:
+        raise DataError(
+            f"graph must be an edge_index of shape [2, num_edges] (got {list(array.shape)})."
+            " Transpose it, if it is [num_edges, 2]."
+        )
+    return array[0], array[1]
+
+
+def _of_arrays(src: Any, dst: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
+    num_src = rows["src"]
+    ends = num_dst if rows["dst"] is None else rows["dst"]
+    if ends is None:
+        ends = num_src
+    if ends is None:
+        raise DataError(
+            "num_dst must be given: neither graph nor dst nor src says how many destinations there are (got None)."
+            " Pass num_dst=..., or a graphweave.jax.FixedGraph."
+        )
+    if num_src is None:  # nothing is read from sources
+        num_src = max(int(np.max(src, initial=-1)) + 1, 0)
+    same = rows["dst"] is None and num_dst is None
+    return _shared(src, dst, num_src, None if same else ends, names=("graph[0]", "graph[1]"))
+
+
+def _shared(
+    src: Any, dst: Any, num_src: int, num_dst: int | None, names: tuple[str, str] = ("src", "dst")
+) -> FixedGraph:
+    """The graph of these indices, the same one for equal indices."""
+    arrays = [np.ascontiguousarray(np.asarray(index)) for index in (src, dst)]
+    digest = hashlib.blake2b(b"".join(a.tobytes() for a in arrays), digest_size=16).digest()
+    key = digest, *((a.dtype.str, a.shape) for a in arrays), num_src, num_dst
+    found = _remembered.get(key)
+    if found is None:
+        for name, a, count, of in zip(names, arrays, (num_src, num_src if num_dst is None else num_dst),
+                                      ("sources", "destinations"), strict=True):  # fmt: skip
+            _index(name, a, count, of)
+        found = _remembered[key] = FixedGraph(arrays[0], arrays[1], num_src, num_dst)
+        if len(_remembered) > _MOST_GRAPHS:
+            _remembered.popitem(last=False)
+    _remembered.move_to_end(key)
+    return found
+
+
+# ---------------------------------------------------------------- checks
+
+
+def _known(name: str, index: Any) -> Any:
+    if isinstance(index, jax.core.Tracer):
+        raise DataError(
+            f"{name} must be known when JAX traces (got a traced {index.aval.str_short()}): kernels walk formats that"
+            " are made of it once. Close over the graph, or pass a graphweave.jax.FixedGraph as a static argument."
+        )
+    return index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
+
+
+def _index(name: str, index: Any, rows: int, of: str) -> Tensor:
+    array = _known(name, index)
+    if array.dtype not in (np.int32, np.int64):
+        raise DataError(f"{name} must be int32 or int64 (got {array.dtype}). Convert it with .astype('int64').")
+    if array.ndim != 1:
+        raise DataError(f"{name} must have shape [num_edges] (got {list(array.shape)}). Flatten it first.")
+    out = torch.from_numpy(np.array(array, order="C"))
+    if position(out, rows) is not None:
+        raise range_error(out, rows, what=name, of=of)
+    return out
+
+
+def _count(name: str, n: Any) -> int:
+    if isinstance(n, bool) or not isinstance(n, (int, np.integer)) or n < 0:
+        raise DataError(f"{name} must be a number of rows (got {n!r}). Pass one.")
+    return int(n)

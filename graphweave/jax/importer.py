@@ -1,0 +1,268 @@
+"""A trace of JAX's (a jaxpr) -> message program.
+
+Arguments are rows of sources, destinations or edges, or data that all rows share; the importer follows rows through the
+trace (`values.py`). What a message program cannot say is an error that names JAX's primitive and the user's line.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from jax.extend.core import Literal as JaxLiteral
+
+from graphweave.core.errors import DataError, IRError
+from graphweave.core.types import UNIT, DType, Fold, Space
+from graphweave.ir.message.builder import Builder
+from graphweave.ir.message.nodes import Input, MapOf, Program, Pull, Push, Ref, Type
+from graphweave.ir.message.verify import verify
+from graphweave.jax.elementwise import ELEMENTWISE, dtype_of
+from graphweave.jax.moves import End
+from graphweave.jax.products import dot_general
+from graphweave.jax.shapes import SEVERAL, SHAPES, only_row
+from graphweave.jax.values import CannotSay, Value, Values
+
+Rows: TypeAlias = Literal["src", "dst", "edge", "unit"]
+"""What the dim 0 of an argument or result counts; "unit" is data without rows."""
+
+_CALLS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+"""Parameters that hold the body of a primitive that is a call."""
+
+_INLINED = frozenset({
+    "jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint", "custom_jvp_call", "custom_vjp_call",
+    "custom_vjp_call_jaxpr", "custom_lin",
+})  # fmt: skip
+"""Primitives that mean their body."""
+
+_OWN = ("/graphweave/jax/", "/site-packages/jax/", "/site-packages/jaxlib/", "/importlib/")
+"""Files with one of these in their path are not the user's."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphSpaces:
+    """The spaces of a graph, and how many rows each has."""
+
+    spaces: Mapping[Rows, Space]
+    rows: Mapping[Space, int]
+    index: DType
+    """Element type of the index tensors, the inputs "src" and "dst"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """An output of a program as an array: its tensor reshaped to `made`, then repeated up to `shape`."""
+
+    made: tuple[int, ...]
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedTrace:
+    """`program` takes the arguments that `arguments` numbers, as inputs of these names, `constants`, and the indices.
+
+    Its outputs become arrays by `results`.
+    """
+
+    program: Program
+    arguments: Mapping[str, int]
+    constants: Mapping[str, np.ndarray[Any, Any]]
+    results: tuple[Result, ...]
+
+
+def import_jaxpr(
+    jaxpr: Any,
+    arguments: Sequence[Rows],
+    results: Sequence[Rows],
+    frame: GraphSpaces,
+    *,
+    what: str,
+    row_wise: bool = False,
+) -> ImportedTrace:
+    """The program of a jaxpr without constants. DataError says, of the argument `what`, what cannot be said.
+
+    With `row_wise`, sums over rows are refused: no row of a result may depend on other rows.
+    """
+    return _TraceImporter(frame, what, row_wise).run(jaxpr, arguments, results)
+
+
+class _TraceImporter:
+    def __init__(self, frame: GraphSpaces, what: str, row_wise: bool) -> None:
+        self._frame, self._what = frame, what
+        self._values = Values(Builder(), row_wise)
+        self._arguments: dict[str, int] = {}
+        self._constants: dict[str, np.ndarray[Any, Any]] = {}
+
+    def run(self, jaxpr: Any, arguments: Sequence[Rows], results: Sequence[Rows]) -> ImportedTrace:
+        env: dict[Any, Value] = {}
+        needed = _needed(jaxpr)
+        for i, (var, rows) in enumerate(zip(jaxpr.invars, arguments, strict=True)):
+            if var in needed or var in jaxpr.outvars:
+                env[var] = self._argument(i, var.aval, rows)
+        self._body(jaxpr, env, needed)
+        outputs, made = [], []
+        for var, rows in zip(jaxpr.outvars, results, strict=True):
+            try:
+                ref, result = self._result(self._read(env, var), rows)
+            except (CannotSay, IRError) as error:
+                raise DataError(f"{self._what}: what it returns {error}. Return one row for each edge.") from None
+            outputs.append(ref)
+            made.append(result)
+        rows_of = self._frame.rows
+        program = self._values.build.program(outputs, rows_of.items())
+        verify(program)
+        return ImportedTrace(program, self._arguments, self._constants, tuple(made))
+
+    # ---------------------------------------------------------------- leaves
+
+    def _argument(self, i: int, aval: Any, rows: Rows) -> Value:
+        name = f"x{i}"
+        self._arguments[name] = i
+        shape = tuple(map(int, aval.shape))
+        space = UNIT if rows == "unit" else self._frame.spaces[rows]
+        try:
+            t = Type(space, shape if space == UNIT else shape[1:], dtype_of(aval.dtype))
+        except CannotSay as error:
+            raise DataError(f"{self._what}: an argument of it {error}. Convert it with .astype(...).") from None
+        return Value(self._values.add(Input(name, t)), shape, None if space == UNIT else 0)
+
+    def _array(self, array: np.ndarray[Any, Any], shape: tuple[int, ...] | None = None) -> Value:
+        """An array that is known; it repeats up to `shape`."""
+        dtype = dtype_of(array.dtype)
+        if array.size == 1:
+            ref = self._values.const(array.reshape(()).item(), dtype)
+            ref = self._values.reshaped(ref, array.shape)
+        else:
+            name = f"c{len(self._constants)}"
+            self._constants[name] = array
+            ref = self._values.add(Input(name, Type(UNIT, array.shape, dtype)))
+        shape = array.shape if shape is None else shape
+        return Value(ref, shape, None, frozenset(i for i, n in enumerate(array.shape) if n == 1))
+
+    def _map(self, end: End) -> Ref:
+        frame = self._frame
+        index = self._values.add(Input(end, Type(frame.spaces["edge"], (), frame.index)))
+        return self._values.add(MapOf(index, frame.spaces[end]))
+
+    # ---------------------------------------------------------------- equations
+
+    def _body(self, jaxpr: Any, env: dict[Any, Value], needed: set[Any] | None = None) -> None:
+        for eqn in jaxpr.eqns:
+            if needed is not None and needed.isdisjoint(eqn.outvars):
+                continue
+            line = line_of(eqn)
+            self._values.loc = line or self._values.loc
+            try:
+                found = self._equation(eqn, [self._read(env, v) for v in eqn.invars])
+            except (CannotSay, IRError) as error:
+                raise self._refused(eqn, str(error)) from None
+            for var, value in zip(eqn.outvars, found, strict=True):
+                env[var] = value
+
+    def _equation(self, eqn: Any, args: list[Value]) -> Sequence[Value]:
+        name, params, values = eqn.primitive.name, eqn.params, self._values
+        if name in ELEMENTWISE:
+            if len(eqn.outvars) > 1:  # a barrier
+                return args
+            return [ELEMENTWISE[name](values, *args, **params)]
+        if name in SHAPES:
+            return [SHAPES[name](values, *args, **params)]
+        if name in SEVERAL:
+            return SEVERAL[name](values, *args, **params)
+        match name:
+            case "dot_general":
+                return [dot_general(values, *args, **params)]
+            case "graphweave_pull":
+                return [self._pull(args[0], **params)]
+            case "graphweave_push":
+                return [self._push(args[0], Fold.sum, **params)]
+            case "graphweave_fold":
+                return [self._push(args[0], **params)]
+            case "iota":
+                return [self._iota(**params)]
+        if name in _INLINED:
+            body = next((params[key] for key in _CALLS if key in params), None)
+            if body is not None:
+                return self._inlined(body, args)
+        raise CannotSay("has no meaning for one row of an edge, or none that kernels compute")
+
+    def _inlined(self, body: Any, args: Sequence[Value]) -> list[Value]:
+        jaxpr, consts = (body.jaxpr, body.consts) if hasattr(body, "consts") else (body, ())
+        env = dict(zip(jaxpr.constvars, (self._array(np.asarray(c)) for c in consts), strict=True))
+        env.update(zip(jaxpr.invars, args, strict=True))
+        loc = self._values.loc
+        self._body(jaxpr, env)
+        self._values.loc = loc
+        return [self._read(env, v) for v in jaxpr.outvars]
+
+    def _pull(self, x: Value, *, end: End, edges: int) -> Value:
+        shape = (edges, *x.shape[1:])
+        if x.rows is None and x.is_uniform(0):
+            return Value(x.ref, shape, None, x.spread | {0})
+        ref = self._values.on(x, self._frame.spaces[end])
+        return Value(self._values.add(Pull(ref, self._map(end))), shape, 0, x.spread)
+
+    def _push(self, x: Value, fold: Fold, *, end: End, rows: int) -> Value:
+        ref = self._values.on(x, self._frame.spaces["edge"])
+        pushed = Push(ref, self._map(end), fold, 1.0 if fold is Fold.mul else 0.0)
+        return Value(self._values.add(pushed), (rows, *x.shape[1:]), 0, x.spread - {0})
+
+    def _iota(self, *, dtype: Any, shape: Sequence[int], dimension: int, **params: Any) -> Value:
+        own = [1] * len(shape)
+        own[dimension] = int(shape[dimension])
+        return self._array(np.arange(shape[dimension], dtype=dtype).reshape(own), tuple(map(int, shape)))
+
+    # ---------------------------------------------------------------- results
+
+    def _read(self, env: Mapping[Any, Value], var: Any) -> Value:
+        if isinstance(var, JaxLiteral):
+            return self._array(np.asarray(var.val).astype(var.aval.dtype))
+        return env[var]
+
+    def _result(self, v: Value, rows: Rows) -> tuple[Ref, Result]:
+        values = self._values
+        if rows == "unit" and v.rows is not None:
+            if v.shape[v.rows] != 1:
+                raise CannotSay("has a row for each edge or node where all share one")
+            v = only_row(values, v)
+        elif rows != "unit" and v.rows not in (None, 0):
+            raise CannotSay("has its rows in another dim than the first")
+        elif rows != "unit" and v.rows is None and not v.is_uniform(0):
+            raise CannotSay("does not follow the rows of the arguments")
+        elif rows != "unit" and v.rows == 0 and values.space(v) != self._frame.spaces[rows]:
+            raise CannotSay(f"has rows of {values.space(v)}")
+        made = list(values.type(v.ref).shape)
+        if v.rows is not None:
+            made.insert(v.rows, v.shape[v.rows])
+        return v.ref, Result(tuple(made), v.shape)
+
+    def _refused(self, eqn: Any, why: str) -> DataError:
+        at = line_of(eqn)
+        return DataError(
+            f"{self._what}: {eqn.primitive.name} {why}{f' ({at})' if at else ''}."
+            " Compute it outside, and pass the result as src, dst or edge."
+        )
+
+
+def _needed(jaxpr: Any) -> set[Any]:
+    """The variables that the results of `jaxpr` need."""
+    needed = {v for v in jaxpr.outvars if not isinstance(v, JaxLiteral)}
+    for eqn in reversed(jaxpr.eqns):
+        if not needed.isdisjoint(eqn.outvars):
+            needed.update(v for v in eqn.invars if not isinstance(v, JaxLiteral))
+    return needed
+
+
+def line_of(eqn: Any) -> str:
+    """The user's line that made an equation, as "file:line code"; "" where there is none."""
+    for name, line in _frames(eqn.source_info.traceback):
+        if not any(part in name for part in _OWN):
+            return f"{name}:{line} {linecache.getline(name, line).strip()}"
+    return ""
+
+
+def _frames(traceback: Any) -> Iterator[tuple[str, int]]:
+    for frame in getattr(traceback, "frames", None) or ():
+        yield frame.file_name, frame.line_num

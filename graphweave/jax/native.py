@@ -1,0 +1,78 @@
+"""Tables of kernels as foreign calls of XLA (`runtime/native/xla_call.cpp`): no Python runs in a call.
+
+A call names its table by a random number, not by an address. So a compiled function that another process has cached is
+refused there rather than run on addresses that mean nothing.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import secrets
+import weakref
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from struct import pack
+from typing import Any
+
+import jax
+import jaxlib
+
+from graphweave.runtime import kernel_cache, sources
+from graphweave.runtime.drive import address_of_drive
+from graphweave.runtime.threads import num_threads
+from graphweave.runtime.toolchain import toolchain
+
+TARGET = "graphweave_kernels"
+"""Name of the foreign call, which has one attribute, `table`."""
+
+
+class KernelTable:
+    """Kernels in order, and the values on which they work: the operands of a foreign call, then its results.
+
+    Equal only to itself. XLA's executables keep it alive (`foreign.py`).
+    """
+
+    __slots__ = ("__weakref__", "_alive", "_code", "_names", "id", "jitted", "threads")
+
+    def __init__(self, steps: Sequence[Sequence[int]], names: Sequence[str], num_values: int, alive: Any) -> None:
+        """`steps` as `drive.cpp` documents them, each with a name for errors. `alive` keeps their addresses valid.
+        Kernels run on as many threads as PyTorch uses at this moment."""
+        register()
+        code = [len(steps), *(number for step in steps for number in step)]
+        self._code = ctypes.create_string_buffer(pack(f"{len(code)}q", *code))
+        self._names = ctypes.create_string_buffer("".join(f"{name}\0" for name in names).encode())
+        self._alive = alive
+        self.jitted: Any = None
+        """The table as a function under `jit`, once it has been called outside of one."""
+        self.threads = num_threads()
+        self.id = secrets.randbits(62)
+        library = _native(toolchain())
+        drive = address_of_drive()
+        library.gw_xla_add(self.id, drive, self._code, self._names, num_values, self.threads)
+        weakref.finalize(self, library.gw_xla_remove, self.id).atexit = False
+
+    def __repr__(self) -> str:
+        return f"KernelTable({', '.join(self._names.raw.decode().split(chr(0))).strip(', ')})"
+
+
+@lru_cache(maxsize=1)
+def register() -> None:
+    """Tell XLA of the foreign call; once a process."""
+    library = _native(toolchain())
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.gw_xla_call), platform="cpu")
+
+
+@lru_cache(maxsize=8)
+def _native(tools: object) -> ctypes.CDLL:
+    """The native library. `tools` is only the key of the cache: other compiler settings give another library."""
+    header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
+    # the version is part of the text, and so of the key under which the library is kept: the header belongs to it
+    text = f'#define XLA_FFI_HEADER "{header}"\n#define GW_JAXLIB "{jaxlib.__version__}"\n'
+    library = kernel_cache.library(text + sources.source("xla_call.cpp"))
+    pointer, i64 = ctypes.c_void_p, ctypes.c_int64
+    library.gw_xla_add.argtypes = (i64, pointer, ctypes.c_char_p, ctypes.c_char_p, i64, ctypes.c_int32)
+    library.gw_xla_add.restype = None
+    library.gw_xla_remove.argtypes = (i64,)
+    library.gw_xla_remove.restype = None
+    return library

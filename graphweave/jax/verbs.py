@@ -1,0 +1,153 @@
+"""`spmm`, `sddmm` and `attend` for JAX: one function for each edge, and a kernel for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphweave.core.errors import DataError, SettingsError
+from graphweave.core.types import Fold
+from graphweave.jax.data import EdgeData
+from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.messages import BUILT_IN, SDDMM, SPMM, Features
+from graphweave.jax.messages import edge_function as _named
+from graphweave.jax.moves import count, pull, push
+
+_FOLDS = {"max": Fold.max, "min": Fold.min, "prod": Fold.mul}
+_REDUCERS = ("sum", "mean", *_FOLDS)
+
+
+def spmm(
+    graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
+    num_dst: int | None = None, schedule: Any = "auto",
+) -> Any:  # fmt: skip
+    """out[v] = reduce of message(src[u], dst[v], edge[e]) over the edges e: u -> v. -> [destinations, ...].
+
+    For functions of JAX, under `jit` and `grad`: DGL's g-SpMM (Wang et al., "Deep Graph Library", 2019, section 3) with
+    messages of one's own, as FeatGraph has them (Hu et al., SC 2020, section 3). The kernels are those that PyTorch's
+    programs get.
+
+    `graph`: a `FixedGraph`; a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations;
+    or a pair (src, dst) of index arrays. It must be known when JAX traces: close over it, or make it static.
+
+    `message`: a function of (src, dst, edge) in jax.numpy, which gets each as it was given, an array or a dict of
+    arrays, but with one row for each edge, and returns one row for each edge, [edges, ...]. The row of an edge may
+    depend on nothing else that varies from edge to edge. It may close over weights, which then get gradients. Or a
+    name: "copy_u", "u_mul_e", "u_dot_v" and the like, of u (`src`), v (`dst`) and e (`edge`), whose features broadcast
+    as DGL's do.
+
+    `reduce`: "sum", "mean", "max", "min" or "prod". Destinations without edges get 0, of "prod" 1. Of "max" and "min",
+    edges that reach the extreme share its gradient evenly. The gradient of the gradient of "prod" is not defined.
+
+    `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: an array, a dict of arrays, or None, which the
+    message then gets. How many destinations there are, a graph with sizes says; else the rows of `dst`; else `num_dst`;
+    else the rows of `src`, both ends being the same nodes.
+
+    `schedule`: "auto", the compiler's choice.
+
+    Raises DataError, which names the argument, for what does not fit, and for what kernels cannot compute, with JAX's
+    primitive and the line; IndexRangeError for an index out of range. Forward mode (`jax.jvp`) is not defined;
+    `jax.vmap` runs one element of the batch after the other.
+    """
+    _check_schedule(schedule)
+    if not isinstance(reduce, str) or reduce not in _REDUCERS:
+        raise DataError(f"reduce must be one of {', '.join(_REDUCERS)} (got {reduce!r}). Pass one of these.")
+    data = EdgeData(graph, src, dst, edge, num_dst)
+    message = data.traced("message", _named("message", message, SPMM, src, dst, edge))
+    return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst")
+
+
+def sddmm(
+    graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
+    schedule: Any = "auto",
+) -> Any:  # fmt: skip
+    """out[e] = edge_function(src[u], dst[v], edge[e]) for each edge e: u -> v. -> [edges, ...], in the order of edges.
+
+    DGL's g-SDDMM (Wang et al., "Deep Graph Library", 2019, section 3) with functions of one's own, for functions of
+    JAX. `edge_function` is what `message` is in `spmm`, with the same names, but "copy_rhs" is copy_v, as in DGL's
+    `gsddmm`. The other arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
+    """
+    _check_schedule(schedule)
+    data = EdgeData(graph, src, dst, edge)
+    what = "edge_function"
+    function = data.traced(what, _named(what, edge_function, SDDMM, src, dst, edge))
+    return data.called(what, function, "edge")
+
+
+def attend(
+    graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
+    num_dst: int | None = None, schedule: Any = "auto",
+) -> Any:  # fmt: skip
+    """out[v] = sum of a[e] value(src[u], dst[v], edge[e]) over the edges e: u -> v, a being the softmax of the scores
+    of the edges into v: a[e] = exp(s[e]) / sum of exp(s[f]) over the edges f into v. -> [destinations, ...].
+
+    Attention along a graph (Velickovic et al., "Graph Attention Networks", 2018, equations 3 and 4) around any score,
+    for functions of JAX. `score` and `value` are functions as `message` is in `spmm`, or the names of such. Scores are
+    [edges], [edges, heads] or more; values [edges, ...], [edges, heads, ...]: a dim of scores is 1 or that of values at
+    the same place, so that each head weighs its own values. Scores are not scaled.
+
+    Destinations without edges get zeros. The largest score of a destination is subtracted first, so no exponential
+    overflows. The other arguments, what is checked and what is raised are `spmm`'s.
+    """
+    _check_schedule(schedule)
+    data = EdgeData(graph, src, dst, edge, num_dst)
+    scores = data.traced("score", _named("score", score, BUILT_IN, src, dst, edge))
+    values = data.traced("value", _named("value", value, BUILT_IN, src, dst, edge))
+    return data.called("score", lambda *rows: _attended(scores(*rows), values(*rows), data.graph), "dst")
+
+
+# ---------------------------------------------------------------- in jax.numpy
+
+
+def _reduced(messages: Any, reduce: str, graph: FixedGraph) -> Any:
+    """[edges, ...] -> [destinations, ...]."""
+    if messages.dtype == jnp.bool_:
+        if reduce != "sum":
+            raise DataError(
+                f"reduce {reduce!r} takes numbers (got messages of bool). Convert what message returns, or reduce it by"
+                " 'sum'."
+            )
+        messages = messages.astype(jnp.int32)
+    out = push(messages, "dst", graph.num_dst, _FOLDS.get(reduce, Fold.sum))
+    if reduce != "mean":
+        return out
+    if not jnp.issubdtype(out.dtype, jnp.floating):
+        out = out.astype(jnp.result_type(float))
+    return out / _grown(count("dst", graph.num_edges, graph.num_dst, out.dtype), out.ndim)
+
+
+def _attended(scores: Any, values: Any, graph: FixedGraph) -> Any:
+    if not jnp.issubdtype(scores.dtype, jnp.floating):
+        raise DataError(
+            f"score must return floating-point numbers (got {scores.dtype}). Convert them with .astype(float)."
+        )
+    while scores.ndim > values.ndim and scores.shape[-1] == 1:
+        scores = scores.squeeze(-1)
+    weights = _grown(_softmax(scores, graph), values.ndim)
+    fits = [s in (1, v) for s, v in zip(weights.shape[1:], values.shape[1:], strict=False)]
+    if weights.ndim > values.ndim or not all(fits):
+        raise DataError(
+            f"score returned rows of shape {list(scores.shape[1:])} for values of {list(values.shape[1:])}: a dim of "
+            "scores must be 1 or that of values at the same place. Reshape one of them."
+        )
+    return push(weights * values, "dst", graph.num_dst)
+
+
+def _softmax(x: Any, graph: FixedGraph) -> Any:
+    """Softmax of [edges, ...] over the edges of each destination, as `graphweave.ops.attend` computes it."""
+    top = push(jax.lax.stop_gradient(x), "dst", graph.num_dst, Fold.max)
+    e = jnp.exp(x - pull(top, "dst", graph.num_edges))
+    # exp(0) = 1 is among the terms, so 1e-16 changes no bit of the sum, but a row without edges has no sum of 0.
+    total = push(e, "dst", graph.num_dst) + jnp.asarray(1e-16, x.dtype)
+    return e / pull(total, "dst", graph.num_edges)
+
+
+def _grown(x: Any, rank: int) -> Any:
+    return x.reshape(*x.shape, *[1] * (rank - x.ndim))
+
+
+def _check_schedule(schedule: Any) -> None:
+    if schedule != "auto":
+        raise SettingsError(f"schedule must be 'auto', the compiler's own choice (got {schedule!r}). Leave it out.")

@@ -1,0 +1,116 @@
+// A table of kernels (drive.cpp) as a foreign call of XLA. XLA_FFI_HEADER is the path of its C interface.
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include XLA_FFI_HEADER
+#if defined(__SSE__)
+#include <xmmintrin.h>
+#endif
+
+namespace {
+
+typedef int64_t Drive(const int64_t* code, char* const* values, int32_t num_threads);
+
+struct Table {
+  Drive* drive;
+  const int64_t* code;  // the caller keeps it
+  const char* names;    // of the steps, each ended by a zero; the caller keeps them
+  int64_t num_values;
+  int32_t num_threads;
+};
+
+std::mutex lock;
+std::unordered_map<int64_t, Table> tables;
+
+XLA_FFI_Error* failed(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const std::string& why) {
+  XLA_FFI_Error_Create_Args args;
+  args.struct_size = sizeof args;
+  args.extension_start = nullptr;
+  args.message = why.c_str();
+  args.errc = code;
+  return api->XLA_FFI_Error_Create(&args);
+}
+
+// Whether XLA asks which version of its interface this is, and the answer.
+bool described(XLA_FFI_Extension_Base* extension) {
+  if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
+  XLA_FFI_Metadata* const about = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
+  about->api_version.major_version = XLA_FFI_API_MAJOR;
+  about->api_version.minor_version = XLA_FFI_API_MINOR;
+  about->traits = 0;
+  return true;
+}
+
+bool find_table(const XLA_FFI_Attrs& attrs, Table* table) {
+  for (int64_t i = 0; i < attrs.size; ++i) {
+    if (attrs.types[i] != XLA_FFI_AttrType_SCALAR) continue;
+    if (std::string(attrs.names[i]->ptr, attrs.names[i]->len) != "table") continue;
+    const int64_t id = *static_cast<const int64_t*>(static_cast<const XLA_FFI_Scalar*>(attrs.attrs[i])->value);
+    const std::lock_guard<std::mutex> held(lock);
+    const auto found = tables.find(id);
+    if (found == tables.end()) return false;
+    *table = found->second;
+    return true;
+  }
+  return false;
+}
+
+// XLA lets its threads round denormal numbers to zero. Kernels keep them, whichever thread runs them.
+struct Denormals {
+#if defined(__SSE__)
+  unsigned before = _mm_getcsr();
+  Denormals() { _mm_setcsr(before & ~0x8040u); }
+  ~Denormals() { _mm_setcsr(before); }
+#endif
+};
+
+}  // namespace
+
+extern "C" void gw_xla_add(int64_t id, Drive* drive, const int64_t* code, const char* names, int64_t num_values,
+                           int32_t num_threads) {
+  const std::lock_guard<std::mutex> held(lock);
+  tables[id] = Table{drive, code, names, num_values, num_threads};
+}
+
+extern "C" void gw_xla_remove(int64_t id) {
+  const std::lock_guard<std::mutex> held(lock);
+  tables.erase(id);
+}
+
+// The values of the table are the operands of the call, then its results.
+extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
+  if (described(frame->extension_start)) return nullptr;
+  if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;
+  Table table;
+  if (!find_table(frame->attrs, &table))
+    return failed(frame->api, XLA_FFI_Error_Code_FAILED_PRECONDITION,
+                  "graphweave: expected kernels of this process, but another one has compiled this function."
+                  " Trace it again in this process: its graph and kernels are addresses in memory.");
+  const int64_t num_values = frame->args.size + frame->rets.size;
+  if (num_values != table.num_values)
+    return failed(frame->api, XLA_FFI_Error_Code_INTERNAL,
+                  "graphweave: expected " + std::to_string(table.num_values) + " operands and results (got " +
+                      std::to_string(num_values) + "). Report this.");
+  std::vector<char*> values;
+  values.reserve(num_values);
+  for (int64_t i = 0; i < frame->args.size; ++i)
+    values.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->args.args[i])->data));
+  for (int64_t i = 0; i < frame->rets.size; ++i)
+    values.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[i])->data));
+  int64_t step;
+  {
+    const Denormals kept;
+    step = table.drive(table.code, values.data(), table.num_threads);
+  }
+  if (step == 0) return nullptr;
+  const char* name = table.names;
+  for (int64_t i = 1; i < step; ++i) name += strlen(name) + 1;
+  return failed(frame->api, XLA_FFI_Error_Code_RESOURCE_EXHAUSTED,
+                std::string("graphweave: kernel ") + name +
+                    " could not allocate its scratch memory. Free some, or take a smaller graph.");
+}
