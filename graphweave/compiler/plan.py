@@ -160,7 +160,7 @@ def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]
         for buffer, b in buffers
         if isinstance(b, NodeTensor) and buffer.role in (Role.output, Role.total)
     ]
-    return gathers, max(shapes, key=numel, default=())  # a kernel may give nothing but a copy of its arrays
+    return gathers, max(shapes, key=numel, default=())  # a region whose values nobody needs writes nothing
 
 
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:

@@ -43,11 +43,11 @@ class RegionStep:
         self.writes: tuple[Ref, ...] = ()
         self._program = program
         self._wide_plan = wide
-        # Of each output: the feature shape, the dtype, and the position of its space in `spaces` (None: unit).
+        # The feature shape and dtype of each output, and the position of its space in `spaces` (None: unit).
         self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []
         # For each buffer of the kernel: where its tensor is ("in", "out" or "format"), and the position there.
         self._slots: list[tuple[str, int]] = []
-        # Of totals: the output, whether it is over the kernel's rows (not edges), and its value if there are none.
+        # The output of each total, whether it is over the kernel's rows (not edges), and its value if there are none.
         self._empty: list[tuple[int, bool, float]] = []
         # Totals that the kernel sums in a wider type: the output's own type.
         self._converted: dict[int, torch.dtype] = {}
@@ -88,7 +88,7 @@ class RegionStep:
         raise NotImplementedError
 
     def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
-        """By name, the kernel's sizes and the number of positions of each CSR in a call."""
+        """The kernel's sizes and the number of positions of each CSR in a call, by name."""
         kernel = self.plan.lowered.kernel
         return dict(zip(kernel.sizes, rows, strict=True)), {csr.name: indices[0].numel() for csr in kernel.csrs}
 
@@ -107,7 +107,7 @@ class RegionStep:
             outputs[i] = outputs[i].to(dtype)
 
     def _count_behind(self, over_rows: bool, rows: tuple[int, ...], indices: Sequence[Tensor]) -> int:
-        """Of how many rows, or edges, a total is."""
+        """The number of rows, or edges, that a total is taken over."""
         return rows[0] if over_rows else indices[0].numel()
 
     @contextmanager

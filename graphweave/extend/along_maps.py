@@ -17,7 +17,7 @@ FoldName = Literal["sum", "mean", "prod", "max", "min"]
 
 _NODES = 5
 _INDEX = (1, 0, 4, 1, 2, 1, 4)
-"""Of the examples: row 3 is reached by none, row 1 by several."""
+"""Sizes of the examples, in which no edge reaches row 3, and several reach row 1."""
 
 
 def pull(operator: str, *, x: str, index: str, example: Sequence[Any] | None = None) -> Handle:

@@ -15,10 +15,10 @@ from graphweave.core.errors import DeclarationError
 from graphweave.extend.subject import Subject, described, drawn, in_a_line, results, shown, with_other_floats
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
-"""Of values, as a share of them or of 1: a formula may round in other places than the operator."""
+"""Allowed difference of values, as a share of them or of 1: a formula may round in other places than the operator."""
 
 _STEP = {torch.float64: 1e-5, torch.float32: 1e-2}
-"""Of finite differences."""
+"""Steps of finite differences."""
 
 _SLOPE = {torch.float64: 1e-4, torch.float32: 1e-1}
 """Tolerance of derivatives, as a share of them or of 1."""

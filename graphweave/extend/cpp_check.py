@@ -34,7 +34,7 @@ _TOLERANCE = {DType.f64: 1e-8, DType.f32: 1e-4}
 _ROWS = Space("rows")
 
 Cases: TypeAlias = Mapping[DType, Mapping[str, tuple[Tensor, Tensor]]]
-"""By dtype and operand, numbers `[N]` and the same as rows `[N, width]`."""
+"""Numbers `[N]` and the same as rows `[N, width]`, by dtype and operand."""
 
 
 def check_cpp(subject: Subject, op: Op, tries: Sequence[Sequence[Any]]) -> None:

@@ -112,6 +112,15 @@ class Structure:
     def _relation(self, etype: str | CanonicalEtype | None = None) -> Relation:
         return self._relations[self.to_canonical_etype(etype)]
 
+    def _only_relation(self) -> Relation:
+        """The one relation of a graph that is an argument called `graph`. DataError if there are more, or none."""
+        if len(self._relations) != 1:
+            raise DataError(
+                f"graph must have one relation (got {len(self._relations)}: {', '.join(map(str, self._relations))})."
+                " Pass one of them: graph[relation]."
+            )
+        return self._relation()
+
     # Data
 
     def _node_frame(self, ntype: str | None = None) -> Frame:

@@ -115,12 +115,7 @@ _remembered: OrderedDict[Hashable, FixedGraph] = OrderedDict()
 
 
 def _of_graph(graph: Structure) -> FixedGraph:
-    if len(graph._relations) != 1:
-        raise DataError(
-            f"graph must have one relation (got {len(graph._relations)}: {', '.join(map(str, graph._relations))})."
-            " Pass one of them: graph[relation]."
-        )
-    relation = graph._relation()
+    relation = graph._only_relation()
     sizes = [graph._node_frame(end).rows.shape[0] for end in (relation.srctype, relation.dsttype)]
     same = relation.srctype == relation.dsttype
     return _shared(relation.src, relation.dst, sizes[0], None if same else sizes[1])

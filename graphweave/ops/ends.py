@@ -88,12 +88,7 @@ def _taken_apart(graph: Any) -> Ends:
 
 
 def _of_graph(graph: Structure) -> Ends:
-    if len(graph._relations) != 1:
-        raise DataError(
-            f"graph must have one relation (got {len(graph._relations)}: {', '.join(map(str, graph._relations))})."
-            " Pass one of them: graph[relation]."
-        )
-    relation = graph._relation()
+    relation = graph._only_relation()
     rows = graph._node_frame(relation.srctype).rows, graph._node_frame(relation.dsttype).rows
     return Ends(relation.src, relation.dst, *rows)
 

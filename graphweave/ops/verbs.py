@@ -109,13 +109,8 @@ def spmm(
     """
     check_schedule(schedule)
     fold = reducer(reduce)
-    if torch.compiler.is_compiling():
-        if isinstance(fold, tuple) or schedule != "auto":
-            return _by_itself(_spmm, graph, message, fold, src, dst, edge, num_dst, schedule)
-        if traced_apart():
-            graph = unwrapped(graph)
-            return as_one_call(lambda: _spmm(graph, message, fold, src, dst, edge, num_dst, schedule))
-    return _spmm(graph, message, fold, src, dst, edge, num_dst, schedule)
+    alone = isinstance(fold, tuple) or schedule != "auto"
+    return _here(_spmm, alone, graph, message, fold, src, dst, edge, num_dst, schedule)
 
 
 @EdgeOperator
@@ -130,12 +125,7 @@ def sddmm(
     arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
     """
     check_schedule(schedule)
-    if torch.compiler.is_compiling() and schedule != "auto":
-        return _by_itself(_sddmm, graph, edge_function, src, dst, edge, schedule)
-    if traced_apart():
-        graph = unwrapped(graph)
-        return as_one_call(lambda: _sddmm(graph, edge_function, src, dst, edge, schedule))
-    return _sddmm(graph, edge_function, src, dst, edge, schedule)
+    return _here(_sddmm, schedule != "auto", graph, edge_function, src, dst, edge, schedule)
 
 
 @EdgeOperator
@@ -155,12 +145,28 @@ def attend(
     overflows. The other arguments, what is checked and what is raised are `spmm`'s.
     """
     check_schedule(schedule)
-    if torch.compiler.is_compiling() and schedule != "auto":
-        return _by_itself(_attend, graph, score, value, src, dst, edge, num_dst, schedule)
-    if traced_apart():
-        graph = unwrapped(graph)
-        return as_one_call(lambda: _attend(graph, score, value, src, dst, edge, num_dst, schedule))
-    return _attend(graph, score, value, src, dst, edge, num_dst, schedule)
+    return _here(_attend, schedule != "auto", graph, score, value, src, dst, edge, num_dst, schedule)
+
+
+# ---------------------------------------------------------------- inside and outside of other compilations
+
+
+def _here(function: Callable[..., Tensor], alone: bool, graph: Any, *args: Any) -> Tensor:
+    """`function(graph, *args)`. While something is compiled, a function that is `alone` is compiled by itself; another
+    is a part of our compilation, or one call in that of another compiler."""
+    if torch.compiler.is_compiling():
+        if alone:
+            return _by_itself(function, graph, *args)
+        if traced_apart():
+            graph = unwrapped(graph)
+            return as_one_call(lambda: function(graph, *args))
+    return function(graph, *args)
+
+
+@torch.compiler.disable(reason="a schedule of an operator's own, or a tree of a function: its number of rounds is data")
+def _by_itself(function: Callable[..., Tensor], *args: Any) -> Tensor:
+    """`function(*args)`, apart from what is being compiled around it."""
+    return function(*args)
 
 
 # ---------------------------------------------------------------- of arguments in any form
@@ -178,12 +184,6 @@ def _spmm(
         return _call(_messages_reduced, (function, fold), {"message": function}, *data)
     messages = _call(_of_each, ("message", function), {"message": function}, *data)
     return tree_reduced(messages, ends.dst, rows.shape[0], *fold)
-
-
-@torch.compiler.disable(reason="a schedule of an operator's own, or a tree of a function: its number of rounds is data")
-def _by_itself(function: Callable[..., Tensor], *args: Any) -> Tensor:
-    """`function(*args)`, apart from what is being compiled around it."""
-    return function(*args)
 
 
 def _sddmm(graph: Any, given: Any, src: Features, dst: Features, edge: Features, schedule: Any) -> Tensor:
