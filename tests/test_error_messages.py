@@ -32,14 +32,15 @@ HERE = os.path.relpath(__file__)
 
 REASONS = {
     "IRError", "ParseError", "NotExpressible", "CaptureError", "CompileError", "NeedsLocal", "NotImplementedError",
-    "AttributeError", "KeyError", "IndexError", "AssertionError", "StopIteration",
+    "CannotSay", "AttributeError", "KeyError", "IndexError", "AssertionError", "StopIteration",
 }  # fmt: skip
 """What the compiler raises for itself, as a reason that `explain` or a warning then tells, or for Python."""
 
 ADVICE = re.compile(
-    r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Convert|Correct|Delete|Flatten|Free|Gather|Give|Index|Inside|Install|Keep"
-    r"|Leave|Let|Loop|Lower|Make|Move|Name|Pass|Please|Put|Read|Reduce|Remove|Rename|Replace|Report|Reshape|Return|Run|Set|Swap"
-    r"|Take|Transpose|Unset|Use|With|Write|For the product number by number give|Its fields live on"
+    r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Close over|Convert|Correct|Delete|Flatten|Free|Gather|Give|Index|Inside"
+    r"|Install|Keep|Leave|Let|Loop|Lower|Make|Move|Name|Partition|Pass|Please|Put|Read|Reduce|Remove|Rename|Replace"
+    r"|Report|Reshape|Return|Run|Set|Swap|Take|Transpose|Unset|Use|With|Write|For the product number by number give"
+    r"|Its fields live on"
     r"|inside a loop use|convert it|please report)\b"
 )
 
