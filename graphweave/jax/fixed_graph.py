@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import jax
@@ -14,9 +14,11 @@ from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType, Space
 from graphweave.graph.structure import Structure
-from graphweave.jax.compiled import compiled
+from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.jax.compiled import CompiledProgram, RowCounts, compiled, compiled_halves
 from graphweave.jax.importer import GraphSpaces, Rows
 from graphweave.jax.run import GraphRun
 from graphweave.runtime.index import INT32_MAX
@@ -63,7 +65,7 @@ class FixedGraph:
             raise DataError(
                 f"expected at most {INT32_MAX} rows and edges (got {self.num_edges} edges). Partition the graph."
             )
-        self._runs: OrderedDict[Hashable, GraphRun] = OrderedDict()
+        self._runs: OrderedDict[Hashable, Any] = OrderedDict()
 
     @property
     def num_edges(self) -> int:
@@ -81,18 +83,44 @@ class FixedGraph:
         rows = {sources: self.num_src, destinations: self.num_dst, edges: self.num_edges}
         return GraphSpaces(spaces, rows, DType.i64 if self._src.dtype is torch.int64 else DType.i32)
 
-    def run(self, program: Any) -> GraphRun:
-        """`program` with its kernels on this graph. They run on as many threads as PyTorch uses when they are made."""
-        key = program, torch.get_num_threads()
-        found = self._runs.get(key)
-        if found is None:
-            rows = self.frame.rows
-            code = compiled(program, tuple(rows.items()))
-            found = self._runs[key] = GraphRun(code, rows, {"src": self._src, "dst": self._dst})
+    def run(self, program: Program, schedule: Schedule) -> GraphRun:
+        """`program` with its kernels on this graph. They run on as many threads as the schedule says, or as PyTorch
+        uses when they are made."""
+        made: GraphRun = self._remembered(
+            (program, schedule), lambda rows: self._run(compiled(program, rows, schedule))
+        )
+        return made
+
+    def halves(
+        self, program: Program, num_forward: int, tangents: frozenset[str], schedule: Schedule
+    ) -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
+        """Forward and backward of a joint program (`compiled.compiled_halves`), and the values that the forward gives
+        to the backward, each with the name of the backward's input. Arguments that both have are none of these, and
+        the backward has what depends on the graph alone."""
+
+        def make(rows: RowCounts) -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
+            code = compiled_halves(program, num_forward, tangents, rows, schedule)
+            forward = self._run(code.forward)
+            known = {name: forward.fixed[r] for r, name in code.saved if r in forward.fixed}
+            inputs = {r for r, n in enumerate(forward.program.nodes) if isinstance(n, Input)}
+            saved = {r: name for r, name in code.saved if name not in known and r not in inputs}
+            return forward, self._run(code.backward, known), saved
+
+        found: tuple[GraphRun, GraphRun, dict[Ref, str]]
+        found = self._remembered((program, num_forward, tangents, schedule), make)
+        return found
+
+    def _run(self, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
+        return GraphRun(code, self.frame.rows, {"src": self._src, "dst": self._dst, **(known or {})})
+
+    def _remembered(self, key: Hashable, make: Callable[[RowCounts], Any]) -> Any:
+        key = key, torch.get_num_threads()
+        if key not in self._runs:
+            self._runs[key] = make(tuple(self.frame.rows.items()))
             if len(self._runs) > _MOST_RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(key)
-        return found
+        return self._runs[key]
 
 
 def fixed_graph(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:

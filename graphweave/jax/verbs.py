@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from graphweave.core.errors import DataError, SettingsError
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import Fold
 from graphweave.jax.data import EdgeData
 from graphweave.jax.fixed_graph import FixedGraph
@@ -56,7 +57,7 @@ def spmm(
         raise DataError(f"reduce must be one of {', '.join(_REDUCERS)} (got {reduce!r}). Pass one of these.")
     data = EdgeData(graph, src, dst, edge, num_dst)
     message = data.traced("message", _named("message", message, SPMM, src, dst, edge))
-    return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst")
+    return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst", schedule)
 
 
 def sddmm(
@@ -73,7 +74,7 @@ def sddmm(
     data = EdgeData(graph, src, dst, edge)
     what = "edge_function"
     function = data.traced(what, _named(what, edge_function, SDDMM, src, dst, edge))
-    return data.called(what, function, "edge")
+    return data.called(what, function, "edge", schedule)
 
 
 def attend(
@@ -95,7 +96,7 @@ def attend(
     data = EdgeData(graph, src, dst, edge, num_dst)
     scores = data.traced("score", _named("score", score, BUILT_IN, src, dst, edge))
     values = data.traced("value", _named("value", value, BUILT_IN, src, dst, edge))
-    return data.called("score", lambda *rows: _attended(scores(*rows), values(*rows), data.graph), "dst")
+    return data.called("score", lambda *rows: _attended(scores(*rows), values(*rows), data.graph), "dst", schedule)
 
 
 # ---------------------------------------------------------------- in jax.numpy
@@ -149,5 +150,8 @@ def _grown(x: Any, rank: int) -> Any:
 
 
 def _check_schedule(schedule: Any) -> None:
-    if schedule != "auto":
-        raise SettingsError(f"schedule must be 'auto', the compiler's own choice (got {schedule!r}). Leave it out.")
+    if schedule != "auto" and not isinstance(schedule, Schedule):
+        raise SettingsError(
+            f"schedule must be 'auto', the compiler's own choice, or a graphweave.Schedule (got {schedule!r})."
+            " Pass one of these."
+        )
