@@ -111,7 +111,7 @@ class AtNodes:
         if (var, level) not in made:
             end = self._levels[var]
             assert level == "edge" and end in ("src", "dst")
-            made[var, level] = pull(made[var, end], end, self._rows["edge"])  # type: ignore[arg-type]
+            made[var, level] = pull(made[var, end], end, self._rows["edge"])
         return made[var, level]
 
 

@@ -10,8 +10,10 @@ from functools import lru_cache
 
 from graphweave.analysis.statistics import statistics_of, with_unions
 from graphweave.compiler.glossary import Glossary
+from graphweave.compiler.kernels_text import kernels_text
 from graphweave.compiler.pipeline import PassInputs, optimise
 from graphweave.compiler.plan import Plan
+from graphweave.compiler.report import describe
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import Space
 from graphweave.execute.build import build_inference, build_training
@@ -33,6 +35,11 @@ class CompiledProgram:
     kernels: Mapping[int, CppStep]
     prelude: Executable | None
     calls: str
+
+    @property
+    def text(self) -> str:
+        """What each kernel computes, and its code."""
+        return kernels_text(describe(self.plan, self.calls, {}, Glossary(), ()), wrapper=False)
 
     @property
     def threads(self) -> int | None:

@@ -10,6 +10,7 @@ another such function, which computes again what it needs, and has gradients of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,8 +47,26 @@ def call(function: GraphFunction, *args: Any) -> list[Any]:
     return _in_halves(whole, closed.jaxpr, *args, *closed.consts)
 
 
+_texts: ContextVar[list[str] | None] = ContextVar("texts", default=None)
+
+
+def text_of(run: Callable[[], Any]) -> str:
+    """The code of the kernels of `call` inside of `run()`, of the call alone, and of its forward and backward for
+    gradients in everything that has them. `run` is traced, and no kernel runs."""
+    texts: list[str] = []
+    token = _texts.set(texts)
+    try:
+        jax.eval_shape(run)
+    finally:
+        _texts.reset(token)
+    return "\n".join(texts)
+
+
 def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
     """The results of a jaxpr whose constants are its last arguments."""
+    texts = _texts.get()
+    if texts is not None:
+        texts += _told(function, jaxpr, args)
     made: dict[tuple[int, ...], Halves] = {}  # of the arguments that want gradients
 
     @jax.custom_vjp
@@ -56,7 +75,7 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
 
     def forward(*xs: Any) -> Any:
         values, wanted = [x.value for x in xs], _wanted(xs)
-        if not wanted.arguments or not all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in jaxpr.outvars):
+        if not wanted.arguments or not _is_floating(jaxpr):
             return f(*values), (values, [], _Perturbed((), len(xs)))
         if wanted.arguments not in made:
             made[wanted.arguments] = Halves(function, wanted.arguments, values)
@@ -79,6 +98,19 @@ def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
 
     f.defvjp(forward, backward, symbolic_zeros=True)
     return f(*args)
+
+
+def _is_floating(jaxpr: Any) -> bool:
+    return all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in jaxpr.outvars)
+
+
+def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[str]:
+    trace = imported(function, jaxpr)
+    texts = [function.graph.run(trace.program, function.schedule).code.text]
+    wanted = [i for i, x in enumerate(args) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+    if wanted and _is_floating(jaxpr):
+        texts.append(Halves(function, wanted, args).text)
+    return texts
 
 
 def _again(function: GraphFunction, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:

@@ -65,6 +65,6 @@ def shaped(x: Any) -> jax.ShapeDtypeStruct:
 def imported(function: GraphFunction, jaxpr: Any) -> ImportedTrace:
     """The program of a jaxpr of `function`, whose arguments are the function's and then the constants of the jaxpr."""
     whole = jaxpr.replace(invars=[*jaxpr.invars, *jaxpr.constvars], constvars=[])
-    shared: tuple[Rows, ...] = ("unit",) * (len(whole.invars) - len(function.arguments))
+    shared: list[Rows] = ["unit"] * (len(whole.invars) - len(function.arguments))
     arguments = (*function.arguments, *shared)
     return import_jaxpr(whole, arguments, function.results, function.graph.frame, what=function.what)

@@ -37,6 +37,11 @@ class Halves:
             trace.program, self._num_results, late, function.schedule
         )
 
+    @property
+    def text(self) -> str:
+        """The code of the kernels of both halves."""
+        return "\n".join((self._forward.code.text, self._backward.code.text))
+
     def forward(self, *values: Any) -> list[Any]:
         """The results of the function, then what it saves."""
         made = self._forward(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from graphweave.core.errors import DataError, SettingsError
 from graphweave.core.schedule import Schedule
 from graphweave.core.types import Fold
 from graphweave.jax.data import EdgeData
+from graphweave.jax.differentiable import text_of
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.jax.messages import BUILT_IN, SDDMM, SPMM, Features
 from graphweave.jax.messages import edge_function as _named
@@ -20,6 +23,32 @@ _FOLDS = {"max": Fold.max, "min": Fold.min, "prod": Fold.mul}
 _REDUCERS = ("sum", "mean", *_FOLDS)
 
 
+P = ParamSpec("P")
+
+
+class TracedEdgeOperator(Generic[P]):
+    """A function on edges. `operator.text(...)`, of the arguments of a call, is the code of its kernels."""
+
+    def __init__(self, function: Callable[P, Any]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self._function.__name__  # pickled by name, as functions are
+
+    def __repr__(self) -> str:
+        return f"graphweave.jax.{self._function.__name__}"
+
+    def text(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """What each kernel of a call with these arguments computes, and its code: first of the call alone, then of its
+        forward and backward for gradients in all arrays of floating-point numbers. Nothing is run."""
+        return text_of(lambda: self._function(*args, **kwargs))
+
+
+@TracedEdgeOperator
 def spmm(
     graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
@@ -40,16 +69,18 @@ def spmm(
     as DGL's do.
 
     `reduce`: "sum", "mean", "max", "min" or "prod". Destinations without edges get 0, of "prod" 1. Of "max" and "min",
-    edges that reach the extreme share its gradient evenly. The gradient of the gradient of "prod" is not defined.
+    edges that reach the extreme share its gradient evenly. "prod" has first and second derivatives, and no third ones.
 
     `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: an array, a dict of arrays, or None, which the
     message then gets. How many destinations there are, a graph with sizes says; else the rows of `dst`; else `num_dst`;
     else the rows of `src`, both ends being the same nodes.
 
-    `schedule`: "auto", the compiler's choice.
+    `schedule`: "auto", the compiler's choice, or a `graphweave.Schedule` for the kernels of this call, forward and
+    backward.
 
     Raises DataError, which names the argument, for what does not fit, and for what kernels cannot compute, with JAX's
-    primitive and the line; IndexRangeError for an index out of range. Forward mode (`jax.jvp`) is not defined;
+    primitive and the line; IndexRangeError for an index out of range; ScheduleError, a SettingsError, for a schedule
+    that no kernel of the call can take. Forward mode (`jax.jvp`) is not defined;
     `jax.vmap` runs one element of the batch after the other.
     """
     _check_schedule(schedule)
@@ -60,6 +91,7 @@ def spmm(
     return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst", schedule)
 
 
+@TracedEdgeOperator
 def sddmm(
     graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     schedule: Any = "auto",
@@ -77,6 +109,7 @@ def sddmm(
     return data.called(what, function, "edge", schedule)
 
 
+@TracedEdgeOperator
 def attend(
     graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
