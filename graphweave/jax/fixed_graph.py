@@ -7,7 +7,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,6 +18,7 @@ from graphweave.core.types import DType, Space
 from graphweave.graph.structure import Structure
 from graphweave.ir.message.nodes import Input, Program, Ref
 from graphweave.jax.compiled import CompiledProgram, RowCounts, compiled, compiled_halves
+from graphweave.jax.graph_forms import SizedEdges, known
 from graphweave.jax.importer import GraphSpaces, Rows
 from graphweave.jax.run import GraphRun
 from graphweave.runtime.index import INT32_MAX
@@ -29,7 +29,10 @@ _MOST_GRAPHS = 16
 _MOST_RUNS = 128
 """Programs that a graph remembers; the least recently used is forgotten first."""
 
-_FORMS = "a graphweave.jax.FixedGraph, a graphweave.Graph, an edge_index [2, num_edges] or a pair (src, dst) of arrays"
+_FORMS = (
+    "a graphweave.jax.FixedGraph, a graphweave.Graph, an edge_index [2, num_edges], a pair (src, dst) of arrays, a"
+    " sparse matrix of JAX, SciPy or PyTorch, or PyG's EdgeIndex"
+)
 
 
 class FixedGraph:
@@ -131,7 +134,8 @@ def fixed_graph(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None
     elif isinstance(graph, Structure):
         found = _of_graph(graph)
     else:
-        found = _of_arrays(*_pair(graph), rows, num_dst)
+        edges = graph if isinstance(graph, SizedEdges) else SizedEdges(*_pair(graph), None, None)
+        found = _of_arrays(edges, rows, num_dst)
     if num_dst is not None and num_dst != found.num_dst:
         raise DataError(f"num_dst is {num_dst}, but there are {found.num_dst} destinations. Leave it out.")
     return found
@@ -151,10 +155,10 @@ def _of_graph(graph: Structure) -> FixedGraph:
 
 def _pair(graph: Any) -> tuple[Any, Any]:
     if isinstance(graph, (tuple, list)) and len(graph) == 2:
-        return _known("graph[0]", graph[0]), _known("graph[1]", graph[1])
+        return known("graph[0]", graph[0]), known("graph[1]", graph[1])
     if not hasattr(graph, "shape"):
         raise DataError(f"graph must be {_FORMS} (got {type(graph).__name__}). Pass one of these.")
-    array = _known("graph", graph)
+    array = known("graph", graph)
     if array.ndim != 2 or array.shape[0] != 2:
         raise DataError(
             f"graph must be an edge_index of shape [2, num_edges] (got {list(array.shape)})."
@@ -163,20 +167,19 @@ def _pair(graph: Any) -> tuple[Any, Any]:
     return array[0], array[1]
 
 
-def _of_arrays(src: Any, dst: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
-    num_src = rows["src"]
-    ends = num_dst if rows["dst"] is None else rows["dst"]
-    if ends is None:
-        ends = num_src
+def _of_arrays(edges: SizedEdges, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
+    num_src = rows["src"] if edges.num_src is None else edges.num_src
+    known_ends = [n for n in (edges.num_dst, rows["dst"], num_dst) if n is not None]
+    ends = known_ends[0] if known_ends else num_src
     if ends is None:
         raise DataError(
             "num_dst must be given: neither graph nor dst nor src says how many destinations there are (got None)."
             " Pass num_dst=..., or a graphweave.jax.FixedGraph."
         )
     if num_src is None:  # nothing is read from sources
-        num_src = max(int(np.max(src, initial=-1)) + 1, 0)
-    same = rows["dst"] is None and num_dst is None
-    return _shared(src, dst, num_src, None if same else ends, names=("graph[0]", "graph[1]"))
+        num_src = max(int(np.max(edges.src, initial=-1)) + 1, 0)
+    same = not known_ends or ends == edges.num_dst == num_src
+    return _shared(edges.src, edges.dst, num_src, None if same else ends, names=("graph[0]", "graph[1]"))
 
 
 def _shared(
@@ -201,17 +204,8 @@ def _shared(
 # ---------------------------------------------------------------- checks
 
 
-def _known(name: str, index: Any) -> Any:
-    if isinstance(index, jax.core.Tracer):
-        raise DataError(
-            f"{name} must be known when JAX traces (got a traced {index.aval.str_short()}): kernels walk formats that"
-            " are made of it once. Close over the graph, or pass a graphweave.jax.FixedGraph as a static argument."
-        )
-    return index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
-
-
 def _index(name: str, index: Any, rows: int, of: str) -> Tensor:
-    array = _known(name, index)
+    array = known(name, index)
     if array.dtype not in (np.int32, np.int64):
         raise DataError(f"{name} must be int32 or int64 (got {array.dtype}). Convert it with .astype('int64').")
     if array.ndim != 1:

@@ -15,6 +15,7 @@ from graphweave.core.types import Fold
 from graphweave.jax.data import EdgeData
 from graphweave.jax.differentiable import text_of
 from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.graph_forms import sized_edges
 from graphweave.jax.messages import BUILT_IN, SDDMM, SPMM, Features
 from graphweave.jax.messages import edge_function as _named
 from graphweave.jax.moves import count, pull, push
@@ -59,8 +60,11 @@ def spmm(
     messages of one's own, as FeatGraph has them (Hu et al., SC 2020, section 3). The kernels are those that PyTorch's
     programs get.
 
-    `graph`: a `FixedGraph`; a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations;
-    or a pair (src, dst) of index arrays. It must be known when JAX traces: close over it, or make it static.
+    `graph`: a `FixedGraph`; a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations,
+    PyG's EdgeIndex among them; a pair (src, dst) of index arrays; or a sparse matrix A of JAX (BCOO, BCSR), SciPy or
+    PyTorch, which is read as in A @ x: rows are destinations, columns sources, and entries the values of edges, in the
+    order in which A stores them. Indices must be known when JAX traces: close over the graph, or make it static. Where
+    entries of a matrix are traced, as under `jit`, close over the matrix and pass them as `edge`.
 
     `message`: a function of (src, dst, edge) in jax.numpy, which gets each as it was given, an array or a dict of
     arrays, but with one row for each edge, and returns one row for each edge, [edges, ...]. The row of an edge may
@@ -86,6 +90,7 @@ def spmm(
     _check_schedule(schedule)
     if not isinstance(reduce, str) or reduce not in _REDUCERS:
         raise DataError(f"reduce must be one of {', '.join(_REDUCERS)} (got {reduce!r}). Pass one of these.")
+    graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge, num_dst)
     message = data.traced("message", _named("message", message, SPMM, src, dst, edge))
     return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst", schedule)
@@ -103,6 +108,7 @@ def sddmm(
     `gsddmm`. The other arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
     """
     _check_schedule(schedule)
+    graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge)
     what = "edge_function"
     function = data.traced(what, _named(what, edge_function, SDDMM, src, dst, edge))
@@ -126,6 +132,7 @@ def attend(
     overflows. The other arguments, what is checked and what is raised are `spmm`'s.
     """
     _check_schedule(schedule)
+    graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge, num_dst)
     scores = data.traced("score", _named("score", score, BUILT_IN, src, dst, edge))
     values = data.traced("value", _named("value", value, BUILT_IN, src, dst, edge))
@@ -180,6 +187,14 @@ def _softmax(x: Any, graph: FixedGraph) -> Any:
 
 def _grown(x: Any, rank: int) -> Any:
     return x.reshape(*x.shape, *[1] * (rank - x.ndim))
+
+
+def _entries(graph: Any, edge: Features) -> tuple[Any, Features]:
+    """The graph, and values of edges: the entries of a sparse matrix where none are given."""
+    found = sized_edges(graph)
+    if found is None:
+        return graph, edge
+    return found, found.values if edge is None else edge
 
 
 def _check_schedule(schedule: Any) -> None:
