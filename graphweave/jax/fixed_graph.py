@@ -74,6 +74,11 @@ class FixedGraph:
     def num_edges(self) -> int:
         return len(self._src)
 
+    @property
+    def destinations(self) -> Tensor:
+        """The destination of each edge, which nobody may write to."""
+        return self._dst
+
     def __repr__(self) -> str:
         return f"FixedGraph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
 
@@ -89,9 +94,8 @@ class FixedGraph:
     def run(self, program: Program, schedule: Schedule) -> GraphRun:
         """`program` with its kernels on this graph. They run on as many threads as the schedule says, or as PyTorch
         uses when they are made."""
-        made: GraphRun = self._remembered(
-            (program, schedule), lambda rows: self._run(compiled(program, rows, schedule))
-        )
+        rows, key = self._row_counts, (program, schedule)
+        made: GraphRun = self._with_kernels(key, lambda: self._run(compiled(program, rows, schedule)))
         return made
 
     def halves(
@@ -101,7 +105,9 @@ class FixedGraph:
         to the backward, each with the name of the backward's input. Arguments that both have are none of these, and
         the backward has what depends on the graph alone."""
 
-        def make(rows: RowCounts) -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
+        rows = self._row_counts
+
+        def make() -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
             code = compiled_halves(program, num_forward, tangents, rows, schedule)
             forward = self._run(code.forward)
             known = {name: forward.fixed[r] for r, name in code.saved if r in forward.fixed}
@@ -110,16 +116,23 @@ class FixedGraph:
             return forward, self._run(code.backward, known), saved
 
         found: tuple[GraphRun, GraphRun, dict[Ref, str]]
-        found = self._remembered((program, num_forward, tangents, schedule), make)
+        found = self._with_kernels((program, num_forward, tangents, schedule), make)
         return found
 
     def _run(self, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
         return GraphRun(code, self.frame.rows, {"src": self._src, "dst": self._dst, **(known or {})})
 
-    def _remembered(self, key: Hashable, make: Callable[[RowCounts], Any]) -> Any:
-        key = key, torch.get_num_threads()
+    @property
+    def _row_counts(self) -> RowCounts:
+        return tuple(self.frame.rows.items())
+
+    def _with_kernels(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        return self.remembered((key, torch.get_num_threads()), make)
+
+    def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives on this graph, made once as long as it is used."""
         if key not in self._runs:
-            self._runs[key] = make(tuple(self.frame.rows.items()))
+            self._runs[key] = make()
             if len(self._runs) > _MOST_RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(key)

@@ -48,8 +48,9 @@ class GraphRun:
         self._tables: dict[tuple[int, ...], tuple[Any, ...]] = {}
 
     def _hoist(self) -> None:
-        """Compute what depends on the graph alone."""
-        if self._code.prelude is None:
+        """Compute what depends on the graph alone. Where integers of the user's are among it, which JAX traces, XLA
+        computes it in each call."""
+        if self._code.prelude is None or not self._fixed.keys() >= set(self._code.plan.prelude_inputs):
             return
         given = [self._fixed[r] for r in self._code.plan.prelude_inputs]
         with torch.no_grad():

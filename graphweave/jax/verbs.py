@@ -19,6 +19,7 @@ from graphweave.jax.graph_forms import sized_edges
 from graphweave.jax.messages import BUILT_IN, SDDMM, SPMM, Features
 from graphweave.jax.messages import edge_function as _named
 from graphweave.jax.moves import count, pull, push
+from graphweave.jax.tree import pair_reducer, tree_reduced
 
 _FOLDS = {"max": Fold.max, "min": Fold.min, "prod": Fold.mul}
 _REDUCERS = ("sum", "mean", *_FOLDS)
@@ -73,11 +74,16 @@ def spmm(
     as DGL's do.
 
     `reduce`: "sum", "mean", "max", "min" or "prod". Destinations without edges get 0, of "prod" 1. Of "max" and "min",
-    edges that reach the extreme share its gradient evenly. "prod" has first and second derivatives, and no third ones.
+    edges that reach the extreme share its gradient evenly. "prod" has a first and a second derivative, and no third. Or
+    a pair (function, identity): an associative function of two values [k, ...], row-wise as well, and a number, which
+    destinations without edges get. Values are combined in the order of edges, by a balanced tree; this keeps the
+    messages and the values of all its inner nodes for the backward, fewer than 2 edges + destinations rows, and takes
+    one kernel for each power of two up to the largest degree. Prefer a name where there is one.
 
     `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: an array, a dict of arrays, or None, which the
-    message then gets. How many destinations there are, a graph with sizes says; else the rows of `dst`; else `num_dst`;
-    else the rows of `src`, both ends being the same nodes.
+    message then gets. Without `edge`, it gets the entries of a sparse matrix. How many destinations there are, a graph
+    or matrix with sizes says; else the rows of `dst`; else `num_dst`; else the rows of `src`, both ends being the same
+    nodes.
 
     `schedule`: "auto", the compiler's choice, or a `graphweave.Schedule` for the kernels of this call, forward and
     backward.
@@ -88,11 +94,12 @@ def spmm(
     `jax.vmap` runs one element of the batch after the other.
     """
     _check_schedule(schedule)
-    if not isinstance(reduce, str) or reduce not in _REDUCERS:
-        raise DataError(f"reduce must be one of {', '.join(_REDUCERS)} (got {reduce!r}). Pass one of these.")
+    pair = None if isinstance(reduce, str) and reduce in _REDUCERS else pair_reducer(reduce, _REDUCERS)
     graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge, num_dst)
     message = data.traced("message", _named("message", message, SPMM, src, dst, edge))
+    if pair is not None:
+        return tree_reduced(data.called("message", message, "edge", schedule), data.graph, *pair, schedule)
     return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst", schedule)
 
 
