@@ -225,13 +225,16 @@ def test_forward_and_backward_walk_the_edges_once_each() -> None:
     assert own == ["inference", "forward", "backward"]
 
 
-def test_a_function_that_knows_the_number_of_edges_stays_on_edges() -> None:
+def test_what_is_computed_on_nodes_knows_its_rows() -> None:
     graph = square(20, 150)
     g, x = gj.FixedGraph(graph.src, graph.dst, 20), jnp.asarray(np.random.default_rng(7).normal(size=(20, 6)))
     at = x[np.asarray(graph.src)]
     w = x[:6, :2]
     got = gj.sddmm(g, lambda s, d, e: (s / s.shape[0]) @ w, src=x)
     close(got, (at / 150) @ w)
+    turned = gj.sddmm(g, lambda s, d, e: jnp.einsum("nf,fh->hn", s, w).T * d[:, :2], src=x, dst=x)  # rows in dim 1
+    close(turned, (at @ w) * x[np.asarray(graph.dst), :2])
+    close(gj.sddmm(g, lambda s, d, e: s @ (w * np.full((6, 2), 1 / s.shape[0])), src=x), (at / 150) @ w)
     close(gj.sddmm(g, lambda s, d, e: (s + jnp.ones((150, 1))) @ w, src=x), (at + 1) @ w)
 
 

@@ -50,13 +50,26 @@ class AtNodes:
         self._levels: dict[Any, Rows] = dict.fromkeys(edge.constvars, "unit")
         self._levels.update(zip(edge.invars, kinds, strict=True))
         self._safe: dict[Any, bool] = dict.fromkeys(self._levels, True)
-        for eqn in edge.eqns:
+        self._dims: dict[Any, int] = dict.fromkeys(edge.invars, 0)
+        """Which dim of a value that may be computed on nodes is that of its rows."""
+        for i, eqn in enumerate(edge.eqns):
             own = [v for v in eqn.invars if _is_var(v)]
             level = _joined({self._levels[v] for v in own})
             safe = all(self._safe[v] for v in own) and _all_safe(eqn)
-            for v in eqn.outvars:
-                self._levels[v], self._safe[v] = level, safe
+            self._levels.update(dict.fromkeys(eqn.outvars, level))
+            if level in ("src", "dst") and level in traces:
+                safe = safe and self._find_rows(eqn, traces[level].jaxpr.eqns[i])
+            self._safe.update(dict.fromkeys(eqn.outvars, safe))
         self._stays = self._on_nodes(edge)
+
+    def _find_rows(self, eqn: Any, on_nodes: Any) -> bool:
+        """Whether each result has one dim of rows: that in which the results of both traces differ."""
+        for v, w in zip(eqn.outvars, on_nodes.outvars, strict=True):
+            differ = [d for d, (n, m) in enumerate(zip(v.aval.shape, w.aval.shape, strict=True)) if n != m]
+            if len(differ) != 1:
+                return False
+            self._dims[v] = differ[0]
+        return True
 
     def _on_nodes(self, edge: Any) -> set[int]:
         """The equations that are computed on nodes: products and sums, and what they are made of."""
@@ -111,7 +124,9 @@ class AtNodes:
         if (var, level) not in made:
             end = self._levels[var]
             assert level == "edge" and end in ("src", "dst")
-            made[var, level] = pull(made[var, end], end, self._rows["edge"])
+            dim = self._dims[var]
+            pulled = pull(jnp.moveaxis(made[var, end], dim, 0), end, self._rows["edge"])
+            made[var, level] = jnp.moveaxis(pulled, 0, dim)
         return made[var, level]
 
 
@@ -127,7 +142,7 @@ def at_nodes(
             except (TypeError, ValueError) as error:  # it has the number of edges in it
                 _log.info("a function of one edge is computed on edges alone: %s", error)
                 continue
-            if _alike(edge.jaxpr, found.jaxpr, rows["edge"], rows[end]) and len(edge.consts) == len(found.consts):
+            if _alike(edge, found, rows["edge"], rows[end]):
                 traces[end] = found
     return AtNodes(traces, kinds, rows)
 
@@ -159,24 +174,44 @@ def _all_safe(eqn: Any) -> bool:
 
 
 def _alike(one: Any, other: Any, edges: int, rows: int) -> bool:
-    """Whether two jaxprs are the same, `rows` standing in the second where `edges` stands in the first."""
+    """Whether two jaxprs, open or closed, are the same, `rows` standing in the second where `edges` stands in the
+    first."""
+    consts, others = getattr(one, "consts", ()), getattr(other, "consts", ())
+    if len(consts) != len(others) or not all(map(_same_array, consts, others)):
+        return False
+    one, other = getattr(one, "jaxpr", one), getattr(other, "jaxpr", other)
 
     def same(a: Any, b: Any) -> bool:
         if isinstance(a, (tuple, list)):
             return isinstance(b, (tuple, list)) and len(a) == len(b) and all(map(same, a, b))
         if hasattr(a, "eqns") or hasattr(a, "jaxpr"):
-            return _alike(getattr(a, "jaxpr", a), getattr(b, "jaxpr", b), edges, rows)
+            return (hasattr(b, "eqns") or hasattr(b, "jaxpr")) and _alike(a, b, edges, rows)
         if isinstance(a, int) and not isinstance(a, bool):
             return bool(a == b) or (a == edges and b == rows)
-        return callable(a) or np.array_equal(a, b) if hasattr(a, "shape") else callable(a) or bool(a == b)
+        if hasattr(a, "shape"):
+            return _same_array(a, b)
+        return callable(a) or bool(a == b)
 
-    def operands(a: Any, b: Any) -> bool:
-        if isinstance(a, Literal) or isinstance(b, Literal):
-            return isinstance(a, Literal) and isinstance(b, Literal) and np.array_equal(a.val, b.val, equal_nan=False)
-        return True
+    places: dict[Any, Any] = dict(zip(_defined(one), _defined(other), strict=False))
+
+    def atoms(a: Any, b: Any) -> bool:
+        if _is_var(a):
+            return places.get(a) is b
+        return isinstance(b, Literal) and _same_array(a.val, b.val)
 
     return len(one.eqns) == len(other.eqns) and all(
-        e.primitive is f.primitive and len(e.invars) == len(f.invars) and all(map(operands, e.invars, f.invars))
+        e.primitive is f.primitive and len(e.invars) == len(f.invars) and all(map(atoms, e.invars, f.invars))
         and e.params.keys() == f.params.keys() and all(same(e.params[key], f.params[key]) for key in e.params)
         for e, f in zip(one.eqns, other.eqns, strict=True)
-    )  # fmt: skip
+    ) and all(map(atoms, one.outvars, other.outvars))  # fmt: skip
+
+
+def _defined(jaxpr: Any) -> list[Any]:
+    """Its variables in the order in which they are defined."""
+    return [*jaxpr.constvars, *jaxpr.invars, *(v for eqn in jaxpr.eqns for v in eqn.outvars)]
+
+
+def _same_array(one: Any, other: Any) -> bool:
+    """Whether two arrays are one, or hold the same; of traced ones only the former is known."""
+    traced = isinstance(one, jax.core.Tracer) or isinstance(other, jax.core.Tracer)
+    return one is other or (not traced and np.array_equal(one, other))

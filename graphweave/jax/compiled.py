@@ -29,17 +29,16 @@ RowCounts = tuple[tuple[Space, int], ...]
 @dataclass(frozen=True, eq=False)
 class CompiledProgram:
     """The plan of a program, its kernels by step, and what computes values of the graph alone (None if there are
-    none). `calls` is the Python text that PyTorch would call the kernels by."""
+    none)."""
 
     plan: Plan
     kernels: Mapping[int, CppStep]
     prelude: Executable | None
-    calls: str
 
     @property
     def text(self) -> str:
         """What each kernel computes, and its code."""
-        return kernels_text(describe(self.plan, self.calls, {}, Glossary(), ()), wrapper=False)
+        return kernels_text(describe(self.plan, "", {}, Glossary(), ()), wrapper=False)
 
     @property
     def threads(self) -> int | None:
@@ -106,7 +105,7 @@ def _ready(made: Sequence[Executable]) -> list[CompiledProgram]:
     ]
     _build(e for e in preludes if e is not None)
     return [
-        CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude, e.text)
+        CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude)
         for e, prelude in zip(made, preludes, strict=True)
     ]
 
