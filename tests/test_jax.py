@@ -367,6 +367,7 @@ def test_a_function_of_two_values_reduces_in_the_order_of_edges() -> None:
     close(*(jax.jit(jax.grad(lambda x, f=f: jnp.sin(f(x)).sum()))(x) for f in (ours, definition)))
 
 
+@pytest.mark.slow
 def test_a_function_of_two_values_gives_the_bits_of_pytorch() -> None:
     rng = np.random.default_rng(5)
     src, dst = rng.integers(0, 60, 300), rng.integers(0, 60, 300)
@@ -412,6 +413,28 @@ def test_a_batch_is_mapped() -> None:
     got = jax.vmap(lambda x: gj.spmm(g, "copy_u", src=x))(batch)
     one = gj.spmm(g, "copy_u", src=src["h"])
     close(got, jnp.stack([one, 2 * one]))
+
+
+def test_gradients_go_through_other_transformations() -> None:
+    graph = square(20, 150)
+    at = np.asarray(graph.src), np.asarray(graph.dst)
+    rng = np.random.default_rng(3)
+    g, x, w = gj.FixedGraph(*at, 20), jnp.asarray(rng.normal(size=(20, 4))), jnp.asarray(rng.normal(size=(4, 4)))
+
+    def message(s: Any, d: Any) -> Any:
+        return jnp.tanh((s - d) @ w) * jnp.arange(4.0)  # a constant of the trace
+
+    def ours(x: Any) -> Any:
+        return (gj.spmm(g, lambda s, d, e: message(s, d), src=x, dst=x) ** 2).sum()
+
+    def definition(x: Any) -> Any:
+        return (jax.ops.segment_sum(message(x[at[0]], x[at[1]]), at[1], 20) ** 2).sum()
+
+    def step(f: Call) -> Call:
+        return lambda x: jax.lax.scan(lambda c, _: (c - 1e-3 * jax.grad(f)(c), f(c)), x, None, length=2)
+
+    for change in (lambda f: jax.grad(jax.checkpoint(f)), step, lambda f: lambda x: jax.vmap(jax.grad(f))(x[None])):
+        close(jax.jit(change(ours))(x), jax.jit(change(definition))(x), 1e-9)
 
 
 def test_what_does_not_fit_is_refused() -> None:

@@ -75,7 +75,7 @@ class AtNodes:
         """The equations that are computed on nodes: products and sums, and what they are made of."""
         needed: set[Any] = set()
         found = set[int]()
-        for i, eqn in reversed(list(enumerate(edge.eqns))):
+        for i, eqn in _backwards(edge):
             level = self._levels[eqn.outvars[0]]
             if level not in self._traces or level == "edge" or not self._safe[eqn.outvars[0]]:
                 continue
@@ -102,7 +102,7 @@ class AtNodes:
         """Equations, each with the rows on which it is computed."""
         wanted: set[tuple[Any, Rows]] = {(edge.outvars[0], "edge")} if _is_var(edge.outvars[0]) else set()
         out: set[tuple[int, Rows]] = set()
-        for i, eqn in reversed(list(enumerate(edge.eqns))):
+        for i, eqn in _backwards(edge):
             own = self._levels[eqn.outvars[0]]
             levels = {level for v in eqn.outvars for level in self._traces if (v, level) in wanted}
             for level in {own if i in self._stays and level == "edge" else level for level in levels}:
@@ -120,7 +120,7 @@ class AtNodes:
 
     def _value(self, made: dict[tuple[Any, Rows], Any], var: Any, level: Rows) -> Any:
         if not _is_var(var):
-            return jnp.asarray(var.val)
+            return jnp.asarray(var.val, var.aval.dtype)
         if (var, level) not in made:
             end = self._levels[var]
             assert level == "edge" and end in ("src", "dst")
@@ -149,6 +149,11 @@ def at_nodes(
 
 def _is_var(atom: Any) -> bool:
     return not isinstance(atom, Literal)
+
+
+def _backwards(jaxpr: Any) -> list[tuple[int, Any]]:
+    """The equations that have results, the last one first."""
+    return [(i, eqn) for i, eqn in reversed(list(enumerate(jaxpr.eqns))) if eqn.outvars]
 
 
 def _joined(levels: set[Rows]) -> Rows:

@@ -30,7 +30,7 @@ class Halves:
         self._count, self._num_results = len(shapes), len(tangents)
         self._places = trace.arguments
         self._closed = closed.consts
-        self._constants = {name: jnp.asarray(c) for name, c in trace.constants.items()}
+        self._constants = trace.constants
         self._results = trace.results
         late = frozenset(name for name, i in trace.arguments.items() if 0 <= i - self._count < self._num_results)
         self._forward, self._backward, self._saved = function.graph.halves(
@@ -59,7 +59,7 @@ class Halves:
         known = dict(enumerate([*values, *tangents]))
         known.update(enumerate(self._closed, self._count + self._num_results))
         found = {name: jnp.asarray(known[i]) for name, i in self._places.items() if i in known}
-        return {**found, **self._constants}
+        return {**found, **{name: jnp.asarray(c) for name, c in self._constants.items()}}
 
 
 def _shaped_as(made: Sequence[Any], results: Sequence[Result]) -> list[Any]:

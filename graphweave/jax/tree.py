@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import jax.numpy as jnp
 import numpy as np
 from torch import Tensor
 
 from graphweave.core.errors import DataError
-from graphweave.core.schedule import Schedule
 from graphweave.jax.data import EdgeData
 from graphweave.jax.fixed_graph import FixedGraph
 from graphweave.runtime.tree_rounds import tree_rounds
@@ -50,9 +49,7 @@ def pair_reducer(reduce: Any, names: Sequence[str]) -> tuple[PairFunction, float
     return combine, identity
 
 
-def tree_reduced(
-    messages: Any, graph: FixedGraph, combine: PairFunction, identity: float, schedule: Schedule | Literal["auto"]
-) -> Any:
+def tree_reduced(messages: Any, graph: FixedGraph, combine: PairFunction, identity: float) -> Any:
     """[edges, ...] -> [destinations, ...], `identity` for destinations without edges."""
     if not (math.isfinite(identity) or jnp.issubdtype(messages.dtype, jnp.floating)):
         raise DataError(
@@ -62,14 +59,14 @@ def tree_reduced(
     at, rounds = graph.remembered("tree", lambda: _rounds(graph))
     current, done = messages, []
     for one in rounds:
-        made = [] if one.pairs is None else [_combined(current, one.pairs, combine, schedule)]
+        made = [] if one.pairs is None else [_combined(current, one.pairs, combine)]
         done.append(_rows(current, one.finished))
         current = jnp.concatenate([*made, _rows(current, one.carried)])
     last = jnp.full((1, *messages.shape[1:]), identity, messages.dtype)
     return jnp.concatenate([*done, last])[at]
 
 
-def _combined(x: Any, pairs: FixedGraph, combine: PairFunction, schedule: Schedule | Literal["auto"]) -> Any:
+def _combined(x: Any, pairs: FixedGraph, combine: PairFunction) -> Any:
     def checked(src: Any, dst: Any, edge: Any) -> Any:
         out = combine(src, dst)
         if getattr(out, "shape", None) != src.shape or out.dtype != src.dtype:
@@ -81,7 +78,7 @@ def _combined(x: Any, pairs: FixedGraph, combine: PairFunction, schedule: Schedu
         return out
 
     data = EdgeData(pairs, x, x, None)
-    return data.called("reduce", data.traced("reduce", checked), "edge", schedule)
+    return data.called("reduce", data.traced("reduce", checked), "edge", "auto")
 
 
 def _rows(x: Any, index: Any) -> Any:

@@ -86,7 +86,7 @@ def spmm(
     nodes.
 
     `schedule`: "auto", the compiler's choice, or a `graphweave.Schedule` for the kernels of this call, forward and
-    backward.
+    backward; with a pair as `reduce`, for those of the messages.
 
     Raises DataError, which names the argument, for what does not fit, and for what kernels cannot compute, with JAX's
     primitive and the line; IndexRangeError for an index out of range; ScheduleError, a SettingsError, for a schedule
@@ -99,7 +99,7 @@ def spmm(
     data = EdgeData(graph, src, dst, edge, num_dst)
     message = data.traced("message", _named("message", message, SPMM, src, dst, edge))
     if pair is not None:
-        return tree_reduced(data.called("message", message, "edge", schedule), data.graph, *pair, schedule)
+        return tree_reduced(data.called("message", message, "edge", schedule), data.graph, *pair)
     return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst", schedule)
 
 
