@@ -22,6 +22,25 @@ space E = s2
 """x: V and pulled from there %9, b: W and pulled from there %10, e: E and pushed to W %11."""
 
 APPLIES = {
+    "join-selects": [
+        ("the gradient of jnp.where", """
+%12: E[] bool = gt %0, %1
+%13: unit[] f64 = const 0.0
+%14: E[4] f64 = where %12, %6, %13
+%15: E[4] f64 = where %12, %13, %9
+%16: unit[] f64 = const 0.2
+%17: E[4] f64 = mul %16, %15
+%18: E[4] f64 = add %17, %14"""),
+        ("numbers in both terms, a zero with a dim", """
+%12: E[4] bool = gt %6, %9
+%13: unit[1] f64 = const 0.0
+%14: unit[] f64 = const 3.0
+%15: E[4] f64 = where %12, %13, %10
+%16: E[4] f64 = mul %15, %14
+%17: E[4] f64 = mul %16, %14
+%18: E[4] f64 = where %12, %8, %13
+%19: E[4] f64 = add %17, %18"""),
+    ],
     "common-factor": [
         ("leaky ReLU's gradient", """
 %12: E[] bool = gt %0, %1
@@ -279,6 +298,36 @@ APPLIES = {
 """By rule: a title, and what follows HEAD; the rule applies to the last node."""
 
 REFUSED = {
+    "join-selects": [
+        ("two conditions", """
+%12: E[] bool = gt %0, %1
+%13: E[] bool = gt %1, %0
+%14: unit[] f64 = const 0.0
+%15: E[4] f64 = where %12, %6, %14
+%16: E[4] f64 = where %13, %14, %9
+%17: E[4] f64 = add %15, %16"""),
+        ("both for the same rows", """
+%12: E[] bool = gt %0, %1
+%13: unit[] f64 = const 0.0
+%14: E[4] f64 = where %12, %6, %13
+%15: E[4] f64 = where %12, %9, %13
+%16: E[4] f64 = add %14, %15"""),
+        ("a factor that may be infinite", """
+%12: E[] bool = gt %0, %1
+%13: unit[] f64 = const 0.0
+%14: E[4] f64 = where %12, %6, %13
+%15: E[4] f64 = where %12, %13, %9
+%16: E[4] f64 = mul %8, %15
+%17: E[4] f64 = add %14, %16"""),
+        ("an infinite constant", """
+%12: E[] bool = gt %0, %1
+%13: unit[] f64 = const 0.0
+%14: unit[] f64 = const inf
+%15: E[4] f64 = where %12, %6, %13
+%16: E[4] f64 = where %12, %13, %9
+%17: E[4] f64 = mul %14, %16
+%18: E[4] f64 = add %15, %17"""),
+    ],
     "common-factor": [
         ("nothing in common", """
 %12: E[] bool = gt %0, %1

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-import itertools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 
-from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import extract
 from graphweave.analysis.statistics import statistics_of, with_unions
+from graphweave.compiler.glossary import Glossary
+from graphweave.compiler.kernels_text import kernels_text
 from graphweave.compiler.pipeline import PassInputs, optimise
-from graphweave.compiler.plan import Plan, make_plan
-from graphweave.core.log import logger
+from graphweave.compiler.plan import Plan
+from graphweave.compiler.report import describe
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import Space
+from graphweave.execute.build import build_inference, build_training
 from graphweave.execute.cpp_step import CppStep
 from graphweave.execute.executable import Executable
-from graphweave.ir.message.nodes import Input, Program
-from graphweave.lower.kernel_products import with_calls
-from graphweave.lower.options import options_for
+from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.lower.options import Options, options_for
 
-_log = logger(__name__)
-_serial = itertools.count()
+RowCounts = tuple[tuple[Space, int], ...]
+"""How many rows each space has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,25 +35,82 @@ class CompiledProgram:
     kernels: Mapping[int, CppStep]
     prelude: Executable | None
 
+    @property
+    def text(self) -> str:
+        """What each kernel computes, and its code."""
+        return kernels_text(describe(self.plan, "", {}, Glossary(), ()), wrapper=False)
+
+    @property
+    def threads(self) -> int | None:
+        """On how many threads the kernels run; None leaves it to PyTorch's number."""
+        return self.plan.options.schedule.threads
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledHalves:
+    """Forward and backward of a joint program. `saved` are the values that the forward gives behind its own outputs,
+    each with the name that the backward's input has for it."""
+
+    forward: CompiledProgram
+    backward: CompiledProgram
+    saved: tuple[tuple[Ref, str], ...]
+
 
 @lru_cache(maxsize=256)
-def compiled(program: Program, rows: tuple[tuple[Space, int], ...]) -> CompiledProgram:
+def compiled(program: Program, rows: RowCounts, schedule: Schedule) -> CompiledProgram:
     """The kernels of `program`, ready to run; choices by cost are made for these row counts. ToolchainError without a
-    C++ compiler."""
-    options = options_for("cpp")
-    given = PassInputs(statistics_of(dict(rows)), joins=options.row_products)
+    C++ compiler, ScheduleError for a schedule that no kernel takes."""
+    options = options_for("cpp", schedule=schedule)
+    better, glossary = _optimised(program, rows, options, frozenset())
+    made = build_inference(better, (), {}, options, {}, verify=False, watches=False, glossary=glossary)
+    return _ready([made])[0]
+
+
+@lru_cache(maxsize=256)
+def compiled_halves(
+    program: Program, num_forward: int, tangents: frozenset[str], rows: RowCounts, schedule: Schedule
+) -> CompiledHalves:
+    """The halves of a program whose first `num_forward` outputs are the forward's, the others gradients.
+
+    `tangents` are the names of the inputs that only the backward has. Both halves are optimised as one program, and the
+    forward saves what the backward would otherwise walk the graph for. Errors are those of `compiled`.
+    """
+    options = options_for("cpp", schedule=schedule)
+    better, glossary = _optimised(program, rows, options, tangents)
+    late = [r for r, n in enumerate(better.nodes) if isinstance(n, Input) and n.name in tangents]
+    made = build_training(
+        better, num_forward, late, (), {}, options, {}, verify=False, watches=False, glossary=glossary
+    )
+    forward, backward = _ready([made.forward, made.backward])
+    parts = made.partition
+    inputs = [backward.plan.program.nodes[parts.backward.where[r]] for r in parts.saved]
+    names = [node.name for node in inputs if isinstance(node, Input)]
+    return CompiledHalves(
+        forward, backward, tuple(zip((parts.forward.where[r] for r in parts.saved), names, strict=True))
+    )
+
+
+def _optimised(
+    program: Program, rows: RowCounts, options: Options, tangents: frozenset[str]
+) -> tuple[Program, Glossary]:
+    given = PassInputs(statistics_of(dict(rows)), tangents, joins=options.row_products)
     done = optimise(program, given)
-    statistics = with_unions(given.statistics, done.unions)
-    better = with_calls(done.program, options)
-    inputs = [r for r, n in enumerate(better.nodes) if isinstance(n, Input)]
-    part = extract(better, inputs, better.outputs).program
-    name = f"jax{next(_serial)}_program"
-    plan = make_plan(name, Facts(part), options, {}, statistics)
-    made = Executable(plan, watches=None)
-    prelude = None if plan.prelude is None else Executable(plan.prelude, len(plan.hoisted), watches=None)
+    return done.program, Glossary(statistics=with_unions(given.statistics, done.unions))
+
+
+def _ready(made: Sequence[Executable]) -> list[CompiledProgram]:
+    """Programs whose own kernels are built; those of their preludes are built here."""
+    preludes = [
+        None if e.plan.prelude is None else Executable(e.plan.prelude, len(e.plan.hoisted), watches=None) for e in made
+    ]
+    _build(e for e in preludes if e is not None)
+    return [
+        CompiledProgram(e.plan, {i: k for i, k in e.kernels.items() if isinstance(k, CppStep)}, prelude)
+        for e, prelude in zip(made, preludes, strict=True)
+    ]
+
+
+def _build(executables: Iterable[Executable]) -> None:
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        for kernel in [k for e in (made, prelude) if e is not None for k in e.build(pool)]:
+        for kernel in [k for e in executables for k in e.build(pool)]:
             kernel.result()
-    kernels = {i: k for i, k in made.kernels.items() if isinstance(k, CppStep)}
-    _log.info("%s: %d kernels for %d nodes", name, len(kernels), len(part.nodes))
-    return CompiledProgram(plan, kernels, prelude)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
 
 from graphweave.core.errors import DataError
-from graphweave.jax.differentiable import GraphFunction, call
+from graphweave.core.schedule import COMPILERS_CHOICE, Schedule
+from graphweave.jax.at_nodes import at_nodes
+from graphweave.jax.differentiable import call
 from graphweave.jax.fixed_graph import FixedGraph, fixed_graph
+from graphweave.jax.graph_function import GraphFunction
 from graphweave.jax.importer import Rows, import_jaxpr
 from graphweave.jax.messages import EdgeFunction, Features, fields_of, with_fields
-from graphweave.jax.moves import pull
 
 _ENDS: tuple[Rows, ...] = ("src", "dst", "edge")
 _COUNTED = {"src": "sources", "dst": "destinations", "edge": "edges"}
@@ -39,11 +41,15 @@ class EdgeData:
         self.kinds: tuple[Rows, ...] = tuple(end for end in _ENDS for _ in fields_of(self._given[end]))
 
     def traced(self, what: str, function: EdgeFunction) -> Callable[..., Any]:
-        """`function` of rows that are gathered already, given one after the other. DataError if it returns something
-        else than one row for each edge, mixes rows, or does what kernels cannot."""
+        """`function` of `arrays`, one after the other, with a row for each edge. DataError if it returns something else
+        than one row for each edge, mixes rows, or does what kernels cannot."""
         edges = self.graph.num_edges
-        shapes = [jax.ShapeDtypeStruct((edges, *x.shape[1:]), x.dtype) for x in self.arrays]
-        closed, out = jax.make_jaxpr(lambda *rows: function(*self._arguments(rows)), return_shape=True)(*shapes)
+
+        def trace(rows: int) -> Any:
+            shapes = [jax.ShapeDtypeStruct((rows, *x.shape[1:]), x.dtype) for x in self.arrays]
+            return jax.make_jaxpr(lambda *xs: function(*self._arguments(xs)), return_shape=True)(*shapes)
+
+        closed, out = trace(edges)
         if not isinstance(out, jax.ShapeDtypeStruct):
             raise DataError(f"{what} must return an array (got {type(out).__name__}). Return one row for each edge.")
         if len(out.shape) == 0 or out.shape[0] != edges:
@@ -52,19 +58,25 @@ class EdgeData:
                 " Return one row for each edge."
             )
         whole = closed.jaxpr.replace(invars=[*closed.jaxpr.invars, *closed.jaxpr.constvars], constvars=[])
-        arguments: tuple[Rows, ...] = (*("edge" for _ in shapes), *("unit" for _ in closed.consts))  # type: ignore
+        arguments: tuple[Rows, ...] = (*("edge" for _ in self.arrays), *("unit" for _ in closed.consts))  # type: ignore
         import_jaxpr(whole, arguments, ("edge",), self.graph.frame, what=what, row_wise=True)
-        return lambda *rows: jax.core.eval_jaxpr(closed.jaxpr, closed.consts, *rows)[0]
+        counts: dict[Rows, int] = {"src": self.graph.num_src, "dst": self.graph.num_dst, "edge": edges}
+        return at_nodes(lambda rows: trace(rows)[0], closed, self.kinds, counts)
 
-    def called(self, what: str, plain: Callable[..., Any], rows: Rows) -> Any:
-        """`plain` of rows that are gathered for each edge, one after the other; its result's dim 0 counts `rows`."""
-        edges = self.graph.num_edges
+    def called(self, what: str, plain: Callable[..., Any], rows: Rows, schedule: Schedule | Literal["auto"]) -> Any:
+        """`plain` of `arrays`, one after the other; its result's dim 0 counts `rows`."""
+        chosen = COMPILERS_CHOICE if isinstance(schedule, str) else schedule
+        kinds = self.kinds
+        spaces = [self.graph.frame.spaces[kind] for kind in kinds]
+        same = [(id(x), space) for x, space in zip(self.arrays, spaces, strict=True)]
+        places = list(dict.fromkeys(same))  # an array that is given twice is one argument
 
         def of_arrays(*xs: Any) -> list[Any]:
-            at_edges = [x if kind == "edge" else pull(x, kind, edges) for x, kind in zip(xs, self.kinds, strict=True)]  # type: ignore
-            return [plain(*at_edges)]
+            return [plain(*(xs[places.index(key)] for key in same))]
 
-        return call(GraphFunction(of_arrays, self.kinds, (rows,), self.graph, what), *self.arrays)[0]
+        first = [same.index(key) for key in places]
+        function = GraphFunction(of_arrays, tuple(kinds[i] for i in first), (rows,), self.graph, what, chosen)
+        return call(function, *(self.arrays[i] for i in first))[0]
 
     def _arguments(self, rows: Sequence[Any]) -> list[Features]:
         left = list(rows)

@@ -1,13 +1,16 @@
 """Functions of a graph as functions of JAX with gradients of any order.
 
-Such a function is a trace of jax.numpy with pulls and pushes (`moves.py`). Its forward runs the kernels of that trace.
-Its backward is another such function: JAX traces the vjp of the forward's trace, and kernels run that, so it has a
-backward of its own. It computes again what it needs of the forward, and nothing of edges x features is kept.
+Such a function is a trace of jax.numpy with pulls and pushes (`moves.py`), and kernels run that. Where JAX asks for its
+gradient, its forward and its backward are the halves of one program (`halves.py`).
+
+A gradient of these halves is that of the function and of the vjp of its trace, as if nothing had been saved: each is
+another such function, which computes again what it needs, and has gradients of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,99 +18,148 @@ import jax
 import jax.numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from graphweave.jax.fixed_graph import FixedGraph
-from graphweave.jax.importer import Rows, import_jaxpr
-
-
-@dataclass(frozen=True, eq=False)
-class GraphFunction:
-    """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`. Errors
-    call it `what`."""
-
-    plain: Callable[..., Sequence[Any]]
-    arguments: tuple[Rows, ...]
-    results: tuple[Rows, ...]
-    graph: FixedGraph
-    what: str
+from graphweave.jax.graph_function import GraphFunction, imported, shaped
+from graphweave.jax.halves import Halves
+from graphweave.jax.importer import Rows
 
 
 @jax.tree_util.register_static
 @dataclass(frozen=True)
 class _Perturbed:
-    """Which arguments want gradients."""
+    """Which of `count` arguments want gradients."""
 
     arguments: tuple[int, ...]
+    count: int
 
 
 def call(function: GraphFunction, *args: Any) -> list[Any]:
     """The results of `function`, by kernels; differentiable in arguments of floating-point numbers."""
-    closed = jax.make_jaxpr(function.plain)(*map(_shaped, args))
-    jaxpr_args = (*args, *closed.consts)
-    return _called(closed, function, *jaxpr_args)
-
-
-def _shaped(x: Any) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
-
-
-def _called(closed: Any, function: GraphFunction, *args: Any) -> list[Any]:
-    """`args` are those of the function, then what its trace closes over."""
+    closed = jax.make_jaxpr(function.plain)(*map(shaped, args))
     shared: list[Rows] = ["unit"] * len(closed.consts)
-    arguments = (*function.arguments, *shared)
     own = len(function.arguments)
 
     def plain(*xs: Any) -> Sequence[Any]:
         return jax.core.eval_jaxpr(closed.jaxpr, xs[own:], *xs[:own])
 
+    whole = GraphFunction(
+        plain, (*function.arguments, *shared), function.results, function.graph, function.what, function.schedule
+    )
+    return _in_halves(whole, closed.jaxpr, *args, *closed.consts)
+
+
+_texts: ContextVar[list[str] | None] = ContextVar("texts", default=None)
+
+
+def text_of(run: Callable[[], Any]) -> str:
+    """The code of the kernels of `call` inside of `run()`, of the call alone, and of its forward and backward for
+    gradients in everything that has them. `run` is traced, and no kernel runs."""
+    texts: list[str] = []
+    token = _texts.set(texts)
+    try:
+        jax.eval_shape(run)
+    finally:
+        _texts.reset(token)
+    return "\n".join(texts)
+
+
+def _in_halves(function: GraphFunction, jaxpr: Any, *args: Any) -> list[Any]:
+    """The results of a jaxpr whose constants are its last arguments."""
+    texts = _texts.get()
+    if texts is not None:
+        texts += _told(function, jaxpr, args)
+    made: dict[tuple[int, ...], Halves] = {}  # of the arguments that want gradients
+
     @jax.custom_vjp
     def f(*xs: Any) -> list[Any]:
-        return _run(closed.jaxpr, function, arguments, xs)
+        return _run(function, jaxpr, xs)
 
     def forward(*xs: Any) -> Any:
-        values = [x.value for x in xs]
-        wanted = tuple(i for i, x in enumerate(xs) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating))
-        return f(*values), (values, _Perturbed(wanted))  # not the kernels: an outer gradient differentiates this, too
+        values, wanted = [x.value for x in xs], _wanted(xs)
+        if not wanted.arguments or not _is_floating(jaxpr):
+            return f(*values), (values, [], _Perturbed((), len(xs)))
+        if wanted.arguments not in made:
+            made[wanted.arguments] = Halves(function, wanted.arguments, values)
+        results = _again(function, made[wanted.arguments].forward)(*values)
+        count = len(function.results)
+        return results[:count], (values, results[count:], wanted)
 
     def backward(kept: Any, given: Sequence[Any]) -> tuple[Any, ...]:
-        values, wanted = kept[0], kept[1].arguments
-        out: list[Any] = [None] * len(values)
-        if not wanted or all(isinstance(g, SymbolicZero) for g in given):
-            return tuple(out)
-        tangents = [jnp.zeros(g.shape, g.dtype) if isinstance(g, SymbolicZero) else g for g in given]
-        back = GraphFunction(
-            _gradients(plain, wanted, len(values)), (*arguments, *function.results),
-            tuple(arguments[i] for i in wanted), function.graph, function.what,
-        )  # fmt: skip
-        for i, g in zip(wanted, call(back, *values, *tangents), strict=True):
-            out[i] = g
-        return tuple(out)
+        values, saved, wanted = kept
+        tangents = _tangents(given)
+        if not wanted.arguments or tangents is None:
+            return (None,) * wanted.count
+        count, halves = len(values) + len(tangents), made[wanted.arguments]
+
+        def back(*xs: Any) -> list[Any]:
+            return halves.backward(xs[: len(values)], xs[len(values) : count], xs[count:])
+
+        found = _again(function.gradients(wanted.arguments), back)(*values, *tangents, *saved)
+        return _placed(found, wanted)
 
     f.defvjp(forward, backward, symbolic_zeros=True)
     return f(*args)
 
 
-def _gradients(plain: Callable[..., Sequence[Any]], wanted: Sequence[int], count: int) -> Callable[..., Sequence[Any]]:
-    """`gradients(*values, *tangents)` of the values numbered `wanted`, of `count`."""
-
-    def gradients(*xs: Any) -> Sequence[Any]:
-        def of_wanted(*own: Any) -> tuple[Any, ...]:
-            values = list(xs[:count])
-            for i, x in zip(wanted, own, strict=True):
-                values[i] = x
-            return tuple(plain(*values))
-
-        _, vjp = jax.vjp(of_wanted, *(xs[i] for i in wanted))
-        return vjp(tuple(xs[count:]))
-
-    return gradients
+def _is_floating(jaxpr: Any) -> bool:
+    return all(jnp.issubdtype(v.aval.dtype, jnp.floating) for v in jaxpr.outvars)
 
 
-def _run(jaxpr: Any, function: GraphFunction, arguments: Sequence[Rows], args: Sequence[Any]) -> list[Any]:
-    """The results of a jaxpr whose constants are its last arguments."""
-    graph = function.graph
-    whole = jaxpr.replace(invars=[*jaxpr.invars, *jaxpr.constvars], constvars=[])
-    imported = import_jaxpr(whole, arguments, function.results, graph.frame, what=function.what)
-    arrays = {name: jnp.asarray(args[i]) for name, i in imported.arguments.items()}
-    arrays.update((name, jnp.asarray(c)) for name, c in imported.constants.items())
-    made = graph.run(imported.program)(arrays)
-    return [jnp.broadcast_to(x.reshape(r.made), r.shape) for x, r in zip(made, imported.results, strict=True)]
+def _told(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[str]:
+    trace = imported(function, jaxpr)
+    texts = [function.graph.run(trace.program, function.schedule).code.text]
+    wanted = [i for i, x in enumerate(args) if jnp.issubdtype(jnp.result_type(x), jnp.floating)]
+    if wanted and _is_floating(jaxpr):
+        texts.append(Halves(function, wanted, args).text)
+    return texts
+
+
+def _again(function: GraphFunction, run: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """`run`, which gives the results of `function` and more, of its arguments and more, with the gradients of
+    `function`. What there is more of has none."""
+    own, results = len(function.arguments), len(function.results)
+
+    @jax.custom_vjp
+    def f(*xs: Any) -> list[Any]:
+        return run(*xs)
+
+    def forward(*xs: Any) -> Any:
+        values = [x.value for x in xs]
+        wanted = _Perturbed(_wanted(xs[:own]).arguments, len(xs))
+        return f(*values), (values[:own], wanted)  # not `run`: an outer gradient differentiates this, too
+
+    def backward(kept: Any, given: Sequence[Any]) -> tuple[Any, ...]:
+        values, wanted = kept
+        tangents = _tangents(given[:results])
+        if not wanted.arguments or tangents is None:
+            return (None,) * wanted.count
+        return _placed(call(function.gradients(wanted.arguments), *values, *tangents), wanted)
+
+    f.defvjp(forward, backward, symbolic_zeros=True)
+    return f
+
+
+def _wanted(xs: Sequence[Any]) -> _Perturbed:
+    found = tuple(i for i, x in enumerate(xs) if x.perturbed and jnp.issubdtype(x.value.dtype, jnp.floating))
+    return _Perturbed(found, len(xs))
+
+
+def _tangents(given: Sequence[Any]) -> list[Any] | None:
+    """None if all are zero."""
+    if all(isinstance(g, SymbolicZero) for g in given):
+        return None
+    return [jnp.zeros(g.shape, g.dtype) if isinstance(g, SymbolicZero) else g for g in given]
+
+
+def _placed(gradients: Sequence[Any], wanted: _Perturbed) -> tuple[Any, ...]:
+    out: list[Any] = [None] * wanted.count
+    for i, g in zip(wanted.arguments, gradients, strict=True):
+        out[i] = g
+    return tuple(out)
+
+
+def _run(function: GraphFunction, jaxpr: Any, args: Sequence[Any]) -> list[Any]:
+    trace = imported(function, jaxpr)
+    arrays = {name: jnp.asarray(args[i]) for name, i in trace.arguments.items()}
+    arrays.update((name, jnp.asarray(c)) for name, c in trace.constants.items())
+    made = function.graph.run(trace.program, function.schedule)(arrays)
+    return [jnp.broadcast_to(x.reshape(r.made), r.shape) for x, r in zip(made, trace.results, strict=True)]

@@ -85,13 +85,21 @@ def _square(values: Values, x: Value, **params: Any) -> Value:
 
 
 def _integer_pow(values: Values, x: Value, *, y: int, **params: Any) -> Value:
+    """As products of squares, and the reciprocal of that for negative powers, as XLA computes it."""
     dtype = values.type(x.ref).dtype
-    if dtype.is_float:
-        return values.pointwise(Op.pow, x, values.number(float(y), dtype))
-    out = values.number(1, dtype)
-    for _ in range(y):
-        out = values.pointwise(Op.mul, out, x)
-    return out
+    if y < 0 and not dtype.is_float:
+        raise CannotSay("takes a negative power of integers")
+    out, square, left = None, x, abs(y)
+    while left:
+        if left % 2:
+            out = square if out is None else values.pointwise(Op.mul, out, square)
+        left //= 2
+        if left:
+            square = values.pointwise(Op.mul, square, square)
+    if out is None:
+        one = values.reshaped(values.const(1, dtype), [1] * len(x.shape))
+        return Value(one, x.shape, None, frozenset(range(len(x.shape))))
+    return values.pointwise(Op.div, values.number(1, dtype), out) if y < 0 else out
 
 
 def _select(values: Values, which: Value, *cases: Value, **params: Any) -> Value:

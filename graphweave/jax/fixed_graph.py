@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
-import jax
 import numpy as np
 import torch
 from torch import Tensor
 
 from graphweave.core.errors import DataError
 from graphweave.core.ranges import position, range_error
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import DType, Space
 from graphweave.graph.structure import Structure
-from graphweave.jax.compiled import compiled
+from graphweave.ir.message.nodes import Input, Program, Ref
+from graphweave.jax.compiled import CompiledProgram, RowCounts, compiled, compiled_halves
+from graphweave.jax.graph_forms import SizedEdges, known
 from graphweave.jax.importer import GraphSpaces, Rows
 from graphweave.jax.run import GraphRun
 from graphweave.runtime.index import INT32_MAX
@@ -27,7 +29,10 @@ _MOST_GRAPHS = 16
 _MOST_RUNS = 128
 """Programs that a graph remembers; the least recently used is forgotten first."""
 
-_FORMS = "a graphweave.jax.FixedGraph, a graphweave.Graph, an edge_index [2, num_edges] or a pair (src, dst) of arrays"
+_FORMS = (
+    "a graphweave.jax.FixedGraph, a graphweave.Graph, an edge_index [2, num_edges], a pair (src, dst) of arrays, a"
+    " sparse matrix of JAX, SciPy or PyTorch, or PyG's EdgeIndex"
+)
 
 
 class FixedGraph:
@@ -63,11 +68,16 @@ class FixedGraph:
             raise DataError(
                 f"expected at most {INT32_MAX} rows and edges (got {self.num_edges} edges). Partition the graph."
             )
-        self._runs: OrderedDict[Hashable, GraphRun] = OrderedDict()
+        self._runs: OrderedDict[Hashable, Any] = OrderedDict()
 
     @property
     def num_edges(self) -> int:
         return len(self._src)
+
+    @property
+    def destinations(self) -> Tensor:
+        """The destination of each edge, which nobody may write to."""
+        return self._dst
 
     def __repr__(self) -> str:
         return f"FixedGraph(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges})"
@@ -81,18 +91,52 @@ class FixedGraph:
         rows = {sources: self.num_src, destinations: self.num_dst, edges: self.num_edges}
         return GraphSpaces(spaces, rows, DType.i64 if self._src.dtype is torch.int64 else DType.i32)
 
-    def run(self, program: Any) -> GraphRun:
-        """`program` with its kernels on this graph. They run on as many threads as PyTorch uses when they are made."""
-        key = program, torch.get_num_threads()
-        found = self._runs.get(key)
-        if found is None:
-            rows = self.frame.rows
-            code = compiled(program, tuple(rows.items()))
-            found = self._runs[key] = GraphRun(code, rows, {"src": self._src, "dst": self._dst})
+    def run(self, program: Program, schedule: Schedule) -> GraphRun:
+        """`program` with its kernels on this graph. They run on as many threads as the schedule says, or as PyTorch
+        uses when they are made."""
+        rows, key = self._row_counts, (program, schedule)
+        made: GraphRun = self._with_kernels(key, lambda: self._run(compiled(program, rows, schedule)))
+        return made
+
+    def halves(
+        self, program: Program, num_forward: int, tangents: frozenset[str], schedule: Schedule
+    ) -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
+        """Forward and backward of a joint program (`compiled.compiled_halves`), and the values that the forward gives
+        to the backward, each with the name of the backward's input. Arguments that both have are none of these, and
+        the backward has what depends on the graph alone."""
+
+        rows = self._row_counts
+
+        def make() -> tuple[GraphRun, GraphRun, dict[Ref, str]]:
+            code = compiled_halves(program, num_forward, tangents, rows, schedule)
+            forward = self._run(code.forward)
+            known = {name: forward.fixed[r] for r, name in code.saved if r in forward.fixed}
+            inputs = {r for r, n in enumerate(forward.program.nodes) if isinstance(n, Input)}
+            saved = {r: name for r, name in code.saved if name not in known and r not in inputs}
+            return forward, self._run(code.backward, known), saved
+
+        found: tuple[GraphRun, GraphRun, dict[Ref, str]]
+        found = self._with_kernels((program, num_forward, tangents, schedule), make)
+        return found
+
+    def _run(self, code: CompiledProgram, known: Mapping[str, Tensor] | None = None) -> GraphRun:
+        return GraphRun(code, self.frame.rows, {"src": self._src, "dst": self._dst, **(known or {})})
+
+    @property
+    def _row_counts(self) -> RowCounts:
+        return tuple(self.frame.rows.items())
+
+    def _with_kernels(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        return self.remembered((key, torch.get_num_threads()), make)
+
+    def remembered(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What `make` gives on this graph, made once as long as it is used."""
+        if key not in self._runs:
+            self._runs[key] = make()
             if len(self._runs) > _MOST_RUNS:
                 self._runs.popitem(last=False)
         self._runs.move_to_end(key)
-        return found
+        return self._runs[key]
 
 
 def fixed_graph(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
@@ -103,7 +147,8 @@ def fixed_graph(graph: Any, rows: Mapping[Rows, int | None], num_dst: int | None
     elif isinstance(graph, Structure):
         found = _of_graph(graph)
     else:
-        found = _of_arrays(*_pair(graph), rows, num_dst)
+        edges = graph if isinstance(graph, SizedEdges) else SizedEdges(*_pair(graph), None, None)
+        found = _of_arrays(edges, rows, num_dst)
     if num_dst is not None and num_dst != found.num_dst:
         raise DataError(f"num_dst is {num_dst}, but there are {found.num_dst} destinations. Leave it out.")
     return found
@@ -123,10 +168,10 @@ def _of_graph(graph: Structure) -> FixedGraph:
 
 def _pair(graph: Any) -> tuple[Any, Any]:
     if isinstance(graph, (tuple, list)) and len(graph) == 2:
-        return _known("graph[0]", graph[0]), _known("graph[1]", graph[1])
+        return known("graph[0]", graph[0]), known("graph[1]", graph[1])
     if not hasattr(graph, "shape"):
         raise DataError(f"graph must be {_FORMS} (got {type(graph).__name__}). Pass one of these.")
-    array = _known("graph", graph)
+    array = known("graph", graph)
     if array.ndim != 2 or array.shape[0] != 2:
         raise DataError(
             f"graph must be an edge_index of shape [2, num_edges] (got {list(array.shape)})."
@@ -135,20 +180,19 @@ def _pair(graph: Any) -> tuple[Any, Any]:
     return array[0], array[1]
 
 
-def _of_arrays(src: Any, dst: Any, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
-    num_src = rows["src"]
-    ends = num_dst if rows["dst"] is None else rows["dst"]
-    if ends is None:
-        ends = num_src
+def _of_arrays(edges: SizedEdges, rows: Mapping[Rows, int | None], num_dst: int | None) -> FixedGraph:
+    num_src = rows["src"] if edges.num_src is None else edges.num_src
+    known_ends = [n for n in (edges.num_dst, rows["dst"], num_dst) if n is not None]
+    ends = known_ends[0] if known_ends else num_src
     if ends is None:
         raise DataError(
             "num_dst must be given: neither graph nor dst nor src says how many destinations there are (got None)."
             " Pass num_dst=..., or a graphweave.jax.FixedGraph."
         )
     if num_src is None:  # nothing is read from sources
-        num_src = max(int(np.max(src, initial=-1)) + 1, 0)
-    same = rows["dst"] is None and num_dst is None
-    return _shared(src, dst, num_src, None if same else ends, names=("graph[0]", "graph[1]"))
+        num_src = max(int(np.max(edges.src, initial=-1)) + 1, 0)
+    same = not known_ends or ends == edges.num_dst == num_src
+    return _shared(edges.src, edges.dst, num_src, None if same else ends, names=("graph[0]", "graph[1]"))
 
 
 def _shared(
@@ -173,17 +217,8 @@ def _shared(
 # ---------------------------------------------------------------- checks
 
 
-def _known(name: str, index: Any) -> Any:
-    if isinstance(index, jax.core.Tracer):
-        raise DataError(
-            f"{name} must be known when JAX traces (got a traced {index.aval.str_short()}): kernels walk formats that"
-            " are made of it once. Close over the graph, or pass a graphweave.jax.FixedGraph as a static argument."
-        )
-    return index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(index)
-
-
 def _index(name: str, index: Any, rows: int, of: str) -> Tensor:
-    array = _known(name, index)
+    array = known(name, index)
     if array.dtype not in (np.int32, np.int64):
         raise DataError(f"{name} must be int32 or int64 (got {array.dtype}). Convert it with .astype('int64').")
     if array.ndim != 1:

@@ -6,6 +6,7 @@ So neither of them knows the index along which it moves; it names the end of the
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
 import jax
@@ -68,7 +69,7 @@ def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -
     if isinstance(t, ad.Zero):
         return out, ad.Zero.from_primal_value(out)
     if fold is Fold.mul:
-        return out, push(t * _products_of_others(x, out, end, rows), end, rows)
+        return out, jax.jvp(lambda y: _product(y, end, rows), (x,), (t,))[1]
     # Edges that reach the extreme share its gradient evenly, as in PyTorch's scatter_reduce and JAX's segment_max.
     zero = jnp.zeros((), x.dtype)
     reaches = x == pull(out, end, x.shape[0])
@@ -79,23 +80,42 @@ def _fold_jvp(primals: Any, tangents: Any, *, end: End, rows: int, fold: Fold) -
 ad.primitive_jvps[fold_p] = _fold_jvp
 
 
-def _products_of_others(x: Any, out: Any, end: End, rows: int) -> Any:
-    """For each edge the product over the other edges of its row; right where edges are 0, too."""
+def _product(x: Any, end: End, rows: int) -> Any:
+    """The product over the edges of each row, by operations that have first and second derivatives also where edges
+    are 0: that of the edges that are not, times that of the others, which is a polynomial of two power sums."""
+    one, zero = jnp.ones((), x.dtype), jnp.zeros((), x.dtype)
+    is_zero = x == 0
+    zeros = push(jnp.where(is_zero, one, zero), end, rows)
+    z = jnp.where(is_zero, x, zero)
+    first, second = push(z, end, rows), push(z * z, end, rows)
+    of_two = (first * first - second) * jnp.asarray(0.5, x.dtype)
+    of_more = push(_vanishing(z, 2), end, rows)
+    of_zeros = jnp.where(zeros == 0, one, jnp.where(zeros == 1, first, jnp.where(zeros == 2, of_two, of_more)))
+    return _product_of_nonzero(jnp.where(is_zero, one, x), end, rows) * of_zeros
 
-    @jax.custom_jvp
-    def others(x: Any, out: Any) -> Any:
-        edges, one, zero = x.shape[0], jnp.ones((), x.dtype), jnp.zeros((), x.dtype)
-        kept = jnp.where(x == 0, one, x)
-        zeros = pull(push(jnp.where(x == 0, one, zero), end, rows), end, edges)
-        of_kept = pull(push(kept, end, rows, Fold.mul), end, edges)
-        alone = jnp.where((zeros == 1) & (x == 0), of_kept, zero)
-        return jnp.where(zeros == 0, pull(out, end, edges) / kept, alone)
 
-    @others.defjvp
-    def refuse(primals: Any, tangents: Any) -> Any:
+@partial(jax.custom_jvp, nondiff_argnums=(1, 2))
+def _product_of_nonzero(x: Any, end: End, rows: int) -> Any:
+    return push(x, end, rows, Fold.mul)
+
+
+@_product_of_nonzero.defjvp
+def _product_of_nonzero_jvp(end: End, rows: int, primals: Any, tangents: Any) -> Any:
+    out = _product_of_nonzero(primals[0], end, rows)
+    return out, out * push(tangents[0] / primals[0], end, rows)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _vanishing(x: Any, orders: int) -> Any:
+    """0, with derivatives 0 up to `orders`: a product of more than `orders` numbers that all are 0."""
+    return jnp.zeros_like(x)
+
+
+@_vanishing.defjvp
+def _vanishing_jvp(orders: int, primals: Any, tangents: Any) -> Any:
+    if orders == 0:
         raise DerivativeError(
-            "the gradient of the gradient of reduce='prod' is not defined. Write the product as exp of a sum of"
-            " logarithms, where no message is 0."
+            "the third derivative of reduce='prod' is not defined (got a gradient of its second). Write the product as"
+            " exp of a sum of logarithms, where no message is 0."
         )
-
-    return others(x, out)
+    return jnp.zeros_like(primals[0]), tangents[0] * _vanishing(primals[0], orders - 1)

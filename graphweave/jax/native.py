@@ -33,11 +33,15 @@ class KernelTable:
     Equal only to itself. XLA's executables keep it alive (`foreign.py`).
     """
 
-    __slots__ = ("__weakref__", "_alive", "_code", "_names", "id", "jitted", "threads")
+    __slots__ = ("__weakref__", "_alive", "_code", "_names", "_nbytes", "id", "jitted", "threads")
 
-    def __init__(self, steps: Sequence[Sequence[int]], names: Sequence[str], num_values: int, alive: Any) -> None:
-        """`steps` as `drive.cpp` documents them, each with a name for errors. `alive` keeps their addresses valid.
-        Kernels run on as many threads as PyTorch uses at this moment."""
+    def __init__(
+        self, steps: Sequence[Sequence[int]], names: Sequence[str], num_operands: int, nbytes: Sequence[int],
+        alive: Any, threads: int | None = None,
+    ) -> None:  # fmt: skip
+        """`steps` as `drive.cpp` documents them, each with a name for errors. There are `num_operands` operands, and a
+        result for each of `nbytes`. `alive` keeps addresses valid.
+        Kernels run on `threads` threads, or on as many as PyTorch uses at this moment."""
         register()
         code = [len(steps), *(number for step in steps for number in step)]
         self._code = ctypes.create_string_buffer(pack(f"{len(code)}q", *code))
@@ -45,11 +49,12 @@ class KernelTable:
         self._alive = alive
         self.jitted: Any = None
         """The table as a function under `jit`, once it has been called outside of one."""
-        self.threads = num_threads()
+        self.threads = num_threads(threads)
         self.id = secrets.randbits(62)
         library = _native(toolchain())
-        drive = address_of_drive()
-        library.gw_xla_add(self.id, drive, self._code, self._names, num_values, self.threads)
+        self._nbytes = ctypes.create_string_buffer(pack(f"{len(nbytes)}q", *nbytes))
+        drive, num_values = address_of_drive(), num_operands + len(nbytes)
+        library.gw_xla_add(self.id, drive, self._code, self._names, num_values, self.threads, self._nbytes)
         weakref.finalize(self, library.gw_xla_remove, self.id).atexit = False
 
     def __repr__(self) -> str:
@@ -71,7 +76,7 @@ def _native(tools: object) -> ctypes.CDLL:
     text = f'#define XLA_FFI_HEADER "{header}"\n#define GW_JAXLIB "{jaxlib.__version__}"\n'
     library = kernel_cache.library(text + sources.source("xla_call.cpp"))
     pointer, i64 = ctypes.c_void_p, ctypes.c_int64
-    library.gw_xla_add.argtypes = (i64, pointer, ctypes.c_char_p, ctypes.c_char_p, i64, ctypes.c_int32)
+    library.gw_xla_add.argtypes = (i64, pointer, ctypes.c_char_p, ctypes.c_char_p, i64, ctypes.c_int32, pointer)
     library.gw_xla_add.restype = None
     library.gw_xla_remove.argtypes = (i64,)
     library.gw_xla_remove.restype = None

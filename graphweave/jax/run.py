@@ -36,7 +36,7 @@ class GraphRun:
     """`run(arrays)` gives the outputs of a program on a graph, of arrays of JAX by the names of inputs."""
 
     def __init__(self, code: CompiledProgram, rows: Mapping[Space, int], fixed: Mapping[str, Tensor]) -> None:
-        """`fixed`: tensors for the inputs that are no arrays of JAX's, the index tensors of the graph."""
+        """`fixed`: tensors for the inputs that are no arrays of JAX's, such as the index tensors of the graph."""
         self._code, self._rows = code, {UNIT: 1, **rows}
         self._program: Program = code.plan.program
         self._fixed: dict[Ref, Tensor] = {
@@ -48,16 +48,18 @@ class GraphRun:
         self._tables: dict[tuple[int, ...], tuple[Any, ...]] = {}
 
     def _hoist(self) -> None:
-        """Compute what depends on the graph alone."""
-        if self._code.prelude is None:
+        """Compute what depends on the graph alone. Where integers of the user's are among it, which JAX traces, XLA
+        computes it in each call."""
+        if self._code.prelude is None or not self._fixed.keys() >= set(self._code.plan.prelude_inputs):
             return
         given = [self._fixed[r] for r in self._code.plan.prelude_inputs]
         with torch.no_grad():
             made = self._code.prelude(list(given))
         self._fixed.update(zip(self._code.plan.hoisted, (t.contiguous() for t in made), strict=False))
 
-    def __call__(self, arrays: Mapping[str, Any]) -> list[Any]:
-        return _Trace(self, arrays).outputs()
+    def __call__(self, arrays: Mapping[str, Any], outputs: Sequence[Ref | None] | None = None) -> list[Any]:
+        """With `outputs`, only these of the program's outputs."""
+        return _Trace(self, arrays).values(self._program.outputs if outputs is None else outputs)
 
     # ---------------------------------------------------------------- what a trace asks for
 
@@ -131,7 +133,9 @@ class GraphRun:
         alive = native, [self._fixed[r] for r in reads if r in self._fixed]
         made = [(shapes[r][0], str(shapes[r][1]).removeprefix("torch.")) for r in results]
         said = (*made, ((nbytes,), "uint8"))
-        return KernelTable(table, names, inside + 1, alive), arguments, results, said, rests
+        sizes = [*(bytes_of(shapes[r]) for r in results), nbytes]
+        made_of = KernelTable(table, names, len(arguments), sizes, alive, self._code.threads)
+        return made_of, arguments, results, said, rests
 
 
 class _Trace:
@@ -145,7 +149,7 @@ class _Trace:
         self._waiting: list[int] = []
         self._kernels = run.code.kernels
 
-    def outputs(self) -> list[Any]:
+    def values(self, refs: Sequence[Ref | None]) -> list[Any]:
         for i, step in enumerate(self._run.code.plan.schedule.steps):
             if i in self._kernels and self._run.native(i) is not None:
                 self._wait(i)
@@ -153,7 +157,7 @@ class _Trace:
                 for ref in step.members:
                     self._value(ref)
         self._flush()
-        return [None if r is None else self._value(r) for r in self._program.outputs]
+        return [None if r is None else self._value(r) for r in refs]
 
     def _wait(self, i: int) -> None:
         """Let kernel i run with those that wait, once there is what it reads from outside of them."""

@@ -128,18 +128,28 @@ def _concatenate(values: Values, *xs: Value, dimension: int, **params: Any) -> V
 
 
 def _pad(values: Values, x: Value, filling: Value, *, padding_config: Any, **params: Any) -> Value:
-    for dim, (low, high, inside) in enumerate(padding_config):
-        if inside and x.shape[dim] > 1:
-            raise CannotSay("puts numbers between features")
-        if (low, high) == (0, 0):
+    for dim, config in enumerate(padding_config):
+        low, high, inside = map(int, config)  # JAX computes some of them with NumPy
+        between = inside if x.shape[dim] > 1 else 0
+        if (low, high, between) == (0, 0, 0):
             continue
         if dim == x.rows:
             raise CannotSay("adds or takes away rows")
+        if between:
+            x = _spaced(values, x, filling, dim, between)
         x = sliced(values, x, dim, max(-low, 0), x.shape[dim] - max(-high, 0))
         low, high = max(low, 0), max(high, 0)
         if (low, high) != (0, 0):
             x = _padded(values, x, filling, dim, low, high)
     return x
+
+
+def _spaced(values: Values, x: Value, filling: Value, dim: int, between: int) -> Value:
+    """`between` numbers after each feature along `dim` but the last: the gradient of a slice with steps."""
+    before, n, after = x.shape[:dim], x.shape[dim], x.shape[dim + 1 :]
+    pairs = _padded(values, values.with_shape(x, (*before, n, 1, *after)), filling, dim + 1, 0, between)
+    whole = n * (between + 1)
+    return sliced(values, values.with_shape(pairs, (*before, whole, *after)), dim, 0, whole - between)
 
 
 def _padded(values: Values, x: Value, filling: Value, dim: int, low: int, high: int) -> Value:

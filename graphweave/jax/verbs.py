@@ -2,23 +2,55 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec
 
 import jax
 import jax.numpy as jnp
 
 from graphweave.core.errors import DataError, SettingsError
+from graphweave.core.schedule import Schedule
 from graphweave.core.types import Fold
 from graphweave.jax.data import EdgeData
+from graphweave.jax.differentiable import text_of
 from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.graph_forms import sized_edges
 from graphweave.jax.messages import BUILT_IN, SDDMM, SPMM, Features
 from graphweave.jax.messages import edge_function as _named
 from graphweave.jax.moves import count, pull, push
+from graphweave.jax.tree import pair_reducer, tree_reduced
 
 _FOLDS = {"max": Fold.max, "min": Fold.min, "prod": Fold.mul}
 _REDUCERS = ("sum", "mean", *_FOLDS)
 
 
+P = ParamSpec("P")
+
+
+class TracedEdgeOperator(Generic[P]):
+    """A function on edges. `operator.text(...)`, of the arguments of a call, is the code of its kernels."""
+
+    def __init__(self, function: Callable[P, Any]) -> None:
+        self._function = function
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return self._function(*args, **kwargs)
+
+    def __reduce__(self) -> str:
+        return self._function.__name__  # pickled by name, as functions are
+
+    def __repr__(self) -> str:
+        return f"graphweave.jax.{self._function.__name__}"
+
+    def text(self, *args: P.args, **kwargs: P.kwargs) -> str:
+        """What each kernel of a call with these arguments computes, and its code: first of the call alone, then of its
+        forward and backward for gradients in all arrays of floating-point numbers. Nothing is run."""
+        return text_of(lambda: self._function(*args, **kwargs))
+
+
+@TracedEdgeOperator
 def spmm(
     graph: Any, message: Any, reduce: Any = "sum", *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
@@ -29,8 +61,11 @@ def spmm(
     messages of one's own, as FeatGraph has them (Hu et al., SC 2020, section 3). The kernels are those that PyTorch's
     programs get.
 
-    `graph`: a `FixedGraph`; a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations;
-    or a pair (src, dst) of index arrays. It must be known when JAX traces: close over it, or make it static.
+    `graph`: a `FixedGraph`; a `graphweave.Graph` of one relation; an edge_index [2, edges] of sources and destinations,
+    PyG's EdgeIndex among them; a pair (src, dst) of index arrays; or a sparse matrix A of JAX (BCOO, BCSR), SciPy or
+    PyTorch, which is read as in A @ x: rows are destinations, columns sources, and entries the values of edges, in the
+    order in which A stores them. Indices must be known when JAX traces: close over the graph, or make it static. Where
+    entries of a matrix are traced, as under `jit`, close over the matrix and pass them as `edge`.
 
     `message`: a function of (src, dst, edge) in jax.numpy, which gets each as it was given, an array or a dict of
     arrays, but with one row for each edge, and returns one row for each edge, [edges, ...]. The row of an edge may
@@ -39,26 +74,36 @@ def spmm(
     as DGL's do.
 
     `reduce`: "sum", "mean", "max", "min" or "prod". Destinations without edges get 0, of "prod" 1. Of "max" and "min",
-    edges that reach the extreme share its gradient evenly. The gradient of the gradient of "prod" is not defined.
+    edges that reach the extreme share its gradient evenly. "prod" has a first and a second derivative, and no third. Or
+    a pair (function, identity): an associative function of two values [k, ...], row-wise as well, and a number, which
+    destinations without edges get. Values are combined in the order of edges, by a balanced tree; this keeps the
+    messages and the values of all its inner nodes for the backward, fewer than 2 edges + destinations rows, and takes
+    one kernel for each power of two up to the largest degree. Prefer a name where there is one.
 
     `src` [sources, ...], `dst` [destinations, ...], `edge` [edges, ...]: an array, a dict of arrays, or None, which the
-    message then gets. How many destinations there are, a graph with sizes says; else the rows of `dst`; else `num_dst`;
-    else the rows of `src`, both ends being the same nodes.
+    message then gets. Without `edge`, it gets the entries of a sparse matrix. How many destinations there are, a graph
+    or matrix with sizes says; else the rows of `dst`; else `num_dst`; else the rows of `src`, both ends being the same
+    nodes.
 
-    `schedule`: "auto", the compiler's choice.
+    `schedule`: "auto", the compiler's choice, or a `graphweave.Schedule` for the kernels of this call, forward and
+    backward; with a pair as `reduce`, for those of the messages.
 
     Raises DataError, which names the argument, for what does not fit, and for what kernels cannot compute, with JAX's
-    primitive and the line; IndexRangeError for an index out of range. Forward mode (`jax.jvp`) is not defined;
+    primitive and the line; IndexRangeError for an index out of range; ScheduleError, a SettingsError, for a schedule
+    that no kernel of the call can take. Forward mode (`jax.jvp`) is not defined;
     `jax.vmap` runs one element of the batch after the other.
     """
     _check_schedule(schedule)
-    if not isinstance(reduce, str) or reduce not in _REDUCERS:
-        raise DataError(f"reduce must be one of {', '.join(_REDUCERS)} (got {reduce!r}). Pass one of these.")
+    pair = None if isinstance(reduce, str) and reduce in _REDUCERS else pair_reducer(reduce, _REDUCERS)
+    graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge, num_dst)
     message = data.traced("message", _named("message", message, SPMM, src, dst, edge))
-    return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst")
+    if pair is not None:
+        return tree_reduced(data.called("message", message, "edge", schedule), data.graph, *pair)
+    return data.called("message", lambda *rows: _reduced(message(*rows), reduce, data.graph), "dst", schedule)
 
 
+@TracedEdgeOperator
 def sddmm(
     graph: Any, edge_function: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     schedule: Any = "auto",
@@ -70,12 +115,14 @@ def sddmm(
     `gsddmm`. The other arguments, what is checked and what is raised are `spmm`'s. No edges give no rows.
     """
     _check_schedule(schedule)
+    graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge)
     what = "edge_function"
     function = data.traced(what, _named(what, edge_function, SDDMM, src, dst, edge))
-    return data.called(what, function, "edge")
+    return data.called(what, function, "edge", schedule)
 
 
+@TracedEdgeOperator
 def attend(
     graph: Any, score: Any, value: Any, *, src: Features = None, dst: Features = None, edge: Features = None,
     num_dst: int | None = None, schedule: Any = "auto",
@@ -92,10 +139,11 @@ def attend(
     overflows. The other arguments, what is checked and what is raised are `spmm`'s.
     """
     _check_schedule(schedule)
+    graph, edge = _entries(graph, edge)
     data = EdgeData(graph, src, dst, edge, num_dst)
     scores = data.traced("score", _named("score", score, BUILT_IN, src, dst, edge))
     values = data.traced("value", _named("value", value, BUILT_IN, src, dst, edge))
-    return data.called("score", lambda *rows: _attended(scores(*rows), values(*rows), data.graph), "dst")
+    return data.called("score", lambda *rows: _attended(scores(*rows), values(*rows), data.graph), "dst", schedule)
 
 
 # ---------------------------------------------------------------- in jax.numpy
@@ -148,6 +196,17 @@ def _grown(x: Any, rank: int) -> Any:
     return x.reshape(*x.shape, *[1] * (rank - x.ndim))
 
 
+def _entries(graph: Any, edge: Features) -> tuple[Any, Features]:
+    """The graph, and values of edges: the entries of a sparse matrix where none are given."""
+    found = sized_edges(graph)
+    if found is None:
+        return graph, edge
+    return found, found.values if edge is None else edge
+
+
 def _check_schedule(schedule: Any) -> None:
-    if schedule != "auto":
-        raise SettingsError(f"schedule must be 'auto', the compiler's own choice (got {schedule!r}). Leave it out.")
+    if schedule != "auto" and not isinstance(schedule, Schedule):
+        raise SettingsError(
+            f"schedule must be 'auto', the compiler's own choice, or a graphweave.Schedule (got {schedule!r})."
+            " Pass one of these."
+        )

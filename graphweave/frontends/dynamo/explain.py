@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 import torch._dynamo
 
+from graphweave.compiler.kernels_text import kernels_text
 from graphweave.compiler.report import CaptureNote, GraphNote, RewriteNote, collect
 from graphweave.core.counters import counters
 from graphweave.core.errors import SettingsError
@@ -22,7 +23,7 @@ from graphweave.frontends.dynamo.breaks import (
 )
 from graphweave.frontends.dynamo.captured import name_of
 from graphweave.frontends.dynamo.compile import compile
-from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, kernels_text, loops_text
+from graphweave.frontends.dynamo.explain_details import costs_text, ir_text, loops_text
 from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, summary
 from graphweave.frontends.dynamo.reasons import line_of
 

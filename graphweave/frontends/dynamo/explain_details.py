@@ -40,24 +40,6 @@ def ir_text(explanation: Compiled) -> str:
     return "\n".join(lines)
 
 
-def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
-    """What each kernel computes, and its code; kernels that run once for each graph come first.
-
-    With `wrapper`, the calls of the kernels follow.
-    """
-    lines = []
-    for k in (*graph.once, *graph.kernels):
-        along = f", edges along {k.along}" if k.along else ""
-        lines += [
-            f"== {graph.name}, kernel {k.name}: rows of {k.rows}{along}",
-            *(f"   {c}" for c in k.computes),
-            k.text,
-        ]
-    if wrapper:
-        lines += [f"== {graph.name}, the calls in order", graph.wrapper]
-    return "\n".join(lines)
-
-
 def loops_text(graph: GraphNote) -> str:
     """The loop IR of each kernel, those run once a graph first, and the fields of a schedule that it does not take."""
     lines = []

@@ -8,6 +8,9 @@
 #include <vector>
 
 #include XLA_FFI_HEADER
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
 #if defined(__SSE__)
 #include <xmmintrin.h>
 #endif
@@ -22,6 +25,7 @@ struct Table {
   const char* names;    // of the steps, each ended by a zero; the caller keeps them
   int64_t num_values;
   int32_t num_threads;
+  const int64_t* nbytes;  // of the results; the caller keeps them
 };
 
 std::mutex lock;
@@ -69,12 +73,23 @@ struct Denormals {
 #endif
 };
 
+// XLA allocates large results anew for each call, and a fault for each of their small pages costs more than writing
+// them. So they are asked for on huge pages, as in runtime/arena.py.
+void on_huge_pages(void* data, int64_t nbytes) {
+#if defined(MADV_HUGEPAGE)
+  const uintptr_t huge = uintptr_t{2} << 20;
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + huge - 1) / huge * huge;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(nbytes)) / huge * huge;
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // advice: may be refused
+#endif
+}
+
 }  // namespace
 
 extern "C" void gw_xla_add(int64_t id, Drive* drive, const int64_t* code, const char* names, int64_t num_values,
-                           int32_t num_threads) {
+                           int32_t num_threads, const int64_t* nbytes) {
   const std::lock_guard<std::mutex> held(lock);
-  tables[id] = Table{drive, code, names, num_values, num_threads};
+  tables[id] = Table{drive, code, names, num_values, num_threads, nbytes};
 }
 
 extern "C" void gw_xla_remove(int64_t id) {
@@ -100,8 +115,10 @@ extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
   values.reserve(num_values);
   for (int64_t i = 0; i < frame->args.size; ++i)
     values.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->args.args[i])->data));
-  for (int64_t i = 0; i < frame->rets.size; ++i)
+  for (int64_t i = 0; i < frame->rets.size; ++i) {
     values.push_back(static_cast<char*>(static_cast<XLA_FFI_Buffer*>(frame->rets.rets[i])->data));
+    on_huge_pages(values.back(), table.nbytes[i]);
+  }
   int64_t step;
   {
     const Denormals kept;

@@ -1,0 +1,70 @@
+"""Functions of a graph in jax.numpy, their gradients, and both as one function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from graphweave.core.schedule import Schedule
+from graphweave.jax.fixed_graph import FixedGraph
+from graphweave.jax.importer import ImportedTrace, Rows, import_jaxpr
+
+
+@dataclass(frozen=True, eq=False)
+class GraphFunction:
+    """`plain` is traced, with pulls and pushes, on arguments whose dim 0 counts `arguments`; so do `results`. Errors
+    call it `what`. Its kernels follow `schedule`."""
+
+    plain: Callable[..., Sequence[Any]]
+    arguments: tuple[Rows, ...]
+    results: tuple[Rows, ...]
+    graph: FixedGraph
+    what: str
+    schedule: Schedule
+
+    def gradients(self, wanted: Sequence[int]) -> GraphFunction:
+        """`gradients(*values, *tangents)` of the arguments numbered `wanted`, a tangent for each result."""
+        count = len(self.arguments)
+
+        def plain(*xs: Any) -> Sequence[Any]:
+            return self._vjp(wanted, xs[:count])[1](tuple(xs[count:]))
+
+        return self._with_tangents(plain, tuple(self.arguments[i] for i in wanted))
+
+    def joint(self, wanted: Sequence[int]) -> GraphFunction:
+        """`joint(*values, *tangents)`: the results, then what `gradients` gives."""
+        count = len(self.arguments)
+
+        def plain(*xs: Any) -> Sequence[Any]:
+            results, vjp = self._vjp(wanted, xs[:count])
+            return [*results, *vjp(tuple(xs[count:]))]
+
+        return self._with_tangents(plain, (*self.results, *(self.arguments[i] for i in wanted)))
+
+    def _vjp(self, wanted: Sequence[int], values: Sequence[Any]) -> Any:
+        def of_wanted(*own: Any) -> tuple[Any, ...]:
+            xs = list(values)
+            for i, x in zip(wanted, own, strict=True):
+                xs[i] = x
+            return tuple(self.plain(*xs))
+
+        return jax.vjp(of_wanted, *(values[i] for i in wanted))
+
+    def _with_tangents(self, plain: Callable[..., Sequence[Any]], results: tuple[Rows, ...]) -> GraphFunction:
+        return GraphFunction(plain, (*self.arguments, *self.results), results, self.graph, self.what, self.schedule)
+
+
+def shaped(x: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(jnp.shape(x), jnp.result_type(x))
+
+
+def imported(function: GraphFunction, jaxpr: Any) -> ImportedTrace:
+    """The program of a jaxpr of `function`, whose arguments are the function's and then the constants of the jaxpr."""
+    whole = jaxpr.replace(invars=[*jaxpr.invars, *jaxpr.constvars], constvars=[])
+    shared: list[Rows] = ["unit"] * (len(whole.invars) - len(function.arguments))
+    arguments = (*function.arguments, *shared)
+    return import_jaxpr(whole, arguments, function.results, function.graph.frame, what=function.what)
