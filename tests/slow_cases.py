@@ -20,11 +20,15 @@ LIST = Path(__file__).with_suffix(".txt")
 SECONDS = 1.0
 """What a case may take, beside which its function has a quicker one."""
 
-ALONE_SECONDS = 20.0
+ALONE_SECONDS = 8.0
 """What any case may take: longer ones are slow even where no other case stands in for them."""
 
-ALWAYS = ("tests/test_readme.py::", "tests/test_native.py::test_native[")
-"""What runs by default whatever it takes: the README's commands, and each native header under sanitizers."""
+ALWAYS = (
+    "tests/test_readme.py::", "tests/test_native.py::test_native[", "tests/test_toolchain.py::test_sanitized",
+    "tests/test_kernel_cache.py::test_processes_racing",
+)  # fmt: skip
+"""What runs by default whatever it takes: the README's commands, native headers and a kernel under sanitizers, and
+processes that build one kernel at the same time."""
 
 _LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")
 

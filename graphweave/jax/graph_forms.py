@@ -40,7 +40,7 @@ def sized_edges(graph: Any) -> SizedEdges | None:
         return _of_bcoo(graph)
     if isinstance(graph, BCSR):
         if graph.n_batch:
-            raise _batched("BCSR", graph.shape)
+            raise _batched(graph.shape, "BCSR")
         return _compressed(
             known("graph.indptr", graph.indptr), known("graph.indices", graph.indices), graph, graph.data
         )
@@ -63,7 +63,7 @@ def known(name: str, index: Any) -> Any:
 
 def _of_bcoo(graph: BCOO) -> SizedEdges:
     if graph.n_batch or graph.n_sparse != 2:
-        raise _batched("BCOO", graph.shape)
+        raise _batched(graph.shape, "BCOO")
     index = known("graph.indices", graph.indices)
     num_dst, num_src = graph.shape[:2]
     padding = int(((index[:, 0] >= num_dst) | (index[:, 1] >= num_src)).sum())
@@ -77,7 +77,7 @@ def _of_bcoo(graph: BCOO) -> SizedEdges:
 
 def _of_scipy(graph: Any) -> SizedEdges:
     if len(graph.shape) != 2:
-        raise _batched("array", graph.shape)
+        raise _batched(graph.shape, "array")
     if graph.format in ("csr", "csc"):
         return _compressed(graph.indptr, graph.indices, graph, jnp.asarray(graph.data), graph.format == "csc")
     entries = graph.tocoo()
@@ -95,7 +95,7 @@ def _of_torch(graph: Tensor) -> SizedEdges:
     if graph.layout is torch.sparse_csc and graph.ccol_indices().dim() == 1:
         pointer, indices = known("graph", graph.ccol_indices()), known("graph", graph.row_indices())
         return _compressed(pointer, indices, graph, _array(graph.values()), columns=True)
-    raise _batched(str(graph.layout), tuple(graph.shape))
+    raise _batched(tuple(graph.shape), str(graph.layout))
 
 
 def _compressed(pointer: Any, indices: Any, matrix: Any, values: Any, columns: bool = False) -> SizedEdges:
@@ -109,7 +109,7 @@ def _array(values: Tensor) -> Any:
     return jnp.asarray(values.detach().cpu().numpy())
 
 
-def _batched(form: str, shape: tuple[int, ...]) -> DataError:
+def _batched(shape: tuple[int, ...], form: str) -> DataError:
     return DataError(
         f"graph must be a sparse matrix without batches (got a {form} of shape {list(shape)}). Pass one matrix."
     )
