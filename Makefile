@@ -67,11 +67,13 @@ test-avx2: $(STAMP)
 # Numerics of the whole compiler, by its other target: Triton's interpreter runs the kernels on CPU tensors.
 NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_products triton_typed triton_pushes \
 	typed_regions half_precision compiled_programs convolutions losses reducers random edge_products udf_kernels \
-	udf_arguments nn_layers nn_relational nn_decoders relational_layers_match loops_models horizontal_models \
-	index_errors ops edge_ops))
+	nn_layers nn_relational nn_decoders relational_layers_match index_errors ops edge_ops))
+# Those of whole models and of what surrounds kernels, for `make slow`.
+MORE_NUMERICS := $(addprefix tests/test_,$(addsuffix .py,udf_arguments loops_models horizontal_models))
+INTERPRETED := TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-triton: $(STAMP)
-	TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS) $(NUMERICS)
+	$(INTERPRETED) $(NUMERICS)
 
 # Random programs against eager mode for MINUTES, from program number SEED; by default from a random one, which is printed:
 #   make fuzz MINUTES=30 SEED=7 ARGS="--door plain --out /tmp/findings"
@@ -84,6 +86,7 @@ fuzz: $(STAMP)
 # A later -m replaces the one in pyproject.toml.
 slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+	$(INTERPRETED) $(MORE_NUMERICS)
 
 zoo: $(STAMP)
 	$(BIN)/python -m bench.zoo
