@@ -66,10 +66,11 @@ test-avx2: $(STAMP)
 
 # Numerics of the whole compiler, by its other target: Triton's interpreter runs the kernels on CPU tensors.
 NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_products triton_typed triton_pushes \
-	typed_regions half_precision compiled_programs convolutions losses reducers random edge_products udf_kernels \
-	nn_layers nn_relational nn_decoders relational_layers_match index_errors ops edge_ops))
+	typed_regions half_precision compiled_programs convolutions losses reducers edge_products udf_kernels nn_layers \
+	nn_relational nn_decoders index_errors ops edge_ops))
 # Those of whole models and of what surrounds kernels, for `make slow`.
-MORE_NUMERICS := $(addprefix tests/test_,$(addsuffix .py,udf_arguments loops_models horizontal_models))
+MORE_NUMERICS := $(addprefix tests/test_,$(addsuffix .py,random udf_arguments relational_layers_match loops_models \
+	horizontal_models))
 INTERPRETED := TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
 
 test-triton: $(STAMP)
