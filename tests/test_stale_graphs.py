@@ -387,6 +387,25 @@ def test_a_record_may_be_replaced_while_a_program_has_it() -> None:
     assert graphweave.counters()["unseen_edits"] == 50
 
 
+def test_another_view_of_a_tensor_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of an edge_index are other tensors at each call. An edit of them is noticed all the same."""
+    index, checked = torch.arange(200).reshape(2, 100), list[Tensor]()
+    made = unseen_edits._checked
+    monkeypatch.setattr(unseen_edits, "_checked", lambda t: (checked.append(t), made(t))[1])
+    watch = unseen_edits.Watch()
+    for _ in range(3):
+        watch(index[0])
+    assert len(checked) == 1
+    for other in (index[1], index[0, :50], index[0, ::2], index[0].view(torch.float64)):
+        watch(other)
+        watch(index[0])
+    assert len(checked) == 9
+    graphweave.reset_counters()
+    index.numpy()[0] += 1
+    watch(index[0])
+    assert graphweave.counters()["unseen_edits"] == 1
+
+
 def test_records_of_dead_tensors_go() -> None:
     before = len(unseen_edits._memories)  # of this process, some of tensors that are still there
     rounds = 1000 + 3 * before + unseen_edits._memories._sweep_at

@@ -118,21 +118,28 @@ def _checked(t: Tensor) -> _Record | None:
 
 
 class Watch:
-    """Checks one argument of a program at each call, and remembers the tensor of the last call."""
+    """Checks one argument of a program at each call, and remembers the tensor of the last call.
 
-    __slots__ = ("_address", "_next_is_same", "_tensor", "_version")
+    Of a view, such as a row of an edge_index, it remembers the tensor that is viewed and what is seen of it: the next
+    call may come with another view of the same.
+    """
+
+    __slots__ = ("_address", "_next_is_same", "_seen", "_tensor", "_version")
 
     def __init__(self) -> None:
         self._tensor: Callable[[], Any] = lambda: self  # this object stands for "no tensor"
+        self._seen: object = None
         self._version = self._address = 0
         self._next_is_same: Callable[[], int] = lambda: 0
 
     def __call__(self, t: Tensor) -> None:
         """Drops from all caches what was computed from the memory of `t`, if that was edited unseen."""
+        viewed = t._base
         if (
-            self._tensor() is t
+            self._tensor() is (t if viewed is None else viewed)
             and t._version == self._version
             and t.data_ptr() == self._address
+            and (viewed is None or self._seen == (t.shape, t.stride(), t.dtype))
             and self._next_is_same()
         ):
             return
@@ -140,7 +147,8 @@ class Watch:
         if record is None:
             self._tensor = lambda: self
         else:
-            self._tensor, self._next_is_same = weakref.ref(t), record.next_is_same
+            self._tensor, self._next_is_same = weakref.ref(t if viewed is None else viewed), record.next_is_same
+            self._seen = None if viewed is None else (t.shape, t.stride(), t.dtype)
             self._version, self._address = t._version, t.data_ptr()
 
 
