@@ -161,7 +161,7 @@ OWN: dict[str, Own] = {
     ),
     "distance": Own(lambda m: lambda src, dst, edge: (src["h"] - dst["h"]).abs().sum(-1) * edge["s"], (), None),
 }  # fmt: skip
-"""Of `src` and `dst` {"h": [rows, F]}, `edge` {"h": [E, F], "x": [E, 2], "s": [E]}."""
+"""The cases read `src` and `dst` {"h": [rows, F]}, `edge` {"h": [E, F], "x": [E, 2], "s": [E]}."""
 
 
 def _heads(x: Tensor) -> Tensor:

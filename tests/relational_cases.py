@@ -96,7 +96,7 @@ class Case:
         return ZOO if self.pairs else SQUARE
 
     def layer(self) -> nn.Module:
-        """In float64, all parameters signed and spread: no bias is 0, no scale 1."""
+        """The layer in float64 with signed and spread parameters: no bias is 0, no scale 1."""
         layer = self.make().double()
         generator = torch.Generator().manual_seed(5)
         for parameter in layer.parameters():

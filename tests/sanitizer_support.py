@@ -18,7 +18,7 @@ NATIVE = Path(toolchain.__file__).parent / "native"
 FLAGS = (
     "-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}",
 )  # fmt: skip
-"""For a C++ program of a test."""
+"""Compiler flags for the C++ program of a test."""
 
 ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0"}
 

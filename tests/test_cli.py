@@ -193,7 +193,7 @@ def test_seed_decides_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_process_without_terminal_input_or_utf8(tmp_path: Path) -> None:
-    """As a job runner starts it: no terminal, no stdin, CI set, a plain ASCII locale."""
+    """The process starts as under a job runner: no terminal, no stdin, CI set, a plain ASCII locale."""
     file = tmp_path / "ring.npz"
     np.savez(file, **RING)
     environ = os.environ | {"CI": "true", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}

@@ -62,7 +62,7 @@ Run: TypeAlias = Callable[[Kernel, dict[str, Tensor], dict[str, Tensor], dict[st
 
 
 def tables(degrees: tuple[int, ...], size: int, wide: bool) -> RowPieces:
-    """Of all rows; edges lie in the order of their rows."""
+    """The tables of all rows; edges lie in the order of their rows."""
     rows = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees, dtype=torch.int64))
     return row_pieces(Index(rows, len(degrees)), wide, len(degrees), size)
 

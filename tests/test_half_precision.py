@@ -194,7 +194,7 @@ def test_autocast_is_as_exact_as_eager(name: str) -> None:
 
 
 def test_products_of_half_precision_are_in_kernels() -> None:
-    """On edges, and on nodes where rows are many, as those of float32 are."""
+    """Kernels compute them on edges, and on nodes where rows are many, like those of float32."""
     nodes = 2_000 if interpreted() else 20_000
     x, index = features(nodes, 8).bfloat16(), random_graph(nodes, nodes, 1000)
     layer = pyg.EdgeConv(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8)), aggr="mean").bfloat16()

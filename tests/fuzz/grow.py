@@ -137,7 +137,7 @@ def arguments_of(source: str) -> tuple[Argument, ...]:
 
 
 def _arguments(source: str, rng: random.Random) -> tuple[Argument, ...]:
-    """Of one program in four, some of the arguments ask for no gradient."""
+    """In one program of four, some of the arguments require no gradient."""
     arguments = arguments_of(source)
     if rng.random() < 0.75:
         return arguments

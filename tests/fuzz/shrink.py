@@ -117,7 +117,7 @@ def _with_name_for(source: str, name: str, value: ast.expr) -> str:
 
 
 def _with_operands_alone(source: str) -> Iterator[str]:
-    """For each expression each of its operands in its place."""
+    """Puts each operand of each expression in the place of the expression."""
     count = sum(isinstance(node, ast.expr) for node in ast.walk(ast.parse(source)))
     for position in range(count):
         for part in range(MAX_OPERANDS):

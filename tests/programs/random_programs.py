@@ -417,7 +417,7 @@ def typed_gram(s: Growing) -> None:
 
 
 def detour(s: Growing) -> None:
-    """Through float64 and back."""
+    """Converts a value to float64 and back."""
     ref = s.choose(s.pool)
     wide = s.op(Op.sigmoid, s.add(Cast(ref, DType.f64)))
     s.keep(Cast(wide, s.dtype), 1.0)
