@@ -16,7 +16,7 @@ F, HEADS = 6, 2
 
 
 def row_of(x: Any, i: int) -> Any:
-    """Row i of a tensor or of each of a dict, as one row."""
+    """Row i of a tensor, or of each tensor of a dict, as one row."""
     if x is None:
         return None
     return {name: t[i : i + 1] for name, t in x.items()} if isinstance(x, Mapping) else x[i : i + 1]
@@ -36,7 +36,7 @@ def received(edges: EdgeList, values: list[Tensor]) -> list[list[Tensor]]:
 
 
 def folded(values: list[Tensor], reduce: Any) -> Tensor:
-    """One destination's values, one at least."""
+    """Folds the values of one destination, which has at least one."""
     if isinstance(reduce, tuple):
         combine, _ = reduce
         total = values[0][None]

@@ -90,7 +90,7 @@ def test_other_backends_keep_pytorchs_settings() -> None:
 
 
 def test_a_trace_that_fails_with_the_settings_is_made_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure is like that of a slice whose size AOTAutograd cannot say; PyTorch's settings break the graph there."""
+    """AOTAutograd fails so where it cannot say how large a slice is; PyTorch's settings break the graph there."""
     from graphweave.frontends.dynamo import backend
 
     compiled, traces = backend._compiled, []
