@@ -35,7 +35,7 @@ def sanitized(program: str, sanitizers: str = "address,undefined") -> subprocess
 
 
 def run_sanitized(program: str) -> None:
-    """`program` must end well."""
+    """Runs `program` with sanitizers; it must end with status 0."""
     done = sanitized(program)
     assert done.returncode == 0, done.stderr[-3000:]
 

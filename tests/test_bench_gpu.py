@@ -25,7 +25,7 @@ GCN = Pair("gcn", "cora")
 
 
 class Here:
-    """The worker in this process."""
+    """A worker that runs in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.bench = Bench(torch.device("cpu"), torch.float32, small=True, folder=folder)
@@ -433,7 +433,7 @@ def test_torch_sparse_computes_what_pyg_computes(model: str) -> None:
 
 
 class FakeEvent:
-    """Time of the device: what was asked for so far, a second a call, behind `_sleep`."""
+    """Device time: a second for each call asked for so far, behind `_sleep`."""
 
     now = 0.0
     waiting = True

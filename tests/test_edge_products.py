@@ -154,7 +154,7 @@ ATTRIBUTED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", by_default(ATTRIBUTED, "gine", "crystal", "nnconv"))
 @several_or_all
 def test_attributes_of_edges(name: str, graphs: tuple[Graph, ...]) -> None:
-    """Whose own gradient lies on the edges, and is the mathematics' own."""
+    """Attributes of edges have a gradient on the edges, which the mathematics needs."""
     torch.manual_seed(0)
     layer = ATTRIBUTED[name]().double()
     fast = graphweave.compile(layer)

@@ -38,7 +38,7 @@ Declare = Callable[[ExitStack], None]
 
 @pytest.fixture
 def declared() -> Iterator[ExitStack]:
-    """What is entered here is taken back after the test."""
+    """Declarations entered here are removed after the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -72,7 +72,7 @@ def compared(
 
 
 def nothing_is_left_to_pytorch(calls: int) -> None:
-    """Nor has an operator run since it was called `calls` times."""
+    """Nothing is left to PyTorch, and no operator has run since it was called `calls` times."""
     assert library.calls == calls
     counters = gw.counters()
     assert counters["compilations"] and counters["kernel_launches"]
@@ -587,7 +587,7 @@ def doubled(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
 @pytest.mark.parametrize("when", ["by cost", "always"])
 @pytest.mark.parametrize("door", DOORS)
 def test_a_rule_rewrites(when: Any, door: str, declared: ExitStack) -> None:
-    """Values and gradients stay; by cost, too, since edges are more than nodes."""
+    """Values and gradients stay. The rule is also taken by cost, since there are more edges than nodes."""
     _softsign(declared)
     fired: list[int] = []
 
@@ -735,7 +735,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.
 
 @pytest.fixture
 def undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a script declares is taken back after it."""
+    """Removes what a script declares when it ends."""
     with ExitStack() as stack:
         for name in ("rowwise", "pointwise", "pull", "push", "rule"):
             declare = getattr(extend, name)

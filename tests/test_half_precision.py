@@ -49,7 +49,7 @@ def rounding(dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("name", by_default(LAYERS, *list(LAYERS)[:3]))
 def test_as_exact_as_eager(name: str, dtype: torch.dtype) -> None:
-    """Over all graphs: on one of them, gradients that cancel are exact by luck in one way of rounding or the other."""
+    """Errors are taken over all graphs, because on one of them gradients that cancel may be exact by luck."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer = LAYERS[name]().to(dtype)
@@ -99,7 +99,7 @@ class Relational(nn.Module):
 @pytest.mark.parametrize("door", ["graphweave.compile", "torch.compile"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_products_by_type(dtype: torch.dtype, door: str) -> None:
-    """Kernels multiply them, forward and backward, as explain tells."""
+    """Kernels compute the products, forward and backward, as `explain` shows."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer, graph = Relational(3, 20, 12).to(dtype), AWKWARD[7]

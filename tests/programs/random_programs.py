@@ -156,7 +156,7 @@ class Growing:
         return self.add(Const(value, Type(UNIT, (), self.dtype)))
 
     def keep(self, node: Node, bound: float, exact: bool = False) -> Ref:
-        """Add `node` and offer it to later moves, scaled down where it may be large."""
+        """Adds `node` and offers it to later moves, scaled down where it may be large."""
         ref = self.add(node)
         if bound > _LARGE:
             ref, bound, exact = self.op(Op.mul, ref, self.number(_MODEST / bound)), _MODEST, False
@@ -194,7 +194,7 @@ class Growing:
         return ref if bound <= _MODEST else self.op(Op.mul, ref, self.number(_MODEST / bound))
 
     def small(self, ref: Ref) -> Ref:
-        """Within -1..1."""
+        """Bounds a value to -1..1."""
         return ref if self.bound[ref] <= 1.0 else self.op(Op.tanh, self.modest(ref))
 
 
@@ -424,7 +424,7 @@ def detour(s: Growing) -> None:
 
 
 def bring(s: Growing) -> None:
-    """One more input."""
+    """Adds an input to the program."""
     space = s.choose((V, s.dst_space, E, UNIT))
     s.input(Type(space, s.choose(_SHAPES), s.dtype))
 
