@@ -31,7 +31,7 @@ SIZES = {
 """R-MAT graphs: name -> published numbers of nodes and edges, but only 10 of Reddit's 115 million edges."""
 
 SMALL_DIVISOR = 100
-"""With --small, the numbers of nodes and edges of R-MAT graphs are divided by this."""
+"""`--small` divides the numbers of nodes and edges of R-MAT graphs by this."""
 
 POINTS = "points"
 TYPED_GRAPHS = ("aifb", "bgs", "biokg")

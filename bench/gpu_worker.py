@@ -35,7 +35,7 @@ TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 """A system is wrong if its relative error against float64 is above this and above 4 times eager's own."""
 
 MAX_TRACEBACK_CHARACTERS = 6000
-"""Of a longer traceback only the end is kept."""
+"""Only the end of a longer traceback is kept."""
 
 
 class Bench:

@@ -41,12 +41,12 @@ def sddmm(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def spmm_bytes(nodes: int, edges: int) -> int:
-    """For each edge a gathered row and a 4-byte index, for each node an 8-byte pointer and a written row."""
+    """Each edge gathers a row and reads a 4-byte index; each node reads an 8-byte pointer and writes a row."""
     return edges * (4 * FEATURES + 4) + nodes * (4 * FEATURES + 8)
 
 
 def sddmm_bytes(nodes: int, edges: int) -> int:
-    """For each edge a gathered row, a 4-byte index and a 4-byte result, for each node a row and an 8-byte pointer."""
+    """Each edge moves a gathered row, a 4-byte index and a 4-byte result; each node a row and an 8-byte pointer."""
     return edges * (4 * FEATURES + 8) + nodes * (4 * FEATURES + 8)
 
 

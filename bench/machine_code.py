@@ -53,7 +53,7 @@ def loops_of(function: Sequence[Instruction]) -> list[list[Instruction]]:
 
 
 def _lines(library: Path, source: Path, addresses: Sequence[int]) -> dict[int, int]:
-    """For each address the line of `source`, that of the outermost call if calls were inlined."""
+    """The line of `source` for each address; the line of the outermost call where calls were inlined."""
     asked = "".join(f"{address:#x}\n" for address in addresses)
     text = _run("addr2line", "-a", "-i", "-e", str(library), given=asked)
     found: dict[int, int] = {}

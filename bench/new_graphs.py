@@ -142,7 +142,7 @@ POOLS: dict[str, Callable[[], nn.Module]] = {
 
 
 def cases(count: int) -> Iterator[tuple[str, Callable[[], nn.Module], Callable[[], Batches]]]:
-    """For each case its name, a function that makes the model, and one that makes the batches."""
+    """Each case has a name, a function that makes the model, and one that makes the batches."""
     for nodes, edges in SIZES:
         for model in ("sage", "gcn", "gat"):
             make = lambda model=model: MODELS[model].make(FEATURES)  # noqa: E731

@@ -150,7 +150,7 @@ def mkl_call(case: str, d: Data) -> Callable[[], Tensor] | None:
 
 
 def definition(case: str, d: Data) -> Tensor:
-    """In float64, some edges at a time."""
+    """Computes the operator in float64, some edges at a time."""
     wide = Data(d.index, d.nodes, *(t.double() for t in (d.x, d.narrow, d.weight, d.matrix)))
     if case == "dot":
         return torch.cat([(wide.x[src] * wide.x[dst]).sum(-1) for src, dst, _ in _blocks(wide)])

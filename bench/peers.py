@@ -33,7 +33,7 @@ from bench.turns import ROOT, Player, PlayerLost, take_turns
 from bench.workloads import MODELS
 
 TARGETS = {"gat": 6.0, "edgeconv": 4.0, "monet": 3.0, "spmm": 5.0, "sddmm": 12.0}
-"""By case, how many times as fast as DGL graphweave should be."""
+"""How many times as fast as DGL graphweave should be, by case."""
 
 DGL: dict[str, dict[str, str]] = {"dgl": {}, "dgl-thp": {train_worker.THP: "1"}}
 """DGL's processes, and variables that are added to their environments."""

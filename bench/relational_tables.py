@@ -53,7 +53,7 @@ def geometric(values: Sequence[float]) -> float:
 
 
 def summarise(results: Results, modes: Sequence[str]) -> list[dict[str, Any]]:
-    """For each model, mode and peer: the geometric mean over the graphs on which the peer ran, and the verdict."""
+    """The geometric mean over the graphs on which a peer ran, and the verdict, for each model, mode and peer."""
     entries = []
     for model in dict.fromkeys(pair.split()[0] for pair in results):
         pairs = {pair: one for pair, one in results.items() if pair.split()[0] == model}

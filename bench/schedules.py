@@ -80,7 +80,7 @@ def checked(
 
 
 def measure(name: str, args: tuple[Tensor, ...], repeats: int) -> dict[str, Any]:
-    """By schedule: its fields, and the times or the reason why the function cannot take it."""
+    """The fields of each schedule, and its times or the reason why the function cannot take it."""
     function, record = FUNCTIONS[name], dict[str, Any]()
     x, src, dst = args
     exact = function(x.double(), src, dst)

@@ -66,7 +66,7 @@ return %10, %11
 
 
 def computed_rows(blocks: int, k: int, j: int, dtype: DType) -> Program:
-    """As `typed_program`, with x[src] times a number s [E, 1] of each row in place of x."""
+    """`typed_program` with x[src] times a number s [E, 1] of each row in place of x."""
     b, ones = ("", "1") if blocks == 1 else (f"{blocks}, ", "1, 1")
     return parse(_COMPUTED.format(b=b, k=k, j=j, f=dtype.value, ones=ones))
 

@@ -16,7 +16,7 @@ F, HEADS = 6, 2
 
 
 def row_of(x: Any, i: int) -> Any:
-    """Row i of a tensor or of each of a dict, as one row."""
+    """Row i of a tensor, or of each tensor of a dict, as one row."""
     if x is None:
         return None
     return {name: t[i : i + 1] for name, t in x.items()} if isinstance(x, Mapping) else x[i : i + 1]
@@ -36,7 +36,7 @@ def received(edges: EdgeList, values: list[Tensor]) -> list[list[Tensor]]:
 
 
 def folded(values: list[Tensor], reduce: Any) -> Tensor:
-    """One destination's values, one at least."""
+    """Folds the values of one destination, which has at least one."""
     if isinstance(reduce, tuple):
         combine, _ = reduce
         total = values[0][None]
@@ -161,7 +161,7 @@ OWN: dict[str, Own] = {
     ),
     "distance": Own(lambda m: lambda src, dst, edge: (src["h"] - dst["h"]).abs().sum(-1) * edge["s"], (), None),
 }  # fmt: skip
-"""Of `src` and `dst` {"h": [rows, F]}, `edge` {"h": [E, F], "x": [E, 2], "s": [E]}."""
+"""The cases read `src` and `dst` {"h": [rows, F]}, `edge` {"h": [E, F], "x": [E, 2], "s": [E]}."""
 
 
 def _heads(x: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 calls = 0
-"""How often NumPy was asked: not at all by what is compiled into kernels."""
+"""Counts calls of NumPy. What is compiled into kernels makes none."""
 
 
 def _numpy(*tensors: Tensor) -> list[Any]:
@@ -27,12 +27,12 @@ def _like(value: Any, x: Tensor) -> Tensor:
 
 
 def numbers(function: Callable[..., Any], *tensors: Tensor) -> Tensor:
-    """A function of NumPy's arrays, of tensors."""
+    """Turns a function of NumPy arrays into one of tensors."""
     return _like(function(*_numpy(*tensors)), tensors[0])
 
 
 def define(name: str, fake: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
-    """A custom operator `gwtest::name` of a Python function, and what shape it gives."""
+    """Defines the custom operator `gwtest::name` by a Python function and a function for its shape."""
 
     def defined(function: Callable[..., Any]) -> Any:
         made = torch.library.custom_op(f"gwtest::{name}", function, mutates_args=())
@@ -214,13 +214,13 @@ for _fold in UFUNCS:
 
 @define("centered", lambda x: torch.empty_like(x))
 def centered(x: Tensor) -> Tensor:
-    """It mixes rows."""
+    """An operator that mixes rows."""
     return x - x.mean(0)
 
 
 @torch.library.custom_op("gwtest::shapeless", mutates_args=())
 def shapeless(x: Tensor) -> Tensor:
-    """Nobody knows what shape it gives."""
+    """An operator whose result has an unknown shape."""
     return x * 2
 
 

@@ -18,7 +18,7 @@ def name_of(value: object) -> str | None:
 
 
 def homogeneous(edges: EdgeList, dtype: torch.dtype = torch.int64) -> Graph:
-    """With fields of every row: `x` float32 [N, 3], `mark` int64 [N], and on edges `w` float32 [E]."""
+    """The graph has fields on every row: `x` float32 [N, 3], `mark` int64 [N], and on edges `w` float32 [E]."""
     g = graphweave.graph((edges.src.to(dtype), edges.dst.to(dtype)), num_nodes=edges.num_src)
     g.ndata["x"], g.ndata["mark"] = signed(edges.num_src, 3), torch.arange(edges.num_src)
     g.edata["w"] = signed(edges.src.numel())

@@ -13,7 +13,7 @@ from triton.runtime import interpreter
 
 
 def install() -> None:
-    """From now on float32 products are added up in float64, and rounded once."""
+    """Makes the interpreter sum float32 products in float64 and round once, from now on."""
     plain = interpreter.InterpreterBuilder.create_dot
 
     def create_dot(self: Any, a: Any, b: Any, d: Any, *how: Any) -> Any:

@@ -76,7 +76,7 @@ class Fields:
 
 
 def stacked(rows: list[Any]) -> Tensor:
-    """Rows that nothing was added to may still be numbers: they broadcast."""
+    """Stacks the rows. Rows to which nothing was added may still be numbers, which broadcast."""
     tensors = [x if isinstance(x, Tensor) else torch.tensor(x) for x in rows]
     if not tensors:
         return torch.zeros(0)

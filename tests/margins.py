@@ -21,7 +21,7 @@ _largest: dict[str, float] = {}
 
 
 def note(share: float) -> None:
-    """Remember that the running test used this share of a tolerance; the largest one counts."""
+    """Records that the running test used this share of a tolerance; the largest one counts."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
     _largest[test] = max(_largest.get(test, 0.0), share)
 
@@ -33,7 +33,7 @@ def listed(largest: dict[str, float]) -> list[tuple[str, float]]:
 
 @contextmanager
 def watched() -> Iterator[dict[str, float]]:
-    """Every comparison by torch.testing.assert_close is noted. Gives the shares so far, by test."""
+    """Notes every comparison by torch.testing.assert_close. Returns the shares so far, by test."""
     plain = _comparison.TensorLikePair._compare_regular_values_close
 
     def compare(self: Any, actual: Tensor, expected: Tensor, *, rtol: float, atol: float, **other: Any) -> None:

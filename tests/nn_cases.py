@@ -222,7 +222,7 @@ def tag_weighted(layer: Any, feat: Tensor, edges: EdgeList, edge_weight: Tensor)
 
 
 def cheb(layer: Any, feat: Tensor, edges: EdgeList, lambda_max: float = 2.0) -> Tensor:
-    """(Told 2, since PyG takes a maximum over edges to find out about it, which no edges have.)"""
+    """PyG is given the eigenvalue: it would look for a maximum over edges, which does not exist without edges."""
     theirs = pyg.ChebConv(W, OUT, K=layer.k)
     parts = layer.linear.weight.chunk(layer.k, 1)
     parameters = {f"lins.{i}.weight": part for i, part in enumerate(parts)} | {"bias": layer.linear.bias}

@@ -51,7 +51,7 @@ def in_order(program: Program, given: dict[str, Tensor]) -> list[Any]:
 def assert_computes(
     made: Executable, program: Program, graphs: Iterable[EdgeList] = ZOO, inputs_of: InputsOf = inputs
 ) -> None:
-    """On every graph `made` gives what the interpreter makes of `program`, the same bits on 1 and 2 threads.
+    """`made` computes on every graph what the interpreter computes, with the same bits on 1 and 2 threads.
 
     Matrix products on nodes are PyTorch's, which may sum in another order on another number of threads.
     """

@@ -122,7 +122,7 @@ def _layer(loops: Loops, relations: list[Relation], values: list[Ref], name: str
 
 
 def _blocks(loops: Loops, parts: list[Ref]) -> Ref:
-    """A gram of each, put beside each other as gradients of slices are."""
+    """Grams of each, side by side, as the gradients of slices are."""
     total: Ref | None = None
     for n, part in enumerate(parts):
         block = loops.build.add(Reshape(loops.build.add(Gram(part, part)), (1, WIDTH, WIDTH)))
@@ -148,7 +148,7 @@ def _combined(loops: Loops, op: Op | None, parts: list[Ref], outputs: list[Ref])
 
 
 def _own(loops: Loops, relation: Relation, name: str, shape: tuple[int, ...]) -> Ref:
-    """A weight of the relation, or one that all share."""
+    """A weight of one relation, or one that all relations share."""
     shared = loops.rng.random() < 0.1
     full = f"{name}_{'all' if shared else relation.name}_{'x'.join(map(str, shape))}"
     return _given(loops, full, shape)
@@ -219,7 +219,7 @@ def _narrow(loops: Loops, x: Ref, relation: Relation, name: str) -> Ref:
 
 
 def _mean(loops: Loops, x: Ref, relation: Relation, name: str) -> Ref:
-    """Divided by the number of edges of a row."""
+    """Divides a row by its number of edges."""
     t = loops.build.types[relation.dst]
     ones = loops.build.add(Const(1.0, Type(t.dom, (), DType.f64)))  # type: ignore[union-attr]
     one = loops.build.add(Const(1.0, Type(UNIT, (), DType.f64)))
@@ -228,7 +228,7 @@ def _mean(loops: Loops, x: Ref, relation: Relation, name: str) -> Ref:
 
 
 def _total(loops: Loops, x: Ref, relation: Relation, name: str) -> Ref:
-    """Weighted by a number of the whole relation."""
+    """Scales each row by one number of the whole relation."""
     t = loops.build.types[x]
     to_unit = loops.build.add(ToUnit(t.space))  # type: ignore[union-attr]
     total = loops.build.add(Push(x, to_unit, Fold.sum))

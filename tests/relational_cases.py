@@ -96,7 +96,7 @@ class Case:
         return ZOO if self.pairs else SQUARE
 
     def layer(self) -> nn.Module:
-        """In float64, all parameters signed and spread: no bias is 0, no scale 1."""
+        """The layer in float64 with signed and spread parameters: no bias is 0, no scale 1."""
         layer = self.make().double()
         generator = torch.Generator().manual_seed(5)
         for parameter in layer.parameters():
@@ -124,7 +124,7 @@ def relation_weights(linear: Any) -> list[Tensor]:
 
 
 def rows_of(received: list[list[Tensor]], like: Tensor) -> Tensor:
-    """The sum of each list, [lists, *like.shape]; of an empty one 0."""
+    """The sum of each list, [lists, *like.shape]; an empty list gives 0."""
     sums = [sum(found, torch.zeros_like(like)) for found in received]
     return torch.stack(sums) if sums else like.new_zeros(0, *like.shape)
 

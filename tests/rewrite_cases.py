@@ -295,7 +295,7 @@ APPLIES = {
 %14: E[4] f64 = mul %13, %6"""),
     ],
 }  # fmt: skip
-"""By rule: a title, and what follows HEAD; the rule applies to the last node."""
+"""Titles and texts behind HEAD for each rule, which applies to the last node."""
 
 REFUSED = {
     "join-selects": [

@@ -1,4 +1,4 @@
-"""Rules of the algebra, applied where they apply, and what came of it compared with what was."""
+"""Applies rules of the algebra where they apply, and compares the result with the original program."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.programs.joint import Joint, joint
 
 V, E = Space("V"), Space("E")
 _ROUNDING = 1e-12
-"""Of float64, relative to the largest number in a program: some thousand roundings."""
+"""Tolerance of float64, relative to the largest number in a program: some thousand roundings."""
 
 
 def _all_rules() -> dict[str, Rule]:
@@ -55,7 +55,7 @@ RULES = _all_rules()
 
 
 def rewritten(program: Program, move: Move) -> Program | None:
-    """`program` after the move, whatever it costs; None where no rule of it applies."""
+    """The program after the move, whatever it costs; None where none of its rules applies."""
     build = Builder.of(program)
     replaced, _ = apply(build, move)
     if not replaced:

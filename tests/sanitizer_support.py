@@ -18,7 +18,7 @@ NATIVE = Path(toolchain.__file__).parent / "native"
 FLAGS = (
     "-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}",
 )  # fmt: skip
-"""For a C++ program of a test."""
+"""Compiler flags for the C++ program of a test."""
 
 ENVIRONMENT = {"ASAN_OPTIONS": "detect_leaks=0"}
 
@@ -35,7 +35,7 @@ def sanitized(program: str, sanitizers: str = "address,undefined") -> subprocess
 
 
 def run_sanitized(program: str) -> None:
-    """`program` must end well."""
+    """Runs `program` with sanitizers; it must end with status 0."""
     done = sanitized(program)
     assert done.returncode == 0, done.stderr[-3000:]
 

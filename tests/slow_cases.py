@@ -1,4 +1,4 @@
-"""Which cases run by default: of a test with many, each that takes long is a slow test, but for the quickest.
+"""Decides which cases run by default: long cases of a test are slow tests, except for the quickest.
 
 `slow_cases.txt` lists the cases that are left out, by measurement. After tests have been added, or have grown:
 
@@ -18,10 +18,10 @@ from pathlib import Path
 LIST = Path(__file__).with_suffix(".txt")
 
 SECONDS = 1.0
-"""What a case may take, beside which its function has a quicker one."""
+"""Time limit of a case whose function has a quicker one."""
 
 ALONE_SECONDS = 8.0
-"""What any case may take: longer ones are slow even where no other case stands in for them."""
+"""Time limit of any case: longer ones are slow even where no other case stands in for them."""
 
 ALWAYS = (
     "tests/test_readme.py::", "tests/test_native.py::test_native[", "tests/test_toolchain.py::test_sanitized",

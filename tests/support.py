@@ -1,4 +1,4 @@
-"""Seeded graphs, the awkward zoo, and comparing a compiled model with eager."""
+"""Seeded graphs, the awkward zoo, and comparisons of a compiled model with eager mode."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def assert_as_exact_as_eager(compiled: Callable[..., Any], layer: nn.Module, *ar
 
 
 def _step_exactly(fn: Callable[..., Any], module: nn.Module, args: Iterable[Tensor]) -> Result:
-    """One step with a cotangent that float32 and float64 both hold."""
+    """Runs one step with a cotangent that float32 and float64 both represent."""
     leaves = [a.detach().clone().requires_grad_(a.is_floating_point()) for a in args]
     module.zero_grad(set_to_none=True)
     out = fn(*leaves)
@@ -145,7 +145,7 @@ def needs_float16(dtype: object = torch.float16) -> None:
 
 @contextmanager
 def threads(n: int) -> Iterator[None]:
-    """Inside, PyTorch and kernels run on `n` threads."""
+    """PyTorch and kernels run on `n` threads inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(n)
     try:

@@ -1,4 +1,4 @@
-"""The parts of benchmarks that a wrong number could come from: counted traffic, fitted lines, graphs, taking turns."""
+"""Parts of benchmarks that could produce wrong numbers: counted traffic, fitted lines, graphs, taking turns."""
 
 from __future__ import annotations
 

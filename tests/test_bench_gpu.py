@@ -25,7 +25,7 @@ GCN = Pair("gcn", "cora")
 
 
 class Here:
-    """The worker in this process."""
+    """A worker that runs in this process."""
 
     def __init__(self, folder: Path) -> None:
         self.bench = Bench(torch.device("cpu"), torch.float32, small=True, folder=folder)
@@ -418,7 +418,7 @@ def test_every_model_and_graph_has_a_case_and_large_graphs_are_large() -> None:
 
 @pytest.mark.parametrize("model", ["gcn", "sage"])
 def test_torch_sparse_computes_what_pyg_computes(model: str) -> None:
-    """With multi-edges, self-loops and a node without edges."""
+    """The graph has multi-edges, self-loops and a node without edges."""
     index = torch.cat([rmat(30, 90, seed=1), torch.tensor([[3, 3, 5], [3, 3, 3]])], 1)
     x = torch.randn(31, FEATURES, generator=torch.Generator().manual_seed(0))
     plain = Plain(model, Workload(x, index, torch.arange(31)), torch.float64)
@@ -433,7 +433,7 @@ def test_torch_sparse_computes_what_pyg_computes(model: str) -> None:
 
 
 class FakeEvent:
-    """Time of the device: what was asked for so far, a second a call, behind `_sleep`."""
+    """Device time: a second for each call asked for so far, behind `_sleep`."""
 
     now = 0.0
     waiting = True

@@ -16,7 +16,7 @@ from graphweave.core.settings import override
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.filterwarnings("ignore:Sparse:UserWarning")
 def test_systems_equal_the_definition(case: str, tmp_path: Path) -> None:
-    """As PyTorch's own calls: what is compared is how the cases are written."""
+    """The systems run as PyTorch's own calls: the test compares how the cases are written."""
     data = data_of(*edges_of("tiny", tmp_path), 8)
     want = definition(case, data)
     calls = [graphweave_call(case, data), pyg_call(case, data), mkl_call(case, data)]

@@ -17,7 +17,7 @@ from graphweave.core.settings import override
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_the_ways_of_writing_a_layer_give_the_same_numbers(layer: str) -> None:
-    """As PyTorch's own calls, in float64: what is compared is how layers are written, weights and self-loops too."""
+    """The test compares how layers are written, weights and self-loops too, as PyTorch's own calls in float64."""
     outputs = {}
     for writing in ("udf", "builtin", "pyg"):
         options = argparse.Namespace(system=writing, layer=layer, graph="tiny", data_dir=Path(), wide=True)

@@ -149,7 +149,7 @@ def test_digits_are_read_well() -> None:
 
 @pytest.mark.parametrize("model", ["gcn", pytest.param("gat", marks=pytest.mark.slow)])
 def test_compiled_training_follows_eager(model: str) -> None:
-    """The same weights and data: losses agree to float32 rounding, which a few Adam steps amplify."""
+    """Losses with the same weights and data agree to float32 rounding, which a few Adam steps amplify."""
     runners = [Runner(way, job(model=model), karate()) for way in ("eager", "graphweave")]
     for _ in range(4):
         for runner in runners:
@@ -161,7 +161,7 @@ def test_compiled_training_follows_eager(model: str) -> None:
 
 @pytest.mark.slow  # by default, tests/test_random.py compares masks and gradients
 def test_compiled_training_with_dropout() -> None:
-    """The mask that the backward uses is the forward's: with another one the loss would not fall."""
+    """The backward uses the forward's mask; with another one the loss would not fall."""
     runner = Runner("graphweave", job(model="sage", dropout=0.5, hidden=64), karate())
     for _ in range(40):
         runner.step()
@@ -193,7 +193,7 @@ def test_seed_decides_everything(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_process_without_terminal_input_or_utf8(tmp_path: Path) -> None:
-    """As a job runner starts it: no terminal, no stdin, CI set, a plain ASCII locale."""
+    """The process starts as under a job runner: no terminal, no stdin, CI set, a plain ASCII locale."""
     file = tmp_path / "ring.npz"
     np.savez(file, **RING)
     environ = os.environ | {"CI": "true", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}

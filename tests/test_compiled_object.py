@@ -1,4 +1,4 @@
-"""What a compiled model is beside what it computes: its class, its copies, and its first call by several threads."""
+"""Properties of a compiled model beside its results: its class, its copies, and a first call by several threads."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ STARVED = Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1)
 
 
 def check(number: int) -> None:
-    """Program `number`: in float32 or float64, as it is or optimised, by turns."""
+    """Checks program `number`, by turns in float32 or float64, and as it is or optimised."""
     program = random_program(number, DType.f64 if number % 2 else DType.f32)
     made = compiled(optimise(program).program if number % 3 else program)
     assert_computes(made, program)
@@ -82,7 +82,7 @@ def test_options_change_no_result(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(4, 8))
 def test_wide_indices(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernels for graphs of more rows or edges than 32 bits count, on small ones."""
+    """Runs the kernels for graphs with more rows or edges than 32 bits count on small graphs."""
     monkeypatch.setattr(region_step, "INT32_MAX", -1)
     check(number)
 
@@ -90,7 +90,7 @@ def test_wide_indices(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("number", range(4))
 @pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
 def test_what_is_not_a_number_spreads_alike(number: int, special: float) -> None:
-    """Matrix products aside, which are PyTorch's."""
+    """Matrix products are left out, because PyTorch computes them."""
     program = random_program(number, DType.f64)
 
     def with_special(program: Program, graph: EdgeList, seed: int) -> dict[str, Tensor]:

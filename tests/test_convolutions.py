@@ -110,7 +110,7 @@ def test_nothing_of_edges_and_features_is_kept(name: str) -> None:
 
 
 def test_faconv() -> None:
-    """Its second argument is features as well."""
+    """The layer's second argument holds features as well."""
     torch.manual_seed(0)
     conv = pyg.FAConv(W).double()
     first = features(N, W, torch.float64, seed=8)
@@ -120,7 +120,7 @@ def test_faconv() -> None:
 
 
 def test_running_statistics_of_a_batch_norm() -> None:
-    """They are updated as in eager mode."""
+    """Running statistics are updated as in eager mode."""
     torch.manual_seed(0)
     ours, theirs = Normed().double(), Normed().double()
     theirs.load_state_dict(ours.state_dict())

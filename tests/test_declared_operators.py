@@ -134,7 +134,7 @@ def test_a_refused_body_leaves_no_operator() -> None:
 
 
 def test_derivatives_call_declared_operators() -> None:
-    """By their names in PyTorch; the formula of the row has their names in programs."""
+    """Derivatives use their names in PyTorch; the formula of the row has their names in programs."""
     with (
         extend.pointwise("gwtest::softsign", "x / (1 + gw_abs(x))", derivative=SLOPE),
         extend.pointwise(

@@ -62,13 +62,13 @@ Run: TypeAlias = Callable[[Kernel, dict[str, Tensor], dict[str, Tensor], dict[st
 
 
 def tables(degrees: tuple[int, ...], size: int, wide: bool) -> RowPieces:
-    """Of all rows; edges lie in the order of their rows."""
+    """The tables of all rows; edges lie in the order of their rows."""
     rows = torch.arange(len(degrees)).repeat_interleave(torch.tensor(degrees, dtype=torch.int64))
     return row_pieces(Index(rows, len(degrees)), wide, len(degrees), size)
 
 
 def by_pieces(case: Case, degrees: tuple[int, ...], size: int, run: Run = interp.run) -> dict[str, Tensor]:
-    """Every row divided. Totals, which kernels begin anew, are added up."""
+    """Divides every row and adds up totals, which kernels begin anew."""
     done, parts = case.copy(), divided(case.kernel)
     assert parts is not None
     cut = tables(degrees, size, case.kernel.index is DType.i64)
@@ -143,7 +143,7 @@ def test_nan_and_inf_travel_as_in_whole_rows(name: str, run: Run) -> None:
 
 @pytest.mark.parametrize("run", [interp.run, by_cpp], ids=["interpreted", "cpp"])
 def test_a_piece_whose_scores_are_all_minus_infinity_counts_for_nothing(run: Run) -> None:
-    """Unless all pieces of the row are such."""
+    """Such a piece does not count unless all pieces of the row are such."""
     degrees = (1, 12, 0, 4)
     case = case_for(KERNELS["online_2_3"], degrees)
     case.buffers["src"].copy_(torch.tensor([0, *[0] * 5, 1, 2, *[0] * 5, *[0] * 4]))

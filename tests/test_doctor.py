@@ -40,7 +40,7 @@ def small_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture
 def triton_works(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Triton's trial takes seconds: here it is said to work. Gives the devices that it was asked for."""
+    """Replaces Triton's trial, which takes seconds, by one that works. Returns the devices that it was asked for."""
     asked: list[str] = []
 
     def through_triton(device: str) -> Trial:
@@ -161,7 +161,7 @@ def test_a_kernel_that_is_refused(capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 def test_without_a_compiler(tmp_path: Path) -> None:
-    """A process of its own, as a user starts it."""
+    """The test starts a process as a user does."""
     folder = {"GRAPHWEAVE_CACHE_DIR": str(tmp_path), "GRAPHWEAVE_CACHE": "typo"}
     environment = {**os.environ, **folder, "GRAPHWEAVE_CXX": "/nonexistent"}
     done = subprocess.run(

@@ -76,7 +76,7 @@ def _sum(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def test_results_repeat_bit_for_bit() -> None:
-    """Enough edges for several threads, a hub among them."""
+    """The graph has enough edges for several threads, and a hub."""
     model = _model("gat")
     compiled = graphweave.compile(model)
     index = random_graph(1000, 1000, 12000)

@@ -19,7 +19,7 @@ needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ com
 
 
 def begun() -> bool:
-    """Begins, and waits for the thread; whether there was one."""
+    """Begins early work and waits for its thread. Returns whether there was one."""
     thread = early.begin()
     if thread is not None:
         thread.join(120)

@@ -61,7 +61,7 @@ class Conv(nn.Module):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("attends", by_default([False, True], False))
 def test_in_the_graph_of_another_compiler(backend: str, attends: bool) -> None:
-    """Whole, for graphs of all sizes, with gradients in everything, and by our kernels."""
+    """The call is captured whole, serves graphs of all sizes, gives all gradients, and runs our kernels."""
     conv = Conv(attends)
     compiled = torch.compile(conv, backend=backend, dynamic=True, fullgraph=True)
     for name in ("hub_dst", "unsorted", "isolated"):
@@ -196,7 +196,7 @@ def test_opcheck(case: str, checks: tuple[str, ...]) -> None:
 
 @pytest.mark.slow
 def test_the_name_is_a_hash_of_the_text() -> None:
-    """So that what another process has compiled and cached means the same here."""
+    """The name makes what another process has compiled and cached mean the same here."""
     program = (
         "import torch; from graphweave import ops; from graphweave.ops import body\n"
         "g, x = torch.tensor([[0, 1], [1, 1]]), torch.ones(2, 3)\n"

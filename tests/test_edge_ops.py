@@ -115,7 +115,7 @@ def test_widths(width: tuple[int, ...], dtype: torch.dtype) -> None:
 
 
 def test_features_broadcast_as_in_dgl() -> None:
-    """From the right, behind the rows: weights [E] beside rows of features."""
+    """Feature dims are aligned from the right, behind the rows: weights [E] beside rows of features."""
     edges = ZOO["hub_dst"]
     u, _, e = operands(edges, HEADS, 3)
     for weights in (e[:, 0, 0], e[:, :, :1]):

@@ -21,7 +21,7 @@ DST, SRC = torch.tensor([1, 0, 1, 1, 1, 2]), torch.tensor([3, 0, 2, 0, 2, 2])
 
 
 def orders(**fields: Any) -> EdgeOrders:
-    """Of six edges from five sources to four rows, of which the last has none."""
+    """The orders of six edges from five sources to four rows, of which the last has none."""
     return EdgeOrders(Index(DST, 4), Index(SRC, 5), **fields)
 
 

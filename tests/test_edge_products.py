@@ -154,7 +154,7 @@ ATTRIBUTED: dict[str, Callable[[], nn.Module]] = {
 @pytest.mark.parametrize("name", by_default(ATTRIBUTED, "gine", "crystal", "nnconv"))
 @several_or_all
 def test_attributes_of_edges(name: str, graphs: tuple[Graph, ...]) -> None:
-    """Whose own gradient lies on the edges, and is the mathematics' own."""
+    """Attributes of edges have a gradient on the edges, which the mathematics needs."""
     torch.manual_seed(0)
     layer = ATTRIBUTED[name]().double()
     fast = graphweave.compile(layer)
@@ -243,7 +243,7 @@ def test_a_product_that_is_a_result_is_stored_once_by_the_kernel() -> None:
 
 
 def test_products_on_nodes_are_not_computed_again_on_edges() -> None:
-    """Of nodes, though a map starts there too (the graphs of a batch)."""
+    """The products are of nodes, though a map starts there too (the graphs of a batch)."""
     program = parse("""
 space V = s0
 space W = s1
@@ -341,7 +341,7 @@ def test_program(number: int) -> None:
 
 @pytest.mark.parametrize("number", range(12))
 def test_kernels_compute_what_their_nodes_mean(number: int) -> None:
-    """By the interpreter of the loop IR, in tiles of three edges."""
+    """The interpreter of the loop IR runs the kernels, in tiles of three edges."""
     program = program_of_products(2 * number + 1)
     plan = make_plan("test", Facts(program), TINY_TILES, {})
     for graph in TINY:

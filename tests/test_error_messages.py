@@ -88,7 +88,7 @@ def test_there_are_sites() -> None:
 
 
 def test_every_message_ends_with_what_to_do() -> None:
-    """In a sentence or clause behind the first."""
+    """What to do stands in a sentence or clause behind the first."""
     made_elsewhere = {  # the last value is the advice, or an error that ends with one
         "{} Unset it for the default.",
         "{}\n  {}",
@@ -250,7 +250,7 @@ def test_logs_tell_what_each_room_did() -> None:
 
 
 def test_every_logger_is_below_graphweave() -> None:
-    """Others would never hear of GRAPHWEAVE_LOGS."""
+    """GRAPHWEAVE_LOGS does not reach other loggers."""
     for path in PACKAGE.rglob("*.py"):
         for name in re.findall(r"\blogger\(([^)]*)\)", path.read_text()):
             assert name in ("__name__", "name: str", "") or name.startswith('"graphweave.'), f"{path}: {name}"

@@ -38,7 +38,7 @@ class GAT(torch.nn.Module):
 
 @pytest.fixture(scope="module")
 def attention() -> Explanation:
-    """Of two layers, a training step."""
+    """The summary of a training step with two layers."""
     torch._dynamo.reset()
     return graphweave.explain(GAT(), features(20, 8), random_graph(20, 20, 90), detail="kernels")
 

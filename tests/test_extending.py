@@ -38,7 +38,7 @@ Declare = Callable[[ExitStack], None]
 
 @pytest.fixture
 def declared() -> Iterator[ExitStack]:
-    """What is entered here is taken back after the test."""
+    """Declarations entered here are removed after the test."""
     with ExitStack() as stack:
         yield stack
 
@@ -72,7 +72,7 @@ def compared(
 
 
 def nothing_is_left_to_pytorch(calls: int) -> None:
-    """Nor has an operator run since it was called `calls` times."""
+    """Nothing is left to PyTorch, and no operator has run since it was called `calls` times."""
     assert library.calls == calls
     counters = gw.counters()
     assert counters["compilations"] and counters["kernel_launches"]
@@ -256,7 +256,7 @@ def test_bodies_in_other_types(dtype: torch.dtype, declared: ExitStack) -> None:
 
 
 def test_gradients_of_gradients(declared: ExitStack) -> None:
-    """Of a declared derivative, and of a formula: PyTorch computes them, at each call, and says so."""
+    """PyTorch computes them at each call, of a declared derivative and of a formula, and says so."""
     _softsign(declared)
     _rbf(declared)
 
@@ -464,7 +464,7 @@ WRONG: dict[str, tuple[Callable[[], Any], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_declaration_is_refused(name: str) -> None:
-    """At once, with the reason; and nothing is left of it."""
+    """The refusal comes at once, with the reason, and nothing of the declaration is left."""
     declare, why = WRONG[name]
     with pytest.raises(ValueError, match=why) as refused:
         declare()
@@ -524,7 +524,7 @@ def test_an_index_out_of_range_is_an_index_error(declared: ExitStack) -> None:
 
 
 def test_an_operator_is_not_the_function_of_its_name(declared: ExitStack) -> None:
-    """Of a mailbox, `torch.ops.mylib.exp` is not `torch.exp`: it is called for each number of messages."""
+    """`torch.ops.mylib.exp` of a mailbox is not `torch.exp`: it is called for each number of messages."""
     _softsign(declared)
     declared.enter_context(extend.rowwise("gwtest::sigmoid", lambda x: x.sin()))
     src, dst = torch.tensor([0, 1, 2, 2]), torch.tensor([1, 2, 0, 1])
@@ -587,7 +587,7 @@ def doubled(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
 @pytest.mark.parametrize("when", ["by cost", "always"])
 @pytest.mark.parametrize("door", DOORS)
 def test_a_rule_rewrites(when: Any, door: str, declared: ExitStack) -> None:
-    """Values and gradients stay; by cost, too, since edges are more than nodes."""
+    """Values and gradients stay. The rule is also taken by cost, since there are more edges than nodes."""
     _softsign(declared)
     fired: list[int] = []
 
@@ -632,7 +632,7 @@ def test_what_was_compiled_before_stays(declared: ExitStack) -> None:
 
 
 def test_verify_names_the_rule_that_changes_values(declared: ExitStack) -> None:
-    """Beside one that does not, with the lines of its function and of the user."""
+    """The error gives the lines of the rule's function and of the user; a correct rule is in force too."""
     _softsign(declared)
     declared.enter_context(extend.rule("monotone-max", "push.max(f(x), m)", "f(push.max(x, m))", monotone_max))
     declared.enter_context(extend.rule("thrice", "x + x", "x * 3", thrice, when="always"))
@@ -735,7 +735,7 @@ EXAMPLES = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.
 
 @pytest.fixture
 def undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a script declares is taken back after it."""
+    """Removes what a script declares when it ends."""
     with ExitStack() as stack:
         for name in ("rowwise", "pointwise", "pull", "push", "rule"):
             declare = getattr(extend, name)
@@ -752,7 +752,7 @@ def undone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_an_example_of_the_documentation(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a module of its own; the block behind it is what it prints."""
+    """The example runs as a module of its own; the block behind it is what it prints."""
     script, printed = EXAMPLES[number]
     (tmp_path / f"extending_{number}.py").write_text(script)
     monkeypatch.syspath_prepend(tmp_path)

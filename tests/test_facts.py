@@ -1,4 +1,4 @@
-"""What is known of a program: found once, by the program's own facts, and gone with them."""
+"""Facts about a program are found once, by the program's own `Facts`, and disappear with them."""
 
 from __future__ import annotations
 

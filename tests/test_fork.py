@@ -69,7 +69,7 @@ def _close(out: Tensor, wanted: Tensor) -> bool:
 
 
 def test_compiled_calls_in_a_child() -> None:
-    """On the graph of the parent, whose formats are cached, and on a new one."""
+    """The child calls on the graph of the parent, whose formats are cached, and on a new one."""
     layer = Layer()
     compiled = graphweave.compile(layer)
     x, index = features(NODES, 8), random_graph(NODES, NODES, EDGES)

@@ -1,4 +1,4 @@
-"""On a CUDA device: compiled layers against eager float64 on the CPU, launches, memory and repeatability."""
+"""Tests on a CUDA device: compiled layers against eager float64 on the CPU, launches, memory, repeatability."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from tests.programs.graphs import EdgeList
 
 
 def assert_same(g: Graph, other: Graph) -> None:
-    """Types, edges in order, fields and batch."""
+    """Both graphs have the same types, edges in the same order, fields and batch."""
     assert (g.ntypes, g.canonical_etypes) == (other.ntypes, other.canonical_etypes)
     for ntype in g.ntypes:
         assert g.num_nodes(ntype) == other.num_nodes(ntype)
@@ -154,7 +154,7 @@ class FakeFrame(dict):
 
 
 class FakeDgl:
-    """What `from_dgl` asks of a DGLGraph."""
+    """The part of a DGLGraph that `from_dgl` reads."""
 
     is_block = False
     batch_size = 2

@@ -117,7 +117,7 @@ def test_a_field_set_inside_stays() -> None:
 
 
 def test_questions_are_traced() -> None:
-    """Without data-dependent sizes: degrees of given nodes, pairs."""
+    """Degrees of given nodes and pairs are traced without data-dependent sizes."""
 
     def fn(g: Graph, v: Tensor) -> tuple[Tensor, ...]:
         return (
@@ -136,7 +136,7 @@ def test_questions_are_traced() -> None:
 
 
 def test_a_field_that_does_not_fit_is_the_users_error() -> None:
-    """And costs no later call its kernels."""
+    """The error costs no later call its kernels."""
     model = Layer()
     compiled = graphweave.compile(model)
     with pytest.raises(DataError, match="has 5 rows, but the graph has 7 nodes"):

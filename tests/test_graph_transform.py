@@ -251,7 +251,7 @@ def test_a_type_that_lacks_a_field() -> None:
 
 
 def test_graphs_without_rows_need_no_fields() -> None:
-    """Among graphs of a batch those without edges, or nodes, decide nothing about a field."""
+    """Graphs of a batch without edges, or nodes, decide nothing about a field."""
     some, none = graphweave.graph(([0], [1])), graphweave.graph(([], []), num_nodes=2)
     some.edata["w"] = torch.ones(1)
     some.ndata["x"], none.ndata["x"] = torch.ones(2), torch.zeros(2)

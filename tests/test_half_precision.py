@@ -49,7 +49,7 @@ def rounding(dtype: torch.dtype) -> float:
 @pytest.mark.parametrize("dtype", ROUNDING)
 @pytest.mark.parametrize("name", by_default(LAYERS, *list(LAYERS)[:3]))
 def test_as_exact_as_eager(name: str, dtype: torch.dtype) -> None:
-    """Over all graphs: on one of them, gradients that cancel are exact by luck in one way of rounding or the other."""
+    """Errors are taken over all graphs, because on one of them gradients that cancel may be exact by luck."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer = LAYERS[name]().to(dtype)
@@ -99,7 +99,7 @@ class Relational(nn.Module):
 @pytest.mark.parametrize("door", ["graphweave.compile", "torch.compile"])
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_products_by_type(dtype: torch.dtype, door: str) -> None:
-    """Kernels multiply them, forward and backward, as explain tells."""
+    """Kernels compute the products, forward and backward, as `explain` shows."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer, graph = Relational(3, 20, 12).to(dtype), AWKWARD[7]
@@ -194,7 +194,7 @@ def test_autocast_is_as_exact_as_eager(name: str) -> None:
 
 
 def test_products_of_half_precision_are_in_kernels() -> None:
-    """On edges, and on nodes where rows are many, as those of float32 are."""
+    """Kernels compute them on edges, and on nodes where rows are many, like those of float32."""
     nodes = 2_000 if interpreted() else 20_000
     x, index = features(nodes, 8).bfloat16(), random_graph(nodes, nodes, 1000)
     layer = pyg.EdgeConv(nn.Sequential(nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 8)), aggr="mean").bfloat16()

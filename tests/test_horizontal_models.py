@@ -96,7 +96,7 @@ def hgt() -> tuple[nn.Module, tuple[Any, ...]]:
 
 
 class MultiUpdate(nn.Module):
-    """In DGL's style: a field of every relation's own, sent along it, summed up across relations."""
+    """A layer in DGL's style: each relation sends a field of its own, and sums are added across relations."""
 
     def __init__(self, graph: Graph) -> None:
         super().__init__()

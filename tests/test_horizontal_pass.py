@@ -73,7 +73,7 @@ return %20
 
 
 def test_two_relations_become_one_program(golden: Callable[[str, str], None]) -> None:
-    """Merged, and for a graph of few edges."""
+    """The relations are merged, and moved to edges for a graph of few edges."""
     done = Merge(statistics=Statistics((), 10))(parse(RGCN))
     few_edges = with_unions(_mostly_nodes(parse(RGCN)), done.unions)
     moved = ToEdges(few_edges)(done.program).program

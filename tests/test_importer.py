@@ -222,7 +222,7 @@ def test_same_row_of_edge_index_is_one_map() -> None:
 
 
 def test_spaces_follow_maps_and_not_sizes() -> None:
-    """As many edges as nodes, and as many of them as features: still three different things."""
+    """There are as many edges as nodes and features, and still the three are different things."""
     edges = random_graph(W, W, W, seed=5)
 
     def f(h: Tensor, e: Tensor, w: Tensor, edges: Tensor) -> Tensor:

@@ -100,7 +100,7 @@ def propagated(x: Tensor, edge_index: Tensor) -> Tensor:
 @pytest.mark.parametrize("fn", [spread, propagated])
 @pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
 def test_both_ends_are_named_alike(fn: Callable[[Tensor, Tensor], Tensor], row: int, plain: bool) -> None:
-    """By the user's argument, with value, position, range, the user's line, and what to do."""
+    """The error names the user's argument, value, position, range, the user's line, and what to do."""
     compiled = torch.compile(fn, backend="graphweave") if plain else graphweave.compile(fn)
     with pytest.raises(IndexRangeError) as caught:
         compiled(features(6, 3), _bad(row, 77))

@@ -196,7 +196,7 @@ def _values(rows: int) -> Tensor:
 
 
 def _aliases(tensors: tuple[Tensor, ...]) -> list[int]:
-    """For each tensor, the first whose memory it shares."""
+    """The first tensor whose memory each tensor shares."""
     places = [t.untyped_storage().data_ptr() for t in tensors]
     return [places.index(p) for p in places]
 

@@ -107,7 +107,7 @@ def test_as_the_loops_stand(program: Callable[..., Any], name: str) -> None:
 
 @pytest.mark.parametrize("program", [p for p in SETS if p not in SQUARE], ids=lambda p: p.__name__)
 def test_as_the_loops_stand_between_two_sets_of_nodes(program: Callable[..., Any]) -> None:
-    """As many sources as destinations, but other nodes."""
+    """There are as many sources as destinations, but they are other nodes."""
     with override(eager_kernels=False):
         check(program, Case(ZOO["unsorted"], False))
 

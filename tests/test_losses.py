@@ -110,7 +110,7 @@ def test_no_rows(name: str) -> None:
 
 @pytest.mark.parametrize("wrong", [CLASSES, -1, 1 << 33])
 def test_wrong_labels(wrong: int) -> None:
-    """As eager, an IndexError; before anything is computed, and also when labels that were right are edited."""
+    """They raise eager's IndexError before anything is computed, and also when labels that were right are edited."""
     f, _ = model(LOSSES["cross_entropy"])
     compiled = graphweave.compile(f)
     x, y = features(N, 5, torch.float64), labels()

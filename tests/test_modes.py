@@ -202,7 +202,7 @@ def test_calls_inside_a_larger_program() -> None:
 
 
 def test_without_a_compiler_one_warning_and_eager(tmp_path: Path) -> None:
-    """In a process of its own: no compiler to be found, no kernel in the cache."""
+    """The test runs in a process of its own, which finds no compiler and no kernel in the cache."""
     script = textwrap.dedent("""
         import warnings
         import torch

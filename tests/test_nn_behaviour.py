@@ -74,7 +74,7 @@ PARAMETERS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_have_the_names_and_shapes_of_dgl(name: str) -> None:
-    """As `state_dict()` of DGL 2.1 gives them."""
+    """The names and shapes are those that `state_dict()` of DGL 2.1 gives."""
     make, want = PARAMETERS[name]
     assert {key: tuple(value.shape) for key, value in make().state_dict().items()} == want
 
@@ -109,7 +109,7 @@ def test_fields_of_the_user_are_not_read() -> None:
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dropout(compiled: bool) -> None:
-    """Of features, attention and edges: drawn while training, none in evaluation."""
+    """Features, attention and edges are dropped while training, and not in evaluation."""
     torch.manual_seed(0)
     g, x = graph(), features(N, W, torch.float64)
     for layer, without in (
@@ -165,7 +165,7 @@ class Stacked(nn.Module):
 
 
 def test_a_model_is_one_compiled_graph() -> None:
-    """For batches of all sizes, and with the names of fields that layers share."""
+    """The graph serves batches of all sizes; layers of the model share names of fields."""
     torch.manual_seed(0)
     model = Stacked().double()
     compiled = gw.compile(model)

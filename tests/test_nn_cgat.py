@@ -164,7 +164,7 @@ def test_pairs_are_all_of_them() -> None:
 
 
 def test_sampled_pairs() -> None:
-    """At most so many for an edge, all different, all of them right, and weighted to the full number."""
+    """Each edge gets at most so many pairs, all different, all valid, and weighted to the full number."""
     for edges in SQUARE:
         labels = labels_of(edges)
         pairs = gnn.edge_pairs(graph_of(edges), labels, max_pairs_per_edge=2, seed=4)

@@ -67,7 +67,7 @@ def test_indices_of_32_bits(name: str) -> None:
 
 @pytest.mark.parametrize("name", some("rgcn", "rgat"))
 def test_dropout(name: str) -> None:
-    """For one seed compiled layers drop what eager ones drop with the same numbers; none in evaluation."""
+    """For one seed, compiled layers drop what eager ones drop with the same numbers, and nothing in evaluation."""
     make, call = LAYERS[name]
     layer, g = make().double(), graph()
     compiled = gw.compile(layer)

@@ -156,7 +156,7 @@ def softsign() -> Iterator[Op]:
 
 
 def summed(op: Op, dtype: DType) -> Program:
-    """Of each node, the sum over its edges of op(x at the other end)."""
+    """The sum over each node's edges of op(x at the other end)."""
     build, nodes, edges = Builder(), Space("V"), Space("E")
     x = build.add(Input("x", Type(nodes, (33,), dtype)))
     src, dst = (build.add(MapOf(build.add(Input(n, Type(edges, (), DType.i64))), nodes)) for n in ("src", "dst"))
@@ -165,7 +165,7 @@ def summed(op: Op, dtype: DType) -> Program:
 
 
 def test_a_row_is_a_new_operator(softsign: Op) -> None:
-    """In the message program and its text, in both interpreters, in kernels, derivatives and random programs."""
+    """The message program and its text, both interpreters, kernels, derivatives and random programs take it."""
     program = summed(softsign, DType.f64)
     verify(program)
     assert "softsign" in show(program) and parse(show(program)) == program

@@ -36,7 +36,7 @@ MADE = sorted(set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", README, re.MULTILINE
 def test_a_snippet_runs(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As a file of its own. A block of text behind it is its output, but for numbers."""
+    """The snippet runs as a file of its own. A block of text behind it is its output, but for numbers."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(BLOCKS[block][1])
     runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")

@@ -22,7 +22,7 @@ from graphweave.frontends.dynamo import captured as door
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 MOST = {"compile": 3, "backend": 4}
-"""Through the plain door none and one edge are compiled apart, as PyTorch does (`capture_settings.ONE_APART`)."""
+"""Upper limit on compilations by door. `backend` compiles none and one edge apart (`capture_settings.ONE_APART`)."""
 BY_BACKEND = [
     name for name in CASES if name not in ("JumpingKnowledge lstm", "GraphUNet", "SortAggregation", "lazy SAGE", "RGCN")
 ]
@@ -90,7 +90,7 @@ def test_other_backends_keep_pytorchs_settings() -> None:
 
 
 def test_a_trace_that_fails_with_the_settings_is_made_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As where AOTAutograd cannot say how large a slice is: PyTorch's own settings break the graph in front of it."""
+    """AOTAutograd fails so where it cannot say how large a slice is; PyTorch's settings break the graph there."""
     from graphweave.frontends.dynamo import backend
 
     compiled, traces = backend._compiled, []
@@ -112,7 +112,7 @@ def _first_of_some(x: Tensor, dst: Tensor) -> Tensor:
 
 
 def test_a_size_that_data_decides_and_that_must_be_1_is_left_to_python() -> None:
-    """With data-dependent shapes PyTorch refuses the `expand` while it traces, before a backend is asked."""
+    """PyTorch refuses the `expand` of data-dependent shapes while it traces, before a backend is asked."""
     x, dst = features(4, 3), torch.arange(5)
     compiled = torch.compile(_first_of_some, backend="graphweave", dynamic=True)
     torch.testing.assert_close(compiled(x, dst), _first_of_some(x, dst))

@@ -69,7 +69,7 @@ DECIDED: dict[str, Mapping[str, Any]] = {
 
 
 def spread(layer: nn.Module) -> nn.Module:
-    """In float64, every parameter signed and spread: no bias is 0, no scale 1."""
+    """The layer in float64 with signed and spread parameters: no bias is 0, no scale 1."""
     layer = layer.double()
     generator = torch.Generator().manual_seed(5)
     for parameter in layer.parameters():

@@ -93,7 +93,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "transformer": lambda: pyg.TransformerConv(4, 5, heads=2),
 }
 NO_CSC = {"gcn", "gcn_without_loops", "gat", "gatv2", "transformer"}
-"""Of which PyG says that it does not support the layout."""
+"""Layers of which PyG says that they do not support the layout."""
 
 CASES = [
     (name, layout)

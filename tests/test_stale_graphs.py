@@ -30,7 +30,7 @@ def summed(x: Tensor, index: Tensor) -> Tensor:
 
 
 def normalised(x: Tensor, index: Tensor) -> Tensor:
-    """With degrees, which a prelude computes."""
+    """A sum over edges, divided by degrees, which a prelude computes."""
     degree = torch.zeros(x.shape[0], dtype=x.dtype).index_add_(0, index[1], torch.ones(index.shape[1], dtype=x.dtype))
     return summed(x, index) / degree.clamp(min=1.0)[:, None]
 

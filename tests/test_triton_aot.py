@@ -240,7 +240,7 @@ def test_a_text_by_itself() -> None:
 
 @needs_compiler
 def test_multiply_adds_are_asked_for() -> None:
-    """Of x * 2.5 + 0.5 one instruction or two: the machine code is another."""
+    """x * 2.5 + 0.5 is one instruction or two: the machine code differs."""
     types, text = ("*fp32", "*fp32", "constexpr"), TEXT.format(factor="2.5 + 0.5")
     codes = [compile_text(text, "double", types, {"R": 4096}, 80, warps=1, fuse=fuse).code for fuse in (False, True)]
     assert codes[0] > codes[1]

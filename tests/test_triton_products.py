@@ -86,7 +86,7 @@ WIDTHS = [(1, 1, 1), (1, 64, 1), (1, 33, 70), (1, 130, 70), (1, 20, 150), (3, 5,
 @needs_interpreter
 @pytest.mark.parametrize(("blocks", "k", "j"), WIDTHS)
 def test_widths_and_blocks(blocks: int, k: int, j: int) -> None:
-    """From 70 columns on grams are cut among programs; so are those of 9 blocks."""
+    """Grams of 70 columns or more are shared among programs; so are those of 9 blocks."""
     check("sorted", blocks, k, j, torch.float64, gathers=True, transposed=blocks == 1)
 
 
@@ -136,7 +136,7 @@ def test_what_is_not_finite_stays_with_its_row_and_type() -> None:
 
 @needs_interpreter
 def test_sums_of_half_precision_are_rounded_once() -> None:
-    """On the way they leave the range of float16, and come back."""
+    """Intermediate sums leave the range of float16, and come back."""
     x, y = torch.full((40, 16), 200.0), torch.full((40, 16), 150.0)
     y[20:] = -149.0
     w = torch.full((1, 16, 16), 1000.0)

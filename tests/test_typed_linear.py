@@ -66,7 +66,7 @@ LARGE = ("bmm", "einsum-heads", "matrix-first-turned", "turned-weights", "flat-i
 
 @pytest.mark.parametrize("name", by_default(LARGE, "bmm", "flat-index", "gather_mm"))
 def test_large_matrices(name: str) -> None:
-    """Of more numbers than a small product in each row may have."""
+    """The matrices have more numbers than a small product in each row may have."""
     spelling = SPELLINGS[name]
     report = check(spelling.layer(), lambda graph: spelling.tensors(graph, 64, 66), SOME)
     assert_no_matrices_of_edges(report, 64 * 66)

@@ -92,7 +92,7 @@ def given_for(program: Program, types: int, edges: int, nodes: int = 7) -> dict[
 
 
 def compiled(program: Program) -> Executable:
-    """For C++, whatever the target of the run."""
+    """Compiles for C++, whatever the target of the run."""
     made = build_inference(program, (), {}, options_for("cpp"), {}, verify=False)
     assert not made.plan.refused
     return made

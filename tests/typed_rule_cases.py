@@ -354,7 +354,7 @@ APPLIES = {
 %22: E[4] f64 = matmul %21, %16, %3"""),
     ],
 }  # fmt: skip
-"""By rule: a title, and what follows HEAD; the rule applies to the last node."""
+"""Titles and texts behind HEAD for each rule, which applies to the last node."""
 
 NO_MATTER = {
     "a dim of one that a transposition moved": """
@@ -405,4 +405,4 @@ NO_MATTER = {
 %17: E[3] f64 = mul %9, %16
 %18: V[3] f64 = push.sum %17, %2""",
 }
-"""By title, what follows HEAD: rules may apply to any node or not, but change no value."""
+"""The text behind HEAD for each title. Rules may apply to any node or to none, but change no value."""

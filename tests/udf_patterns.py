@@ -173,7 +173,7 @@ MAILBOX: dict[str, Box] = {
     "m.mT": lambda m: m.mT @ m,
     "len": lambda m: m.sum(1) * (len(m.shape) + m.dim() + m.ndim),
 }
-"""Of a mailbox of one feature dim."""
+"""Patterns on a mailbox of one feature dim."""
 
 
 def _with_q(function: Callable[[Any, Any], Any]) -> Pattern:
@@ -225,7 +225,7 @@ NODES: dict[str, Pattern] = {
     "attention by bmm": _torch_attention,
     "pairwise margin": _pairwise,
 }
-"""Of mailboxes beside data of nodes."""
+"""Patterns that combine mailboxes with data of nodes."""
 
 HEADS: dict[str, Pattern] = {
     "sum": on("m", lambda m: m.sum(1)),
@@ -247,7 +247,7 @@ HEADS: dict[str, Pattern] = {
         "o": (nodes.mailbox["n"].mean(3).softmax(1).transpose(1, 2).unsqueeze(2) @ nodes.mailbox["m"].transpose(1, 2))
     },
 }
-"""Of mailboxes [nodes, mailbox, heads, channels]."""
+"""Patterns on mailboxes [nodes, mailbox, heads, channels]."""
 
 
 def closures(weight: torch.Tensor, bias: torch.Tensor) -> dict[str, Pattern]:

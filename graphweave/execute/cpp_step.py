@@ -217,7 +217,7 @@ class BoundKernel:
     """What keeps the addresses valid."""
 
     def step(self, places: Mapping[Ref, Place]) -> list[int]:
-        """As `native/drive.cpp` wants it."""
+        """The step as the numbers that `native/drive.cpp` reads."""
         found = [places[p] if isinstance(p, int) else p for p in self.pointers]
         chunks = self.chunks.data_ptr(), self.chunks.numel() - 1
         flat = [number for place in found for number in place]

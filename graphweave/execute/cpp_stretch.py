@@ -37,7 +37,7 @@ _together = True
 
 @contextmanager
 def kernel_by_kernel() -> Iterator[None]:
-    """In this block, Python calls every kernel, as who measures each of them needs it."""
+    """In this block Python calls every kernel itself, so that each can be measured."""
     global _together
     before, _together = _together, False
     try:

@@ -15,14 +15,14 @@ from graphweave.lower.schedule import Region
 
 
 class Demands:
-    """For a plan and those of its regions that have kernels."""
+    """Which results of kernels each step of a plan needs. `kernels` are the regions that have kernels."""
 
     def __init__(self, plan: Plan, kernels: Mapping[int, RegionStep]) -> None:
         self._plan, self._kernels = plan, kernels
 
     @cached_property
     def _of_values(self) -> list[frozenset[Ref]]:
-        """For each value the results of kernels that it is, or is computed from by calls alone."""
+        """The results of kernels that each value is, or is computed from by calls alone."""
         written = {r for kernel in self._kernels.values() for r in kernel.writes}
         out: list[frozenset[Ref]] = []
         for ref in range(len(self._plan.program.nodes)):
@@ -40,7 +40,7 @@ class Demands:
 
     @cached_property
     def _steps_reading(self) -> Mapping[Ref, set[int]]:
-        """For each result of a kernel the steps that need it."""
+        """The steps that need each result of a kernel."""
         out: dict[Ref, set[int]] = defaultdict(set)
         for i in range(len(self._plan.schedule.steps)):
             for ref in self.of_step(i):

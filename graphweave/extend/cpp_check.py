@@ -87,7 +87,7 @@ def _program(op: Op, dtypes: Iterable[DType]) -> Program:
 def _values(
     subject: Subject, op: Op, dtype: DType, numbers: Mapping[int, float]
 ) -> dict[str, tuple[Tensor, Tensor]] | None:  # fmt: skip
-    """By operand, values `[N]` and `[N, width]` that meet in every combination; None for a dtype it does not take."""
+    """Values `[N]` and `[N, width]` of each operand, in every combination; None for a dtype it does not take."""
     places = [i for i in range(op.facts.arity) if i not in numbers]
     table = torch.tensor(list(product(_VALUES, repeat=len(places))), dtype=TORCH_DTYPE[dtype])
     rolled = torch.stack([table.roll(-k, 0) for k in range(_WIDTH)], 1)

@@ -17,7 +17,7 @@ from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.importer import HANDLERS
 
 ROWS, FEATURES = 6, 4
-"""Of the examples that are drawn."""
+"""Rows and features of the examples that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +31,12 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """As the dispatcher has it: "mylib::op", or "mylib::op.overload"."""
+        """The name that the dispatcher uses: "mylib::op", or "mylib::op.overload"."""
         return str(self.call.name())
 
     @property
     def qualified(self) -> str:
-        """With the overload: "mylib::op.default"."""
+        """The name with its overload: "mylib::op.default"."""
         library, _, rest = str(self.call).partition(".")
         return f"{library}::{rest}"
 

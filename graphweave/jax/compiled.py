@@ -42,7 +42,7 @@ class CompiledProgram:
 
     @property
     def threads(self) -> int | None:
-        """On how many threads the kernels run; None leaves it to PyTorch's number."""
+        """The number of threads on which kernels run; None takes PyTorch's number."""
         return self.plan.options.schedule.threads
 
 

@@ -144,7 +144,7 @@ def _wanted(xs: Sequence[Any]) -> _Perturbed:
 
 
 def _tangents(given: Sequence[Any]) -> list[Any] | None:
-    """None if all are zero."""
+    """The tangents, or None if all are zero."""
     if all(isinstance(g, SymbolicZero) for g in given):
         return None
     return [jnp.zeros(g.shape, g.dtype) if isinstance(g, SymbolicZero) else g for g in given]

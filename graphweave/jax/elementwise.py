@@ -85,7 +85,7 @@ def _square(values: Values, x: Value, **params: Any) -> Value:
 
 
 def _integer_pow(values: Values, x: Value, *, y: int, **params: Any) -> Value:
-    """As products of squares, and the reciprocal of that for negative powers, as XLA computes it."""
+    """Products of squares, and their reciprocal for negative powers, as XLA computes it."""
     dtype = values.type(x.ref).dtype
     if y < 0 and not dtype.is_float:
         raise CannotSay("takes a negative power of integers")

@@ -99,7 +99,7 @@ def _of_torch(graph: Tensor) -> SizedEdges:
 
 
 def _compressed(pointer: Any, indices: Any, matrix: Any, values: Any, columns: bool = False) -> SizedEdges:
-    """Of a matrix whose rows, or `columns`, have their entries one behind the other."""
+    """The edges of a matrix whose rows, or `columns`, have their entries one behind the other."""
     lines = np.repeat(np.arange(len(pointer) - 1, dtype=indices.dtype), np.diff(pointer))
     src, dst = (lines, indices) if columns else (indices, lines)
     return SizedEdges(src, dst, matrix.shape[1], matrix.shape[0], values)

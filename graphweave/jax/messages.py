@@ -63,7 +63,7 @@ BUILT_IN: dict[str, NamedMessage] = _COPIES | {
 
 SPMM = {**BUILT_IN, "copy_lhs": _COPIES["copy_u"], "copy_rhs": _COPIES["copy_e"]}
 SDDMM = {**BUILT_IN, "copy_lhs": _COPIES["copy_u"], "copy_rhs": _COPIES["copy_v"]}
-"""With the names of DGL's `gspmm`, whose operands are u and e, and `gsddmm`, whose operands are u and v."""
+"""Messages by the names of DGL's `gspmm`, with operands u and e, and `gsddmm`, with operands u and v."""
 
 
 def edge_function(

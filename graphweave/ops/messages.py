@@ -32,7 +32,7 @@ BUILT_IN: dict[str, CopyMessage | BinaryMessage] = {
 
 SPMM = {**BUILT_IN, "copy_lhs": _copy("u"), "copy_rhs": _copy("e")}
 SDDMM = {**BUILT_IN, "copy_lhs": _copy("u"), "copy_rhs": _copy("v")}
-"""With the names of DGL's `gspmm`, whose operands are u and e, and `gsddmm`, whose operands are u and v."""
+"""Messages by the names of DGL's `gspmm`, with operands u and e, and `gsddmm`, with operands u and v."""
 
 
 def edge_function(

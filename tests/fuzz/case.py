@@ -16,7 +16,7 @@ Door = Literal["graphweave", "plain", "plain dynamic", "plain static"]
 Mode = Literal["train", "no_grad", "inference"]
 
 HEADER = "import math\n\nimport torch\nimport torch.nn.functional as F\nimport torch_geometric.utils as pyg\n"
-"""What the text of a function may name. Scripts that report a finding begin with it."""
+"""The imports that the text of a function may use. Scripts that report a finding begin with it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,12 +44,12 @@ LAYOUTS = (
 """Other strides or offsets of an argument in memory, of the same shape."""
 
 EDITS = ("{a}[-1:] = {a}.max() + 40", "{a}[:1] = -1", "{a} = {b}", "{a} = {a}.clone().fill_(0)", "{a} = {a}.sort()[0]")
-"""An index out of range, from the end, given twice, all the same, sorted."""
+"""Edits of an index: out of range, from the end, given twice, all the same, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grown:
-    """A case, and the constructs in it as "family:spelling"."""
+    """A case and the names of its constructs, as "family:spelling"."""
 
     case: Case
     constructs: tuple[str, ...]
@@ -106,7 +106,7 @@ def _read_later(g: Growing, name: str) -> bool:
 
 
 def without_unread(source: str) -> str:
-    """Without variables that nobody reads: what is never needed need not raise what eager mode raises."""
+    """Drops variables that nobody reads: what is never needed need not raise what eager mode raises."""
     tree = ast.parse(source)
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)
@@ -137,7 +137,7 @@ def arguments_of(source: str) -> tuple[Argument, ...]:
 
 
 def _arguments(source: str, rng: random.Random) -> tuple[Argument, ...]:
-    """Of one program in four, some of the arguments ask for no gradient."""
+    """In one program of four, some of the arguments require no gradient."""
     arguments = arguments_of(source)
     if rng.random() < 0.75:
         return arguments

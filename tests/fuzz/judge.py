@@ -1,4 +1,4 @@
-"""Is a compiled function right: what it gives and every gradient against eager mode, over a sequence of calls."""
+"""Compares results and all gradients of a compiled function with eager mode, over a sequence of calls."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Finding:
 
 @dataclass(slots=True)
 class Outcome:
-    """What one call gave."""
+    """The results of one call."""
 
     outputs: list[Any] = field(default_factory=list)
     grads: list[Tensor | None] = field(default_factory=list)
@@ -94,7 +94,7 @@ def is_of_pytorch(case: Case, found: Finding) -> bool:
 
 
 def without_numbers(text: str) -> str:
-    """The text as it is for all programs with one fault: no numbers, no names of variables."""
+    """The text without numbers and names of variables, so that it is equal for all programs with one fault."""
     return re.sub(r"'[^']*'|[\d.]+(e-?\d+)?", "#", text)[:150]
 
 

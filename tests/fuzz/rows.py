@@ -258,7 +258,7 @@ def mask_factor(g: Growing) -> None:
 
 @move(3)
 def composed(g: Growing) -> None:
-    """A map behind a map."""
+    """A map composed of two others."""
     m = g.pick(kind="map")
     k = g.pick(m.into, "map")
     g.new(g.choose((f"{k.name}[{m.name}]", f"{k.name}.index_select(0, {m.name})")), m.rows, "map", k.into)

@@ -28,12 +28,12 @@ Compiler = Callable[[Case], Callable[..., Any]]
 
 
 def tell(**event: Any) -> None:
-    """One line of JSON for the process that watches this one."""
+    """Writes one line of JSON for the process that watches this one."""
     print(json.dumps(event), file=sys.__stdout__, flush=True)
 
 
 def signature(finding: Finding, case: Case) -> str:
-    """Equal for findings that look like one fault: what was raised and where, or what is wrong with which calls."""
+    """Equal for findings that look like one fault: the error and its place, or what is wrong with which calls."""
     if finding.kind in ("crash", "fallback", "untraced"):
         return f"{finding.kind} {finding.where} {without_numbers(finding.what.split(': ', 1)[-1])}"
     calls = sorted(set(re.findall(r"(?:\.|\b)([a-z_]+)\(", case.source.split("\n", 1)[1])))

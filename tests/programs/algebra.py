@@ -290,7 +290,7 @@ def branches(s: Layering) -> None:
 
 
 def readout(s: Layering) -> None:
-    """All nodes of a graph to that graph, perhaps back, perhaps the edges' sum first."""
+    """Pushes all nodes to their graph, perhaps pulls back, perhaps sums edges first."""
     x = s.row(V)
     if s.choose((False, True)):
         x = s.pushed(s.pulled(s.row(s.dst_space), s.maps[1]), s.maps[0], "sum")
@@ -303,7 +303,7 @@ def readout(s: Layering) -> None:
 
 
 def total(s: Layering) -> None:
-    """All rows of edges or nodes to one, alone or beside a push of the same."""
+    """Pushes all rows of edges or nodes to one, alone or beside a push of the same value."""
     x = s.choose(pulls(s)) if s.choose((True, False)) else s.row(V)
     space = s.type(x).space
     if space == E and s.choose((True, True, False)):

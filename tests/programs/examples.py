@@ -1,4 +1,4 @@
-"""Small programs by hand, which several tests look at."""
+"""Small programs, written by hand, that several tests use."""
 
 from __future__ import annotations
 

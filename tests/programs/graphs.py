@@ -29,7 +29,7 @@ MAX_ROWS = 64
 
 
 def zoo(seed: int = 0) -> list[EdgeList]:
-    """Every awkward case once; the random ones follow `seed`."""
+    """Each awkward case once; `seed` decides the random ones."""
     generator = torch.Generator().manual_seed(seed)
     hub_dst = torch.randint(12, (48,), generator=generator)
     hub_dst[torch.randperm(48, generator=generator)[:24]] = 5

@@ -1,6 +1,6 @@
 """Reverse-mode differentiation of message programs, inside the IR: forward and backward as one program.
 
-What PyTorch's derivatives are, ties and kinks included, as far as a program of the algebra can say it: the maximum of a
+The derivatives are PyTorch's, ties and kinks included, as far as a program of the algebra can say it: the maximum of a
 row without edges counts as one of those that reach it, as `scatter_reduce` has it.
 """
 
@@ -76,7 +76,7 @@ def joint(forward: Program, constants: Container[Ref] = ()) -> Joint:
 
 
 class _Gradients:
-    """What each value's gradient is the sum of, and the arithmetic to write it."""
+    """The summands of each value's gradient, and the arithmetic to write it."""
 
     def __init__(self, build: Builder) -> None:
         self.build = build
@@ -103,7 +103,7 @@ class _Gradients:
             self.parts.setdefault(ref, []).append(self.narrowed(grad, t))
 
     def total(self, ref: Ref) -> Ref:
-        """The gradient of `ref`, of its type."""
+        """The gradient of `ref`, with the type of `ref`."""
         first, *rest = self.parts[ref]
         for r in rest:
             first = self.op(Op.add, first, r)
@@ -126,7 +126,7 @@ class _Gradients:
 
 
 def _backward(s: _Gradients, ref: Ref, node: Node, g: Ref) -> None:
-    """Gradients of the operands of `node`, that of `ref` being `g`."""
+    """Gradients of the operands of `node`, where `g` is the gradient of `ref`."""
     match node:
         case Pull(x, m):
             s.add(x, s.node(Push(g, m, Fold.sum)))
@@ -166,7 +166,7 @@ def _turned(s: _Gradients, w: Ref) -> Ref:
 
 
 def _extreme_of_rows(s: _Gradients, ref: Ref, node: Push, g: Ref) -> None:
-    """Evenly to all that reach it, the value of rows without edges among them (derivatives.yaml: scatter_reduce)."""
+    """Shares `g` evenly among all that reach the extreme, the value of rows without edges included (scatter_reduce)."""
     dtype = s.type(ref).dtype
     reached = s.ones_where(s.op(Op.eq, node.x, s.node(Pull(ref, node.map))), dtype)
     start = s.ones_where(s.op(Op.eq, ref, s.number(node.empty, dtype)), dtype)

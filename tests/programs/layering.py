@@ -47,7 +47,7 @@ class Layering(Growing):
         return found if found is not None else self.input(Type(space, (self.choose(WIDTHS),), self.dtype))
 
     def bounded(self, ref: Ref, bound: float) -> Ref:
-        """Note the bound of `ref`, or of `ref` scaled down where that is large."""
+        """Records the bound of `ref`, or of `ref` scaled down where that is large."""
         if bound > 100.0:
             ref, bound = self.op(Op.mul, ref, self.number(2.0**-6 if bound < 512 else 8.0 / bound)), 8.0
         self.bound[ref] = min(bound, self.bound.get(ref, bound))
@@ -97,7 +97,7 @@ class Layering(Growing):
         return self.bounded(self.op(Op.where, positive, x, low), max(self.bound[x], 8.0))
 
     def of_modest(self, x: Ref) -> Ref:
-        """Below 1, for where the operand of expm1 is not needed."""
+        """Values below 1, for cases in which the operand of expm1 is not needed."""
         return self.op(Op.minimum, x, self.number(0.984375))
 
     def reduced(self, ref: Ref, dim: int, keepdim: bool) -> Ref:
@@ -105,7 +105,7 @@ class Layering(Growing):
         return self.bounded(self.add(Reduce(ref, Fold.sum, (dim,), keepdim)), n * self.bound[ref])
 
     def degree(self, m: Ref) -> Ref:
-        """Rows counted, or weights of edges summed: positive where there are edges."""
+        """The count of edges, or the sum of their weights: positive where there are edges."""
         if self.choose((True, True, False)):
             return self.add(Push(self.add(Const(1.0, Type(E, (), self.dtype))), m, Fold.sum))
         weight = self.op(Op.add, self.op(Op.sigmoid, self.fresh(E)), self.number(0.5))

@@ -106,7 +106,7 @@ def push_along(s: _Many) -> None:
 
 
 def wide_sum(s: _Many) -> None:
-    """Summed in float64."""
+    """Sums in float64."""
     m, dom, _ = s.choose(s.along)
     ref = s.some(lambda t: t.space == dom)
     if ref is not None:

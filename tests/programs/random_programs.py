@@ -156,7 +156,7 @@ class Growing:
         return self.add(Const(value, Type(UNIT, (), self.dtype)))
 
     def keep(self, node: Node, bound: float, exact: bool = False) -> Ref:
-        """Add `node` and offer it to later moves, scaled down where it may be large."""
+        """Adds `node` and offers it to later moves, scaled down where it may be large."""
         ref = self.add(node)
         if bound > _LARGE:
             ref, bound, exact = self.op(Op.mul, ref, self.number(_MODEST / bound)), _MODEST, False
@@ -194,7 +194,7 @@ class Growing:
         return ref if bound <= _MODEST else self.op(Op.mul, ref, self.number(_MODEST / bound))
 
     def small(self, ref: Ref) -> Ref:
-        """Within -1..1."""
+        """Bounds a value to -1..1."""
         return ref if self.bound[ref] <= 1.0 else self.op(Op.tanh, self.modest(ref))
 
 
@@ -417,14 +417,14 @@ def typed_gram(s: Growing) -> None:
 
 
 def detour(s: Growing) -> None:
-    """Through float64 and back."""
+    """Converts a value to float64 and back."""
     ref = s.choose(s.pool)
     wide = s.op(Op.sigmoid, s.add(Cast(ref, DType.f64)))
     s.keep(Cast(wide, s.dtype), 1.0)
 
 
 def bring(s: Growing) -> None:
-    """One more input."""
+    """Adds an input to the program."""
     space = s.choose((V, s.dst_space, E, UNIT))
     s.input(Type(space, s.choose(_SHAPES), s.dtype))
 

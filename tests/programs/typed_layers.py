@@ -120,7 +120,7 @@ def scored(s: Layering, z: Ref, h: int, c: int) -> Ref:
 
 
 def typed_totals(s: Layering) -> None:
-    """What the gradient of matrices is made of: outer products of rows summed by type."""
+    """Outer products of rows summed by type, as in the gradient of matrices."""
     k, j = sizes(s)
     x, y = rows_of_edges(s, k), rows_of_edges(s, j)
     out = s.bounded(s.add(Gram(x, y, s.etype)), 64 * s.bound[x] * s.bound[y])

@@ -187,7 +187,7 @@ def _truth(text: str, dtype: DType) -> str:
 
 
 def accumulated(fold: Fold, dtype: DType, target: str, value: Expr, scope: CppScope) -> str:
-    """As `folded`, but a product is added in one step, rounded once.
+    """Folds like `folded`, but adds a product in one step, rounded once.
 
     That is allowed since sums, unlike other values, are never compared with what another kernel computes again.
     """

@@ -139,7 +139,7 @@ class Vector:
         return f"{base}, {self.variable}, [&](int64_t {self.variable}) {{ return {offset}; }}", 0
 
     def _computed_place(self, array: str, index: tuple[Expr, ...]) -> str | None:
-        """As `_place` with a vector of offsets, if lanes have computed them."""
+        """The place that `_place` gives, with a vector of offsets; None unless lanes have computed them."""
         if not any(self._computed(part) for part in index):
             return None
         info = self.scope.arrays[array]
