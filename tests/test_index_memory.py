@@ -1,4 +1,4 @@
-"""What of the size of the edges is kept for a graph, in which types, and that nobody sees the difference."""
+"""Memory of the size of the edges that is kept for a graph: how much, in which types, and without visible effect."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ def test_steps_left_to_pytorch_take_an_index_of_32_bits() -> None:
         assert torch.equal(run(push, x, narrow), run(push, x, index))
     total = run(4, x, index)
     assert torch.equal(run(6, total, index.int()), run(6, total, index))
-    # Counted from the end of more rows than 32 bits can name.
+    # A negative index into more rows than 32 bits can number.
     many = {Space("V"): 2**40, Space("E"): 1}
     found = run(3, torch.tensor([-1], dtype=torch.int32), rows=many)
     assert found.tolist() == [2**40 - 1]

@@ -1,4 +1,4 @@
-"""Relational layers: errors, dropout, kinds of indices, names of parameters, two layers in a row."""
+"""Relational layers: errors, dropout, kinds of indices, names of parameters, two layers in sequence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
 
 
 def some(*names: str) -> list[Any]:
-    """`names` by default, the rest with the slow tests: each compiles for many seconds."""
+    """Runs `names` by default and the rest with the slow tests, since each compiles for many seconds."""
     return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in LAYERS]
 
 
@@ -67,7 +67,7 @@ def test_indices_of_32_bits(name: str) -> None:
 
 @pytest.mark.parametrize("name", some("rgcn", "rgat"))
 def test_dropout(name: str) -> None:
-    """For one seed compiled layers drop what eager ones drop with the same numbers; none in evaluation."""
+    """For one seed, compiled and eager layers drop the same numbers; in evaluation they drop nothing."""
     make, call = LAYERS[name]
     layer, g = make().double(), graph()
     compiled = gw.compile(layer)

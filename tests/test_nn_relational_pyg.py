@@ -59,7 +59,7 @@ def test_rgcn(typed: Typed, options: tuple[Any, ...], kind: Any) -> None:
 
 @pytest.mark.parametrize("options", [(), ("basis", 2)])
 def test_rgcn_of_numbers_of_nodes(options: tuple[Any, ...]) -> None:
-    """Weights as embeddings of nodes: of given numbers, and of the nodes' own."""
+    """Weights serve as embeddings of nodes: of given node numbers, and of all nodes in order."""
     for typed in SQUARE:
         count = max(typed.edges.num_src, 1)
         layer = layer_of(lambda count=count: gnn.RelGraphConv(count, OUT, R, *options))
