@@ -62,7 +62,7 @@ def test_rdf(tmp_path: Path) -> None:
 
 
 def test_a_typed_graph(tmp_path: Path) -> None:
-    """Nodes grouped by type, reverse edges as relations of their own, the largest of several splits."""
+    """Nodes are grouped by type, reverse edges are own relations, and the largest of several splits is used."""
     data = relational(saved(tmp_path / "het.npz", HET))
     assert isinstance(data, TypedNodeData)
     assert data.edge_index.tolist() == [[0, 2, 2, 4, 3, 4, 3, 4], [4, 3, 4, 0, 2, 2, 4, 3]]

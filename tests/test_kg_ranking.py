@@ -69,7 +69,7 @@ def test_a_tail_alone_among_what_is_left_is_first() -> None:
 
 
 def test_heads_are_ranked_as_tails_of_the_inverse() -> None:
-    """By the definition over heads: (e, r, t) for every e, those known left out, read off one table of scores."""
+    """The definition over heads: the rank of e among all (e, r, t) that are not known, read from one score table."""
     kg = families(count=2, seed=3)
     known = {tuple(row) for row in torch.cat([kg.train, kg.valid, kg.test]).tolist()}
     queries = kg.both_ways(kg.test)

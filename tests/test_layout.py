@@ -146,7 +146,7 @@ def test_gradients_are_eagers_where_copies_changed_strides(fn: Callable[..., Any
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("fn", RESULTS, ids=lambda f: f.__name__)
 def test_results_lie_in_memory_as_eagers_do(fn: Callable[..., Any], grad: bool, door: str) -> None:
-    """Strides, which results share memory with each other or with an input, and that a result may be written to."""
+    """Checks strides, which results share memory with each other or an input, and that results may be written to."""
     made = compiled(fn, door)
     inputs = [_values(9).requires_grad_(grad) for _ in range(2)]
     got, want = (results_of(f(x, INDEX)) for f, x in zip((made, fn), inputs, strict=True))

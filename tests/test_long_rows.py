@@ -142,7 +142,7 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
 
 
 def check(number: int) -> None:
-    """Programs of message passing and, every third, with products on edges, where all rows of 2 edges are divided."""
+    """Programs of message passing, every third with products on edges, where rows of 2 edges are already divided."""
     dtype = DType.f64 if number % 2 else DType.f32
     program = program_of_products(number) if number % 3 == 0 else random_program(number, dtype)
     assert_computes(compiled(program), program, [*ZOO, large()] if number % 3 else ZOO)

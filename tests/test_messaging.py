@@ -139,7 +139,7 @@ def test_several_relations_meet_at_a_type(reducer: str) -> None:
 
 
 def _two_relations() -> graphweave.Graph:
-    """Of nodes 0..4 of type u, relation f reaches 1 and 2, relation p reaches 0 and 1; 3 and 4 receive nothing."""
+    """Nodes 0..4 have type u. Relation f reaches 1 and 2, relation p reaches 0 and 1; 3 and 4 receive nothing."""
     g = graphweave.heterograph(
         {("u", "f", "u"): ([0, 1, 3], [1, 2, 1]), ("g", "p", "u"): ([0, 1, 1], [1, 1, 0])}, {"u": 5, "g": 2}
     )

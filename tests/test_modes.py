@@ -98,7 +98,7 @@ def test_dropout_keeps_and_scales() -> None:
 
 @pytest.mark.slow  # by default, tests/test_random.py compares all gradients of a layer with dropout
 def test_attention_dropout_gradient_uses_the_mask_of_the_forward() -> None:
-    """The layer is linear in its bias-free input weights: scaling the loss scales the gradient, mask unchanged."""
+    """The layer is linear in its input weights: a scaled loss scales the gradient, with the same mask."""
     torch.manual_seed(0)
     layer = pyg.GATConv(5, 4, heads=2, dropout=0.5)
     compiled = graphweave.compile(layer)
