@@ -1,4 +1,4 @@
-"""Typed products as parts of kernels: what joins them, what their loop IR says, equal numbers on both targets."""
+"""Typed products as parts of kernels: which nodes join them, their loop IR, equal numbers on both targets."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def given_for(program: Program, types: int, edges: int, nodes: int = 7) -> dict[
 
 
 def compiled(program: Program) -> Executable:
-    """For C++, whatever the target of the run."""
+    """Compiles for C++, whatever the target of the run."""
     made = build_inference(program, (), {}, options_for("cpp"), {}, verify=False)
     assert not made.plan.refused
     return made

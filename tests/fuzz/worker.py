@@ -57,7 +57,7 @@ def work(first: int, step: int, end: float, doors: tuple[Door, ...], out: Path, 
 
 
 def search(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float, compiled: Compiler = through_door) -> str:
-    """Judges one program; a finding that is new to the folder `out` is made small and written there."""
+    """Judges one program; a finding that is new to the folder `out` is shrunk and written there."""
     case = grow(seed, doors).case
     finding = judge(case, compiled)
     if finding is None:
