@@ -1,4 +1,4 @@
-"""Entries of `core/operators.py`: facts are true, derivatives are PyTorch's, and an operator is one entry."""
+"""Rows of the table in `core/operators.py`: facts are true, derivatives are PyTorch's, an operator is one row."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def summed(op: Op, dtype: DType) -> Program:
 
 
 def test_a_row_is_a_new_operator(softsign: Op) -> None:
-    """A new entry works in message programs, their text, interpreters, kernels, derivatives and random programs."""
+    """A row works in message programs, their text, interpreters, kernels, derivatives and random programs."""
     program = summed(softsign, DType.f64)
     verify(program)
     assert "softsign" in show(program) and parse(show(program)) == program

@@ -245,7 +245,7 @@ def test_a_lazy_model_is_made_as_eager_mode_makes_it() -> None:
 
 
 def test_rows_written_into_a_constant_index() -> None:
-    """The result has a row for each edge, the zeros it is written into do not: the importer raises IndexError."""
+    """The result has a row for each edge of a map, the zeros that it is written into do not: an importer IndexError."""
 
     def f(x: Tensor) -> Tensor:
         index = torch.zeros(4, dtype=torch.long)

@@ -388,7 +388,7 @@ def test_a_record_may_be_replaced_while_a_program_has_it() -> None:
 
 
 def test_records_of_dead_tensors_go() -> None:
-    before = len(unseen_edits._memories)  # of this process, some of tensors that are still there
+    before = len(unseen_edits._memories)  # of the whole process; some tensors are still alive
     rounds = 1000 + 3 * before + unseen_edits._memories._sweep_at
     for _ in range(rounds):
         unseen_edits.watch(torch.arange(8))

@@ -34,7 +34,7 @@ def layer(x: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
 @needs_triton
 @pytest.mark.parametrize("nodes", [90, 10_000])
 def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake tensor cannot be read on the host, and mixing in a CPU tensor would be a copy to the device."""
+    """A fake tensor's numbers cannot be read; a CPU tensor beside the others would be copied to the device."""
     launched: list[tuple[int, Launch]] = []
 
     def look(

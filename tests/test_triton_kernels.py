@@ -83,7 +83,7 @@ WIDE = {
 @needs_interpreter
 @pytest.mark.parametrize("how", WIDE)
 def test_rows_too_wide_for_a_program_are_shared_out(how: str) -> None:
-    """Rows can be shared where every element is treated alike; a sum over all elements needs them in one program."""
+    """Rows are shared out only where every element is treated alike; a sum over all needs them in one program."""
     kernel = parse(f"""
 kernel wide(v < N, E; i32) {{
   csr by_dst

@@ -1,4 +1,4 @@
-"""Reduce functions that are more than reductions run in buckets: exact, trainable, counted, said with their line."""
+"""Reduce functions that are more than reductions run in buckets: exact, trainable, counted, and reported by line."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def _without_statements(source: str) -> Iterator[str]:
 
 
 def _with_name_for(source: str, name: str, value: ast.expr) -> str:
-    """The source without the variable's assignment: its readers read the assigned value."""
+    """The source in which `value` takes the place of every read of the variable."""
 
     class Inline(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -33,7 +33,7 @@ def tell(**event: Any) -> None:
 
 
 def signature(finding: Finding, case: Case) -> str:
-    """Equal for findings that look like one fault: what was raised and where, or what is wrong with which calls."""
+    """A text that findings of the same fault share: what was raised and where, or what is wrong with which calls."""
     if finding.kind in ("crash", "fallback", "untraced"):
         return f"{finding.kind} {finding.where} {without_numbers(finding.what.split(': ', 1)[-1])}"
     calls = sorted(set(re.findall(r"(?:\.|\b)([a-z_]+)\(", case.source.split("\n", 1)[1])))
