@@ -43,7 +43,7 @@ def step(model: Callable[..., Tensor], x: Tensor, edge_index: Tensor) -> None:
 
 
 def kept_of_edges(edge_index: Tensor) -> dict[torch.dtype, int]:
-    """Bytes an edge that caches keep beside the user's index, each storage once, by type."""
+    """Bytes per edge, by type, that caches keep beside the user's index; each storage is counted once."""
     entries = [*formats._cache._entries.values(), *memo._cache._entries.values()]
     storages = {
         t.untyped_storage()._cdata: (t.dtype, t.untyped_storage().nbytes())

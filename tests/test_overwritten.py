@@ -167,7 +167,7 @@ def _gather(rows: int, picked: int) -> tuple[Program, frozenset[int], Statistics
 
 @pytest.mark.parametrize(("rows", "picked", "copies"), [(1000, 10, False), (10, 1000, True)])
 def test_the_smaller_is_kept(rows: int, picked: int, copies: bool) -> None:
-    """Kept is either the few rows that a batch reads of a large memory, or a copy of a small memory."""
+    """The split saves the smaller: the rows that a batch reads of a large memory, or a copy of a small memory."""
     program, exposed, statistics = _gather(rows, picked)
     cut = split(Facts(program), 1, [2], exposed=exposed, statistics=statistics)
     assert (cut.copied == exposed) is copies

@@ -85,7 +85,7 @@ def _correlation(a: Tensor, b: Tensor) -> float:
 
 
 def drawing(dtype: DType) -> Program:
-    """A sum of messages that uses a random number for each edge and head, and one for each node and feature."""
+    """A maximum of messages that uses a random number for each edge and head, and one for each node and feature."""
     b = Builder()
     x = b.add(Input("x", Type(V, (3, 5), dtype)))
     seed = b.add(Input("seed", Type(UNIT, (), DType.i64)))

@@ -38,7 +38,7 @@ def made(blocks: int, k: int, j: int, dtype: DType, options: frozenset[tuple[str
 
 
 def by_kernels(program: Program) -> Executable:
-    """Checks that kernels compute everything."""
+    """The program's executable, in which kernels compute everything."""
     executable = build_inference(program, (), {}, options_for("triton"), {}, verify=False)
     assert not executable.plan.refused
     assert all(isinstance(step, Region) for step in executable.plan.schedule.steps)
