@@ -35,7 +35,7 @@ def one(f: Callable[..., Any], *args: Any, dynamic: bool = True) -> Capture:
 
 
 def moves(captured: Capture) -> list[str]:
-    """Pulls and pushes along indices, in order: "pull", "push.sum"."""
+    """The pulls and pushes along indices, in order: "pull", "push.sum"."""
     nodes = captured.imported.program.nodes
     along = [n for n in nodes if isinstance(n, Pull | Push) and not isinstance(nodes[n.map], ToUnit)]
     return ["pull" if isinstance(n, Pull) else f"push.{n.fold.value}" for n in along]
@@ -222,7 +222,7 @@ def test_same_row_of_edge_index_is_one_map() -> None:
 
 
 def test_spaces_follow_maps_and_not_sizes() -> None:
-    """There are as many edges as nodes and features, and still the three are different things."""
+    """There are as many edges as nodes and as many nodes as features, and the three stay different spaces."""
     edges = random_graph(W, W, W, seed=5)
 
     def f(h: Tensor, e: Tensor, w: Tensor, edges: Tensor) -> Tensor:
@@ -355,7 +355,7 @@ def test_row_by_row(f: Callable[[Tensor, Tensor], Tensor], dynamic: bool) -> Non
 
 
 def _ran(captured: Capture) -> Tensor:
-    """What the captured graph, decompositions and all, gives first."""
+    """The first result of the captured graph, run with all its decompositions."""
     names = [n.name for n in captured.gm.graph.nodes if n.op == "placeholder"]
     inputs = [captured.inputs[n] for n in names]
     out = torch.fx.Interpreter(captured.gm).run(*inputs, enable_io_processing=False)
@@ -444,7 +444,7 @@ COLUMNS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("name", COLUMNS)
 def test_one_number_of_each_row(name: str) -> None:
-    """Beside a pull, since rows are rows only where a map meets them; no call is left but checks of the places."""
+    """The test includes a pull, because rows are rows only where a map meets them. Only index checks remain calls."""
     captured = one(lambda h, p, i: COLUMNS[name](h, p)[i].sum(), x(N, W), PLACES, SRC)
     assert captured.targets() == []
     assert not captured.imported.refused

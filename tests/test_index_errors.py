@@ -100,7 +100,7 @@ def propagated(x: Tensor, edge_index: Tensor) -> Tensor:
 @pytest.mark.parametrize("fn", [spread, propagated])
 @pytest.mark.parametrize("plain", [False, True], ids=["ours", "plain"])
 def test_both_ends_are_named_alike(fn: Callable[[Tensor, Tensor], Tensor], row: int, plain: bool) -> None:
-    """The error names the user's argument, value, position, range, the user's line, and what to do."""
+    """The error names the user's argument, the value, position, range, the user's line, and what to do."""
     compiled = torch.compile(fn, backend="graphweave") if plain else graphweave.compile(fn)
     with pytest.raises(IndexRangeError) as caught:
         compiled(features(6, 3), _bad(row, 77))
@@ -113,7 +113,7 @@ def test_both_ends_are_named_alike(fn: Callable[[Tensor, Tensor], Tensor], row: 
 @pytest.mark.parametrize("row", [0, 1], ids=["source", "destination"])
 @pytest.mark.parametrize("name", ["SAGEConv", "GATConv", "GCNConv"])
 def test_both_ends_are_named_in_layers(name: str, row: int) -> None:
-    """GAT and GCN make an index of their own first, without self-loops and with new ones."""
+    """GAT and GCN first make an index of their own: they drop self-loops and add others."""
     layer = getattr(torch_geometric.nn, name)(3, 3)
     with pytest.raises(
         IndexRangeError, match=r"edge_index.*: index 77 at position \d+ is out of range for 6 rows"

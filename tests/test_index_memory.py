@@ -1,4 +1,4 @@
-"""What of the size of the edges is kept for a graph, in which types, and that nobody sees the difference."""
+"""Memory of the size of the edges that is kept for a graph: how much, in which types, and without visible effect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def step(model: Callable[..., Tensor], x: Tensor, edge_index: Tensor) -> None:
 
 
 def kept_of_edges(edge_index: Tensor) -> dict[torch.dtype, int]:
-    """Bytes an edge that caches keep beside the user's index, each storage once, by type."""
+    """Bytes per edge, by type, that caches keep beside the user's index; each storage is counted once."""
     entries = [*formats._cache._entries.values(), *memo._cache._entries.values()]
     storages = {
         t.untyped_storage()._cdata: (t.dtype, t.untyped_storage().nbytes())
@@ -186,7 +186,7 @@ def test_steps_left_to_pytorch_take_an_index_of_32_bits() -> None:
         assert torch.equal(run(push, x, narrow), run(push, x, index))
     total = run(4, x, index)
     assert torch.equal(run(6, total, index.int()), run(6, total, index))
-    # Counted from the end of more rows than 32 bits can name.
+    # A negative index into more rows than 32 bits can number.
     many = {Space("V"): 2**40, Space("E"): 1}
     found = run(3, torch.tensor([-1], dtype=torch.int32), rows=many)
     assert found.tolist() == [2**40 - 1]

@@ -1,4 +1,4 @@
-"""Nodes whose values are made once a graph: pairs, indices of unions, numbers of segments; waiting, and checks."""
+"""Nodes whose values are computed once per graph: pairs, indices of unions, row counts of segments, and checks."""
 
 from __future__ import annotations
 
@@ -213,7 +213,7 @@ def test_verify_refuses(old: str, new: str, complaint: str) -> None:
 
 @pytest.mark.parametrize("name", ["P_0a0b0c0d_01020304", "P_", "pairs P"])
 def test_edges_of_any_name_have_pairs(name: str) -> None:
-    """Edges that a user calls as the compiler calls pairs are compacted like any other; real pairs are not again."""
+    """Edges whose name looks like that of pairs are compacted like any others; real pairs are not compacted again."""
     program = _typed_product(Space(name))
     ((m, t),) = pairs_in(program)
     build = Builder.of(program)
@@ -223,7 +223,7 @@ def test_edges_of_any_name_have_pairs(name: str) -> None:
         [found], [*program.spaces, *((p.pairs, None) for p in build.types if isinstance(p, PairsType))]
     )
     verify(again)
-    assert pairs_in(again) == ((m, t),)  # of the first product, and not of that on pairs
+    assert pairs_in(again) == ((m, t),)  # pairs of the first product, and none of the product that is already on pairs
 
 
 def _typed_product(edges: Space) -> Program:
@@ -271,7 +271,7 @@ def _joined(first: Tensor, second: Tensor, wraps: tuple[bool, bool] = (False, Fa
 
 @pytest.mark.parametrize("counts", [(4, 3), (0, 3), (4, 0), (0, 0), (1, 1)])
 def test_joined_indices_count_rows_of_their_union(counts: tuple[int, int]) -> None:
-    """Rows of V, one of shared data, and rows of W; indices without rows too."""
+    """The union of rows of V, one row of shared data, and rows of W; some indices have no rows."""
     first, second = torch.randint(5, (counts[0],)), torch.randint(7, (counts[1],))
     program = _joined(first, second)
     verify(program)
@@ -359,7 +359,7 @@ def test_memory_changes_no_number() -> None:
 
 
 def test_what_is_made_of_the_graph_alone_is_made_once() -> None:
-    """Also where nothing but features tells how many rows a segment has: row counts are no data."""
+    """This also holds where only features tell how many rows a segment has, because row counts are not data."""
     b = Builder()
     x = b.add(Input("x", Type(V, (4,), DType.f32)))
     ids = [b.add(Input(n, Type(s, (), DType.i64))) for n, s in (("first", E), ("second", F))]

@@ -194,7 +194,7 @@ def attention_segments(graph: EdgeList, h: Any, w: Any, a: Any, b: Any) -> Any:
 
 
 def square(nodes: int, edges: int, seed: int = 4) -> EdgeList:
-    """A graph with nodes that no edge reaches, or leaves."""
+    """A graph in which some nodes have no incoming edges and some no outgoing ones."""
     rng = np.random.default_rng(seed)
     src, dst = (torch.from_numpy(rng.integers(0, nodes - 3, edges)) for _ in range(2))
     return EdgeList("square", src, dst, nodes, nodes)
@@ -221,7 +221,7 @@ def test_forward_and_backward_walk_the_edges_once_each() -> None:
     )  # fmt: skip
     walks = [line for line in text.splitlines() if line.startswith("== ") and "edges along" in line]
     own = [line.split(",")[0].rpartition("_")[2] for line in walks if "kernel prelude" not in line]
-    # what the backward needs of sums over a destination's edges, the forward sums beside its own
+    # the forward also computes the sums over a destination's edges that the backward needs
     assert own == ["inference", "forward", "backward"]
 
 

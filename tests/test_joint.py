@@ -47,7 +47,7 @@ def assert_gradients(got: Iterable[Tensor | None], want: Iterable[Tensor | None]
 
 @pytest.mark.parametrize("part", range(4))
 def test_layers(part: int) -> None:
-    """Also where the maximum of a softmax is a constant, which changes no gradient."""
+    """This includes softmaxes whose maximum is a constant, which changes no gradient."""
     for number in range(part, 60, 4):
         layers = random_layers(number)
         for j in (joint(layers.forward), layers.joint()):
@@ -72,7 +72,7 @@ def test_random_programs(part: int) -> None:
 
 
 def test_ties_are_split_evenly() -> None:
-    """Two edges reach the maximum of row 0; that of row 1 is what rows without edges have, and counts with its edge."""
+    """Two edges reach the maximum of row 0. The maximum of row 1 is the value for empty rows, tied with its edge."""
     program = parse("""
 space V = 3
 space E = s1

@@ -129,7 +129,7 @@ def test_processes_racing_for_one_kernel_build_it_once(cache: Path) -> None:
 
 def test_an_unusable_directory_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blocker = tmp_path / "file"
-    blocker.write_text("not a directory")  # refuses even root, whom permission bits do not stop
+    blocker.write_text("not a directory")  # a file in the way stops even root, who ignores permission bits
     kernel_cache.forget()
     with override(cache_dir=blocker), caplog.at_level(logging.WARNING):
         assert run(11) == 1011

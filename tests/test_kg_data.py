@@ -1,4 +1,4 @@
-"""Relational data: what the loaders and the generator give, and what they refuse."""
+"""What the loaders and the generator of relational data return, and which inputs they refuse."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_rdf(tmp_path: Path) -> None:
 
 
 def test_a_typed_graph(tmp_path: Path) -> None:
-    """Nodes grouped by type, reverse edges as relations of their own, the largest of several splits."""
+    """Nodes are grouped by type, reverse edges are own relations, and the largest of several splits is used."""
     data = relational(saved(tmp_path / "het.npz", HET))
     assert isinstance(data, TypedNodeData)
     assert data.edge_index.tolist() == [[0, 2, 2, 4, 3, 4, 3, 4], [4, 3, 4, 0, 2, 2, 4, 3]]
@@ -160,7 +160,7 @@ def test_typed_node_data_refuses(tmp_path: Path, changes: dict[str, Any], messag
 
 
 def test_families_follow_their_rules() -> None:
-    """Each derived relation, over all splits, is what its rule gives, person by person."""
+    """Over all splits, each derived relation is what its rule gives for each person."""
     kg = families(count=3, seed=5)
     of: dict[str, set[tuple[int, int]]] = {name: set() for name in FAMILY_RELATIONS}
     for head, rel, tail in torch.cat([kg.train, kg.valid, kg.test]).tolist():

@@ -60,7 +60,7 @@ def test_all_alike_is_the_middle() -> None:
 
 
 def test_a_tail_alone_among_what_is_left_is_first() -> None:
-    """All others are known to be true: the worst score of all ranks first."""
+    """All other candidates are known to be true, so the tail ranks first even with the worst score."""
     everything = torch.tensor([[1, 0, e] for e in range(5)])
     scores = torch.tensor([[3.0, 1.0, -2.0, 7.0, 4.0]])
     assert filtered_ranks(scores, torch.tensor([[1, 0, 2]]), KnownTails.of(everything, 1)).tolist() == [1.0]
@@ -69,7 +69,7 @@ def test_a_tail_alone_among_what_is_left_is_first() -> None:
 
 
 def test_heads_are_ranked_as_tails_of_the_inverse() -> None:
-    """By the definition over heads: (e, r, t) for every e, those known left out, read off one table of scores."""
+    """The definition over heads: the rank of e among all (e, r, t) that are not known, read from one score table."""
     kg = families(count=2, seed=3)
     known = {tuple(row) for row in torch.cat([kg.train, kg.valid, kg.test]).tolist()}
     queries = kg.both_ways(kg.test)

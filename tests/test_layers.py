@@ -25,11 +25,11 @@ MAY_IMPORT: dict[str, set[str]] = {
     "passes": _FACTS,
     "lower": _FACTS | {"passes"},
     "codegen": {"core", "ir.loop"},
-    "compiler": _STAGES,  # plans only: what it makes is text and choices, and no tensor is at hand
+    "compiler": _STAGES,  # only makes plans: its results are text and choices, and it has no tensors
     "runtime": {"core"},
     "execute": _STAGES | {"compiler", "runtime"},  # what a plan becomes: its steps run at every call
     "frontends": _STAGES | {"compiler", "runtime", "execute"},
-    "extend": _FACTS | {"passes", "lower", "execute", "frontends"},  # what is declared is tried at once, in a kernel
+    "extend": _FACTS | {"passes", "lower", "execute", "frontends"},  # a declared operator is tried at once, in a kernel
     "tensorlike": {"core"},
     "udf": {"core", "compiler", "frontends", "tensorlike"},
     "function": {"udf"},
@@ -150,7 +150,7 @@ def test_the_table_has_no_circle() -> None:
 
 
 def test_files_import_each_other_in_no_circle() -> None:
-    """Imports inside functions and for type checkers counted, too."""
+    """Imports inside functions and imports for type checkers are counted, too."""
     left: dict[str, set[str]] = {}
     for path in FILES:
         own = name_of(path).removesuffix(".py").removesuffix("__init__").rstrip("/").replace("/", ".")

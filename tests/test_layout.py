@@ -1,4 +1,4 @@
-"""How tensors lie in memory: strides and aliases are those of the captured graph, whatever the program left out."""
+"""Strides and aliases of results are those of the captured graph, whatever the program left out."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_gradients_are_eagers_where_copies_changed_strides(fn: Callable[..., Any
 @pytest.mark.parametrize("grad", [False, True], ids=["inference", "training"])
 @pytest.mark.parametrize("fn", RESULTS, ids=lambda f: f.__name__)
 def test_results_lie_in_memory_as_eagers_do(fn: Callable[..., Any], grad: bool, door: str) -> None:
-    """Strides, which results share memory with each other or with an input, and that a result may be written to."""
+    """Checks strides, which results share memory with each other or an input, and that results may be written to."""
     made = compiled(fn, door)
     inputs = [_values(9).requires_grad_(grad) for _ in range(2)]
     got, want = (results_of(f(x, INDEX)) for f, x in zip((made, fn), inputs, strict=True))
@@ -179,7 +179,7 @@ def test_a_promise_is_kept_by_a_copy_only_where_it_is_broken() -> None:
 
 
 def test_a_result_of_the_graph_alone_is_the_callers_own() -> None:
-    """Degrees are kept from call to call, but nobody is given what is kept."""
+    """Degrees are kept from call to call, but a result never shares memory with what is kept."""
 
     def degrees(i: Tensor, x: Tensor) -> Tensor:
         return x.new_zeros(x.size(0)).index_add(0, i, x.new_ones(i.size(0)))
@@ -203,7 +203,7 @@ def _aliases(tensors: tuple[Tensor, ...]) -> list[int]:
 
 @pytest.mark.parametrize("door", DOORS)
 def test_writes_to_transposed_views_of_reshapes(door: str) -> None:
-    """PyTorch's functional forms of these give other strides than the view has, which AOTAutograd cannot undo."""
+    """PyTorch's functional forms of these writes give other strides than the view's, which AOTAutograd cannot undo."""
 
     def written(x: Tensor, i: Tensor) -> Tensor:
         v = (x * 2).reshape(x.size(0), 2, 2).permute(1, 0, 2)

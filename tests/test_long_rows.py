@@ -34,7 +34,7 @@ def few_edges_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def hubs() -> Iterator[Graph]:
-    """One node with half of all edges, in and out; one with all; two with a third; one among nodes without edges."""
+    """One node has half of all edges, in and out; one has all; two have a third; one is among nodes without edges."""
     index = random_graph(NODES, NODES, 90, seed=3)
     half, all_, two, alone = (index.clone() for _ in range(4))
     half[1, ::2] = half[0, 1::2] = 5
@@ -54,7 +54,7 @@ HUBS = tuple(hubs())
 
 
 class Products(nn.Module):
-    """Attention, a perceptron of what it gives, and a mean."""
+    """Attention, a perceptron of its result, and a mean."""
 
     def __init__(self, width: int, out: int) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def test_layers(name: str, door: str) -> None:
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize("name", by_default(LAYERS, "edgeconv-sum"))
 def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
-    """What sums of float32 in another order may differ by."""
+    """Results may differ only by the rounding of float32 sums in another order."""
     torch.manual_seed(0)
     layer = LAYERS[name]()
     fast = graphweave.compile(layer)
@@ -114,7 +114,7 @@ def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
         for other in results[1:]:
             assert all(map(torch.equal, other.outputs, results[0].outputs)), graph.name
             for key, grad in results[0].grads.items():
-                # products on nodes are PyTorch's, which is free to sum otherwise on other numbers of threads
+                # PyTorch computes products on nodes, and may sum in another order on another number of threads
                 assert torch.equal(other.grads[key], grad), f"{graph.name}: {key}"
 
 
@@ -122,7 +122,7 @@ def test_the_same_bits_for_any_number_of_threads(name: str) -> None:
 @pytest.mark.parametrize("dtype", by_default(ROUNDING, torch.bfloat16))
 @pytest.mark.parametrize("name", by_default(["sum", "gat-dropout", "max"], "sum"))
 def test_half_precision(name: str, dtype: torch.dtype) -> None:
-    """Results in float32 are as exact as eager mode's."""
+    """Results are as exact in float32 as those of eager mode."""
     needs_float16(dtype)
     torch.manual_seed(0)
     layer = LAYERS[name]().to(dtype).eval()
@@ -142,7 +142,7 @@ def test_half_precision(name: str, dtype: torch.dtype) -> None:
 
 
 def check(number: int) -> None:
-    """Programs of message passing and, every third, with products on edges, where all rows of 2 edges are divided."""
+    """Programs of message passing, every third with products on edges, where rows of 2 edges are already divided."""
     dtype = DType.f64 if number % 2 else DType.f32
     program = program_of_products(number) if number % 3 == 0 else random_program(number, dtype)
     assert_computes(compiled(program), program, [*ZOO, large()] if number % 3 else ZOO)
@@ -185,7 +185,7 @@ def test_chunks_leave_out_divided_rows_and_no_others() -> None:
 
 
 def test_a_graph_without_long_rows_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No table is built, and no kernel compiled: that there is none follows from the largest degree."""
+    """No table is built and no kernel compiled: the largest degree already tells that there are no long rows."""
     monkeypatch.undo()
     index = random_graph(3000, 3000, 50_000)[1]
     formats.csr(Index(index, 3000))

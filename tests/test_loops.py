@@ -72,7 +72,7 @@ def gradients(out: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
 
 
 def like(literal: Tensor, got: Tensor) -> Tensor:
-    """What literal loops gave, with the features of `got`: of no rows they know none, of no edges a number."""
+    """What literal loops gave, in the feature shape of `got`: loops over no rows know no shape."""
     assert literal.shape[0] == got.shape[0]
     if not literal.shape[0]:
         return torch.zeros_like(got)
@@ -107,7 +107,7 @@ def test_as_the_loops_stand(program: Callable[..., Any], name: str) -> None:
 
 @pytest.mark.parametrize("program", [p for p in SETS if p not in SQUARE], ids=lambda p: p.__name__)
 def test_as_the_loops_stand_between_two_sets_of_nodes(program: Callable[..., Any]) -> None:
-    """There are as many sources as destinations, but they are other nodes."""
+    """There are as many sources as destinations, but they are different nodes."""
     with override(eager_kernels=False):
         check(program, Case(ZOO["unsorted"], False))
 

@@ -1,4 +1,4 @@
-"""What loops cannot mean for all edges or nodes at once is an error that ends with the user's line."""
+"""A loop that cannot be computed for all edges or nodes at once raises an error that ends with the user's line."""
 
 from __future__ import annotations
 

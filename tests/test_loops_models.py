@@ -1,4 +1,4 @@
-"""RGCN, RGAT and HGT written in loops, against what their papers say of each edge; graphs of every kind."""
+"""RGCN, RGAT and HGT written in loops, against their papers' formulas edge by edge, on graphs of every kind."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def rgat_by_edges(x: Tensor, src: Tensor, dst: Tensor, etype: Tensor, W: Tensor,
 
 
 class RGCN(nn.Module):
-    """Schlichtkrull et al.: the mean of each relation, and the node itself."""
+    """Schlichtkrull et al.: the mean over each relation's messages, plus the node's own term."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class RGCN(nn.Module):
 
 
 class HGT(nn.Module):
-    """Hu et al.: keys, queries, values and outputs by type of node, attention and messages by relation, in heads."""
+    """Hu et al.: keys, queries, values and outputs by node type; attention and messages by relation; several heads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class Case:
         edges = ZOO[name]
         self.src, self.dst = edges.src, edges.dst
         self.x = torch.randn(edges.num_src, WIDTH, generator=generator, dtype=torch.float64).requires_grad_()
-        # a relation and a kind that nothing has
+        # one relation has no edges, and one node type no nodes
         self.etype = torch.randint(RELATIONS - 1, (edges.src.numel(),), generator=generator)
         self.ntype = torch.randint(KINDS - 1, (edges.num_src,), generator=generator)
 
@@ -171,7 +171,7 @@ class Case:
 
 def same(got: Tensor, want: Tensor, leaves: list[Tensor]) -> None:
     weight = torch.randn(want.shape, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    # without nodes, nothing of the reference depends on anything
+    # without nodes, the reference's result depends on no input
     grads = [
         torch.autograd.grad((out * weight).sum(), leaves, allow_unused=True)
         if out.requires_grad
@@ -203,7 +203,7 @@ def test_rgat_of_listing_1(names: tuple[str, ...], fresh_compiler: None) -> None
         out = rgat(g, *weights)
         want = rgat_by_edges(case.x, case.src, case.dst, case.etype, *weights)
         same(out, want, [case.x, *weights])
-        assert g.edata["att"].shape == case.src.shape  # fields that were set are the graph's
+        assert g.edata["att"].shape == case.src.shape  # fields that the loops set are fields of the graph
     clean()
 
 
@@ -230,7 +230,7 @@ def test_hgt(names: tuple[str, ...], fresh_compiler: None) -> None:
 
 
 def test_inside_a_compiled_model(fresh_compiler: None) -> None:
-    """Traced with the model: two layers, one program."""
+    """The loops are traced with the model: two layers become one program."""
 
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -266,7 +266,7 @@ def by_type(g: Any, W: Tensor, U: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("inside", [False, True], ids=["eager", "inside a model"])
 def test_a_heterogeneous_graph(inside: bool, fresh_compiler: None) -> None:
-    """Types are the places of nodes and relations in the graph's lists; one relation has no edges."""
+    """Types are positions in the graph's lists of nodes and relations; one relation has no edges."""
     relations = {
         ("a", "likes", "b"): ([0, 1, 1], [2, 0, 2]),
         ("b", "next", "b"): ([0, 2], [1, 2]),

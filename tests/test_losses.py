@@ -68,7 +68,7 @@ def test_values_and_gradients(name: str) -> None:
 @pytest.mark.parametrize("dtype", by_default((torch.float32, torch.float64), torch.float64), ids=str)
 @pytest.mark.parametrize("name", by_default(LOSSES, *USUAL))
 def test_row_wise(name: str, dtype: torch.dtype) -> None:
-    """Nothing left to PyTorch; forward, one kernel; backward, one for the loss beside that of the edges."""
+    """Nothing is left to PyTorch. The forward is one kernel; the backward is one for the loss and one for the edges."""
     f, _ = model(LOSSES[name], dtype)
     x = features(N, 5, dtype).requires_grad_()
     told = graphweave.explain(f, x, EDGES, labels())
@@ -110,7 +110,7 @@ def test_no_rows(name: str) -> None:
 
 @pytest.mark.parametrize("wrong", [CLASSES, -1, 1 << 33])
 def test_wrong_labels(wrong: int) -> None:
-    """They raise eager's IndexError before anything is computed, and also when labels that were right are edited."""
+    """As in eager mode, an IndexError comes before anything is computed, also when valid labels are edited later."""
     f, _ = model(LOSSES["cross_entropy"])
     compiled = graphweave.compile(f)
     x, y = features(N, 5, torch.float64), labels()

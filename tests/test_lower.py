@@ -40,7 +40,7 @@ TINY = (
 
 
 def plans(numbers: range, dtype: DType = DType.f32, options: Options = OPTIONS[0]) -> Iterator[tuple[str, Plan]]:
-    """Plans of the programs of these numbers, each as it is and optimised."""
+    """Plans of the programs with these numbers, each as it is and optimised."""
     for number in numbers:
         program = random_program(number, dtype)
         for how, subject in (("", program), (", optimised", optimise(program).program)):
@@ -114,7 +114,7 @@ def check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor]
 
 
 class _World:
-    """Formats in plain PyTorch, independent of the ones that the runtime builds."""
+    """Formats in plain PyTorch, built independently of those that the runtime builds."""
 
     def __init__(self, program: Program, values: Mapping[Ref, Tensor], rows: Mapping[Space, int]) -> None:
         self.program, self.values, self.rows = program, values, rows

@@ -33,7 +33,7 @@ def tensor(x: Tensor | int) -> Tensor:
 
 
 def same(a: Tensor | int, b: Tensor | int) -> bool:
-    """Whether two results are the same memory."""
+    """Whether two results share the same memory."""
     return isinstance(a, Tensor) and isinstance(b, Tensor) and a.data_ptr() == b.data_ptr()
 
 

@@ -68,7 +68,7 @@ def dense_map(index: Tensor, rows: int) -> Tensor:
 
 
 def dense_fold(x: Tensor, index: Tensor, rows: int, fold: Fold, empty: float) -> Tensor:
-    """Row by row, by torch's reductions over the rows that the mask picks."""
+    """A fold computed row by row, by torch's reductions over the rows that the mask picks."""
     folds: dict[Fold, Callable[[Tensor], Tensor]] = {
         Fold.sum: lambda t: t.sum(0), Fold.mul: lambda t: t.prod(0), Fold.max: lambda t: t.amax(0),
         Fold.min: lambda t: t.amin(0),
@@ -216,7 +216,7 @@ def test_matmul_and_gram() -> None:
 @pytest.mark.parametrize("space", [V, UNIT])
 def test_products_with_the_matrix_that_a_map_names(space: Space, blocks: tuple[int, ...]) -> None:
     """One node, whether each row has a type or all rows share their weights: beside the sum that its docstring says."""
-    types = torch.tensor([2, 0, 0, 2, 2])  # nobody is of type 1
+    types = torch.tensor([2, 0, 0, 2, 2])  # no row has type 1
     g = torch.Generator().manual_seed(5)
     x, y, a = (torch.randn(5, *blocks, n, generator=g, dtype=torch.float64) for n in (4, 2, 2))
     w = torch.randn(3, *blocks, 4, 2, generator=g, dtype=torch.float64)
@@ -355,7 +355,7 @@ def test_arguments_survive_the_round_trip() -> None:
 
 
 def traced(program: Program) -> fx.GraphModule:
-    """Every node turned into ATen calls on proxies; takes the inputs and then the row count of each space."""
+    """The program as ATen calls on proxies; takes the inputs and then the row count of each space."""
     graph = fx.Graph()
     tracer = fx.proxy.GraphAppendingTracer(graph)
     names = [n.name for n in program.nodes if isinstance(n, Input)]

@@ -114,7 +114,7 @@ ODD = Program(
 def test_text_reads_back_to_an_equal_program(program: Program) -> None:
     back = parse(show(program))
     assert back == program
-    assert show(back) == show(program)  # and here 1, 1.0, True, 0.0 and -0.0 are told apart
+    assert show(back) == show(program)  # show tells 1, 1.0, True, 0.0 and -0.0 apart
 
 
 def test_text_of_a_gat_layer(golden: Callable[[str, str], None]) -> None:
@@ -264,7 +264,7 @@ def test_builder_makes_equal_nodes_one_and_no_others() -> None:
 
 
 def test_constants_are_equal_if_they_are_the_same_number() -> None:
-    """NaN is itself, whatever Python makes of it in a dataclass (3.13 compares field by field)."""
+    """NaN equals itself, although Python 3.13 compares the fields of dataclasses one by one."""
     t = Type(UNIT, (), DType.f32)
     assert Const(float("nan"), t) == Const(float("nan"), t)
     assert hash(Const(float("nan"), t)) == hash(Const(float("nan"), t))

@@ -52,7 +52,7 @@ def test_programs_give_finite_numbers(program: Program, graph: EdgeList, seed: i
 @given(st.integers(0, 10**6), graphs(1))
 @settings(max_examples=40)
 def test_precisions_agree(number: int, graph: EdgeList) -> None:
-    """float32 is float64 rounded: no program of the generator makes more of rounding than the tolerance allows."""
+    """float32 results are rounded float64 results: no random program amplifies rounding beyond the tolerance."""
     narrow, wide = random_program(number), random_program(number, DType.f64)
     exact = inputs(narrow, graph)
     doubles = {k: v.double() if v.is_floating_point() else v for k, v in exact.items()}
@@ -92,7 +92,7 @@ def test_rebuilding_a_program_changes_nothing(program: Program) -> None:
 
 
 def test_random_programs_say_all_there_is() -> None:
-    """Over a few hundred numbers: every node, every fold, both index widths, one and two node spaces, edge outputs."""
+    """A few hundred random programs contain every node, every fold, both index widths, one and two node spaces."""
     seen: set[str] = set()
     for number in range(300):
         program = random_program(number)

@@ -1,4 +1,4 @@
-"""The verbs of a graph against loops over edges: values, gradients, what stays of old fields, wrong use."""
+"""The message-passing methods of a graph against loops over edges: values, gradients, kept fields, wrong use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ZOO = zoo()
 
 @pytest.fixture(autouse=True)
 def plain() -> Iterator[None]:
-    """What verbs mean does not depend on kernels; tests of those say so."""
+    """Turns kernels off, because the meaning of the methods does not depend on them; tests of kernels say so."""
     with override(eager_kernels=False):
         yield
 
@@ -139,7 +139,7 @@ def test_several_relations_meet_at_a_type(reducer: str) -> None:
 
 
 def _two_relations() -> graphweave.Graph:
-    """Type u has nodes 0..4. Relation f reaches 1 and 2, relation p reaches 0 and 1; 3 and 4 receive nothing."""
+    """Nodes 0..4 have type u. Relation f reaches 1 and 2, relation p reaches 0 and 1; 3 and 4 receive nothing."""
     g = graphweave.heterograph(
         {("u", "f", "u"): ([0, 1, 3], [1, 2, 1]), ("g", "p", "u"): ([0, 1, 1], [1, 1, 0])}, {"u": 5, "g": 2}
     )
@@ -151,7 +151,7 @@ def _two_relations() -> graphweave.Graph:
 @pytest.mark.parametrize("cross", ["max", "min"])
 @pytest.mark.parametrize("inner", ["max", "min"])
 def test_what_arrived_decides_among_relations(inner: str, cross: str, sign: int) -> None:
-    """A relation that sent a node nothing has no say there; a node that received nothing at all gets 0."""
+    """A relation that sent a node nothing does not count there; a node that received nothing at all gets 0."""
     g = _two_relations()
     h, k = sign * (g.nodes["u"].data["h"].abs() + 1), sign * (g.nodes["g"].data["h"].abs() + 1)
     g.nodes["u"].data["h"], g.nodes["g"].data["h"] = h.requires_grad_(), k.requires_grad_()

@@ -1,4 +1,4 @@
-"""Everything a user does to a module besides training it: modes, copies, moves, other doors, options."""
+"""What a user does to a module besides training it: modes, copies, moves, other entry points, options."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_no_grad_and_inference_mode() -> None:
 
 
 def test_tensors_made_in_inference_mode() -> None:
-    """They have no version counter; the graph cache has to live without one."""
+    """These tensors have no version counter, so the graph cache has to work without one."""
     net = _net().eval()
     compiled = graphweave.compile(net)
     with torch.inference_mode():
@@ -71,7 +71,7 @@ def test_tensors_made_in_inference_mode() -> None:
 
 
 def test_train_and_eval_with_batch_norm() -> None:
-    """Running statistics move in training, stand still in evaluation, and serve both as in eager."""
+    """Running statistics change in training, stay fixed in evaluation, and are used in both as in eager mode."""
     net, twin = _net().double(), _net().double()
     compiled = graphweave.compile(twin)
     for training in (True, False, True, False):
@@ -98,7 +98,7 @@ def test_dropout_keeps_and_scales() -> None:
 
 @pytest.mark.slow  # by default, tests/test_random.py compares all gradients of a layer with dropout
 def test_attention_dropout_gradient_uses_the_mask_of_the_forward() -> None:
-    """The layer is linear in its bias-free input weights: scaling the loss scales the gradient, mask unchanged."""
+    """The layer is linear in its input weights: a scaled loss scales the gradient, with the same mask."""
     torch.manual_seed(0)
     layer = pyg.GATConv(5, 4, heads=2, dropout=0.5)
     compiled = graphweave.compile(layer)
@@ -202,7 +202,7 @@ def test_calls_inside_a_larger_program() -> None:
 
 
 def test_without_a_compiler_one_warning_and_eager(tmp_path: Path) -> None:
-    """The test runs in a process of its own, which finds no compiler and no kernel in the cache."""
+    """Runs in a process of its own, in which no compiler is found and the cache holds no kernel."""
     script = textwrap.dedent("""
         import warnings
         import torch

@@ -1,4 +1,4 @@
-"""What happens to a module after its first compiled call counts at the next, and an interrupted compilation is none."""
+"""Changes to a module after its first compiled call count at the next; interrupted compilations leave no trace."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The headers that kernels include, by C++ programs under sanitizers."""
+"""C++ programs under sanitizers test the headers that kernels include."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ NOT_OPTIMISED = {"test_half_products", "test_lanes", "test_products", "test_type
 
 
 def ran(name: str, folder: Path, *flags: str, stdin: str = "") -> str:
-    """What the program writes; it must end well."""
+    """Runs the program, which must succeed, and gives its output."""
     source = folder / f"{name}.cpp"
     shutil.copy(HERE / source.name, source)
     optimised = ("-O0",) if name in NOT_OPTIMISED else ()
@@ -49,7 +49,7 @@ def test_native_on_any_processor(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.sanitize
 def test_random_numbers_are_those_of_the_interpreter(tmp_path: Path) -> None:
-    """And the first three those that the authors of Philox publish (Random123, kat_vectors)."""
+    """The first three are those that the authors of Philox publish (Random123, kat_vectors)."""
     given = [(0, 0), (2**32 - 1, -1), (0x13198A2E, 0x85A308D3_243F6A88 - 2**64)]
     given += [(seed, position) for seed in (1, -(2**40) - 7, 2**62 + 5) for position in (0, 1, 2**32 + 3, 2**45)]
     lines = ran("test_random", tmp_path, stdin="\n".join(f"{seed} {position}" for seed, position in given))

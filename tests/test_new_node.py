@@ -1,4 +1,4 @@
-"""A node is its class: what it holds, and how it is written and read, follows from its fields and its template."""
+"""A node's class alone defines it: operands, text and parsing follow from its fields and its template."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Scan:
 @node()
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """Written as its fields."""
+    """A node whose text is made from its fields."""
 
     x: Ref
     others: tuple[Ref, ...]

@@ -1,4 +1,4 @@
-"""What all layers have in common: names, examples, the graph's data, dropout, dtypes, errors."""
+"""Properties that all layers share: names, examples, the graph's data, dropout, dtypes, errors."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ PARAMETERS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]
 
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_parameters_have_the_names_and_shapes_of_dgl(name: str) -> None:
-    """The names and shapes are those that `state_dict()` of DGL 2.1 gives."""
+    """The names and shapes are those that `state_dict()` gives in DGL 2.1."""
     make, want = PARAMETERS[name]
     assert {key: tuple(value.shape) for key, value in make().state_dict().items()} == want
 
@@ -98,7 +98,7 @@ def test_data_of_the_graph_stay(name: str) -> None:
 
 
 def test_fields_of_the_user_are_not_read() -> None:
-    """An edge field "w" of the user's is no edge weight."""
+    """A layer does not take the user's edge field "w" for edge weights."""
     g, plain, x = graph(), graph(), torch.randn(N, W)
     g.edata["w"] = torch.randn(30, 1, 1)
     g.ndata["label"] = torch.arange(N)
@@ -109,7 +109,7 @@ def test_fields_of_the_user_are_not_read() -> None:
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_dropout(compiled: bool) -> None:
-    """Features, attention and edges are dropped while training, and not in evaluation."""
+    """Dropout of features, attention and edges is drawn in training and absent in evaluation."""
     torch.manual_seed(0)
     g, x = graph(), features(N, W, torch.float64)
     for layer, without in (
@@ -165,7 +165,7 @@ class Stacked(nn.Module):
 
 
 def test_a_model_is_one_compiled_graph() -> None:
-    """The graph serves batches of all sizes; layers of the model share names of fields."""
+    """One graph serves batches of all sizes, and layers may share names of fields."""
     torch.manual_seed(0)
     model = Stacked().double()
     compiled = gw.compile(model)

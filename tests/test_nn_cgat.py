@@ -40,7 +40,7 @@ def labels_of(edges: EdgeList) -> Tensor:
 
 
 def all_pairs(edges: EdgeList, labels: Tensor) -> set[tuple[int, int]]:
-    """(edge k -> i, edge j -> i), y_j = y_i, y_k != y_i, all known."""
+    """All pairs (edge k -> i, edge j -> i) with y_j = y_i and y_k != y_i, where all three labels are known."""
     y, ends = labels.tolist(), list(zip(edges.src.tolist(), edges.dst.tolist(), strict=True))
     return {
         (a, b)
@@ -164,7 +164,7 @@ def test_pairs_are_all_of_them() -> None:
 
 
 def test_sampled_pairs() -> None:
-    """Each edge gets at most so many pairs, all different, all valid, and weighted to the full number."""
+    """Each edge has at most the requested number of pairs, all different and valid, weighted to the full number."""
     for edges in SQUARE:
         labels = labels_of(edges)
         pairs = gnn.edge_pairs(graph_of(edges), labels, max_pairs_per_edge=2, seed=4)
@@ -190,13 +190,13 @@ def test_sampled_pairs_average_to_the_full_sum() -> None:
     for pair in all_pairs(edges, labels):
         want[pair] = 1
     assert want.sum() > 30
-    assert (share - want).abs().max() < 0.7  # of 600 draws of up to 12 equal ones: 5 deviations of 0.14
+    assert (share - want).abs().max() < 0.7  # 600 draws of up to 12 equal ones: 5 deviations of 0.14
     same, again = (gnn.edge_pairs(graph_of(edges), labels, max_pairs_per_edge=1, seed=s) for s in (5, 5))
     assert torch.equal(same.edges()[0], again.edges()[0])
 
 
 def test_the_cases_bite() -> None:
-    """There are pairs, hinges open and closed, and weights above 1."""
+    """The test data has pairs, hinges open and closed, and weights above 1."""
     layer, weights, hinges = layer_of(), [], []
     for edges in MANY:
         few = gnn.edge_pairs(graph_of(edges), labels_of(edges), max_pairs_per_edge=1)

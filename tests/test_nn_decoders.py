@@ -1,4 +1,4 @@
-"""Decoders of triples against sums triple by triple and PyG's, forward and every gradient."""
+"""Decoders of triples against sums computed triple by triple and against PyG's, forward and every gradient."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_with_eager_kernels(name: str) -> None:
 @pytest.mark.filterwarnings(IN_BUCKETS)
 @pytest.mark.parametrize("name", by_default(CASES, *DEFAULT_COMPILED))
 def test_compiled(name: str) -> None:
-    """The layer is one compiled graph for all sizes, and nothing that works on edges is left to PyTorch."""
+    """The layer is one graph that serves graphs of all sizes, and no work on edges is left to PyTorch."""
     case, layer = CASES[name], made(CASES[name])
     compiled = gw.compile(layer)
     for edges in named(case, MANY):

@@ -52,7 +52,7 @@ def _attention(layer: Any, part: Tensor) -> Tensor:
 
 
 def _set2set(layer: Any, part: Tensor) -> Tensor:
-    """Set2Set by PyTorch's LSTM on our parameters."""
+    """Set2Set with PyTorch's LSTM on our parameters."""
     lstm = nn.LSTM(2 * W, W, layer.n_layers).double()
     parameters = dict(layer.lstm.named_parameters())
     q_star, state = part.new_zeros(1, 1, 2 * W), (part.new_zeros(layer.n_layers, 1, W),) * 2

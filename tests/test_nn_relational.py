@@ -49,7 +49,7 @@ def test_as_plain_pytorch(name: str) -> None:
 
 @pytest.mark.parametrize("name", by_default(CASES, *DEFAULT_MANY))
 def test_compiled(name: str) -> None:
-    """One compiled graph serves graphs of all sizes; graphs of two types of nodes have one of their own."""
+    """The layer is one graph that serves graphs of all sizes; a second serves graphs with two types of nodes."""
     case, layer = CASES[name], CASES[name].layer()
     compiled = gw.compile(layer)
     for typed in case.graphs():

@@ -1,4 +1,4 @@
-"""Relational layers: errors, dropout, kinds of indices, names of parameters, two layers in a row."""
+"""Relational layers: errors, dropout, kinds of indices, names of parameters, two layers in sequence."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[..., Any]]] = {
 
 
 def some(*names: str) -> list[Any]:
-    """`names` by default, the rest with the slow tests: each compiles for many seconds."""
+    """Runs `names` by default and the rest with the slow tests, since each compiles for many seconds."""
     return [pytest.param(name, marks=() if name in names else pytest.mark.slow) for name in LAYERS]
 
 
@@ -67,7 +67,7 @@ def test_indices_of_32_bits(name: str) -> None:
 
 @pytest.mark.parametrize("name", some("rgcn", "rgat"))
 def test_dropout(name: str) -> None:
-    """For one seed, compiled layers drop what eager ones drop with the same numbers, and nothing in evaluation."""
+    """For one seed, compiled and eager layers drop the same numbers; in evaluation they drop nothing."""
     make, call = LAYERS[name]
     layer, g = make().double(), graph()
     compiled = gw.compile(layer)
@@ -183,12 +183,12 @@ def test_the_types_of_a_graph_made_homogeneous() -> None:
     with override(eager_kernels=False):
         out = layer(g, g.ndata["x"], g.edata["_TYPE"])
     into = layer.linear_r.W.sum(1)
-    torch.testing.assert_close(out[3], 2 * into[0])  # b 0 receives from two of a
+    torch.testing.assert_close(out[3], 2 * into[0])  # node 0 of type b receives from two nodes of type a
     torch.testing.assert_close(out[:3], torch.stack([into[1] * 0, into[1], into[1]]))
 
 
 def test_attention_of_one_layer_is_given_to_the_next() -> None:
-    """Two layers of Simple-HGN; with beta = 1 the second uses the first's attention alone."""
+    """Two layers of Simple-HGN: with beta = 1 the second uses only the attention of the first."""
     first, second = gnn.SimpleHGNConv(W, 4, 2, R, 3), gnn.SimpleHGNConv(8, 4, 2, R, 3, beta=1.0)
     with override(eager_kernels=False):
         h, attention = first(graph(), x(), ETYPES, get_attention=True)

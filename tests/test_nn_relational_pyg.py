@@ -32,7 +32,7 @@ def check(layer: Any, typed: Typed, ours: Any, theirs: Any) -> None:
 
 
 def tied(layer: Any) -> tuple[dict[str, Any], dict[str, int]]:
-    """W of our layer under PyG's name, and the option that asks for it."""
+    """W of our layer under PyG's name, and the option that selects this form."""
     linear = layer.linear_r
     match linear.regularizer:
         case "basis":
@@ -59,7 +59,7 @@ def test_rgcn(typed: Typed, options: tuple[Any, ...], kind: Any) -> None:
 
 @pytest.mark.parametrize("options", [(), ("basis", 2)])
 def test_rgcn_of_numbers_of_nodes(options: tuple[Any, ...]) -> None:
-    """Weights as embeddings of nodes: of given numbers, and of the nodes' own."""
+    """Weights serve as embeddings of nodes: of given node numbers, and of all nodes in order."""
     for typed in SQUARE:
         count = max(typed.edges.num_src, 1)
         layer = layer_of(lambda count=count: gnn.RelGraphConv(count, OUT, R, *options))
@@ -111,13 +111,13 @@ def hgt_parameters(layer: Any, relations: list[tuple[str, str, str]]) -> dict[st
     for r, relation in enumerate(relations):
         out[f"p_rel.{'__'.join(relation)}"] = torch.stack([prior[r] for prior in layer.relation_pri]).unsqueeze(0)
     for name, linears in (("k_rel", layer.relation_att), ("v_rel", layer.relation_msg)):
-        # heads outside, relations inside
+        # heads are the outer dim, relations the inner
         out[f"{name}.weight"] = torch.cat([linear.W[: len(relations)] for linear in linears])
     return out
 
 
 def test_hgt() -> None:
-    """Three types of nodes, two relations of which one joins the same types as the other."""
+    """There are three types of nodes; one of the two relations joins the same types as the other."""
     relations = [("a", "r", "b"), ("a", "s", "b"), ("c", "t", "a")]
     ends = [torch.tensor([[0, 1, 2, 2], [0, 0, 1, 1]]), torch.tensor([[3, 0], [0, 1]]), torch.tensor([[0, 1], [3, 3]])]
     counts, starts = {"a": 4, "b": 2, "c": 2}, {"a": 0, "b": 4, "c": 6}
@@ -134,7 +134,7 @@ def test_hgt() -> None:
     x = torch.randn(8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 
     def ours(x: Tensor) -> Tensor:
-        return layer(graph, x, ntypes, torch.cat(etypes))[:6]  # PyG's gives nothing where no relation ends
+        return layer(graph, x, ntypes, torch.cat(etypes))[:6]  # PyG gives nothing for types without relations to them
 
     def theirs(x: Tensor) -> Tensor:
         feats = dict(zip(NTYPES, x.split(list(counts.values())), strict=True))

@@ -46,7 +46,7 @@ space E = s2
 
 
 def attention(heads: int, width: int, dtype: str = "f32", returns: str = "%11") -> Program:
-    """GATv2 in small: score = sum over channels of tanh(z[src] + y[v]), out = softmax(score) z[src]."""
+    """A small GATv2: score = sum over channels of tanh(z[src] + y[v]), out = softmax(score) z[src]."""
     hc = f"{heads}, {width}"
     return parse(f"""{HEAD}
 %4: V[{hc}] {dtype} = input z
@@ -71,7 +71,7 @@ return %20, {returns}, %15
 
 
 def statements(plan: Plan) -> list[Stmt]:
-    """Every statement of the plan's kernels, outside before inside."""
+    """Every statement of the plan's kernels, outer statements before inner ones."""
     found: list[Stmt] = []
     todo = [s for k in plan.kernels.values() for s in k.lowered.kernel.body]
     while todo:
@@ -82,7 +82,7 @@ def statements(plan: Plan) -> list[Stmt]:
 
 
 def walks(plan: Plan) -> tuple[int, int]:
-    """Passes over a row's edges (one of tiles is one pass), and sums that are rescaled."""
+    """The numbers of passes over a row's edges (a pass over tiles is one pass) and of sums that are rescaled."""
     tiled = [s for s in statements(plan) if isinstance(s, Tiles)]
     loops = [s for s in statements(plan) if isinstance(s, EdgeLoop) and s.tile is None]
     raised = [s for s in statements(plan) if isinstance(s, Raise)]
@@ -184,7 +184,7 @@ def test_whatever_else_needs_the_maximum_comes_after_it(name: str) -> None:
 
 
 def test_no_pass_is_saved_by_some_of_the_sums() -> None:
-    """Where another member has to wait for the maximum anyway, the second pass is there for all."""
+    """Where another member has to wait for the maximum anyway, all sums use the second pass."""
     end = "%14: W[4] f32 = push.sum %13, %3\n%15: E[4] f32 = tanh %13\n%16: W[4] f32 = push.sum %15, %3\n"
     program = parse(f"{MESSAGE}{end}return %14, %16\n")
     made = compiled(program, FORCED)
@@ -193,7 +193,7 @@ def test_no_pass_is_saved_by_some_of_the_sums() -> None:
 
 
 def test_a_later_pass_sees_the_maximum_of_all_edges() -> None:
-    """The weights themselves are needed again behind their sum: computed anew, not kept from the first pass."""
+    """The weights are needed again after their sum: they are computed anew, not kept from the first pass."""
     end = """%14: W[4] f32 = push.sum %13, %3
 %15: E[4] f32 = pull %14, %3
 %16: E[4] f32 = div %13, %15
@@ -287,7 +287,7 @@ def test_special_scores(tile: int) -> None:
 
 
 def check_scores(made: Executable, name: str, scores: list[float]) -> None:
-    """One head has these scores, the other finite ones; messages are finite."""
+    """One head has these scores, the other heads finite ones; messages are finite."""
     program, generator = made.plan.program, torch.Generator().manual_seed(1)
     graph = EdgeList(name, torch.zeros(len(scores), dtype=torch.int64), torch.full((len(scores),), 1), 2, 3)
     given = inputs(program, graph, 2)
@@ -377,7 +377,7 @@ LAYERS: dict[str, Callable[[int], nn.Module]] = {
 
 
 def executables(monkeypatch: pytest.MonkeyPatch, options: Options) -> list[Plan]:
-    """Plans made from now on, with `options`."""
+    """Plans that are made from now on use `options`."""
     plans: list[Plan] = []
     monkeypatch.setattr(backend, "options_of", lambda *_: options)
     made = Executable.__init__
@@ -409,7 +409,7 @@ def test_layers(name: str, graphs: tuple[Graph, ...], monkeypatch: pytest.Monkey
 @pytest.mark.usefixtures("fresh_compiler")
 @pytest.mark.parametrize(("name", "online"), [("gat", False), ("gatv2", True), ("transformer", False)])
 def test_default_choice(name: str, online: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One pass where the second would gather the same wide rows again."""
+    """By default one pass is chosen where a second would gather the same wide rows again."""
     plans = executables(monkeypatch, Options())
     layer = LAYERS[name](31)
     graph = AWKWARD[-1]

@@ -1,4 +1,4 @@
-"""Rows of `core/operators.py`: their facts are true, their derivatives are PyTorch's, and a new one is one row."""
+"""Rows of the table in `core/operators.py`: facts are true, derivatives are PyTorch's, an operator is one row."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def alone(op: Op) -> Program:
 
 
 def check_derivatives(op: Op) -> None:
-    """Backward, forward, and the backward of the backward."""
+    """Checks the backward, the forward derivative, and the backward of the backward."""
     program, values = alone(op), operands(op)
     j = joint(program)
     verify(j.program)
@@ -156,7 +156,7 @@ def softsign() -> Iterator[Op]:
 
 
 def summed(op: Op, dtype: DType) -> Program:
-    """The sum over each node's edges of op(x at the other end)."""
+    """For each node, the sum over its edges of op(x at the other end)."""
     build, nodes, edges = Builder(), Space("V"), Space("E")
     x = build.add(Input("x", Type(nodes, (33,), dtype)))
     src, dst = (build.add(MapOf(build.add(Input(n, Type(edges, (), DType.i64))), nodes)) for n in ("src", "dst"))
@@ -165,7 +165,7 @@ def summed(op: Op, dtype: DType) -> Program:
 
 
 def test_a_row_is_a_new_operator(softsign: Op) -> None:
-    """The message program and its text, both interpreters, kernels, derivatives and random programs take it."""
+    """A row works in message programs, their text, interpreters, kernels, derivatives and random programs."""
     program = summed(softsign, DType.f64)
     verify(program)
     assert "softsign" in show(program) and parse(show(program)) == program

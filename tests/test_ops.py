@@ -82,7 +82,7 @@ def test_gradients_of_gradients() -> None:
 
 
 def test_weights_are_not_copied_a_row() -> None:
-    """4,000 rows of weights 64 x 64 would be 64 MB."""
+    """A copy of the weights for each row would be 4,000 matrices of 64 x 64: 64 MB."""
     a, b = features(4000, 64).requires_grad_(), features(3 * 64, 64).view(3, 64, 64).requires_grad_()
     saved: list[int] = []
 

@@ -53,7 +53,7 @@ def _same(fn: Callable[..., Tensor], door: str, edit: Callable[..., object], *te
 
 
 def _edge_messages(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
-    """Eager mode saves the messages, a compiled program the features that it makes them of again."""
+    """Eager mode saves the messages; a compiled program saves the features and computes the messages again."""
     message = torch.tanh(x[src] * 2 - x[dst]) @ w
     return x.new_zeros(x.size(0), w.size(1)).index_add(0, dst, message)
 
@@ -71,7 +71,7 @@ def test_features_overwritten_after_the_forward(door: str) -> None:
 
 @both_doors
 def test_result_overwritten_after_the_forward(door: str) -> None:
-    """The backward of an addition reads nothing; a compiled one may find it cheaper to keep the sum than its parts."""
+    """The backward of an addition reads nothing, but a compiled one may keep the sum as cheaper than its parts."""
 
     def fn(x: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         h = torch.zeros_like(x).index_add(0, dst, x[src])
@@ -86,7 +86,7 @@ def test_result_overwritten_after_the_forward(door: str) -> None:
 
 @both_doors
 def test_input_that_the_function_itself_writes_to(door: str) -> None:
-    """`relu_` of a value from outside: its gradient needs what was there before, or the result, but not the input."""
+    """`relu_` writes to a value from outside: its gradient needs the value before, or the result, but not the input."""
 
     def fn(h: Tensor, w: Tensor, src: Tensor, dst: Tensor) -> Tensor:
         h.sin_()
@@ -106,7 +106,7 @@ def test_input_that_the_function_itself_writes_to(door: str) -> None:
 
 @both_doors
 def test_index_that_is_overwritten(door: str) -> None:
-    """A table of positions that each batch fills anew: eager mode saves what was read from it."""
+    """Each batch writes new positions into one table; eager mode saves what was read from the table."""
 
     def fn(x: Tensor, w: Tensor, table: Tensor, node: Tensor) -> Tensor:
         at = table[node]
@@ -151,7 +151,7 @@ def test_in_place_after_a_graph_break() -> None:
 
 
 def _gather(rows: int, picked: int) -> tuple[Program, frozenset[int], Statistics]:
-    """loss gradient of w in exp(memory[n]) * w: reads exp(memory[n]) again from the memory."""
+    """The gradient of w in exp(memory[n]) * w reads exp(memory[n]) from the memory again."""
     b = Builder()
     V, B = Space("V"), Space("B")
     memory = b.add(Input("memory", Type(V, (4,), DType.f32)))
@@ -167,7 +167,7 @@ def _gather(rows: int, picked: int) -> tuple[Program, frozenset[int], Statistics
 
 @pytest.mark.parametrize(("rows", "picked", "copies"), [(1000, 10, False), (10, 1000, True)])
 def test_the_smaller_is_kept(rows: int, picked: int, copies: bool) -> None:
-    """The rows that a batch reads of a large memory, or a copy of a small one."""
+    """The split saves the smaller: the rows that a batch reads of a large memory, or a copy of a small memory."""
     program, exposed, statistics = _gather(rows, picked)
     cut = split(Facts(program), 1, [2], exposed=exposed, statistics=statistics)
     assert (cut.copied == exposed) is copies

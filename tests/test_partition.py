@@ -1,4 +1,4 @@
-"""Random joint programs cut in two: forward, then backward, compute what the whole does, and edges save little."""
+"""Random joint programs are split into forward and backward: results are those of the whole, and little is saved."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Joint:
 
 
 def joint(number: int, dtype: DType = DType.f32) -> Joint:
-    """The first good one of `number`, `number` + 1000, ..."""
+    """The first of the programs `number`, `number` + 1000, ... that is suitable."""
     found = None
     while found is None:
         found = _joint(number, dtype)
@@ -154,7 +154,7 @@ EXTREMES: tuple[Recompute, ...] = ("never", "always")
 
 
 def depends(program: Program, roots: tuple[Ref, ...]) -> set[Ref]:
-    """Every node with one of `roots` behind it."""
+    """Every node that depends on one of `roots`."""
     found = set(roots)
     for ref, node in enumerate(program.nodes):
         if not found.isdisjoint(operands(node)):
@@ -163,7 +163,7 @@ def depends(program: Program, roots: tuple[Ref, ...]) -> set[Ref]:
 
 
 def check(number: int, recompute: Recompute = "auto") -> None:
-    """Forward and backward executables beside the interpreter on the joint program."""
+    """Compares the forward and backward executables with the interpreter on the joint program."""
     j = joint(number, DType.f64 if number % 2 else DType.f32)
     made = build_training(
         j.program, j.num_forward, j.tangents, (), {}, Options(), {}, verify=False, recompute=recompute

@@ -1,4 +1,4 @@
-"""Library functions that break the graph: equal to the originals, in place during a call and no longer."""
+"""Polyfills of library functions that break the graph equal the originals and are in place only during a call."""
 
 from __future__ import annotations
 

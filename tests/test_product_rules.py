@@ -1,4 +1,4 @@
-"""Rules of products with shared weights hold for weights chosen along a map, and for blocks, too."""
+"""Rules for products with shared weights also hold for weights chosen along a map, and for block-diagonal ones."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_rule_is_refused(rule: str, body: str) -> None:
 
 
 def test_a_typed_product_leaves_the_edges_with_its_map() -> None:
-    """push(x W[t . m], m) -> push(x, m) W[t]: the product is on nodes then, by the nodes' own types."""
+    """push(x W[t . m], m) -> push(x, m) W[t]: the product is then on nodes, by the nodes' own types."""
     body = next(b for r, t, b in CASES if (r, t) == ("linear-out-of-push", "typed by the destination"))
     program = program_of(body)
     after = rewritten(program, Move((RULES["linear-out-of-push"],), (len(program.nodes) - 1,)))

@@ -1,4 +1,4 @@
-"""Random numbers as functions of a seed and a position: the generator, its two spellings, and dropout made of it."""
+"""Random numbers as functions of a seed and a position: the generator, its two forms, and dropout made from it."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _correlation(a: Tensor, b: Tensor) -> float:
 
 
 def drawing(dtype: DType) -> Program:
-    """A number for each edge and head and one for each node and feature, used in a sum of messages and given."""
+    """A maximum of messages that uses a random number for each edge and head, and one for each node and feature."""
     b = Builder()
     x = b.add(Input("x", Type(V, (3, 5), dtype)))
     seed = b.add(Input("seed", Type(UNIT, (), DType.i64)))
@@ -176,7 +176,7 @@ def _net(p: float = 0.6) -> Net:
 def test_dropout_gives_what_eager_gives_with_the_same_masks(
     dtype: torch.dtype, tolerance: float, graphs: tuple[Graph, ...]
 ) -> None:
-    """Another mask is an error of size 1. In float32 the gradient of `att_dst`, a shift under a softmax, cancels."""
+    """A wrong mask would be an error of size 1. In float32 the gradient of `att_dst` cancels under the softmax."""
     net = _net().to(dtype)
     model = graphweave.compile(net)
     for graph in graphs:
@@ -257,7 +257,7 @@ def test_nothing_and_everything_dropped(p: float) -> None:
 
 
 def test_whole_features_and_given_chances() -> None:
-    """dropout1d drops features of a row together; bernoulli draws by each number's own chance."""
+    """dropout1d drops all features of a row together; bernoulli uses a probability for each number."""
 
     def fn(x: Tensor, chance: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
         messages = F.dropout1d(x[index[0]], 0.5)

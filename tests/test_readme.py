@@ -1,4 +1,4 @@
-"""README's snippets run, what it says they print is what they print, and its commands exist."""
+"""README's snippets run and print what it says they print, and its commands exist."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MADE = sorted(set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", README, re.MULTILINE
 def test_a_snippet_runs(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The snippet runs as a file of its own. A block of text behind it is its output, but for numbers."""
+    """Each snippet runs as its own file. A text block behind it is its output, except for numbers."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(BLOCKS[block][1])
     runpy.run_path(str(tmp_path / "train.py"), run_name="__main__")
@@ -45,7 +45,7 @@ def test_a_snippet_runs(
 
 
 def _plain(text: str) -> list[str]:
-    """Lines without numbers of edges and bytes, which chance decides, and without the widths of columns."""
+    """The lines without column widths and without numbers of edges and bytes, which are random."""
     lines = (re.sub(r" {2,}", "  ", line) for line in text.strip().splitlines())
     return [re.sub(r"(?<![\w:\[])\d[\d,.]*( [kMG]?B)?", "#", line) for line in lines]
 
@@ -76,7 +76,7 @@ def test_a_command_is_understood(command: str) -> None:
 
 
 def _of_make(variables: list[str]) -> list[str]:
-    """`graphweave train` with what `make train` makes of its variables."""
+    """The arguments of `graphweave train` that `make train` builds from its variables."""
     given = dict(v.split("=", 1) for v in variables if "=" in v)
     words = [f"--{name.lower()}={given[name]}" for name in ("MODEL", "DATA", "EPOCHS") if name in given]
     return ["graphweave", "train", *words, *shlex.split(given.get("ARGS", ""))] if words else []

@@ -1,4 +1,4 @@
-"""Compilations over sizes, through both doors; what PyTorch cannot trace by itself; limits that are told in a line."""
+"""Compilations over sizes, through both entry points; what PyTorch cannot trace; limits reported in one line."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_other_backends_keep_pytorchs_settings() -> None:
 
 
 def test_a_trace_that_fails_with_the_settings_is_made_without(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AOTAutograd fails so where it cannot say how large a slice is; PyTorch's settings break the graph there."""
+    """For example, where AOTAutograd cannot tell a slice's size, PyTorch's own settings break the graph before it."""
     from graphweave.frontends.dynamo import backend
 
     compiled, traces = backend._compiled, []
@@ -112,7 +112,7 @@ def _first_of_some(x: Tensor, dst: Tensor) -> Tensor:
 
 
 def test_a_size_that_data_decides_and_that_must_be_1_is_left_to_python() -> None:
-    """PyTorch refuses the `expand` of data-dependent shapes while it traces, before a backend is asked."""
+    """PyTorch refuses an `expand` of data-dependent size while it traces, before it calls a backend."""
     x, dst = features(4, 3), torch.arange(5)
     compiled = torch.compile(_first_of_some, backend="graphweave", dynamic=True)
     torch.testing.assert_close(compiled(x, dst), _first_of_some(x, dst))
@@ -120,7 +120,7 @@ def test_a_size_that_data_decides_and_that_must_be_1_is_left_to_python() -> None
 
 
 def test_what_pytorchs_tracer_fails_for_is_left_to_python_once_and_told() -> None:
-    """PyTorch 2.13 fails for a view of a sparse tensor, whose base has no strides, where sizes are symbols."""
+    """PyTorch 2.13 cannot trace a view of a sparse tensor, whose base has no strides, if sizes are symbols."""
     values = torch.eye(3).to_sparse_csr().values()
     with pytest.raises(IndexError):
         torch.compile(_twice, backend="graphweave", dynamic=True, fullgraph=True)(values)
@@ -245,7 +245,7 @@ def test_a_lazy_model_is_made_as_eager_mode_makes_it() -> None:
 
 
 def test_rows_written_into_a_constant_index() -> None:
-    """The result counts edges of a map, the zeros that it is written into do not: an IndexError in the importer."""
+    """The result has a row for each edge of a map, the zeros that it is written into do not: an importer IndexError."""
 
     def f(x: Tensor) -> Tensor:
         index = torch.zeros(4, dtype=torch.long)

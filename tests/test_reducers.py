@@ -65,7 +65,7 @@ def edge_softmax(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def segments(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Edges grouped by destination, summed by running totals between the ends of the groups."""
+    """Edges are grouped by destination and summed as differences of running totals at the ends of groups."""
     order = torch.argsort(edge_index[1], stable=True)
     message = _messages(x, edge_index[:, order])
     counts = torch.zeros(x.size(0), dtype=torch.int64).index_add(0, edge_index[1], torch.ones_like(edge_index[1]))

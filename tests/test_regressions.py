@@ -1,4 +1,4 @@
-"""Programs on which compilers of gather and scatter have been seen to be silently wrong."""
+"""Programs for which compilers of gather and scatter have been observed to give wrong results silently."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 
 def gather_of_sum(x: Tensor, edge_index: Tensor) -> Tensor:
-    """Edges read sums that other edges of the same kernel would still be adding to."""
+    """Edges read sums to which other edges of the same kernel would still be adding."""
     total = torch.zeros_like(x).index_add(0, edge_index[1], x.index_select(0, edge_index[0]))
     return total.index_select(0, edge_index[0]) * x.index_select(0, edge_index[1])
 
 
 def times_total(x: Tensor, group: Tensor) -> Tensor:
-    """One destination row: its size 1 looks like a broadcast."""
+    """There is one destination row, and its size 1 looks like a broadcast."""
     total = x.new_zeros(1, x.size(1))
     total.scatter_add_(0, group.unsqueeze(-1).expand_as(x), x.tanh())
     return x.sin() * total.index_select(0, group)
@@ -36,7 +36,7 @@ def there_and_back(x: Tensor, edge_index: Tensor) -> Tensor:
 
 
 def rows_that_look_alike(x: Tensor, edge_index: Tensor, bias: Tensor) -> Tensor:
-    """`bias` is a row an edge; with as many edges as nodes nothing but provenance tells the two apart."""
+    """`bias` has a row for each edge; with as many edges as nodes, only its origin tells the two apart."""
     return torch.zeros_like(x).index_add(0, edge_index[1], x[edge_index[0]] + bias)
 
 

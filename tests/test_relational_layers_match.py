@@ -1,4 +1,4 @@
-"""PyG's relational layers compiled equal PyG's eager ones in float64, outputs and every gradient, however decided."""
+"""PyG's relational layers, compiled, equal eager ones in float64, with every gradient, for every decision."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ EDGES = (("author", "writes", "paper"), ("paper", "cites", "paper"), ("venue", "
 
 
 class Hgt(nn.Module):
-    """PyG's layer by tensors: features and edges in the order of `NODES` and `EDGES`."""
+    """PyG's layer as a function of tensors: features and edges in the order of `NODES` and `EDGES`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ HETERO = {
 
 @pytest.mark.slow
 def test_relations_without_edges_compile_nothing() -> None:
-    """Their indices lie in a list, where they get the strides of others too."""
+    """The indices are in a list, in which all get the same kind of strides."""
     layer = spread(Hgt())
     compiled = graphweave.compile(layer)
     for seed, name in enumerate(("usual", "relations without edges", "no edges")):

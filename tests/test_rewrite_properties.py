@@ -42,7 +42,7 @@ MOST = 3
 
 
 def check_every_site(program: Program, number: int, inputs_of: InputsOf = layer_inputs) -> None:
-    """Every rule at every node where it applies, alone, gives what was there."""
+    """Every rule, applied alone at every node where it applies, keeps the program's results."""
     both, found = every_site(program)
     for graph in zoo(number)[number % 5 :: 5]:
         given = inputs_of(program, graph, number)
@@ -55,7 +55,7 @@ def check_every_site(program: Program, number: int, inputs_of: InputsOf = layer_
 
 
 def check_by_cost(number: int, moves: int) -> None:
-    """The best form of a joint program for a graph of one kind gives, on small graphs, what the program gives."""
+    """The cheapest form of a joint program for one kind of graph gives the program's results on small graphs."""
     j = random_layers(number, moves=moves).joint()
     kind = list(GRAPHS)[number % len(GRAPHS)]
     given = PassInputs(GRAPHS[kind], j.tangents)
@@ -67,7 +67,7 @@ def check_by_cost(number: int, moves: int) -> None:
 
 
 def check_by_force(number: int, moves: int) -> None:
-    """Sequences of up to six rules, and the sets of rules that are tried together, whatever they cost."""
+    """Sequences of up to six rules, and rules that are tried together, are applied whatever they cost."""
     j = random_layers(number, moves=moves).joint()
     program, source = j.program, random.Random(number)
     forms: dict[str, Program] = {}
@@ -130,7 +130,7 @@ def test_more_joint_programs(part: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("part", range(10))
 def test_every_rule_at_every_site_of_other_programs(part: int) -> None:
-    """Programs without meaning, which do what layers do not."""
+    """These programs are meaningless, and contain what real layers do not."""
     for number in range(part, 500, 10):
         check_every_site(joint(random_program(number, DType.f64)).program, number, inputs)
         check_every_site(joint(many_maps_program(number, DType.f64)).program, number, many_maps_inputs)
@@ -140,13 +140,13 @@ def test_programs_meet_every_rule() -> None:
     met: Counter[str] = Counter()
     for number in range(150):
         met.update(rule for rule, _, _ in every_site(random_layers(number, moves=MOST).joint().program)[1])
-    of_half_precision = {"narrow-early"}  # which these layers have none of: tests/rewrite_cases.py
+    of_half_precision = {"narrow-early"}  # these layers have no half precision: tests/rewrite_cases.py
     assert met.keys() == {*RULES, "compact"} - of_half_precision
 
 
 @pytest.mark.slow
 def test_forms_differ_with_the_graph() -> None:
-    """Otherwise the statistics of these tests would make no difference."""
+    """If forms were the same for all graphs, the statistics in these tests would make no difference."""
     different = 0
     for number in range(12):
         j = random_layers(number, moves=MOST).joint()
@@ -178,7 +178,7 @@ def test_the_same_program_gives_the_same_result_in_under_a_second() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, pytest.param(2, marks=pytest.mark.slow), *range(3, 10)])
 def test_a_best_form_stays(number: int) -> None:
-    """Another time finds nothing that gains, or what it finds is found for good."""
+    """A second search finds no gain, or finds a form at which further searches stop."""
     j = random_layers(number, moves=MOST).joint()
     given = PassInputs(GRAPHS["many edges"], j.tangents)
     second = optimise(optimise(j.program, given).program, given).program

@@ -1,4 +1,4 @@
-"""Rules one by one: a small program each applies to and what comes of it, and what it must leave alone."""
+"""Rules one by one: a small program to which each applies and its result, and programs it must leave alone."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def program_of(body: str) -> Program:
 def given_for(
     program: Program, graph: EdgeList, seed: int = 0, at_empty_rows: float | None = None
 ) -> dict[str, Tensor]:
-    """Signed values of size 1; in rows of W that no edge reaches, `at_empty_rows`."""
+    """Signed values of size 1, and `at_empty_rows` in rows of W that no edge reaches."""
     generator = torch.Generator().manual_seed(seed)
     nodes = max(graph.num_src, 1)
     rows = {V: nodes, W: graph.num_dst, E: len(graph.src)}
@@ -100,7 +100,7 @@ def test_what_comes_of_a_rule(rule: str, golden: Callable[[str, str], None]) -> 
 
 
 def body_of(build: Builder, ref: Ref) -> str:
-    """What `ref` needs."""
+    """The nodes of the program on which `ref` depends."""
     program = substitute(build, len(build.nodes), {}, [ref], (), ()).program
     used = ancestors(program, [ref_out for ref_out in program.outputs if ref_out is not None])
     lines = [line for line in show(program).splitlines() if not line.startswith("space ")]
@@ -133,7 +133,7 @@ def show_shape(shape: tuple[int, ...] | None) -> str:
 @pytest.mark.parametrize("op", ["mul", "div"])
 @pytest.mark.parametrize(("own", "other"), MEETING)
 def test_factors_of_every_shape(own: tuple[int, ...], other: tuple[int, ...], op: str) -> None:
-    """One of the row's own and one of the edges, either first, and shared data between them."""
+    """One factor is the row's own and one the edges', in either order, with shared data between them."""
     both = broadcast_shapes([own, other])
     for first, second in (("13", "14"), ("14", "13")):
         program = program_of(f"""
@@ -151,7 +151,7 @@ def test_factors_of_every_shape(own: tuple[int, ...], other: tuple[int, ...], op
 @pytest.mark.parametrize("op", by_default(["add", "sub"], "sub"))
 @pytest.mark.parametrize(("own", "other"), MEETING)
 def test_sums_of_every_shape(own: tuple[int, ...], other: tuple[int, ...], op: str) -> None:
-    """A part of the row's own, and a part of the edges or shared; times a number for each edge."""
+    """One term is the row's own, one the edges' or shared; the sum is multiplied by a number for each edge."""
     both = broadcast_shapes([own, other])
     for space, (first, second) in pairs(("E", "unit"), (("14", "15"), ("15", "14"))):
         program = program_of(f"""
@@ -196,7 +196,7 @@ def test_feature_sums_of_every_shape(
 
 
 def test_rules_that_undo_each_other_end() -> None:
-    """gram(x * s, g) -> gram(x, g * s) -> gram(x * s, g) -> ... went on for ever."""
+    """gram(x * s, g) -> gram(x, g * s) -> gram(x * s, g) -> ... must not go on for ever."""
     program = program_of("""
 %12: W[1] f64 = input s
 %13: W[4] f64 = div %11, %12
@@ -209,7 +209,7 @@ def test_rules_that_undo_each_other_end() -> None:
 
 @pytest.mark.parametrize("op", ["mul", "add"])
 def test_operands_used_twice_take_no_time(op: str) -> None:
-    """x * x * ... doubled the work with each step, in products and in the rows without edges."""
+    """In x * x * ... the work must not double with each step, neither in products nor in rows without edges."""
     steps = "\n".join(f"%{i}: W[4] f64 = {op} %{i - 1}, %{i - 1}" for i in range(12, 52))
     on_edges = "\n".join(f"%{i}: E[4] f64 = {op} %{i - 1}, %{i - 1}" for i in range(54, 94))
     program = program_of(f"""
@@ -219,11 +219,11 @@ def test_operands_used_twice_take_no_time(op: str) -> None:
 {on_edges}
 %94: W[4] f64 = push.sum %93, %3""")
     after = rewritten(program, Move((RULES["distribute"], RULES["feature-sum"], RULES["factor"]), (94,)))
-    assert after is None  # more factors than a product may have are one
+    assert after is None  # factors beyond the limit of a product count as one
 
 
 def test_long_chains_of_small_steps() -> None:
-    """What is lifted out of a push is of limited depth: a chain of 800 took more frames than Python has."""
+    """The depth of what is lifted out of a push is limited: a chain of 800 would exceed Python's stack."""
     chain = "\n".join(f"%{i}: E[4] f64 = sin %{i - 1}" for i in range(13, 812))
     program = program_of(f"""
 %12: E[4] f64 = sin %10
@@ -235,7 +235,7 @@ def test_long_chains_of_small_steps() -> None:
 
 @pytest.mark.parametrize(("dtype", "epsilon"), [("f16", "1e-16"), ("f32", "1e-46"), ("f32", "1e-40"), ("f64", "0.0")])
 def test_a_denominator_that_rounds_to_zero_is_guarded(dtype: str, epsilon: str) -> None:
-    """1e-16 is 0 in half precision: rows without edges became 0 / 0."""
+    """1e-16 is 0 in half precision, so that rows without edges would become 0 / 0."""
     program = parse(f"""
 space W = s0
 space E = s1

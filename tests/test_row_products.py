@@ -1,4 +1,4 @@
-"""Products of rows in the kernels that make and read their rows: which kernels there are, and what these give."""
+"""Products of rows in the kernels that compute and read their rows: which kernels there are, and their results."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ return %2
 
 
 def test_edges_do_not_wait_for_a_product_of_their_row() -> None:
-    """%7 reads the row's own product %5 at each edge: a kernel multiplies when it is done with the edges."""
+    """Each edge reads %6, a product of its own row's %5, but a kernel multiplies only after its edges: two kernels."""
     first, second = regions(f"""{MAPS}
 %4: unit[8, 8] f32 = input w
 %5: V[8] f32 = input x
@@ -112,7 +112,7 @@ return %10
 
 
 def test_what_memory_alone_makes_is_computed_where_it_is_read() -> None:
-    """A mask before the product that it masks would be an array of the tile, and numbers to read again."""
+    """Stored before the product, the mask would be an array of the tile, and more numbers to read."""
     program = parse("""
 space V = s0
 %0: V[8] f32 = input g
@@ -151,7 +151,7 @@ return %6
 
 
 def test_a_value_read_by_one_kernel_is_computed_there() -> None:
-    """%11 could be written beside %10, which is stored anyway since edges gather it; its only reader recomputes it."""
+    """%10 is stored because edges gather it. %11 could be stored beside it, but its only reader recomputes it."""
     first, second = regions(f"""{MAPS}
 %4: V[64] f32 = input x
 %5: unit[64, 64] f32 = input w
@@ -191,7 +191,7 @@ WIDTHS = [(64, 64), (1, 1), (31, 33), (3, 64), (64, 3), (100, 17), (256, 64), (1
 
 
 def alone(k: int, j: int, dtype: DType) -> Program:
-    """Products that meet nothing but each other."""
+    """Products whose operands and results meet no other node."""
     d = dtype.value
     return parse(f"""
 space V = s0

@@ -25,7 +25,7 @@ PROGRAMS = 300
 
 
 def subjects(part: int) -> Iterator[tuple[str, Program]]:
-    """A fourth of the programs, as they are and optimised."""
+    """Every fourth of the programs, as it is and optimised."""
     for number in range(part, PROGRAMS, 4):
         program = random_program(number)
         yield f"program {number}", program
@@ -38,7 +38,7 @@ def members(step: Region | TorchCall) -> tuple[Ref, ...]:
 
 
 def leaves(program: Program, refs: Iterable[Ref], stored: frozenset[Ref]) -> set[Ref]:
-    """The tensors behind `refs`: inputs and stored values; all else is structure, or computed where it is used."""
+    """The tensors on which `refs` depend: inputs and stored values. Everything else is computed where it is used."""
     found: set[Ref] = set()
     for ref in refs:
         node = program.nodes[ref]
@@ -59,7 +59,7 @@ def test_every_demanded_node_is_computed_once(part: int) -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_every_read_is_available(part: int) -> None:
-    """Kernels read what earlier steps gave out, or members of their own that they compute before, at the same row."""
+    """Kernels read what earlier steps stored, or their own members at the same row that they compute before."""
     for name, program in subjects(part):
         facts = Facts(program)
         given = facts.hoist.values
@@ -123,7 +123,7 @@ return %9
 
 
 def region_reads(facts: Facts, region: Region, order: StepOrder) -> set[Ref]:
-    """What the region takes from outside. Fails where a member is read at a row that is not the reader's."""
+    """What the region reads from outside. Fails where a member is read at a row that is not the reader's."""
     program, cones = facts.program, facts.cones
     reads: set[Ref] = set()
     done: set[Ref] = set()
@@ -147,7 +147,7 @@ def region_reads(facts: Facts, region: Region, order: StepOrder) -> set[Ref]:
 
 
 def test_a_value_of_edges_with_two_wide_ends_is_computed_under_the_rows_of_one() -> None:
-    """An SDDMM walks the edges of each destination, whose row stays at hand; one narrow end is no reason to."""
+    """An SDDMM walks the edges of each destination, whose row stays in cache; one narrow end is no reason to."""
     text = """
 space V = s0
 space E = s1
@@ -195,7 +195,7 @@ return %14
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("width", "target"), [(4, "cpp"), (513, "cpp"), (4, "triton"), (513, "triton")])
 def test_products_that_no_kernel_of_the_target_multiplies_are_calls(width: int, target: Target, dtype: str) -> None:
-    """And what is done before and after them stays in kernels."""
+    """What is done before and after these products stays in kernels."""
     options = options_for(target)
     program = with_calls(parse(ON_EDGES.replace("TYPE", dtype).replace("WIDTH", str(width))), options)
     called = width > 512 and target == "cpp"
@@ -208,7 +208,7 @@ def test_products_that_no_kernel_of_the_target_multiplies_are_calls(width: int, 
 
 
 def test_a_total_that_edges_need_is_complete_before_them() -> None:
-    """Totals over edges are placed last, but %5 decides what %9 is for every edge (random program 140)."""
+    """Totals over edges are placed last, but every edge's %9 depends on %5 (random program 140)."""
     program = parse("""
 space V = s0
 space E = s1

@@ -28,7 +28,7 @@ def gcn_aggregation(t: dict[str, Tensor], src: Tensor, dst: Tensor) -> Tensor:
 
 
 def mlp_aggregation(t: dict[str, Tensor], src: Tensor, dst: Tensor) -> Tensor:
-    """Figures 1, 3b and 8: ReLU((XV[src] + XV[dst]) W), of which the largest is taken."""
+    """Figures 1, 3b and 8: the maximum of ReLU((XV[src] + XV[dst]) W)."""
     message = torch.relu((t["XV"][src] + t["XV"][dst]) @ t["W"])
     rows = dst[:, None].expand_as(message)
     empty = message.new_zeros(t["XV"].shape[0], message.shape[1])

@@ -36,7 +36,7 @@ SOME = [g for g in ZOO if len(g.src)][:3]
 
 
 def check_function(function: Function, schedule: Schedule, graphs: Sequence[EdgeList]) -> Schedule:
-    """Values and gradients are eager's in float64 but for the order of sums; gives what was taken of `schedule`."""
+    """Values and gradients equal eager's in float64 up to the order of sums; gives what was used of `schedule`."""
     first, *others = graphs
     torch.compiler.reset()
 

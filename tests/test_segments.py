@@ -1,4 +1,4 @@
-"""pyg_lib's segment_matmul is read as a typed product. pyg_lib is on no package index: a stand-in has its name."""
+"""pyg_lib's segment_matmul is read as a typed product. No package index has pyg_lib, so a stand-in has its name."""
 
 from __future__ import annotations
 

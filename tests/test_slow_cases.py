@@ -33,7 +33,7 @@ def test_of_each_test_the_quickest_case_stays_and_what_is_quick() -> None:
 
 
 def test_what_is_listed_exists() -> None:
-    """Each listed function is in its file. A listed case of it that is gone does no harm."""
+    """The list names cases, and the function of each is in its file; a parameter that no longer exists does no harm."""
     for function in sorted(set(map(slow_cases.function_of, slow_cases.listed()))):
         file, _, name = function.partition("::")
         tree = ast.parse((HERE.parent / file).read_text())

@@ -51,7 +51,7 @@ return %15, %20
 
 
 def stages(program: Program) -> list[tuple[str, Program]]:
-    """`program` after each of three single rewrites; equal terms become one by themselves."""
+    """`program` after each of three single rewrites; equal terms are merged automatically."""
     out = [("before", program)]
     for rule, output in ((feature_sum.RULE, 1), (factor.RULE, None), (factor.RULE, 0)):
         program = out[-1][1]

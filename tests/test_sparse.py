@@ -24,14 +24,14 @@ SIZES = ((6, 20), (9, 40), (5, 7))
 
 @pytest.fixture(autouse=True)
 def _conversions() -> Iterator[None]:
-    """Eager PyG says of each layout that is not CSR that it converts it."""
+    """Eager PyG warns about each layout other than CSR that it converts it."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Converting sparse tensor to CSR format")
         yield
 
 
 def matrix(rows: int, cols: int, entries: int, layout: str = "csr", seed: int = 0) -> Tensor:
-    """Random positive values, as degrees are taken a root of; "uncoalesced" has some of its entries twice."""
+    """Random positive values, since degrees' roots are taken; "uncoalesced" has some of its entries twice."""
     index = random_graph(rows, cols, entries, seed)
     values = features(entries, 1, F64, seed).flatten().abs() + 0.1
     coo = torch.sparse_coo_tensor(index, values, (rows, cols))
@@ -52,7 +52,7 @@ def plain(x: Tensor) -> Tensor:
 
 
 def assert_equal(compiled: Callable[..., Any], eager: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> None:
-    """Results of the same layout and value, and all gradients: of `make`'s tensors, and of parameters."""
+    """Compares results by layout and value, and all gradients: of `make`'s tensors and of parameters."""
     results = []
     for f in (eager, compiled):
         args = make()
@@ -73,7 +73,7 @@ def assert_equal(compiled: Callable[..., Any], eager: Callable[..., Any], make: 
     for a, b, leaf in zip(got_grads, wanted_grads, [*leaves, *owned], strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            # eager mode gives some gradients of matrices for more than their entries, which are positive
+            # eager mode gives some gradients at more places than the matrix's entries, which are positive
             counts_here = plain(leaf) > 0 if leaf.layout != torch.strided else torch.ones_like(leaf, dtype=torch.bool)
             torch.testing.assert_close(plain(a)[counts_here], plain(b)[counts_here])
 
@@ -120,7 +120,7 @@ def test_layers_take_matrices_of_any_size_in_one_graph(case: tuple[str, str], fr
         x = features(nodes, 4, F64)
         args = lambda n=nodes, e=entries, x=x: (x.clone(), matrix(n, n, e, layout))  # noqa: E731
         if layout == "csc" or (layout != "csr" and name in NO_CSC):
-            given = args()[1]  # of which eager mode has no gradient
+            given = args()[1]  # eager mode has no gradient for these
             assert_equal(lambda x, a=given: compiled(x, a), lambda x, a=given: layer(x, a), lambda x=x: (x.clone(),))
         else:
             assert_equal(compiled, layer, args)
@@ -158,7 +158,7 @@ def test_a_model_is_trained_and_evaluated_with_two_compilations(fresh_compiler: 
 
 
 def test_attention_on_a_graph_seen_before_is_kernels_alone(fresh_compiler: None) -> None:
-    """Self loops are inserted once; compressed indices and the index made of them are one map."""
+    """Self loops are inserted once; compressed indices and the index computed from them are one map."""
     torch.manual_seed(0)
     compiled = graphweave.compile(pyg.GATConv(4, 5, heads=2))
     x, a = features(60, 4).requires_grad_(), matrix(60, 60, 300).float()

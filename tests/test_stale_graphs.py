@@ -1,4 +1,4 @@
-"""No result of a graph that was: index tensors made anew over the same memory, and edited in every way there is."""
+"""Results never come from an earlier graph: index tensors over reused memory, and every way to edit them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ EDGES = 150
 
 
 def summed(x: Tensor, index: Tensor) -> Tensor:
-    """Messages of both ends: kernels walk one map and read the other."""
+    """Messages of both ends, so that kernels walk one map and read the other."""
     src, dst = index[0], index[1]
     return torch.zeros_like(x).index_add_(0, dst, x.index_select(0, src) * 2.0)
 
 
 def normalised(x: Tensor, index: Tensor) -> Tensor:
-    """A sum over edges, divided by degrees, which a prelude computes."""
+    """A mean by degrees, which a prelude computes."""
     degree = torch.zeros(x.shape[0], dtype=x.dtype).index_add_(0, index[1], torch.ones(index.shape[1], dtype=x.dtype))
     return summed(x, index) / degree.clamp(min=1.0)[:, None]
 
 
 def on_edges(x: Tensor, index: Tensor) -> Tensor:
-    """A result for each edge, whose kernel reads the index as it lies."""
+    """A result for each edge, whose kernel reads the index in the user's order."""
     return (x.index_select(0, index[0]) * x.index_select(0, index[1])).sum(1)
 
 
@@ -57,7 +57,7 @@ def _graph(seed: int) -> Tensor:
 
 
 def _check(compiled: Callable[..., Tensor], function: Callable[..., Tensor], index: Tensor) -> None:
-    """Forward and gradient, in float64, against eager on the index as it is now."""
+    """Compares the result and the gradient in float64 with eager mode on the index as it is now."""
     x = features(NODES, 6, torch.float64).requires_grad_()
     out = compiled(x, index)
     grad_out = features(out.numel(), 1, torch.float64, seed=5).view(out.shape)
@@ -108,7 +108,7 @@ def test_another_counter_is_another_tensor_without_any_checksum() -> None:
 
 
 def test_a_tensor_that_is_given_other_memory() -> None:
-    """`t.data = other` raises no version; the memory it had may be given to the next tensor."""
+    """`t.data = other` does not raise the version counter; the next tensor may get the memory that `t` had."""
     compiled = graphweave.compile(summed)
     index = _graph(0)
     for seed in range(1, 6):
@@ -164,7 +164,7 @@ def test_edited_unseen(door: Callable, function: Callable) -> None:
 
 
 def with_loops(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Gives what a prelude makes of the graph, beside what a kernel computes with it."""
+    """Returns what a prelude computes from the graph, beside what a kernel computes with it."""
     loops = torch.arange(x.shape[0])
     index = torch.cat([index, torch.stack([loops, loops])], 1)
     degree = torch.zeros(x.shape[0], dtype=x.dtype).index_add_(0, index[1], torch.ones(index.shape[1], dtype=x.dtype))
@@ -174,7 +174,7 @@ def with_loops(x: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 @both_doors
 @pytest.mark.parametrize("grad", [False, True])
 def test_results_edited_unseen(door: Callable, grad: bool) -> None:
-    """What a call gave and the user has edited is not what the next call gives, or computes with."""
+    """A result that the user has edited is neither returned by the next call nor used in it."""
     compiled = door(with_loops)
     x, index = features(NODES, 6, torch.float64).requires_grad_(grad), _graph(0)
     for edited in (1, 2, 1):
@@ -224,7 +224,7 @@ def test_what_lies_between_the_rows_of_a_view_is_no_edit() -> None:
 
 
 def test_rows_given_apart_and_together() -> None:
-    """A view seen for the first time after the edit of a memory that was seen through another."""
+    """A view is first seen after an edit of memory that was seen through another view."""
     index = _graph(0)
     together, apart = (
         graphweave.compile(summed),
@@ -281,7 +281,7 @@ def test_an_edit_that_pytorch_sees_is_none_of_these() -> None:
 
 
 def test_the_eager_graph_backward_is_untouched() -> None:
-    """Noticing an edit raises no version: what eager PyTorch has saved before stays good."""
+    """Noticing an edit leaves version counters alone, so tensors that eager PyTorch saved before stay valid."""
     compiled = graphweave.compile(summed)
     index, x = _graph(0), features(NODES, 6, torch.float64).requires_grad_()
     compiled(x, index)
@@ -331,7 +331,7 @@ def test_an_edit_that_is_noticed_is_checked() -> None:
 
 @pytest.mark.parametrize(("numel", "parts"), [(4096, 1), (4097, 4), (32768, 4), (32769, 16), (1048577, 64)])
 def test_a_call_reads_one_part(numel: int, parts: int) -> None:
-    """An edit of one number is noticed once in `parts` checks, wherever it is, and the sums are of all numbers."""
+    """An edit of one number is noticed once in `parts` checks wherever it is, and the sums cover all numbers."""
     t = torch.arange(numel)
     for at in (0, numel // 3, numel - 1):
         record = unseen_edits._checked(t)
@@ -374,7 +374,7 @@ def test_many_slices_of_one_memory() -> None:
 
 
 def test_a_record_may_be_replaced_while_a_program_has_it() -> None:
-    """Another program notices the edit first, and the record that this one has is no longer kept."""
+    """Another program notices the edit first, so the record that this program has is no longer kept."""
     t = torch.arange(100)
     mine, other = unseen_edits.Watch(), unseen_edits.Watch()
     for _ in range(50):
@@ -407,7 +407,7 @@ def test_another_view_of_a_tensor_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_records_of_dead_tensors_go() -> None:
-    before = len(unseen_edits._memories)  # of this process, some of tensors that are still there
+    before = len(unseen_edits._memories)  # of the whole process; some tensors are still alive
     rounds = 1000 + 3 * before + unseen_edits._memories._sweep_at
     for _ in range(rounds):
         unseen_edits.watch(torch.arange(8))

@@ -1,4 +1,4 @@
-"""Outputs too large for the cache are written past it, and are the same numbers."""
+"""Outputs too large for the cache are written around it, with the same numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that follow one another as one native call: the same bits as one by one, and when they are called so."""
+"""Consecutive kernels run as one native call with the same bits as one by one, and under which conditions."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_large_values_are_freed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
     x, index, y = features(40, 16).float(), random_graph(40, 40, 100), torch.arange(40) % 16
     model = graphweave.compile(step)
     model(x, index, y).backward()
-    assert called.kernels[-2:] == [2, 2]  # behind those of the prelude
+    assert called.kernels[-2:] == [2, 2]  # after the kernels of the prelude
     called.kernels.clear()
     monkeypatch.setattr(cpp_stretch, "MAX_BYTES", 1000)
     other = random_graph(40, 40, 101)
@@ -103,7 +103,7 @@ def test_large_values_are_freed_one_by_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_divided_rows_are_no_native_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hub of so many edges is shared out by Python."""
+    """Python divides the work of a hub with so many edges."""
     called = Called(monkeypatch)
     model = graphweave.compile(lambda x, index: torch.zeros_like(x).index_add(0, index[1], x[index[0]]).relu())
     x, index = torch.randn(3000, 64), random_graph(3000, 3000, 400_000)
@@ -142,7 +142,7 @@ def test_an_edit_of_the_graph_is_seen() -> None:
 
 
 class Reversible(nn.Module):
-    """Frees the storage of what its block is given, as soon as that has run."""
+    """Frees the storage of its block's input as soon as the block has run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,7 +154,7 @@ class Reversible(nn.Module):
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_what_frees_memory_stays_behind_the_kernels_that_read_it() -> None:
-    """Such a call gives nothing back, and has no number among the impure ones."""
+    """A call that frees memory returns nothing, and is not counted among the impure ones."""
     torch.manual_seed(0)
     model = Reversible()
     index, got = random_graph(9, 9, 30), features(9, 16).float().requires_grad_()

@@ -1,4 +1,4 @@
-"""Objects that stand for tensors: every spelling of a function has its handler, and views are those of a tensor."""
+"""Objects that stand for tensors: every form of a function has its handler, and views are those of a tensor."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphweave.tensorlike.views import view_handlers
 
 
 class Boxed(TensorLike):
-    """Stands for `data` [rows, *features] with a dim of size 1 at each of `outer` behind the first."""
+    """Stands for `data` [rows, *features], with a dim of size 1 at each position in `outer` after the first."""
 
     called = "a box"
 
@@ -41,7 +41,7 @@ class Boxed(TensorLike):
         return Boxed(data, outer)
 
     def dense(self) -> Tensor:
-        """Without outer dims, the features of the only row."""
+        """The features of the only row, without outer dims."""
         x = self.data if self.places else self.data.squeeze(0)
         for d in self.places[1:]:
             x = x.unsqueeze(d)

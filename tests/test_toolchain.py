@@ -41,7 +41,7 @@ NATIVE = Path(toolchain.__file__).parent / "native"
 
 
 def test_kernels_use_the_one_openmp_runtime_that_torch_loaded() -> None:
-    torch.rand(100_000).exp()  # OpenMP at work in torch
+    torch.rand(100_000).exp()  # lets torch start its OpenMP threads
     before = toolchain.loaded_openmp()  # more than torch's, if another package has brought its own
     kernel = kernel_cache.load(THREADS, "threads")
     used = torch.zeros(2, dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""What PyTorch cannot trace: the frame runs as Python, is told of and counted, and nothing happens twice."""
+"""A frame that PyTorch cannot trace runs as Python, is reported and counted, and has no effect twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Halves(nn.Module):
 
 
 def test_a_failed_trace_leaves_no_mark(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor does it go unsaid where PyTorch's own logs are turned off."""
+    """A failed trace is reported even where PyTorch's own logs are turned off."""
     monkeypatch.setattr(logging.getLogger("torch._dynamo"), "level", logging.ERROR)
     eager, graph = Halves(), random_graph(9, 9, 30)
     compiled_module = copy.deepcopy(eager)

@@ -12,7 +12,7 @@ from graphweave.runtime import tracked
 
 
 def test_looking_up_while_another_thread_sweeps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lookup moves its entry to the end, which no walk over the entries may see."""
+    """A lookup moves its entry to the end, which must not happen while another thread iterates over the entries."""
     cache: tracked.TrackedCache[int] = tracked.TrackedCache(lambda: 1 << 30)
     monkeypatch.setattr(tracked, "SWEEP_BYTES", 0)
     held = [torch.zeros(8) for _ in range(200)]

@@ -22,7 +22,7 @@ INDEX = random_graph(40, 40, 333)
 
 
 class MaxMessages(nn.Module):
-    """max over edges of tanh(x_u * s + x_v): messages that autograd keeps, edges x features."""
+    """max over edges of tanh(x_u * s + x_v): autograd keeps the messages, edges x features."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class MaxMessages(nn.Module):
 
 
 class Products(nn.Module):
-    """max over edges of x_u * a + x_v * b, of whose first product the gradient needs the value itself."""
+    """max over edges of x_u * a + x_v * b, where the gradient needs the value of the first product."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Products(nn.Module):
 
 
 class Stack(nn.Module):
-    """Attention, a sum through a perceptron with dropout, attention: three walks whose messages may be summed again."""
+    """Attention, a sum through a perceptron with dropout, attention: three walks that may be recomputed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Stack(nn.Module):
 
 
 def on_edges(saved: tuple[str, ...]) -> list[str]:
-    """Types of values of edges among `saved`; the indices are the graph's, and there anyway."""
+    """Types of values of edges among `saved`, without the indices, which belong to the graph."""
     types = [s.split(": ", 1)[1] for s in saved]
     return [t for t in types if t.startswith("E") and not t.endswith(("i32", "i64"))]
 
@@ -124,7 +124,7 @@ class Attentions(nn.Module):
 
 
 def peak_rows(policy: str, layers: int, monkeypatch: pytest.MonkeyPatch) -> float:
-    """Most memory of the arena in use at once in a training step, in tensors of nodes x features."""
+    """The arena's peak memory in a training step, in tensors of nodes x features."""
     nodes = 20_000
     x, index = features(nodes, 16), random_graph(nodes, nodes, 2 * nodes)
     model = Attentions(layers)
@@ -158,7 +158,7 @@ def test_memory_in_use_at_once_is_what_the_policy_says(layers: int, monkeypatch:
 
 
 def test_messages_computed_again_are_the_bits_that_the_maximum_was_found_among() -> None:
-    """A product and a sum fused in one kernel and not in the other would leave a maximum without its message."""
+    """If only one kernel fused a product and a sum, no message might equal the maximum."""
     model = Products()
     x, index = features(50, 16).requires_grad_(), random_graph(50, 50, 2000)
     inputs = [x, *model.parameters()]
@@ -187,7 +187,7 @@ def test_an_unknown_policy_is_refused_by_name() -> None:
 
 
 class Activated(nn.Module):
-    """Sums of neighbours, an activation, a product: the gradient wants the sum's sign and the activation itself."""
+    """Sums of neighbours, an activation, a product: the gradient needs the sum's sign and the activation."""
 
     def __init__(self, wide_input: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Triton kernels compiled for GPUs that need not be there: they compile, fit, and keep everything in registers."""
+"""Triton kernels compiled for GPUs that need not be present: they compile, fit, and keep all values in registers."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ ONE_REGISTER = 8
 
 
 def assert_fits(got: Resources, capability: int, spilled: int = ONE_REGISTER) -> None:
-    """Machine code that keeps its values in registers, and that a device of that capability can launch."""
+    """The machine code keeps its values in registers, and a device of that capability can launch it."""
     assert got.code > 1000 and got.warps >= 1
     assert 16 <= got.registers <= 255 and got.registers * 32 * got.warps <= 1 << 16
     assert got.shared <= SHARED[capability]
@@ -146,7 +146,7 @@ def test_half_precision_is_for_storage(half: DType, pointer: str) -> None:
 
 @needs_compiler
 def test_spills_are_seen() -> None:
-    """8192 sums in one warp: 256 for each thread, which has 255 registers."""
+    """A warp has 8192 sums: 256 for each thread, which has only 255 registers."""
     got = resources_of(spmm(64), 80, how=Launch(rows=128, edges=1, warps=1))
     assert got.spill_stores > 500 and got.spill_loads > 500 and got.stack > 500
     assert got.warps == 1
@@ -240,7 +240,7 @@ def test_a_text_by_itself() -> None:
 
 @needs_compiler
 def test_multiply_adds_are_asked_for() -> None:
-    """x * 2.5 + 0.5 is one instruction or two: the machine code differs."""
+    """x * 2.5 + 0.5 is one instruction or two, so the machine code differs."""
     types, text = ("*fp32", "*fp32", "constexpr"), TEXT.format(factor="2.5 + 0.5")
     codes = [compile_text(text, "double", types, {"R": 4096}, 80, warps=1, fuse=fuse).code for fuse in (False, True)]
     assert codes[0] > codes[1]
@@ -281,12 +281,12 @@ UNORDERED = Variant(ordered=False)
 
 
 class Planned(Exception):
-    """Raised in place of running what has been planned for a GPU."""
+    """Raised instead of running what has been planned for a GPU."""
 
 
 @pytest.fixture
 def quiet() -> Iterator[None]:
-    """A graph that is planned only runs eagerly, which the frontend says aloud."""
+    """A graph that is only planned runs eagerly, and the frontend warns about that."""
     logging.disable(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -295,7 +295,7 @@ def quiet() -> Iterator[None]:
 
 
 def kernels_of(layer: nn.Module, width: int, monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
-    """The Triton kernels of a layer's training step, forward and backward, all of whose regions have one."""
+    """The Triton kernels of a layer's training step, forward and backward; every region must have one."""
     made: list[CompiledTraining] = []
     build = backend.build_training
 

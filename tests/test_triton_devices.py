@@ -1,4 +1,4 @@
-"""Programs on CUDA tensors as far as they go without a device: fake ones, and launches that look at what they get."""
+"""Programs on CUDA tensors without a device: on fake tensors, with launches that check their arguments."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def layer(x: Tensor, weight: Tensor, src: Tensor, dst: Tensor) -> Tensor:
 @needs_triton
 @pytest.mark.parametrize("nodes", [90, 10_000])
 def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A fake tensor refuses to say a number; one on the CPU beside the others would be sent to the device."""
+    """A fake tensor's numbers cannot be read; a CPU tensor beside the others would be copied to the device."""
     launched: list[tuple[int, Launch]] = []
 
     def look(
@@ -47,7 +47,7 @@ def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkey
 
     monkeypatch.setattr(TritonKernel, "__call__", look)
     monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
-    monkeypatch.setattr(index, "place", lambda t: ())  # which fake tensors do not have
+    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no such place
     monkeypatch.setattr(wrapper.memo, "kept", lambda fn, *args: fn(*args))
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True), torch.device("cuda"):
         x, weight = torch.randn(nodes, 8), torch.randn(8, 8)

@@ -83,7 +83,7 @@ WIDE = {
 @needs_interpreter
 @pytest.mark.parametrize("how", WIDE)
 def test_rows_too_wide_for_a_program_are_shared_out(how: str) -> None:
-    """Where the same is done for every element, and nothing else: a sum over all of them needs them at once."""
+    """Rows are shared out only where every element is treated alike; a sum over all needs them in one program."""
     kernel = parse(f"""
 kernel wide(v < N, E; i32) {{
   csr by_dst
@@ -118,7 +118,7 @@ def test_groups_of_any_size(rows: int, edges: int) -> None:
 @needs_interpreter
 @pytest.mark.parametrize("share", [1, 2, 7])
 def test_long_rows_are_divided(share: int) -> None:
-    """Whichever rows are taken for long ones."""
+    """The result does not depend on which rows count as long."""
     for name in ("spmm_max_33", "sddmm_33", "totals_9_f64", "reindexed"):
         degrees = DEGREES["hub"] + DEGREES["mixed"]
         case = case_for(KERNELS[name], degrees)
@@ -129,7 +129,7 @@ def test_long_rows_are_divided(share: int) -> None:
 @needs_interpreter
 @pytest.mark.parametrize("kernel", [attention(2, 5), edge_mlp(3, 4, 5), sddmm(33)], ids=lambda kernel: kernel.name)
 def test_pieces_with_stashes_and_products(kernel: Kernel) -> None:
-    """Though schedules for Triton have no stashes, and launches divide no rows whose edges meet matrices."""
+    """Schedules for Triton have no stashes, and launches do not divide rows whose edges meet matrices; both work."""
     case = case_for(kernel, DEGREES["hub"])
 
     def run(kernel: Kernel, tensors: dict[str, Tensor], indptr: dict[str, Tensor], sizes: dict[str, int]) -> None:
@@ -159,7 +159,7 @@ def test_operators_mean_what_torch_means(dtype: DType) -> None:
     case = Case(kernel, buffers | outputs, {}, {"N": rows})
     got, want = by_triton(case, Launches(Launch(16, 1))), interpreted(case)
     for name in results:
-        # a power by logarithms loses a bit for each doubling of the result
+        # a power computed by logarithms loses a bit for each doubling of the result
         rtol = {DType.f32: 1e-6, DType.f64: 2e-15}.get(dtype, 0.0) * (100 if name.startswith("po") else 1)
         torch.testing.assert_close(
             got[name], want[name], rtol=rtol, atol=0.0, equal_nan=True, msg=lambda m, n=name: f"{n} of {dtype}: {m}"

@@ -38,7 +38,7 @@ def made(blocks: int, k: int, j: int, dtype: DType, options: frozenset[tuple[str
 
 
 def by_kernels(program: Program) -> Executable:
-    """Everything is computed by kernels."""
+    """The program's executable, in which kernels compute everything."""
     executable = build_inference(program, (), {}, options_for("triton"), {}, verify=False)
     assert not executable.plan.refused
     assert all(isinstance(step, Region) for step in executable.plan.schedule.steps)
@@ -69,7 +69,7 @@ def check(
 
 
 def near(got: Tensor, want: Tensor, terms: int) -> None:
-    """Half precision is rounded once: its error is that of the largest number, however many terms there are."""
+    """Half precision is rounded once: the error is that of the largest number, however many terms there are."""
     close(got, want, 4 if got.dtype in (torch.bfloat16, torch.float16) else terms)
 
 
@@ -86,7 +86,7 @@ WIDTHS = [(1, 1, 1), (1, 64, 1), (1, 33, 70), (1, 130, 70), (1, 20, 150), (3, 5,
 @needs_interpreter
 @pytest.mark.parametrize(("blocks", "k", "j"), WIDTHS)
 def test_widths_and_blocks(blocks: int, k: int, j: int) -> None:
-    """Grams of 70 columns or more are shared among programs; so are those of 9 blocks."""
+    """Several programs share grams of 70 or more columns, and those of 9 blocks."""
     check("sorted", blocks, k, j, torch.float64, gathers=True, transposed=blocks == 1)
 
 
@@ -106,7 +106,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
 
 @needs_interpreter
 def test_tables_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which no graph that fits into a test needs."""
+    """No graph that fits into a test needs tables of 64 bits."""
     monkeypatch.setattr(region_step, "INT32_MAX", 10)
     check("skewed", 1, 5, 3, gathers=True, transposed=False)
     check("skewed", 1, 80, 72, gathers=False, transposed=False)
@@ -136,7 +136,7 @@ def test_what_is_not_finite_stays_with_its_row_and_type() -> None:
 
 @needs_interpreter
 def test_sums_of_half_precision_are_rounded_once() -> None:
-    """Intermediate sums leave the range of float16, and come back."""
+    """Partial sums exceed the range of float16 and come back into it."""
     x, y = torch.full((40, 16), 200.0), torch.full((40, 16), 150.0)
     y[20:] = -149.0
     w = torch.full((1, 16, 16), 1000.0)
@@ -231,7 +231,7 @@ def test_a_narrow_gram_shares_a_kernel_and_a_wide_one_does_not() -> None:
 
 @pytest.mark.skipif(interpreted(), reason="the interpreter divides all rows into short pieces")
 def test_what_pieces_leave_takes_bounded_memory() -> None:
-    """Pieces of wide grams are few and long, and only some of many types are divided."""
+    """Wide grams have few, long pieces, and only some of many types are divided."""
     for k in (16, 128, 512):
         (kernel,) = kernels_of(made(1, k, k, DType.f32, frozenset({"results": (GRAM,)}.items())))
         how, size = launches_of(kernel), k * k * 4
@@ -266,7 +266,7 @@ def test_the_interpreter_of_loops_rounds_as_triton_does(dtype: torch.dtype) -> N
     tensors = {b.name: tensor_of(b, given, {"perm": order.int(), "map": src[order].int()}) for b in kernel.buffers}
     loops.run(kernel, tensors, {"csr": indptr}, {kernel.sizes[0]: num})
     outputs = {b.name.partition("_")[0]: tensors[b.name] for b in kernel.buffers if b.role is Role.output}
-    rounding = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[dtype]  # Triton's interpreter cuts off
+    rounding = {torch.bfloat16: 2.0**-7, torch.float16: 2.0**-10}[dtype]  # Triton's interpreter truncates
     for name, got in (("matmul", product), ("gram", gram)):
         want = outputs[name]
         assert want.dtype is dtype

@@ -1,4 +1,4 @@
-"""Fused pushes in Triton: against float64 in Triton's interpreter, and compiled for GPUs that need not be there."""
+"""Fused pushes in Triton: against float64 in Triton's interpreter, and compiled for GPUs that need not be present."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_widths_and_blocks(blocks: int, k: int, j: int, dtype: torch.dtype) -> N
 
 @needs_interpreter
 def test_tables_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which no graph that fits into a test needs."""
+    """No graph that fits into a test needs tables of 64 bits."""
     monkeypatch.setattr(TritonPushStep, "_is_wide", lambda *_: True)
     check("skewed", 1, 5, 3, torch.float32, scaled=True)
 
@@ -142,10 +142,10 @@ def test_what_is_not_finite_stays_with_its_rows_and_two_runs_give_the_same_bits(
 
 
 def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A number asked of a fake tensor, and a tensor on another device, is an error."""
+    """Reading a number from a fake tensor, or a tensor on another device, is an error."""
     (step,) = made_of(pushed_program(1, 31, 33, scaled=True)).kernels.values()
     monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
-    monkeypatch.setattr(index, "place", lambda t: ())  # which fake tensors do not have
+    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no such place
     launched: list[str] = []
 
     def run_jobs(jobs: list[TritonJob], _: object) -> None:
@@ -187,7 +187,7 @@ def test_kernels_stay_in_registers(capability: int, case: str) -> None:
 @needs_compiler
 @pytest.mark.parametrize("precision", ["ieee", "tf32"])
 def test_a_push_waits_for_its_own_stores(precision: str) -> None:
-    """What a program has stored for a tile, other threads of it read for the next: there is a barrier in between."""
+    """Threads of a program read for the next tile what others stored for this one, so a barrier is in between."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource

@@ -62,7 +62,7 @@ PROGRAMS: dict[str, Program] = {
 @pytest.mark.parametrize("name", by_default(PROGRAMS, "both", "half", "wide"))
 @pytest.mark.parametrize("capability", CAPABILITIES)
 def test_kernels_of_loop_ir_stay_in_registers(capability: int, name: str, precision: str) -> None:
-    """And those of the pieces of rows, into which all rows are divided, and of what folds them."""
+    """This includes kernels of pieces, into which all rows are divided, and kernels that fold pieces."""
     made = build_inference(PROGRAMS[name], (), {}, options_for("triton"), {}, verify=False)
     assert not made.plan.refused
     for plan in made.plan.kernels.values():

@@ -88,21 +88,21 @@ def close(got: Tensor, want: Tensor, terms: int) -> None:
 
 @lru_cache(maxsize=64)
 def made(blocks: int, k: int, j: int, dtype: DType, options: frozenset[tuple[str, object]]) -> Executable:
-    """A program of `typed_program`, all of it kernels."""
+    """A compiled program of `typed_program`, in which kernels compute everything."""
     executable = compiled(typed_program(blocks, k, j, dtype, **dict(options)))  # type: ignore[arg-type]
     assert all(isinstance(step, Region) for step in executable.plan.schedule.steps)
     return executable
 
 
 def run(blocks: int, k: int, j: int, given: dict[str, Tensor], **options: object) -> list[Tensor]:
-    """What the program gives for x, w, t, y and src."""
+    """The program's results for x, w, t, y and src."""
     dtype = next(DTYPES[t.dtype] for t in given.values() if t.dtype in DTYPES)
     executable = made(blocks, k, j, dtype, frozenset(options.items()))
     return executable(in_order(executable.plan.program, given))
 
 
 def check(name: str, blocks: int, k: int, j: int, dtype: torch.dtype, *, gathers: bool, transposed: bool) -> None:
-    """The product and the gram in one kernel, and a gram with operands exchanged in one of its own."""
+    """Checks the product and the gram in one kernel, and a gram with exchanged operands in a kernel of its own."""
     types, num = TYPES[name]
     rows, b = types.numel(), (blocks,) if blocks > 1 else ()
     w, y = draw(num, blocks, k, j, dtype=dtype), draw(rows, blocks, j, dtype=dtype)
@@ -196,7 +196,7 @@ def test_the_library_takes_what_has_no_kernel(name: str, dtype: torch.dtype) -> 
 
 
 def test_integers_on_a_gpu_are_multiplied_number_by_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where PyTorch has no products of matrices of integers."""
+    """PyTorch has no products of integer matrices on a GPU."""
     monkeypatch.setattr(typed_products, "_has_no_library", lambda x: True)
     types, num = TYPES["empty_types"]
     rows, dtype = types.numel(), torch.int64
@@ -244,7 +244,7 @@ def test_integers_of_both_widths_wrap_where_they_may(integers: torch.dtype) -> N
 
 
 def test_indices_of_64_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which no graph that fits into a test needs."""
+    """No graph that fits into a test needs indices of 64 bits."""
     monkeypatch.setattr(region_step, "INT32_MAX", 100)
     types, num = TYPES["skewed"]
     x, w, y = draw(types.numel(), 4), draw(num, 4, 3), draw(types.numel(), 3)
@@ -311,7 +311,7 @@ def test_results_that_go_past_the_cache(blocks: int, k: int, j: int) -> None:
 @pytest.mark.parametrize("name", ["mixed", "skewed", "many_types"])
 @pytest.mark.parametrize(("k", "j"), [(64, 33), (64, 1), (9, 2)])
 def test_the_number_of_threads_changes_no_bit(name: str, k: int, j: int) -> None:
-    """The rows of a type are divided where there are few types."""
+    """The rows of a type are divided where there are few types, and the bits stay the same."""
     types, num = TYPES[name]
     types = types.repeat(8)
     x, w, y = (draw(*s, dtype=torch.float32) for s in ((types.numel(), k), (num, k, j), (types.numel(), j)))

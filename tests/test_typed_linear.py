@@ -27,7 +27,7 @@ def check(
     f: Callable[..., Tensor], tensors_of: Callable[[TypedEdges], tuple[Tensor, ...]], graphs: tuple[TypedEdges, ...],
     strides: int = 0,
 ) -> Report:  # fmt: skip
-    """One compilation serves all `graphs`, but that weights of one type have their own, and `strides` more at most."""
+    """One compilation serves all `graphs`; weights of one type may have their own, and `strides` more are allowed."""
     compiled = graphweave.compile(f)
     with collect() as report:
         for graph in graphs:
@@ -66,7 +66,7 @@ LARGE = ("bmm", "einsum-heads", "matrix-first-turned", "turned-weights", "flat-i
 
 @pytest.mark.parametrize("name", by_default(LARGE, "bmm", "flat-index", "gather_mm"))
 def test_large_matrices(name: str) -> None:
-    """The matrices have more numbers than a small product in each row may have."""
+    """Matrices with more numbers than a small product within each row may have."""
     spelling = SPELLINGS[name]
     report = check(spelling.layer(), lambda graph: spelling.tensors(graph, 64, 66), SOME)
     assert_no_matrices_of_edges(report, 64 * 66)
@@ -76,7 +76,7 @@ def test_large_matrices(name: str) -> None:
 @pytest.mark.parametrize(("k", "j"), [(1, 1), (1, 33), (33, 1), (31, 33), (2, 64), (64, 64), (64, 96), (130, 64)])
 @pytest.mark.parametrize("name", SPELLINGS)
 def test_every_width(name: str, k: int, j: int) -> None:
-    """Strides of one feature of one row are anything, so they may cost a compilation."""
+    """Strides of a single feature or row are arbitrary, so they may cost a compilation."""
     spelling = SPELLINGS[name]
     report = check(spelling.layer(), lambda graph: spelling.tensors(graph, k, j), GRAPHS, strides=min(k, j) == 1)
     if min(k, j) > spelling.heads and k * j >= 64:
@@ -133,7 +133,7 @@ def test_matrices_of_few_bases() -> None:
 
 
 def test_segments() -> None:
-    """Rows sorted by type, and how many each has."""
+    """Rows are sorted by type; the sizes say how many rows each type has."""
 
     def typed(x: Tensor, w: Tensor, lengths: Tensor) -> Tensor:
         return ops.segment_mm(x, w, lengths).tanh()
@@ -229,7 +229,7 @@ def test_types_out_of_range(name: str, size: str) -> None:
 
 
 def test_types_edited_in_place() -> None:
-    """The order of edges by type is that of the tensor as it is now."""
+    """The order of edges by type is that of the tensor's present values."""
     spelling, graph = SPELLINGS["bmm"], BY_NAME["many rows of few types"]
     f = spelling.layer()
     compiled = graphweave.compile(f)

@@ -1,4 +1,4 @@
-"""Typed products as parts of kernels: what joins them, what their loop IR says, equal numbers on both targets."""
+"""Typed products as parts of kernels: which nodes join them, their loop IR, equal numbers on both targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of typed products one by one and together: what comes of them, what they leave alone, and no value changes."""
+"""Rules of typed products, alone and together: their results, what they leave alone, and that values stay equal."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_all_ways_to_start(decided: int) -> None:
 
 
 def check_ways_to_start(decided: int, numbers: Sequence[int]) -> None:
-    """Whatever is decided, and for whatever graph, no value changes."""
+    """Whatever is decided, and for whatever graph, all values stay equal."""
     changed = 0
     for number in numbers:
         body, program = BODIES[number], program_of(BODIES[number])
@@ -148,7 +148,7 @@ def check_ways_to_start(decided: int, numbers: Sequence[int]) -> None:
 
 
 def test_decisions_are_kept() -> None:
-    """compact is done or not as it was decided, however little it gains; so is reorder."""
+    """The decision about compact is kept, however little it gains; so is that about reorder."""
     program = program_of("""
 %16: E[3] f64 = mul %9, %10
 %17: E[1] f64 = reduce.sum %16 [0] keepdim

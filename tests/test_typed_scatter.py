@@ -41,7 +41,7 @@ def several_blocks_for_few_edges_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ends(edges: int, *, shape: str) -> Tensor:
-    """Rows of the result: some without edges, and one that may have most edges."""
+    """Rows of the result: some have no edges, and one may have most edges."""
     generator = torch.Generator().manual_seed(edges)
     dst = torch.randint(NODES, (edges,), generator=generator)
     match shape:
@@ -57,7 +57,7 @@ def ends(edges: int, *, shape: str) -> Tensor:
 
 
 def made_of(program: Program, **options: bool) -> Executable:
-    """A program that is one kernel."""
+    """A program that is compiled to a single kernel."""
     made = build_inference(program, (), {}, options_for("cpp"), {}, verify=options.get("verify", False))
     kernels = [plan.lowered.kernel for plan in made.plan.kernels.values()]
     assert not made.plan.refused and any(s.add == s.out for k in kernels for s in statements(k.body)

@@ -1,4 +1,4 @@
-"""Functions with closures, defaults, parameters, random numbers: whatever they were called with last is what counts."""
+"""Functions with closures, defaults, parameters, random numbers: each call uses their present values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reduce functions that are more than reductions run in buckets: exact, trainable, counted, said with their line."""
+"""Reduce functions that are more than reductions run in buckets: exact, trainable, counted, and reported by line."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def message(edges: Any) -> dict[str, Tensor]:
 
 
 def by_loop(case: Case, dense: Dense) -> Tensor:
-    """One node at a time, zeros where nothing came."""
+    """The function applied to one node at a time, with zeros for nodes without messages."""
     src, dst = case.ends.src, case.ends.dst
     messages = case.frames.src["x"][src] * case.frames.edge["e"]
     rows = []

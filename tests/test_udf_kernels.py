@@ -28,7 +28,7 @@ def clean() -> None:
 
 
 def check_eager(pattern: Pattern, feature: tuple[int, ...], extra: tuple[Tensor, ...] = ()) -> None:
-    """Equal to buckets; the second graph, of another size, compiles nothing."""
+    """Results equal those of buckets; the second graph, of another size, compiles nothing."""
     compilations = []
     for name in SIZES:
         case = case_of(ZOO[name], feature)
@@ -70,7 +70,7 @@ def test_eager_calls_with_parameters(name: str, fresh_compiler: None) -> None:
 
 
 def test_operators_with_a_tensor_on_the_right(fresh_compiler: None) -> None:
-    """Traced, `mailbox / tensor` and `mailbox @ tensor` reach us as reflected calls of the tensor."""
+    """In a trace, `mailbox / tensor` and `mailbox @ tensor` arrive as reflected calls of the tensor."""
     square = torch.tensor([[1.0, 2, 0], [0, -1, 3], [0, 0, 2]], dtype=torch.float64)
     row = torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64)
     check_eager(on("m", lambda m: (m @ square).sum(1) - (square @ m.transpose(1, 2)).sum(2)), (3,))

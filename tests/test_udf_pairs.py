@@ -52,7 +52,7 @@ def test_pairs_are_those_of_dense_mailboxes(name: str, graph: str) -> None:
 
 
 class Normalised(nn.Module):
-    """The third model of Graphiler: weights of messages by how far they are ahead of the others."""
+    """The third model of Graphiler: a message's weight is how far it is ahead of the others."""
 
     def forward(self, case: Case) -> Tensor:
         def message(edges: Any) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Random chains of operations on mailboxes: at once equals in buckets, gradients included."""
+"""Random chains of operations on mailboxes: one ragged call equals buckets, gradients included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lanes are vectors: in the text that is printed, and in the machine code of a sample of kernels."""
+"""Lanes are vectors in the printed text and in the machine code of a sample of kernels."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_steps_and_mixed_types() -> None:
 
 
 def test_a_sum_has_the_same_bits_whatever_else_its_lanes_compute() -> None:
-    """A wider type in the loop makes its vectors shorter, but not its parts fewer."""
+    """A wider type in the loop shortens its vectors, but does not change the number of partial sums."""
     texts = [
         f"""kernel sums(v < N; i32) {{
   in x: f32[N; 77]
@@ -130,7 +130,7 @@ def test_a_sum_has_the_same_bits_whatever_else_its_lanes_compute() -> None:
 
 
 def test_loops_that_are_no_vectors() -> None:
-    """Few lanes; and what is written to one place by all of them goes on in its order."""
+    """These are loops of few lanes, and loops in which all lanes write to one place in order."""
     text = print_kernel(spmm(3))
     assert "gw_load" not in text and "for (int64_t c = 0; c < 3; ++c)" in text
 

@@ -1,4 +1,4 @@
-"""`options={"verify": True}` reports what differs from eager mode, wherever it came about, with the user's line."""
+"""`options={"verify": True}` reports every difference from eager mode, with the user's line."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_the_backward_may_run_twice_and_the_buffers_may_change() -> None:
 
 
 def test_a_tie_decided_by_rounding_is_no_mistake() -> None:
-    """Either of two sums in different orders may be the larger one, and the gradient goes there."""
+    """Sums in two orders may make either value the larger one, and the gradient goes to that one."""
 
     def larger(x: Tensor, i: Tensor) -> Tensor:
         a = torch.zeros_like(x).index_add(0, i, x[i] * 0.1)

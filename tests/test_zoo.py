@@ -1,4 +1,4 @@
-"""Every convolution and model of PyG through the compiler: all under the marker `zoo`, some of them every time."""
+"""Every convolution and model of PyG through the compiler, under the marker `zoo`; some run by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bugs that convolutions and models of PyTorch Geometric have found, each in its smallest form."""
+"""Bugs that PyTorch Geometric's convolutions and models have revealed, each in its smallest form."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_addmm_with_factors() -> None:
 
 
 def test_one_row_against_all_through_plain_torch_compile() -> None:
-    """There nobody guards sizes of 1, and a symbol of hint 1 would not be broadcast."""
+    """Plain torch.compile does not guard sizes of 1, and a symbol of hint 1 would not be broadcast."""
 
     def fn(x: Tensor, row: Tensor, column: Tensor, index: Tensor) -> Tensor:
         return torch.zeros_like(x).index_add(0, index[1], (x * row)[index[0]]) * column

@@ -128,7 +128,7 @@ class Growing:
     def pick(
         self, rows: str | None = None, kind: str = "real", into: str | None = None, fits: Callable[[Value], bool] = bool
     ) -> Value:
-        """A value of that kind; one that the function computes is preferred to an argument."""
+        """A value of that kind, computed by the function itself rather than given if there is such a one."""
         found = [
             v for v in self.values if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and fits(v)
         ]
@@ -149,7 +149,7 @@ class Growing:
         return self.choose((f"{value.name}.size(0)", f"{value.name}.shape[0]", f"len({value.name})"))
 
     def new(self, text: str, rows: str, kind: str = "real", into: str = "") -> Value:
-        """Adds `text` as a new variable. Raises Rejected and leaves everything as it was where that does not work."""
+        """Adds `text` as a new variable. Raises Rejected, and leaves everything as it was, where that does not work."""
         name = f"v{self.names}"
         self.run(f"{name} = {text}")
         value = Value(name, rows, kind, into)
@@ -159,7 +159,7 @@ class Growing:
         return value
 
     def run(self, statement: str) -> None:
-        """Adds a statement that defines no value. Raises Rejected where eager mode raises something."""
+        """Runs a statement that has no value of its own. Raises Rejected where eager mode raises an error."""
         try:
             for env in self.environments:
                 exec(statement, env)

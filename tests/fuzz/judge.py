@@ -1,4 +1,4 @@
-"""Compares results and all gradients of a compiled function with eager mode, over a sequence of calls."""
+"""Judges whether a compiled function gives eager mode's results and gradients over a sequence of calls."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def judge(case: Case, compiled: Callable[[Case], Callable[..., Any]] = through_d
 
 
 def is_of_pytorch(case: Case, found: Finding) -> bool:
-    """Does the same go wrong where PyTorch captures the function and nobody compiles it?"""
+    """Whether the same goes wrong where PyTorch captures the function and nobody compiles it."""
     if found.kind in ("fallback", "refused"):
         return False
     try:
@@ -223,7 +223,7 @@ def _unequal(want: Any, got: Any, floor: float) -> str | None:
 
 
 def _repeated(case: Case, call: Call, compiled: Callable[..., Any], first: Outcome) -> Finding | None:
-    """Two equal calls give the same bits."""
+    """Checks that two equal calls give the same bits."""
     second = run(case, call, compiled)
     for one, other in zip([*first.outputs, *first.grads], [*second.outputs, *second.grads], strict=True):
         if isinstance(one, Tensor) and not torch.equal(one.nan_to_num(), other.nan_to_num()):
@@ -232,7 +232,7 @@ def _repeated(case: Case, call: Call, compiled: Callable[..., Any], first: Outco
 
 
 def _unstable(case: Case) -> bool:
-    """Does noise of the size of rounding change what eager mode gives?"""
+    """Whether noise of the size of rounding changes eager mode's results."""
     eager = load(case.source)
     for call in case.calls:
         want = run(case, call, eager)

@@ -58,7 +58,7 @@ def _smaller_calls(case: Case) -> Iterator[Case]:
 
 
 def _simpler_sources(case: Case) -> Iterator[Case]:
-    """Shorter sources for the case; those that take most away come first."""
+    """Simpler sources, those that take most away first."""
     seen = {case.source}
     tried = [*_without_outputs(case.source), *_without_statements(case.source), *_with_operands_alone(case.source)]
     for source in sorted(tried, key=len):
@@ -107,7 +107,7 @@ def _without_statements(source: str) -> Iterator[str]:
 
 
 def _with_name_for(source: str, name: str, value: ast.expr) -> str:
-    """Replaces the variable by its value where it is read."""
+    """The source in which `value` takes the place of every read of the variable."""
 
     class Inline(ast.NodeTransformer):
         def visit_Name(self, node: ast.Name) -> ast.AST:
@@ -117,7 +117,7 @@ def _with_name_for(source: str, name: str, value: ast.expr) -> str:
 
 
 def _with_operands_alone(source: str) -> Iterator[str]:
-    """Puts each operand of each expression in the place of the expression."""
+    """For each expression, the text with one of its operands in its place."""
     count = sum(isinstance(node, ast.expr) for node in ast.walk(ast.parse(source)))
     for position in range(count):
         for part in range(MAX_OPERANDS):

@@ -205,7 +205,7 @@ def _written(g: Growing) -> Value:
 
 
 def _write(g: Growing, text: str) -> None:
-    """The statement, if eager mode can still differentiate what there is."""
+    """Writes the statement, if eager mode can still differentiate the result."""
     before = len(g.statements)
     g.run(text)
     try:

@@ -33,7 +33,7 @@ def tell(**event: Any) -> None:
 
 
 def signature(finding: Finding, case: Case) -> str:
-    """Equal for findings that look like one fault: the error and its place, or what is wrong with which calls."""
+    """A text that findings of the same fault share: what was raised and where, or what is wrong with which calls."""
     if finding.kind in ("crash", "fallback", "untraced"):
         return f"{finding.kind} {finding.where} {without_numbers(finding.what.split(': ', 1)[-1])}"
     calls = sorted(set(re.findall(r"(?:\.|\b)([a-z_]+)\(", case.source.split("\n", 1)[1])))
@@ -57,7 +57,7 @@ def work(first: int, step: int, end: float, doors: tuple[Door, ...], out: Path, 
 
 
 def search(seed: int, doors: tuple[Door, ...], out: Path, shrinking: float, compiled: Compiler = through_door) -> str:
-    """Judges one program; a finding that is new to the folder `out` is made small and written there."""
+    """Judges one program; a finding that is new to the folder `out` is shrunk and written there."""
     case = grow(seed, doors).case
     finding = judge(case, compiled)
     if finding is None:
