@@ -172,7 +172,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             own = own_over_built_in(results)
             if own is not None:
                 print(f"a function of one's own takes {own:.2f} of the time of the built-in")
-    save(options.out, {"benchmark": "ops", "threads": options.threads, "results": record})
+            save(options.out, {"benchmark": "ops", "threads": options.threads, "results": record})
     return 0
 
 

@@ -25,8 +25,10 @@ def call_of(case: str, given: dict[str, Tensor]) -> Callable[[], Tensor]:
     weight, heads = given["weight"][:, None], x.view(x.shape[0], HEADS, -1)
 
     def mlp() -> Tensor:
-        message = torch.relu(dgl.ops.u_add_v(graph, narrow, narrow) @ matrix)
-        return dgl.ops.copy_e_max(graph, message)
+        with graph.local_scope():  # dgl.ops.copy_e_max leaves -inf at nodes without edges, update_all 0
+            graph.edata["message"] = torch.relu(dgl.ops.u_add_v(graph, narrow, narrow) @ matrix)
+            graph.update_all(dgl.function.copy_e("message", "message"), dgl.function.max("message", "out"))
+            return graph.dstdata["out"]
 
     def attend() -> Tensor:
         scores = dgl.ops.u_dot_v(graph, heads, heads)
