@@ -17,7 +17,7 @@ RUN = """\
 2.20s call     tests/test_a.py::test_one[z]
 0.70s call     tests/test_a.py::test_two[x]
 0.90s call     tests/test_a.py::test_two[y]
-7.00s call     tests/test_a.py::test_alone
+5.00s call     tests/test_a.py::test_alone
 31.0s call     tests/test_a.py::test_alone_and_long
 99.0s call     tests/test_readme.py::test_a_snippet_runs[0]
 ==== 7 passed in 140.00s ====
