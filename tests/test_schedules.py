@@ -128,6 +128,23 @@ def test_feature_tiles_are_read_back_and_give_the_same_bits() -> None:
     assert torch.equal(tiled, graphweave.compile(gcn)(*graph()))
 
 
+def test_wide_rows_have_tiles_of_the_compilers_own() -> None:
+    """Accumulators of 512 floats do not stay in registers. A width without a divisor of at least 64 stays whole."""
+    wide, odd = (graphweave.explain(gcn, *graph(width)) for width in (512, 521))
+    assert "do sweep f < 2" in wide.text("loops") and "sweep" not in odd.text("loops")
+    asked = graphweave.compile(gcn, options={"schedule": Schedule(feature_tile=128)})
+    assert "do sweep f < 4" in graphweave.explain(asked, *graph(512)).text("loops")
+    within = graphweave.compile(gcn, options={"schedule": Schedule(register_tile=128)})
+    assert "sweep" not in graphweave.explain(within, *graph(512)).text("loops")
+
+
+@pytest.mark.parametrize("width", [320, 512])
+def test_the_compilers_own_tiles_change_no_bit(width: int) -> None:
+    x, src, dst = graph(width)
+    whole = torch.cat([graphweave.compile(gcn)(part, src, dst) for part in x.split(64, 1)], 1)
+    assert torch.equal(graphweave.compile(gcn)(x, src, dst), whole)
+
+
 @pytest.mark.parametrize("tile", [8, 32, (2, 8)])
 def test_tiles_of_several_feature_dimensions(tile: int | tuple[int, int]) -> None:
     def heads(x: torch.Tensor, a: torch.Tensor, src: torch.Tensor, dst: torch.Tensor) -> torch.Tensor:

@@ -135,7 +135,7 @@ def lower_region(
 ) -> KernelPlan:
     """The kernel of one region, verified and printed; IRError says why there is none."""
     lowered = lower(facts, region, order.stored, name, options, index)
-    made = scheduled(lowered.kernel, options.schedule, options.target, *_gathered(facts.program, lowered))
+    made = scheduled(lowered.kernel, options, *_gathered(facts.program, lowered))
     ordered = (Table(ROW_ORDER),) if made.kernel.row != lowered.kernel.row else ()
     lowered = replace(lowered, kernel=made.kernel, bindings=(*lowered.bindings, *ordered))
     verify_kernel(made.kernel)

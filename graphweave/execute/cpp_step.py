@@ -49,7 +49,7 @@ class CppStep(RegionStep):
         self._schedule = plan.scheduled.taken
         in_order = self._schedule.row_order in (None, "given")
         self._divides = self._walks and in_order and self._schedule.walk in (None, "divided")
-        self._weight = weight_of(plan.lowered.kernel)
+        self._weight = weight_of(plan.scheduled.whole)
         self._work = work_of(plan.lowered.kernel)
         made = zip(plan.lowered.kernel.buffers, self._slots, strict=True)
         self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]

@@ -19,6 +19,8 @@ class Options:
     most `tile` edges (`typed_tile` if each row has its own matrix); a product's row may be kept for the next pass if it
     has at most `stash_product` elements.
 
+    Rows whose accumulators have more than `accumulators` bytes are computed in tiles of features, if that is not None.
+
     `online`: whether a softmax's maximum and sums share a pass in tiles of at most `online_tile` edges; "auto" does so
     where a second pass would gather the same wide rows again.
 
@@ -38,6 +40,7 @@ class Options:
     stash_width: int = 32
     prefetch_bytes: int = 16
     prefetch_distance: int = 16
+    accumulators: int | None = 1 << 10
     tile: int = 32
     typed_tile: int = 64
     stash_product: int = 256
@@ -64,8 +67,8 @@ def options_for(target: Target, device: str = "cpu", schedule: Schedule = COMPIL
     if target == "cpp":
         return _with(Options(), schedule)
     return Options(
-        stash_width=0, stash_product=0, online="never", row_products=False, typed_width=None, typed_gram=1 << 12,
-        typed_operand=256, target=target, device=device, schedule=schedule,
+        stash_width=0, accumulators=None, stash_product=0, online="never", row_products=False, typed_width=None,
+        typed_gram=1 << 12, typed_operand=256, target=target, device=device, schedule=schedule,
     )  # fmt: skip
 
 

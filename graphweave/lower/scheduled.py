@@ -7,17 +7,21 @@ from dataclasses import dataclass, replace
 
 from graphweave.core.errors import ScheduleError
 from graphweave.core.schedule import CPU_FIELDS, GPU_FIELDS, Schedule
-from graphweave.ir.loop.nodes import Edges, FoldLanes, Kernel, Lanes, Stmt, TileGram, TileMatMul, Tiles
+from graphweave.ir.loop.nodes import Alloc, Edges, FoldLanes, Kernel, Lanes, Stmt, TileGram, TileMatMul, Tiles
 from graphweave.ir.loop.walk import csrs_around, mapped, statements
+from graphweave.ir.message.infer import numel
 from graphweave.lower.divide import SLOTS
 from graphweave.lower.feature_tiles import FeatureTiles, NotTiled, feature_tiles
-from graphweave.lower.options import Target
+from graphweave.lower.options import Options, Target
 from graphweave.lower.row_order import in_row_order
 from graphweave.lower.source_partitions import folds_edges, partitioned
 
 _INSTEAD = {"cpp": "Move the tensors to a GPU, or use fields of the CPU", "triton": "Use gpu_* fields"}
 
 _TILES = ("feature_tile", "register_tile")
+
+_LEAST_TILE = 64
+"""The compiler's own tiles have at least this many features, since each goes through the graph again."""
 
 _OF_EDGES = ("walk", "row_order", "edge_order", "source_partitions", *_TILES, "unroll", "prefetch")
 """Fields that say how a kernel goes along its edges."""
@@ -47,11 +51,12 @@ class Scheduled:
     not_taken: Mapping[str, str]
 
 
-def scheduled(kernel: Kernel, schedule: Schedule, target: Target, gathers: bool, shape: Sequence[int]) -> Scheduled:
-    """`kernel` rewritten as `schedule` says.
+def scheduled(kernel: Kernel, options: Options, gathers: bool, shape: Sequence[int]) -> Scheduled:
+    """`kernel` rewritten as the schedule of `options` says. Where that says nothing of tiles, wide rows have tiles too.
 
     `gathers`: its edges read rows of the other end of a map. `shape` are the feature dimensions of its results.
     """
+    schedule, target = options.schedule, options.target
     refused = {name: why for name in schedule.given if (why := _reason(name, kernel, schedule, target, gathers))}
     taken = _without(schedule, refused)
     whole = _hinted(kernel, taken)
@@ -61,6 +66,8 @@ def scheduled(kernel: Kernel, schedule: Schedule, target: Target, gathers: bool,
     else:
         (kernel,), untiled = _tiled((whole,), taken, shape)
         pieces = ()
+        if options.accumulators is not None and not any(name in schedule.given for name in _TILES):
+            kernel = _narrowed(whole, options.accumulators, shape) if gathers and not _nested(whole) else whole
     if taken.row_order not in (None, "given") and not taken.in_pieces:
         kernel = in_row_order(kernel)
     return Scheduled(kernel, whole, pieces, _without(taken, untiled), refused | untiled)
@@ -99,6 +106,23 @@ def _tiled(
         else:
             tiles = wanted
     return made, refused
+
+
+def _narrowed(kernel: Kernel, most: int, shape: Sequence[int]) -> Kernel:
+    """`kernel` in the widest tiles of features of which a row's accumulators have at most `most` bytes, if it needs and
+    can have such tiles."""
+    arrays = [(numel(s.shape), s.dtype.itemsize) for s in statements(kernel.body) if isinstance(s, Alloc)]
+    width = max((size for size, _ in arrays), default=0)
+    each = sum(itemsize for size, itemsize in arrays if size == width)
+    if width * each <= most:
+        return kernel
+    tile = max((n for n in range(1, most // each + 1) if width % n == 0), default=0)
+    if tile < _LEAST_TILE:
+        return kernel
+    try:
+        return feature_tiles(kernel, FeatureTiles(around=tile), shape)
+    except NotTiled:
+        return kernel
 
 
 def _walks_rows(kernel: Kernel) -> bool:
