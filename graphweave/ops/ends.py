@@ -60,7 +60,8 @@ def ends_of(graph: Any, src: Features, dst: Features, edge: Features, num_dst: i
         dst_rows = _agreed(num_dst, found.src, dst_rows)
     elif dst_rows is None:
         dst_rows = src_rows
-    _rows("edge", edge, found.src, found.src.new_empty((found.src.shape[0], 0)))
+    if edge is not None:
+        _rows("edge", edge, found.src, found.src.new_empty((found.src.shape[0], 0)))
     return Ends(found.src, found.dst, src_rows, dst_rows, found.values)
 
 

@@ -28,8 +28,12 @@ from graphweave.core.log import logger
 
 _log = logger(__name__)
 
-CAPTURE = {"capture_dynamic_output_shape_ops": True, "capture_scalar_outputs": True}
-"""Settings under which operations whose results depend on data do not break a graph."""
+CAPTURE = {
+    "capture_dynamic_output_shape_ops": True,
+    "capture_scalar_outputs": True,
+    "record_runtime_overhead": False,  # PyTorch's code for a profiler around each graph takes 4 us a call
+}
+"""Settings under which operations whose results depend on data do not break a graph, and calls cost less."""
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other."""
 
