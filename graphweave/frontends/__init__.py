@@ -1,1 +1,2 @@
-"""How programs come in: `dynamo` holds `compile`, `explain`, the torch.compile backend, importer and hand-over."""
+"""How programs come in: `dynamo` holds `compile`, `explain`, the torch.compile backend, the importer and the
+hand-over."""
