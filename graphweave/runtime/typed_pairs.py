@@ -35,8 +35,8 @@ class TypedPairs(PushTables):
     """Push tables for a GPU, with at most blocks x types groups and at most as many pairs as edges. Unused entries are
     last and empty.
 
-    `block` is all 0, since no kernel clears rows: the whole result is zeroed first, because several blocks may add to one
-    row.
+    `block` is all zero, since no kernel clears rows: the whole result is zeroed first, because several blocks may add
+    to one row.
     """
 
     folds: Folds
