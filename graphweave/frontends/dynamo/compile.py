@@ -30,19 +30,20 @@ def compile(
     counts them, and `graphweave.explain` says why.
 
     `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
-    VerifyError where results, gradients, or strides and memory that a result promises differ. `recompute` says what the
-    backward computes again instead of keeping it from the forward. With "auto" it recomputes values on edges that cost
-    O(1) operations an element, so that no value of edges x features is kept. With "never" it recomputes nothing, as in
-    eager mode. With "always" it recomputes everything on nodes and edges but matrix products and calls left to PyTorch,
-    which takes the least memory and the most time. `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays
-    calls on a CUDA device as CUDA graphs: the third call on a graph of the same sizes is captured, later ones copy
-    their arguments, replay, and copy the results (`execute/cuda_graph.py`). It does nothing for tensors on the CPU.
-    `mode="default"` is the same as None. `unseen_edits=False` leaves out the check at each call for edits of an index
-    tensor that PyTorch does not see, such as edits through NumPy (`runtime/unseen_edits.py`). `schedule`, a
-    `graphweave.Schedule`, says how kernels walk edges and features, in place of the compiler's choice
-    (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields. Raises
-    SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an object that is not
-    callable. Calls raise IndexRangeError (an IndexError) if an index is out of range.
+    VerifyError where results, gradients, or strides and memory that a result promises differ.
+    `recompute` says what the backward computes again instead of keeping it from the forward. With "auto" it recomputes
+    values on edges that cost O(1) operations an element, so that no value of edges x features is kept. With "never" it
+    recomputes nothing, as in eager mode. With "always" it recomputes everything on nodes and edges but matrix products
+    and calls left to PyTorch, which takes the least memory and the most time.
+    `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
+    call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
+    (`execute/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is the same as None.
+    `unseen_edits=False` leaves out the check at each call for edits of an index tensor that PyTorch does not see, such
+    as edits through NumPy (`runtime/unseen_edits.py`).
+    `schedule`, a `graphweave.Schedule`, says how kernels walk edges and features, in place of the compiler's choice
+    (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields.
+    Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an object that
+    is not callable. Calls raise IndexRangeError (an IndexError) if an index is out of range.
     """
     if not callable(model):
         raise TypeError(
