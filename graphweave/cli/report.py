@@ -14,7 +14,7 @@ from rich.table import Table
 from graphweave.cli.training import ACCURACY, TrainingWay
 
 _NUM_LINES = 10
-"""Progress lines, about, that are printed for a run if the output is not a terminal."""
+"""About this many progress lines are printed for a run if the output is not a terminal."""
 
 
 Tick: TypeAlias = Callable[[float], None]

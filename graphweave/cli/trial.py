@@ -29,7 +29,7 @@ from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import compile_shared
 
 _TIMEOUT_SECONDS = 300
-"""In seconds. Limit on the time of the Triton trial."""
+"""The Triton trial is stopped after this many seconds."""
 _KERNEL = parse("""
 kernel trial(v < N, E; i32) {
   csr by_dst

@@ -41,10 +41,10 @@ MAX_PROGRAMS_WITH_TOTALS = 512
 """Limit on the programs of a launch with totals. Each program leaves a part, and the parts are folded afterwards."""
 
 _WIDE_ROW_BYTES = 512
-"""In bytes. If rows are larger than this, programs of a fused push take fewer edges at a time."""
+"""If rows have more bytes than this, programs of a fused push take fewer edges at a time."""
 
 PIECES_BYTES = 64 << 20
-"""Limit in bytes, about, on the partial sums of all pieces of divided rows together."""
+"""The partial sums of all pieces of divided rows together have at most about this many bytes."""
 
 _FOLDS: dict[Fold, Callable[..., Tensor]] = {
     Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,

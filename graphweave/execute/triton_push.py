@@ -20,8 +20,8 @@ from graphweave.lower.fused_push import CSRS
 from graphweave.runtime.typed_pairs import PairSizes, typed_pairs
 
 BLOCK = 256
-"""Minimum edges, about, of a row block. In smaller blocks hardly two edges share a type; with larger ones, a small
-graph has few blocks."""
+"""A row block has at least about this many edges. In smaller blocks hardly two edges share a type; with larger ones, a
+small graph has few blocks."""
 
 BLOCKS = 1024
 """Limit on the row blocks of a push."""

@@ -73,8 +73,7 @@ class GATConv(nn.Module):
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
 
         `edge_weight` [E] multiplies the attention. With `get_attention` the result is a pair: the features and the
-        attention
-        [E, heads, 1], after dropout and with edge weights.
+        attention [E, heads, 1], after dropout and with edge weights.
         """
         z_src, z_dst, h_dst = self._projected(feat)
         with graph.local_scope():

@@ -24,7 +24,7 @@ from graphweave.core import locks
 from graphweave.core.settings import settings
 
 SMALLEST = 1 << 20
-"""In bytes. Tensors from this size on get a buffer; smaller ones come from `torch.empty`, which reuses memory well."""
+"""Tensors of at least this many bytes get a buffer. Smaller ones come from `torch.empty`, which reuses memory well."""
 
 HUGE_PAGE = 2 << 20
 """Bytes of a huge page."""

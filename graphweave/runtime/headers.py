@@ -32,7 +32,7 @@ _ALONE = ("float16.h",)
 """Headers that are left out of the precompiled header, since not every compiler accepts them."""
 
 _UNUSED_SECONDS = 24 * 3600
-"""In seconds. Headers of other versions are deleted if no process has compiled with them for this long."""
+"""Headers of other versions are deleted if no process has compiled with them for this many seconds."""
 
 _refused: set[str] = set()
 """Identities of compilers that failed to make a precompiled header in this process. They are not tried again."""

@@ -17,8 +17,7 @@ from graphweave.runtime.index import Index
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
 
 LONG = 1 << 14
-"""Minimum edges of a divided row, exclusive: such a row takes longer than the launches of the kernels that divide
-it."""
+"""A divided row has more edges than this, so that it takes longer than the launches of the kernels that divide it."""
 
 SHARE = 64
 """A divided row has more than 1 / SHARE of all rows and edges. Beside a smaller one, other threads have enough work."""

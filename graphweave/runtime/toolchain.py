@@ -38,7 +38,7 @@ _OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
 """Prefixes of the file names of OpenMP runtimes."""
 
 _MAX_COMPILE_SECONDS = 600
-"""In seconds. A run of the compiler is stopped after this time."""
+"""A run of the compiler is stopped after this many seconds."""
 
 
 @dataclass(frozen=True, slots=True)

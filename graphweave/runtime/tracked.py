@@ -53,7 +53,7 @@ _edits = 0
 """Number of edits found so far that PyTorch has not seen, of any tensor."""
 
 SWEEP_BYTES = 64 << 20
-"""In bytes. A cache above this size is searched for entries of dead tensors, and again whenever it has doubled."""
+"""A cache with more bytes than this is searched for entries of dead tensors, and again whenever it has doubled."""
 
 
 @dataclass(slots=True)

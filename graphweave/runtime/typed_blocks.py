@@ -20,14 +20,14 @@ from graphweave.runtime.push_tables import PushTables
 from graphweave.runtime.typed_pieces import TypedPieces, typed_pieces
 
 BLOCK_BYTES = 1 << 19
-"""In bytes. Limit, about, on a row block's rows in the result: a quarter of a second-level cache."""
+"""A row block's rows of the result have at most about this many bytes, a quarter of a second-level cache."""
 
 BLOCKS = 32
 """There are at least this many row blocks for threads to share, unless blocks would have fewer than about `BLOCK_EDGES`
 edges."""
 
 BLOCK_EDGES = 2048
-"""Minimum, about, of the average number of edges of a row block, unless `BLOCK_BYTES` demands smaller blocks."""
+"""Row blocks have at least about this many edges on average, unless `BLOCK_BYTES` demands smaller blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from graphweave.frontends.dynamo.captured_sizes import Size, unbacked
 from graphweave.passes.rewritten import Step
 
 SLACK = 2e-3
-"""In seconds. The other form must be better by this much; for less, compiling again would cost more than it gains."""
+"""The other form must be better by this many seconds. For less, compiling again would cost more than it gains."""
 
 _MAX_GUARDS = 4
 """A graph has at most this many guards on choices, since each is checked at every call."""

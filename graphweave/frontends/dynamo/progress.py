@@ -14,7 +14,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from graphweave.core.settings import settings
 
 AFTER = 3.0
-"""In seconds. The line appears after this time."""
+"""The line appears after this many seconds."""
 
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
