@@ -1,5 +1,4 @@
-"""Built-in message and reduce functions under DGL's names: `copy_u`, `u_mul_e`, `sum`, ... Each docstring has a
-formula."""
+"""Built-in message and reduce functions under DGL's names: `copy_u`, `u_mul_e`, `sum`, ... Each has its formula."""
 
 from __future__ import annotations
 
