@@ -148,7 +148,8 @@ class Launches:
         return num_rows // self.share if self.pieces is not None and num_rows >= self.many else 0
 
     def piece_size(self, num_edges: int) -> int:
-        """Maximum edges of a piece: `size` times a power of two, so that graphs of similar size have equal pieces."""
+        """Maximum number of edges of a piece: `size` times a power of two, so that graphs of similar size have equal
+        pieces."""
         times = num_edges * self.piece_bytes // (self.size * PIECES_BYTES)
         return self.size * power_of_two(times)
 

@@ -27,7 +27,7 @@ BLOCKS = 1024
 """Limit on the row blocks of a push."""
 
 PIECE = 256
-"""Minimum edges of a piece of a divided row, except for the last piece."""
+"""Minimum number of edges of a piece of a divided row, except for the last piece."""
 
 PIECES = 4096
 """Limit on the pieces of a push. It is one for every eight rows if that is more."""

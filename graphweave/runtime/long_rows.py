@@ -23,7 +23,7 @@ SHARE = 64
 """A divided row has more than 1 / SHARE of all rows and edges. Beside a smaller one, other threads have enough work."""
 
 PIECE = 1 << 10
-"""Minimum edges of a piece, except for the last piece of a row."""
+"""Minimum number of edges of a piece, except for the last piece of a row."""
 
 MAX_PIECES = 256
 """Limit on the pieces of all divided rows together, not counting one more for each row."""

@@ -14,8 +14,8 @@ from graphweave.frontends.dynamo.sparse_matrix import stand_in
 
 
 def as_traced(arg: Any) -> Any:
-    """What is traced in place of an argument: a SparseMatrix for a sparse tensor, and for an index without edges, `[2,
-    0]`, one with the strides of an index with edges, since compiled code has guards on strides.
+    """What is traced in place of an argument. A sparse tensor becomes a SparseMatrix. An index without edges gets the
+    strides of an index with edges, since compiled code has guards on strides.
 
     Items of lists and dicts are replaced too, since models of several types of edges take these. A list or dict is
     copied if one of its items is replaced.
@@ -54,7 +54,7 @@ def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool) -> None:
     # than 2", which PyTorch remembers as a range; from "not 0 and not 1" it would conclude nothing about the sum.
     elif features.size(0) < 2 and features.size(0) == 1:
         pass
-    # Feature sizes are compiled in, because Dynamo turns the length of a loop over a symbolic range into a number.
+    # This loop compiles feature sizes in: Dynamo makes the length of a loop over a symbolic range a number.
     if features.dim() == 2:
         for _ in range(features.size(1)):
             break

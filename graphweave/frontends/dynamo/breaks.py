@@ -36,7 +36,7 @@ class Recompilation:
 
 
 def breaks_since(seen: int) -> tuple[Break, ...]:
-    """The graph breaks that Dynamo has listed since there were `seen`, one for each line."""
+    """The graph breaks that Dynamo has listed after the first `seen`, one for each line."""
     found: dict[str, list[str]] = {}
     for reason in graph_break_reasons[seen:]:
         found.setdefault(_where(reason.user_stack), []).append(str(reason.reason).strip())

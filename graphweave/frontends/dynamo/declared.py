@@ -125,7 +125,7 @@ def with_derivative(op: Op) -> Callable[..., Any]:
 def _gradients(
     slopes: Sequence[str], args: Sequence[Any], out: Tensor, grad: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients of the results with respect to `args`, by formulas; `grad` is the gradient of the result `out`."""
+    """The gradients of `args`, by formulas, if the result `out` has the gradient `grad`."""
 
     def apply(op: Op, operands: tuple[Any, ...]) -> Any:
         call = differentiable(overload(op.facts.aten[0])) if op.facts.aten else call_of(op)

@@ -28,8 +28,7 @@ struct gw_rows_of_tile<T, void> {
   GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + k * width; }
 };
 
-// Whether a matrix has too few columns, J, for a vector. The matrix is then read as [J, K], and a gram is summed as [J,
-// K].
+// Whether J columns are too few for a vector. Such a matrix is read as [J, K], and its gram is summed as [J, K].
 template <class T, int J>
 constexpr bool gw_is_narrow() {
   return J * sizeof(T) < 16;
