@@ -1,4 +1,4 @@
-"""Built-in message and reduce functions, DGL's names: `copy_u`, `u_mul_e`, `sum`, ... (formulas in each docstring)."""
+"""Built-in message and reduce functions under DGL's names: `copy_u`, `u_mul_e`, `sum`, ... Each has its formula."""
 
 from __future__ import annotations
 

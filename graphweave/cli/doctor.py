@@ -1,4 +1,5 @@
-"""`graphweave doctor`: which versions are installed, whether kernels work, where caches lie, and what runs where."""
+"""`graphweave doctor`: which versions are installed, whether kernels work, where caches lie, and what runs on which
+device."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Prints the report. Returns 0 if C++ kernels work, else 1; the report then ends with what to do."""
+    """Print the report. Returns 0 if C++ kernels work, else 1; the report then ends with what to do."""
     found = report()
     if args.json == "-":
         sys.stdout.write(_json(found))
@@ -42,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     else:
         if args.json is not None:
             _write(Path(args.json), _json(found))
-        # Output that is no terminal has no colours, and its lines are not broken.
+        # Output to a file or pipe has no colours, and its lines are not broken.
         console = Console(width=None if sys.stdout.isatty() else 200)
         for part in shown(found):
             console.print(part, highlight=False)
@@ -51,7 +52,8 @@ def run(args: argparse.Namespace) -> int:
 
 
 def report() -> dict[str, Any]:
-    """The whole report as JSON values. Compiles and runs a small kernel for C++ and, if it is installed, Triton."""
+    """The whole report as JSON values. A small kernel is compiled and run for C++ and, if it is installed, for
+    Triton."""
     cpp, triton = trial.on_cpu(), _triton()
     return {
         "versions": machine.versions(),
@@ -99,11 +101,11 @@ def _write(path: Path, text: str) -> None:
         ) from error
 
 
-# ---------------------------------------------------------------- for the reader
+# ---------------------------------------------------------------- text for the reader
 
 
 def shown(found: Mapping[str, Any]) -> list[Table | Text]:
-    """The report in sections, ending with what runs where."""
+    """The report as a list of sections, which ends with what runs on which device."""
     parts: list[Table | Text] = [
         _section("versions", found["versions"]),
         _section("C++ compiler", _compiler(found["compiler"])),

@@ -1,4 +1,4 @@
-"""Training a relational model to classify the nodes of a typed graph."""
+"""Trains a relational model to classify the nodes of a typed graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphweave.cli.training import ACCURACY, WAYS, History, TrainingJob, accura
 from graphweave.data import TypedNodeData
 
 _WARM_UP_EDGES = 512
-"""Edges of the first step of a warm-up."""
+"""Number of edges of the first step of a warm-up."""
 
 
 class EntityRunner:
@@ -35,11 +35,11 @@ class EntityRunner:
         self.rows = data.train_mask.nonzero().flatten()
 
     def step(self) -> float:
-        """Runs one training step over the whole graph. Returns the loss."""
+        """Run one training step over the whole graph. Returns the loss."""
         return self._step(self.edges)
 
     def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
-        """Runs a timed step, then measures the accuracy on train and validation nodes."""
+        """Run a timed step, then measure the accuracy on train and validation nodes."""
         start = time.perf_counter()
         loss = self.step()
         self.history.seconds.append(time.perf_counter() - start)
@@ -49,13 +49,13 @@ class EntityRunner:
         self.history.val.append(accuracy(predicted, self.data.y, self.data.val_mask))
 
     def predict(self) -> Tensor:
-        """The likeliest class of each node [N]."""
+        """The most likely class of each node [N]."""
         self.model.eval()
         with torch.no_grad():
             return self._logits(self.edges).argmax(dim=1)
 
     def warm_up(self) -> None:
-        """Runs two steps on few edges, of two sizes."""
+        """Run two steps of different sizes on few edges."""
         for count in (_WARM_UP_EDGES, _WARM_UP_EDGES // 2):
             self._step(self.edges.first(count))
 

@@ -1,4 +1,4 @@
-"""Training an encoder and a decoder on the triples of a knowledge graph, to predict links."""
+"""Trains an encoder and a decoder on the triples of a knowledge graph, to predict links."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ _MAX_SCORES = 1 << 24
 """Upper limit on the scores that an evaluation holds at once, unless there are more entities than this."""
 
 _MAX_GRADIENT_NORM = 1.0
-"""Gradients are clipped to this norm: scores are products of three factors, and without clipping losses jumped."""
+"""Gradients are clipped to this norm. Scores are products of three factors, and the loss jumps without clipping."""
 
 _WARM_UP_EDGES = 64
-"""Triples and edges of the first step of a warm-up."""
+"""Number of triples and of edges in the first step of a warm-up."""
 
 
 class LinkRunner:
     """One way of training on `data`. All ways have the same seed, and so the same weights, batches and negatives.
 
-    Each step encodes the graph of all training triples and their inverses, without some of the edges of the batch's own
-    triples (otherwise the encoder would read the answers off the graph). It then predicts the tails of (head, relation)
-    and of (tail, inverse relation) for the batch's triples. The loss is the cross-entropy of the true entity among all,
-    or among itself and `negatives` entities that each step draws. The encoder runs in the given way; the scores are
-    products of matrices, which PyTorch runs in all ways.
+    Each step encodes the graph of all training triples and their inverses, except some of the edges of the batch's own
+    triples (otherwise the encoder could read the answers from the graph). It then predicts the tails of (head,
+    relation) and of (tail, inverse relation) for the batch's triples. The loss is the cross-entropy of the true entity
+    among all, or among itself and `negatives` entities that each step draws. The encoder runs in the given way; the
+    scores are products of matrices, which PyTorch runs in all ways.
     """
 
     measure = MRR
@@ -55,16 +55,16 @@ class LinkRunner:
 
     @property
     def steps(self) -> int:
-        """Steps of an epoch."""
+        """Number of steps of an epoch."""
         return math.ceil(len(self.data.train) / self.options.batch)
 
     def step(self) -> float:
-        """Runs one training step on the next batch. Returns the loss."""
+        """Run one training step on the next batch. Returns the loss."""
         ids = next(self.batches)
         return self._step(ids, self._without(ids))
 
     def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
-        """Trains on each triple once. Measures the MRR of `valid` every `eval_every` epochs and after the last."""
+        """Train on each triple once. Measures the MRR of `valid` every `eval_every` epochs and after the last epoch."""
         loss = seconds = 0.0
         for number in range(self.steps):
             start = time.perf_counter()
@@ -88,7 +88,7 @@ class LinkRunner:
         return Ranking.of(torch.cat(ranks))
 
     def warm_up(self) -> None:
-        """Runs two steps on few triples and edges, of two sizes."""
+        """Run two steps of different sizes on few triples and edges."""
         for count in (_WARM_UP_EDGES, _WARM_UP_EDGES // 2):
             self._step(torch.arange(min(count, len(self.data.train))), self.edges.first(count))
 
@@ -99,12 +99,13 @@ class LinkRunner:
         }  # fmt: skip
 
     def _drawn(self) -> Iterator[Tensor]:
-        """Numbers of training triples, batch by batch, without end. Each epoch is shuffled."""
+        """Endless batches of numbers of training triples. Each epoch is shuffled."""
         while True:
             yield from torch.randperm(len(self.data.train), generator=self.generator).split(self.options.batch)
 
     def _without(self, ids: Tensor) -> RelationalEdges:
-        """The graph without some of the triples `ids` and their inverses, each left out at the rate `edge_dropout`."""
+        """The graph without some of the triples `ids` and their inverses; each is left out with probability
+        `edge_dropout`."""
         rate = self.options.edge_dropout
         if rate == 0:
             return self.edges
@@ -124,7 +125,7 @@ class LinkRunner:
             drawn = torch.randint(len(nodes), (self.options.negatives,), generator=self.generator)
             true = self.decoder(heads, rel, nodes.index_select(0, tail))
             other = self.decoder.tails(heads, rel, nodes.index_select(0, drawn))
-            # The true entity may be drawn by chance. It is no negative then.
+            # The true entity may be drawn by chance. It is then not a negative.
             other = other.masked_fill(drawn == tail.unsqueeze(1), -math.inf)
             scores, tail = torch.cat([true.unsqueeze(1), other], 1), torch.zeros_like(tail)
         else:

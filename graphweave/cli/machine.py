@@ -1,4 +1,4 @@
-"""Facts about this machine and this installation, as plain values that JSON can hold."""
+"""Facts about this machine and this installation, as plain values that can be written as JSON."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _version(distribution: str) -> str:
 
 
 def compiler() -> dict[str, Any]:
-    """The C++ compiler that kernels are built with, or `why` there is none."""
+    """The C++ compiler that builds kernels, or `why` there is none."""
     try:
         tools = toolchain.toolchain()
     except ToolchainError as error:
@@ -60,7 +60,7 @@ def compiler() -> dict[str, Any]:
 
 
 def cpu() -> dict[str, Any]:
-    """The CPU's model, the `cores` of the machine, those `usable` by this process, and the `threads` of torch."""
+    """The CPU's model, the `cores` of the machine, the cores `usable` by this process, and the `threads` of torch."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return {"model": _cpu_model(), "cores": os.cpu_count(), "usable": allowed, "threads": torch.get_num_threads()}
 
@@ -73,7 +73,7 @@ def _cpu_model() -> str:
 
 
 def cuda() -> dict[str, Any]:
-    """The CUDA version that torch was built with (None if for the CPU only), and each device."""
+    """The CUDA version with which torch was built (None for a CPU-only build), and each device."""
     return {"built_with": torch.version.cuda, "devices": [_device(i) for i in range(torch.cuda.device_count())]}
 
 
@@ -83,7 +83,8 @@ def _device(number: int) -> dict[str, Any]:
 
 
 def caches() -> dict[str, Any]:
-    """For each cache its folder and what this holds, its bound in bytes, and `why` the folder is unusable, or None."""
+    """For each cache its folder, what the folder holds, its bound in bytes, and `why` the folder is unusable, or
+    None."""
     now, kernels, texts = settings(), kernel_cache.directory(), triton_kernel.directory()
     return {
         "kernels": {"directory": str(kernels), "bound": now.cache_bytes, **_readable(kernels, _kernels)},
@@ -112,7 +113,7 @@ def _texts(folder: Path) -> dict[str, Any]:
 
 
 def _unwritable(folder: Path) -> str | None:
-    """Why no file can be made in `folder`, or in its nearest parent that exists; None if one can. Makes no folder."""
+    """Why no file can be made in `folder`, or in its nearest parent that exists; None if one can. Creates no folder."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
@@ -140,13 +141,13 @@ def _plain(value: Any) -> Any:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[str]:
-    """Environment variables whose names begin like settings of graphweave, but are none."""
+    """Environment variables whose names look like settings of graphweave, but are not."""
     known = {name for name, _ in origins({}).values()}
     return sorted(name for name in environ if name.startswith("GRAPHWEAVE_") and name not in known)
 
 
 def placement(cpp: Trial, triton: Trial | None) -> dict[str, dict[str, str]]:
-    """How compiled models run message passing on tensors of the CPU and of CUDA devices, and why.
+    """How compiled models run message passing on CPU and CUDA tensors, and why.
 
     `runs` is "cpp", "triton", "eager", or "nothing" if there is no such device.
     """

@@ -15,7 +15,7 @@ _INTERRUPTED = 130
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser of argparse that prints an error as one line."""
+    """An argparse parser that prints an error as one line."""
 
     def error(self, message: str) -> NoReturn:
         self.exit(BAD_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
@@ -30,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line. Returns the subcommand's status, 2 for input that cannot be used, 130 when interrupted.
+    """Run the command line. Returns the subcommand's status, 2 for input that cannot be used, 130 when interrupted.
 
     argparse itself raises SystemExit (status 0 for --help, 2 for unknown or malformed arguments).
     """
@@ -54,7 +54,7 @@ def _bad_input(command: str, what: str) -> int:
 
 
 def _is_out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out. PyTorch has a class of error for this on a GPU only; on the CPU the message tells."""
+    """Whether memory ran out. PyTorch has an error class for this only on a GPU; on the CPU, the message tells."""
     words = ("can't allocate memory", "Storage size calculation overflowed", "out of memory")
     return isinstance(error, MemoryError) or any(word in str(error) for word in words)
 

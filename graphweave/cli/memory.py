@@ -1,9 +1,10 @@
-"""Peak memory of a training step, measured in a process of its own.
+"""Peak memory of a training step, measured in a separate process.
 
 The child process compiles and warms up on a small graph of the same feature width, and returns freed memory and unused
 buffers to the system. It takes its resident size as the base, resets the high-water mark (by writing 5 to
 /proc/self/clear_refs), and runs a few steps on the real graph. Peak minus base is the memory of the steps beyond data
-and model. It includes buffers that a runtime keeps for reuse, but little of what compilation needs. Linux only.
+and model. It includes buffers that a runtime keeps for reuse, but little of what compilation needs. This works only on
+Linux.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from graphweave.core.errors import GraphweaveError
 from graphweave.runtime import arena
 
 _STEPS = 3
-"""Measured training steps."""
+"""Number of measured training steps."""
 
 
 def peak_extra_bytes(way: str, job: TrainingJob, data: Data) -> int | None:
@@ -68,7 +69,7 @@ def _measure(way: str, job: TrainingJob, data: Data) -> int:
 
 
 def _child(file: str) -> None:
-    # The file holds pickled objects, not tensors alone. It is safe to load: the parent wrote it to a private folder.
+    # The file holds pickled objects besides tensors. Loading it is safe, since the parent wrote it to a private folder.
     way, job, data = torch.load(file, weights_only=False)
     sys.stdout.write(f"{_measure(way, job, data)}\n")
 

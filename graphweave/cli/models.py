@@ -1,4 +1,4 @@
-"""Two-layer models of PyG's own, unmodified convolutions."""
+"""Two-layer models of PyG's unmodified convolutions."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ def _mlp(features: int, hidden: int, out: int) -> nn.Sequential:
 
 
 def convolutions(hidden: int) -> dict[str, Conv]:
-    """The models by name; `hidden` is the inner width of those with an MLP. GraphweaveError where PyG is missing."""
+    """The models by name. `hidden` is the inner width of those with an MLP. Raises GraphweaveError if PyG is
+    missing."""
     try:
-        # Imported here: PyG is an optional dependency and takes seconds to load.
+        # Imported here, since PyG is an optional dependency and takes seconds to load.
         import torch_geometric.nn as pyg
     except ImportError as error:
         raise GraphweaveError("torch_geometric is missing. Run: pip install 'graphweave[pyg]'") from error
@@ -56,7 +57,7 @@ _WITH_HEADS = frozenset({"gat", "gatv2"})
 
 
 def build(name: str, features: int, hidden: int, classes: int, heads: int, dropout: float) -> TwoLayer:
-    """Model `name`; `hidden` is the width of all heads together. Parameters come from torch's global generator."""
+    """Model `name`. `hidden` is the width of all heads together. Parameters come from torch's global generator."""
     if name in _WITH_HEADS and hidden % heads:
         raise DataError(
             f"--hidden must be a multiple of --heads for {name} (got {hidden} and {heads}). Choose another --hidden."

@@ -1,4 +1,4 @@
-"""A picture of a training run: loss and validation by epoch, and epoch times as bars."""
+"""A plot of a training run: loss and validation by epoch, and epoch times as bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _FORMATS = (".png", ".pdf", ".svg")
 
 
 def check_plot(path: Path) -> None:
-    """Raises if no picture can be written to `path`, so that this shows before the training and not after it."""
+    """Raise if no picture can be written to `path`, so that this shows before the training and not after it."""
     _matplotlib()
     if path.suffix.lower() not in _FORMATS:
         raise DataError(f"--plot must end in {', '.join(_FORMATS)} (got {str(path)!r}). Name such a file.")
@@ -25,7 +25,7 @@ def check_plot(path: Path) -> None:
 
 def _matplotlib() -> Any:
     try:
-        # Imported here: an optional dependency that takes a second to load.
+        # Imported here, since it is an optional dependency that takes a second to load.
         from matplotlib.figure import Figure
     except ImportError as error:
         raise GraphweaveError("matplotlib is missing. Run: pip install 'graphweave[plot]'") from error
@@ -33,7 +33,7 @@ def _matplotlib() -> Any:
 
 
 def draw(path: Path, runners: Sequence[TrainingWay]) -> None:
-    """Draws the loss and validation of each way by epoch, and its median epoch time."""
+    """Draw the loss and validation of each way by epoch, and its median epoch time."""
     figure = _matplotlib()(figsize=(12, 3.6), layout="constrained")
     loss, quality, bars = figure.subplots(1, 3)
     for runner in runners:

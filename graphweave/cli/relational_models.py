@@ -1,4 +1,4 @@
-"""Two-layer relational models of layers of `graphweave.nn`, which encode nodes, classify them, or score links."""
+"""Two-layer relational models made of layers of `graphweave.nn`, which encode nodes, classify them, or score links."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ RELATIONAL_MODELS = ("rgcn", "rgat", "hgt")
 DECODERS = ("distmult", "rotate")
 
 _NUM_BASES = 30
-"""The weights of more relations than this are sums of this many bases, so that there are fewer weights to learn."""
+"""If there are more relations than this, their weights are sums of this many bases, so that there are fewer weights to
+learn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RelationalEdges:
-    """The inputs of the layers besides features, for E edges and N nodes.
+    """The inputs of the layers other than features, for E edges and N nodes.
 
     `etype` [E], `ntype` [N] int64. `norm` [E] float32 is 1 / number of edges of the same relation into the same
     destination, the 1 / c_ir of R-GCN.
@@ -54,7 +55,8 @@ class RelationalEdges:
 
 
 class Encoder(nn.Module):
-    """Nodes [N, in] and edges -> [N, out]: layer, ReLU, dropout, layer. The first has `heads` heads, the second one."""
+    """Nodes [N, in] and edges -> [N, out]: layer, ReLU, dropout, layer. The first layer has `heads` heads, the second
+    one."""
 
     def __init__(
         self, model: str, in_size: int, hidden: int, out: int, heads: int, num_rels: int, num_ntypes: int,
@@ -101,7 +103,7 @@ class Classifier(nn.Module):
     """Features of each node type and edges -> logits [N, classes].
 
     Each type has a linear map of its features to `hidden` numbers; each node of a type without features has an
-    embedding. A layer norm follows, because features of some types are thousandths and those of others counts.
+    embedding. A layer norm follows, because the features of some types are thousandths, and those of others are counts.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class Classifier(nn.Module):
 class LinkEncoder(nn.Module):
     """Edges -> nodes [N, hidden]: the sum of an embedding of each node and the encoder's result for it.
 
-    An encoder without the sum may stop learning, because every unit is below 0 for all nodes (seen with 14 nodes).
+    Without the sum, an encoder may stop learning because every unit is below 0 for all nodes (seen with 14 nodes).
     """
 
     def __init__(self, model: str, num_nodes: int, hidden: int, heads: int, num_rels: int, dropout: float) -> None:

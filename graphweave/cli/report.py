@@ -14,7 +14,7 @@ from rich.table import Table
 from graphweave.cli.training import ACCURACY, TrainingWay
 
 _NUM_LINES = 10
-"""About so many progress lines are printed for a run if the output is not a terminal."""
+"""About this many progress lines are printed for a run if the output is not a terminal."""
 
 
 Tick: TypeAlias = Callable[[float], None]
@@ -23,7 +23,8 @@ Tick: TypeAlias = Callable[[float], None]
 
 @contextmanager
 def progress(console: Console, epochs: int) -> Iterator[tuple[Tick, Callable[[TrainingWay], None]]]:
-    """Yields two functions, to call within and after each epoch. They move a bar, or print lines without a terminal."""
+    """Yields two functions, to call within and after each epoch. They move a bar, or print lines if there is no
+    terminal."""
     if not console.is_terminal:
         every = max(epochs // _NUM_LINES, 1)
 

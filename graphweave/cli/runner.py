@@ -1,4 +1,4 @@
-"""Training a PyG model for node classification."""
+"""Trains a PyG model for node classification."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphweave.data import NodeData, rmat
 
 _WARM_UP_NODES = 64
 _WARM_UP_EDGES = 512
-"""Sizes of the graph of a warm-up."""
+"""Numbers of nodes and edges of the graph of a warm-up."""
 
 
 class Runner:
@@ -33,13 +33,13 @@ class Runner:
         self.use(data)
 
     def use(self, data: NodeData) -> None:
-        """Makes the next steps train on `data`, which has the same features and classes as the data before."""
+        """Let the next steps train on `data`, which has the same features and classes as the data before."""
         self.data = data
         self.rows = data.train_mask.nonzero().flatten()
         self.target = data.y[self.rows]
 
     def step(self) -> float:
-        """Runs one training step over the whole graph. Returns the loss."""
+        """Run one training step over the whole graph. Returns the loss."""
         self.model.train()
         self.optimizer.zero_grad()
         logits = self.model(self.data.x, self.data.edge_index)
@@ -49,7 +49,7 @@ class Runner:
         return loss.item()
 
     def epoch(self, tick: Callable[[float], None] = lambda share: None) -> None:
-        """Runs a timed step, then measures the accuracy on train and validation nodes."""
+        """Run a timed step, then measure the accuracy on train and validation nodes."""
         start = time.perf_counter()
         loss = self.step()
         self.history.seconds.append(time.perf_counter() - start)
@@ -59,13 +59,13 @@ class Runner:
         self.history.val.append(accuracy(predicted, self.data.y, self.data.val_mask))
 
     def predict(self) -> Tensor:
-        """The likeliest class of each node [N]."""
+        """The most likely class of each node [N]."""
         self.model.eval()
         with torch.no_grad():
             return self.model(self.data.x, self.data.edge_index).argmax(dim=1)
 
     def warm_up(self) -> None:
-        """Runs two steps on a small graph."""
+        """Run two steps on a small graph."""
         data = self.data
         self.use(_small(data))
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""`graphweave train`: a model on real data, through the compiler, beside eager and torch.compile if asked."""
+"""`graphweave train`: trains a model on real data through the compiler, beside eager and torch.compile if requested."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ from graphweave.data import KnowledgeGraph
 _DROPOUT, _LINK_DROPOUT = 0.5, 0.2
 _WEIGHT_DECAY = 5e-4
 _ROTATE_NEGATIVES = 256
-"""Default of `--negatives` for RotatE, whose scores of all entities need differences [triples, entities, hidden]."""
+"""Default of `--negatives` for RotatE, which needs differences [triples, entities, hidden] for the scores of all
+entities."""
 
 
 def add_parser(commands: argparse._SubParsersAction[Any]) -> None:
@@ -68,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
     job.apply_threads()
     check_trainable(data)
 
-    # Output that is no terminal has no colours and no moving bar, and its lines are wide enough for the table.
+    # Output to a file or pipe has no colours and no moving bar, and its lines are wide enough for the table.
     console = Console(width=None if sys.stdout.isatty() else 120)
     ways = ["eager"] if args.no_compile else ["graphweave", "eager", "inductor"] if args.compare else ["graphweave"]
     runners = [start(way, job, data) for way in ways]
@@ -110,7 +111,8 @@ def _or(value: Any, default: Any) -> Any:
 
 
 def _memory(console: Console, ways: list[str], job: TrainingJob, data: Data) -> tuple[str, list[int | None]]:
-    """A heading, and bytes for each way: the peak of this process, or, of several ways, of a fresh process for each."""
+    """A heading, and bytes for each way. A single way is measured by the peak of this process, several by that of a
+    fresh process for each."""
     if len(ways) == 1:
         kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return "peak memory of the process", [kib if sys.platform == "darwin" else kib * 1024]

@@ -1,4 +1,4 @@
-"""What all trainings of the command line share: ways to run a module, options, a history, and the methods they have."""
+"""What all trainings of the command line share: ways to run a module, options, a history, and their methods."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ WAYS: dict[str, Wrap] = {
     "eager": lambda module: Plain(module),
     "inductor": lambda module: cast(nn.Module, torch.compile(module)),
 }
-"""Functions that prepare a module, by way. "inductor" is torch.compile with its default backend and settings."""
+"""Functions that prepare a module, by name of the way. "inductor" is torch.compile with its default backend and
+settings."""
 
 ACCURACY, MRR = "accuracy", "MRR"
 """Names of the measures of validation."""
@@ -42,10 +43,11 @@ ACCURACY, MRR = "accuracy", "MRR"
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """How links are learnt and predicted (`cli/links.py`).
+    """Options for learning and predicting links (`cli/links.py`).
 
-    `batch`: triples of a step. `negatives`: entities that each step draws as wrong tails, 0 for all. `edge_dropout`:
-    rate at which the batch's own edges are left out of the graph. `eval_every`: epochs between validations.
+    `batch`: triples of a step. `negatives`: entities that each step draws as wrong tails; 0 stands for all.
+    `edge_dropout`: rate at which the batch's own edges are left out of the graph. `eval_every`: epochs between
+    validations.
     """
 
     decoder: str = "distmult"
@@ -57,7 +59,7 @@ class Links:
 
 @dataclass(frozen=True, slots=True)
 class TrainingJob:
-    """The options of a training that all ways have in common. `threads`: None for torch's choice."""
+    """The options of a training that all ways have in common. If `threads` is None, torch chooses."""
 
     model: str
     hidden: int
@@ -77,7 +79,7 @@ class TrainingJob:
 
 @dataclass(slots=True)
 class History:
-    """One entry for each epoch. `seconds` are those of training steps (forward, backward, optimiser) alone.
+    """One entry for each epoch. `seconds` count only the training steps (forward, backward, optimiser).
 
     `train` and `val` are NaN for an epoch without a measurement.
     """
@@ -89,7 +91,7 @@ class History:
 
     @property
     def median(self) -> float:
-        """Median seconds of an epoch, without the first (which compiles) if there are others."""
+        """Median seconds of an epoch, without the first one (which compiles) if there are others."""
         return statistics.median(self.seconds[1:] or self.seconds)
 
     @property
@@ -106,13 +108,13 @@ class TrainingWay(Protocol):
     history: History
 
     def step(self) -> float:
-        """Runs one training step. Returns the loss."""
+        """Run one training step. Returns the loss."""
 
     def epoch(self, tick: Callable[[float], None] = ...) -> None:
-        """Runs an epoch of timed steps, then validation. Calls `tick` with the share of the steps that are done."""
+        """Run an epoch of timed steps, then validation. Calls `tick` with the share of the steps that are done."""
 
     def warm_up(self) -> None:
-        """Runs two steps on a small graph, so that everything is compiled with little memory."""
+        """Run two steps on a small graph, so that everything is compiled with little memory."""
 
     def test(self) -> dict[str, float]:
         """The measures on the test split, by name."""

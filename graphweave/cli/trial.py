@@ -1,4 +1,5 @@
-"""A small kernel on this machine: compiled from its loop IR for a target, run, and compared with the interpreter.
+"""Tries a small kernel on this machine: compiles it from its loop IR for a target, runs it, and compares it with the
+interpreter.
 
 The C++ trial does not use the kernel cache. The Triton trial runs in another process, because Triton decides at import
 whether it interprets: `python -m graphweave.cli.trial DEVICE` prints nothing if the kernel works.
@@ -28,7 +29,7 @@ from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import compile_shared
 
 _TIMEOUT_SECONDS = 300
-"""Limit of the Triton trial."""
+"""The Triton trial is stopped after this many seconds."""
 _KERNEL = parse("""
 kernel trial(v < N, E; i32) {
   csr by_dst
@@ -60,7 +61,7 @@ class Trial:
 
 
 def on_cpu() -> Trial:
-    """The trial of C++, on all threads that torch uses."""
+    """The trial of C++, with all threads that torch uses."""
     start = time.perf_counter()
     try:
         why = _run_cpp()
@@ -70,7 +71,7 @@ def on_cpu() -> Trial:
 
 
 def through_triton(device: str) -> Trial:
-    """The trial of Triton, on a CUDA device, or in Triton's interpreter for "cpu"."""
+    """The trial of Triton, on a CUDA device, or for "cpu" in Triton's interpreter."""
     start = time.perf_counter()
     environment = {**os.environ, "TRITON_INTERPRET": "1" if device == "cpu" else "0"}
     command = [sys.executable, "-m", "graphweave.cli.trial", device]

@@ -1,4 +1,4 @@
-"""Spaces, indices and values of a program in the words of the user: `rows of x`, `edges of edge_index`."""
+"""Spaces, indices and values of a program in the user's words: `rows of x`, `edges of edge_index`."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Aten, Input, Join, MapOf, MapType, Operand, Program, Ref, Type
 
 _MAX_SHOWN = 2
-"""A list of names shows at most this many of them, then how many more there are."""
+"""A list of names shows at most this many, followed by the number of names left out."""
 
 _SAME_NUMBERS = frozenset({"aten.clone.default", "aten._to_copy.default", "aten.contiguous.default"})
-"""Calls whose result has the numbers of their operand."""
+"""Calls whose result has the same numbers as their operand."""
 
 
 @dataclass(frozen=True)
 class Glossary:
     """The user's words for one captured graph, and the sizes of its spaces.
 
-    `names` are the user's names of inputs, `spaces` words for spaces, `statistics` the rows of each space in the first
-    call.
+    `names` are the user's names of inputs, `spaces` words for spaces, `statistics` the row count of each space in the
+    first call.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Glossary:
         return self.statistics.rows(t.space) * numel(t.shape) * t.dtype.itemsize
 
     def in_words(self, program: Program, reason: str) -> str:
-        """`reason`, which a stage of the compiler gave, with the user's words in place of names of the IR."""
+        """`reason`, given by a stage of the compiler, with the user's words in place of names of the IR."""
         for space, _ in program.spaces:
             reason = re.sub(rf"\b{re.escape(space.name)}\b", self.space(space), reason)
         return re.sub(r"%\d+", "a value", reason)
@@ -91,7 +91,8 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[Space, str]]:
-    """Each space with its words: nodes by an argument that lies on the space, edges by their index tensors."""
+    """Each space with its words: nodes are called by an argument that lies on the space, edges by their index
+    tensors."""
     maps = [(n, t) for n, t in zip(program.nodes, program.types, strict=True) if isinstance(t, MapType)]
     ends = {t.cod for _, t in maps}
     known: dict[Space, str] = {}
@@ -103,7 +104,7 @@ def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[S
         on = _arguments_on(program, space, names)
         if is_edges:
             made = list(dict.fromkeys(w for r in indices for w in _integers(program, r, names)))
-            # An argument on the space says more than an index that it was computed from.
+            # An argument on the space tells the user more than an index that it was computed from.
             words = _without_ends(made) or on
         else:
             words = on or [w for w in _members(program, space, known)] or _from_values(program, space, names)
@@ -113,7 +114,7 @@ def _name_spaces(program: Program, names: Mapping[str, str]) -> Iterator[tuple[S
 
 
 def _arguments_on(program: Program, space: Space, names: Mapping[str, str]) -> list[str]:
-    """The name of one input on `space`, of floating point if there is one; an empty list if there is no input."""
+    """A list with the name of one input on `space`, a floating-point input if there is one; empty without inputs."""
     on = [
         (is_integral(program, r), names[n.name])
         for r, (n, t) in enumerate(zip(program.nodes, program.types, strict=True))
@@ -146,5 +147,5 @@ def _from_values(program: Program, space: Space, names: Mapping[str, str]) -> li
 
 
 def _without_ends(words: Iterable[str]) -> list[str]:
-    """Names of graphs in place of their ends: "g.edges()[0]" and "g.edges()[1]" become one "g"."""
+    """Names of graphs in place of names of their ends: "g.edges()[0]" and "g.edges()[1]" become one "g"."""
     return list(dict.fromkeys(w.split(".edges(")[0] for w in words))

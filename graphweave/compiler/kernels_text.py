@@ -1,4 +1,4 @@
-"""The code of a graph's kernels, as text for people."""
+"""The code of a graph's kernels as text for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphweave.compiler.report import GraphNote
 def kernels_text(graph: GraphNote, *, wrapper: bool) -> str:
     """What each kernel computes, and its code; kernels that run once for each graph come first.
 
-    With `wrapper`, the calls of the kernels follow.
+    With `wrapper`, the text that calls the kernels follows.
     """
     lines = []
     for k in (*graph.once, *graph.kernels):

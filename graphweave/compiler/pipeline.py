@@ -28,10 +28,10 @@ _log, _ir_log = logger("graphweave.passes"), logger("graphweave.ir")
 
 @dataclass(frozen=True, slots=True)
 class PassInputs:
-    """What passes know beside the program: about how many rows its spaces have, and which inputs are tangents.
+    """What passes know besides the program: estimated row counts of its spaces, and which inputs are tangents.
 
     `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
-    whether kernels of the target multiply rows, and `added` are rules registered from outside.
+    whether kernels of the target multiply rows, and `added` are rules that users have registered.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -57,11 +57,11 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: SinkReshape(),
     lambda given, keep: Accumulate(),
 )
-"""Functions that make each pass, in order, from its inputs and the calls that must stay."""
+"""Functions that build each pass, in order, from its inputs and the calls that must stay."""
 
 
 def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[Ref] = ()) -> Rewritten:
-    """`program` after every pass, where each of its nodes went, and the choices made by cost.
+    """`program` after all passes, the place to which each of its nodes went, and the choices made by cost.
 
     `keep` are calls that must stay even if no output needs them.
     """
@@ -88,7 +88,7 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
 
 
 def _tell(pass_: Pass, before: Program, done: Rewritten) -> None:
-    """Logs a line about what a pass did and, at level DEBUG, the program that it made."""
+    """Log a line about what a pass did and, at level DEBUG, the program that it made."""
     if done.program is before:
         _log.info("%s: nothing to do", pass_.name)
         return

@@ -1,4 +1,5 @@
-"""Message program -> plan: the graph-only prelude, kernels, and calls left to PyTorch, with the reasons."""
+"""Message program -> plan: the prelude, which depends on the graph alone, kernels, and calls left to PyTorch with the
+reasons."""
 
 from __future__ import annotations
 
@@ -42,21 +43,21 @@ class KernelPlan:
     lowered: Lowered
     text: str
     scheduled: Scheduled
-    """What the user's schedule makes of the kernel."""
+    """The kernel after the user's schedule was applied."""
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels that run: one, or those over pieces of its rows."""
+        """The kernels that run: a single one, or those over pieces of its rows."""
         return self.scheduled.pieces or (self.lowered.kernel,)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The steps of `schedule` in order. A step that is a Region has an entry in `kernels`, or a reason in `refused` why
-    it has no kernel; both are indexed by its position among the steps.
+    """The steps of `schedule` in order. A step that is a Region has an entry either in `kernels`, or in `refused` with
+    the reason why it has no kernel. Both are indexed by its position among the steps.
 
-    `prelude` computes the `hoisted` values, and checks, from the graph-only inputs `prelude_inputs`. It is a plan that
-    hoists nothing itself.
+    `prelude` computes the `hoisted` values from the inputs `prelude_inputs`, which depend on the graph alone, and runs
+    checks. It is a plan that hoists nothing itself.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Plan:
 def make_plan(
     name: str, facts: Facts, options: Options, constants: Mapping[str, Any], statistics: Statistics | None = None
 ) -> Plan:
-    """Schedule and lower a program; `constants` are values of some inputs, `statistics` the row counts at hand.
+    """Schedule and lower a program. `constants` are values of some inputs, `statistics` the known row counts.
 
     Regions that cannot be lowered stay with PyTorch and are listed in `refused`.
     """
@@ -112,7 +113,8 @@ def _planned(
 
 
 def check_schedule(plans: Iterable[Plan]) -> None:
-    """ScheduleError if the user's schedule has a field that no kernel of `plans`, one function's, can take.
+    """Raise ScheduleError if the user's schedule has a field that no kernel of `plans` can take; they are one
+    function's.
 
     A function that walks no edges has nothing to schedule.
     """
@@ -133,7 +135,7 @@ def kernel_prefix(name: str) -> str:
 def lower_region(
     facts: Facts, region: Region, order: StepOrder, name: str, options: Options, index: DType
 ) -> KernelPlan:
-    """The kernel of one region, verified and printed; IRError says why there is none."""
+    """The kernel of one region, verified and printed. An IRError says why there is none."""
     lowered = lower(facts, region, order.stored, name, options, index)
     made = scheduled(lowered.kernel, options, *_gathered(facts.program, lowered))
     ordered = (Table(ROW_ORDER),) if made.kernel.row != lowered.kernel.row else ()
@@ -152,7 +154,7 @@ def lower_region(
 
 
 def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]]:
-    """Whether the kernel's edges read rows of the other end of a map, and the feature dimensions of its results."""
+    """Whether the kernel's edges read rows at the other end of a map, and the widest feature shape of its results."""
     gathers = any(isinstance(b, Column) and b.map == lowered.map for b in lowered.bindings)
     buffers = zip(lowered.kernel.buffers, lowered.bindings, strict=True)
     shapes = [
@@ -166,7 +168,7 @@ def _gathered(program: Program, lowered: Lowered) -> tuple[bool, tuple[int, ...]
 def _prelude(program: Program, kept: tuple[Ref, ...]) -> tuple[tuple[Ref, ...], Program | None]:
     """The inputs of the prelude and its program, which computes `kept`; no program if nothing is kept.
 
-    All sizes are inputs, since rows may have to be counted from them; tensors are inputs only if they are used.
+    All sizes are inputs, since row counts may have to be computed from them; tensors are inputs only if they are used.
     """
     if not kept:
         return (), None

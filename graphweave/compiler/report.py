@@ -1,4 +1,4 @@
-"""What was compiled, as data: `explain` prints it, tests read it."""
+"""What was compiled, as data that `explain` prints and tests read."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from graphweave.passes.rewritten import Rewritten, Step
 
 @dataclass(frozen=True, slots=True)
 class KernelNote:
-    """A kernel. `does` says in the user's words what it computes, `lines` are the locations of that, each once."""
+    """A kernel. `does` says in the user's words what it computes, `lines` are the source lines of that, each once."""
 
     name: str
     rows: str
@@ -42,15 +42,15 @@ class KernelNote:
     does: str
     lines: tuple[str, ...]
     loops: str = ""
-    """Its loop IR, or that of the kernels over source partitions that run instead."""
+    """The kernel's loop IR, or that of the kernels over source partitions that run instead."""
 
     not_taken: tuple[tuple[str, str], ...] = ()
-    """Fields of the user's schedule that say nothing to it, with the reasons."""
+    """Fields of the user's schedule that do not apply to the kernel, with the reasons."""
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackNote:
-    """Work that is left to PyTorch: the operator, why, and the user's line."""
+    """Work that is left to PyTorch: the operator, the reason, and the user's line."""
 
     what: str
     why: str
@@ -59,7 +59,7 @@ class FallbackNote:
 
 @dataclass(frozen=True, slots=True)
 class SavedNote:
-    """A value that the forward keeps for the backward beside the arguments; `space` is in the user's words."""
+    """A value that the forward keeps for the backward besides the arguments. `space` is in the user's words."""
 
     space: str
     shape: str
@@ -72,7 +72,7 @@ class GraphNote:
     """One compiled graph: forward, backward or inference. `recompute` is the policy by which `saved` was chosen.
 
     `saved` are all values that the forward hands to the backward, as the IR writes them; `keeps` are those among them
-    that take memory of their own. `products` counts the matrix products that are calls; `once` are the kernels of the
+    that take additional memory. `products` counts the matrix products that are calls; `once` are the kernels of the
     prelude.
     """
 
@@ -93,8 +93,9 @@ class GraphNote:
 class CaptureNote:
     """One captured graph: its spaces in the user's words with their rows, and its work for one call.
 
-    `moved` are the bytes that the compiled programs move by the cost model: forward, and backward if there is one.
-    PyTorch's operators would move `eager_moved` bytes in `eager_calls` calls; None if data decide some of the sizes.
+    `moved` are the bytes that the compiled programs move according to the cost model: forward, and backward if there is
+    one. PyTorch's operators would move `eager_moved` bytes in `eager_calls` calls; None if data decides some of the
+    sizes.
     """
 
     spaces: tuple[tuple[str, int], ...]
@@ -174,7 +175,7 @@ def describe(
     plan: Plan, wrapper: str, refused: Mapping[Ref, str], glossary: Glossary, saved: tuple[Ref, ...],
     recompute: str = "",
 ) -> GraphNote:  # fmt: skip
-    """`plan` in words; `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
+    """`plan` in words. `refused` are the importer's reasons for calls of PyTorch, `saved` the values kept for the
     backward."""
     program = plan.program
     fallbacks = [

@@ -1,4 +1,4 @@
-"""Loaders and generators of graphs. Nothing is downloaded at import, and only `planetoid` downloads at all."""
+"""Loaders and generators of graphs. Nothing is downloaded at import, and only `planetoid` downloads anything at all."""
 
 from graphweave.data.edges import rmat, symmetrise
 from graphweave.data.families import FAMILY_RELATIONS, families

@@ -36,8 +36,8 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Archive:
-    """The arrays of a file by name. A method raises DataError, in one line that begins with the file's `name`, if an
-    array is missing or does not have the form that the method expects.
+    """The arrays of a file by name. A method raises DataError if an array is missing or does not have the form that the
+    method expects. The message is one line that begins with the file's `name`.
 
     `layout` says which arrays a file of this kind has.
     """
@@ -55,7 +55,7 @@ class Archive:
         return self.arrays[key]
 
     def scalar(self, key: str) -> int:
-        """One integer, 0 or above."""
+        """One integer that is not negative."""
         value = self.need(key)
         if value.size != 1 or value.dtype.kind not in "iu" or int(value.reshape(())) < 0:
             raise DataError(
@@ -85,8 +85,8 @@ class Archive:
         return torch.from_numpy(array.astype(np.int64))
 
     def numbers(self, key: str, count: int, word: str, whole: str) -> Tensor:
-        """`integers` in 0..count-1. The message of the error calls one of them `word`, and says that `whole` has
-        `count` of these."""
+        """`integers` in 0..count-1. The error's message calls one of them a `word`, and says that `whole` has `count`
+        of these."""
         index = self.integers(key)
         bad = (index < 0) | (index >= count)
         if bool(bad.any()):
@@ -114,7 +114,7 @@ class Archive:
         return torch.from_numpy(array.astype(np.float32))
 
     def row_lengths(self, key: str, rows: int, entries: int) -> Tensor:
-        """Lengths [rows] of the rows of a CSR array; '`key`' [rows + 1] must rise from 0 to `entries`."""
+        """Lengths [rows] of the rows of a CSR array. '`key`' [rows + 1] must rise from 0 to `entries`."""
         indptr = self.integers(key)
         if indptr.numel() != rows + 1:
             raise DataError(
@@ -202,7 +202,7 @@ def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = 
     if not path.is_file():
         raise DataError(f"{path}: no such file. Check the path.")
     try:
-        # The file is opened here because np.load does not close a file that is no archive.
+        # The file is opened here because np.load does not close a file that is not an archive.
         with path.open("rb") as stream:
             file = np.load(stream, allow_pickle=False)
             if not isinstance(file, np.lib.npyio.NpzFile):
@@ -222,12 +222,13 @@ def read_archive(path: str | Path, layout: str, wanted: Callable[[str], bool] = 
 
 
 def _check_header(archive: zipfile.ZipFile | None, key: str, name: str) -> None:
-    """DataError if the array's header promises more bytes than the machine has, or another number than the file has."""
+    """Raise DataError if the array's header announces more bytes than the machine has, or a number of bytes that
+    differs from the file's."""
     if archive is None or f"{key}.npy" not in archive.namelist():
         return
     with archive.open(f"{key}.npy") as stream:
         read = _HEADERS.get(np.lib.format.read_magic(stream))
-        if read is None:  # another version of the format; np.load reads it without this check
+        if read is None:  # another version of the format, which np.load reads without this check
             return
         shape, _, dtype = read(stream)
         there = archive.getinfo(f"{key}.npy").file_size - stream.tell()

@@ -9,7 +9,7 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 
 _QUADRANTS = (0.57, 0.19, 0.19, 0.05)
-"""Probabilities of the four quadrants at each level, as in Graph500: they give a power-law graph with hubs."""
+"""Probabilities of the four quadrants at each level, as in Graph500. They give a power-law graph with hubs."""
 
 
 def symmetrise(src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
@@ -26,7 +26,7 @@ def symmetrise(src: Tensor, dst: Tensor, num_nodes: int) -> Tensor:
 def rmat(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
     """edge_index [2, num_edges] int64 of a seeded R-MAT graph: directed, duplicates and self-loops possible.
 
-    Node numbers are shuffled, so that hubs do not share cache lines as they would in the raw recursion.
+    Node numbers are shuffled, so that hubs do not share cache lines, as they would without shuffling.
     Source: Chakrabarti, Zhan, Faloutsos, "R-MAT: A Recursive Model for Graph Mining", SDM 2004.
     """
     if num_nodes < 1 or num_edges < 0:
@@ -38,7 +38,7 @@ def rmat(num_nodes: int, num_edges: int, seed: int = 0) -> Tensor:
     parts: list[np.ndarray] = []
     missing = num_edges
     while missing > 0:
-        # Pairs beyond num_nodes are drawn again; about half survive when num_nodes is just over a power of two.
+        # Pairs beyond num_nodes are drawn again. About half survive if num_nodes is just over a power of two.
         pairs = _draw(rng, levels, missing + missing // 2 + 16)
         pairs = pairs[:, (pairs < num_nodes).all(axis=0)][:, :missing]
         parts.append(pairs)

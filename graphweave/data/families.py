@@ -13,10 +13,10 @@ FAMILY_RELATIONS = ("parent_of", "married_to", "sibling_of", "grandparent_of", "
 """Relations of `families` by number. The first two are facts, the others follow."""
 
 _NUM_FACTS = 2
-"""The first so many of `FAMILY_RELATIONS` are facts."""
+"""The first relations of `FAMILY_RELATIONS`, this many of them, are facts."""
 
 _GENERATIONS = 4
-"""Generations of a family."""
+"""Number of generations of a family."""
 
 
 def families(count: int = 40, seed: int = 0) -> KnowledgeGraph:

@@ -12,7 +12,8 @@ from graphweave.core.errors import DataError
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnowledgeGraph:
-    """A link-prediction problem. Its fields are checked when it is made: `DataError` if they do not fit together.
+    """A link-prediction problem. Its fields are checked when it is made: it raises DataError if they do not fit
+    together.
 
     `train`, `valid` and `test` are [T, 3] int64: rows of head, relation, tail, of `num_nodes` entities and `num_rels`
     relations. The inverse of relation r has the number r + num_rels. The triples hold no inverses; `both_ways` adds
@@ -34,12 +35,13 @@ class KnowledgeGraph:
         return (("train", self.train), ("valid", self.valid), ("test", self.test))
 
     def both_ways(self, triples: Tensor) -> Tensor:
-        """[2T, 3]: the triples, then each as (tail, inverse relation, head), so that a head is predicted as a tail."""
+        """[2T, 3]: the triples, then each one as (tail, inverse relation, head), so that heads are predicted as
+        tails."""
         head, rel, tail = triples.unbind(1)
         return torch.cat([triples, torch.stack([tail, rel + self.num_rels, head], 1)])
 
     def everything(self) -> Tensor:
-        """The triples of all splits, both ways, which a filtered ranking counts as true."""
+        """The triples of all splits in both directions, which a filtered ranking counts as true."""
         return self.both_ways(torch.cat([self.train, self.valid, self.test]))
 
 

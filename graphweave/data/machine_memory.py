@@ -1,4 +1,4 @@
-"""A check, before memory is allocated, that this machine could hold what a file announces.
+"""Checks, before memory is allocated, that this machine could hold what a file announces.
 
 A file can announce 10^15 nodes in a few bytes. Allocating them would end in an error of the allocator, or bring the
 whole machine to a standstill.
@@ -16,7 +16,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 @lru_cache(maxsize=1)
 def machine_bytes() -> int | None:
-    """Bytes of memory that this machine has; None if the system does not tell."""
+    """Bytes of memory of this machine; None if the system does not tell."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -24,7 +24,7 @@ def machine_bytes() -> int | None:
 
 
 def check_fits(nbytes: int, what: str) -> None:
-    """DataError if `nbytes` is more than the machine has. `what` takes these bytes: a noun with its file."""
+    """Raise DataError if `nbytes` is more than the machine has. `what`, a noun with its file, takes these bytes."""
     there = machine_bytes()
     if there is not None and nbytes > there:
         raise DataError(

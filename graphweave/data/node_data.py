@@ -1,4 +1,4 @@
-"""`NodeData`: one graph with node features, labels and a split, and the checks of each of these."""
+"""`NodeData`: one graph with node features, labels and a split, and checks of each of these."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from torch import Tensor
 from graphweave.core.errors import DataError
 
 NO_LABEL = -1
-"""Label of a node that has none; such a node may not be in a mask."""
+"""Label of a node without a label. Such a node may not be in a mask."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeData:
-    """A node-classification problem. Its fields are checked when it is made: `DataError` if they do not fit together.
+    """A node-classification problem. Its fields are checked when it is made: it raises DataError if they do not fit
+    together.
 
     `x` [N, F] floating, finite. `edge_index` [2, E] int64, row 0 the sources, row 1 the destinations, both in 0..N-1.
     `y` [N] int64, in -1..num_classes-1. The masks are [N] bool. `name` is for messages.

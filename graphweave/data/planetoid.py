@@ -21,7 +21,7 @@ def planetoid(name: str, root: str | Path | None = None) -> NodeData:
     if name.lower() not in NAMES:
         raise DataError(f"planetoid: unknown graph {name!r} (expected one of {', '.join(NAMES)}). Name one of these.")
     try:
-        # Imported here: PyG is an optional dependency and takes seconds to load; it downloads with aiohttp.
+        # Imported here, since PyG is an optional dependency and takes seconds to load. It downloads with aiohttp.
         from aiohttp import ClientError
         from torch_geometric.datasets import Planetoid
     except ImportError as error:
@@ -30,7 +30,7 @@ def planetoid(name: str, root: str | Path | None = None) -> NodeData:
     cache = settings().cache_dir or platformdirs.user_cache_path("graphweave")
     folder = Path(root) if root is not None else cache / "planetoid"
     try:
-        # The dataset class reports its download on stderr, where a command may write nothing but one line of error.
+        # The dataset class reports its download on stderr, where a command may write only one line of error.
         with contextlib.redirect_stderr(io.StringIO()):
             graph = Planetoid(str(folder), name.lower())[0]
     except (OSError, asyncio.TimeoutError, ClientError) as error:

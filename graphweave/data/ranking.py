@@ -1,4 +1,4 @@
-"""Filtered ranks of true tails among all entities, and the statistics that are reported of them."""
+"""Filtered ranks of true tails among all entities, and the statistics that are reported about them."""
 
 from __future__ import annotations
 
@@ -49,10 +49,11 @@ def filtered_ranks(scores: Tensor, triples: Tensor, known: KnownTails) -> Tensor
 
     Filtered (Bordes et al., "Translating Embeddings for Modeling Multi-relational Data", NeurIPS 2013, section 4.2;
     Schlichtkrull et al., ESWC 2018, section 5.2): entities that are `known` tails of (head, relation) are left out,
-    but for the triple's own. Equal scores share their mean rank, 1 + higher + (equal others) / 2, so that a model that
-    gives all the same score gets the middle rank, not the first. Heads are ranked as tails of the inverse relation.
+    except the triple's own tail. Equal scores share their mean rank, 1 + higher + (equal others) / 2, so that a model
+    that gives all the same score gets the middle rank, not the first. Heads are ranked as tails of the inverse
+    relation.
 
-    DataError if a score is NaN, which has no rank.
+    Raises DataError if a score is NaN, which has no rank.
     """
     head, rel, tail = triples.unbind(1)
     if bool(scores.amax(1).isnan().any()):  # a maximum propagates NaN
@@ -65,7 +66,7 @@ def filtered_ranks(scores: Tensor, triples: Tensor, known: KnownTails) -> Tensor
     keep = other != tail[row]
     row, other = row[keep], other[keep]
     score, mine, count = scores[row, other], own[row, 0], len(scores)
-    # The counts are over all entities, minus those that are left out, so that no filtered copy of `scores` is needed.
+    # The counts are over all entities, minus those that are left out, so no filtered copy of `scores` is needed.
     higher = (scores > own).sum(1) - torch.bincount(row[score > mine], minlength=count)
     equal = (scores == own).sum(1) - 1 - torch.bincount(row[score == mine], minlength=count)
     return 1 + higher.double() + equal.double() / 2

@@ -30,8 +30,8 @@ def relational(path: str | Path, *, seed: int = 0) -> KnowledgeGraph | TypedNode
 
     A knowledge graph: `num_nodes`, `num_relations`, and `{train,valid,test}_{head,rel,tail}`.
 
-    RDF: `head`, `rel`, `tail`, `num_nodes`, `num_relations`; labels `y` (-1 for none). For each edge of relation r the
-    reverse edge is added, of relation r + num_relations. There is one node type, without features.
+    RDF: `head`, `rel`, `tail`, `num_nodes`, `num_relations`; labels `y` (-1 for none). For each edge of relation r, the
+    reverse edge is added with relation r + num_relations. There is one node type, without features.
 
     A typed graph: `node_type_names`, `node_counts`, `edge_type_names` as "source|relation|target", for each relation
     `edge_RELATION_src` and `_dst` (numbers within the type; reverse edges are added as relations of their own);
@@ -104,7 +104,7 @@ def _typed(file: Archive, seed: int) -> TypedNodeData:
 def _typed_edges(file: Archive, count: dict[str, int], first: dict[str, int]) -> tuple[Tensor, Tensor, int]:
     """Edges [2, E] among all nodes, their relations [E], and the number of relations.
 
-    Relation 2 i is the file's i-th, and 2 i + 1 its reverse.
+    Relation 2 i is the file's i-th relation, and 2 i + 1 is its reverse.
     """
     ends, types = [torch.empty((2, 0), dtype=torch.int64)], [torch.empty(0, dtype=torch.int64)]
     for text in file.texts("edge_type_names"):
@@ -126,7 +126,8 @@ def _typed_edges(file: Archive, count: dict[str, int], first: dict[str, int]) ->
 
 
 def _masks(file: Archive, y: Tensor, count: int, begin: int, seed: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Masks of the file's split, which numbers the `count` nodes of the labelled type from 0; `begin` is the first."""
+    """Masks of the file's split, which numbers the `count` nodes of the labelled type from 0. `begin` is the first of
+    these nodes."""
     sizes = [int(found[1]) for key in file.arrays if (found := _SPLIT_SIZE.fullmatch(key))]
     middle = "" if "train_idx" in file or not sizes else f"{max(sizes)}_"
     if f"train_{middle}idx" not in file:

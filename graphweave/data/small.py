@@ -1,4 +1,4 @@
-"""Real graphs from data that ships with libraries, so that nothing is downloaded."""
+"""Real graphs from data that comes with libraries, so that nothing is downloaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def digits(k: int = 8, seed: int = 0) -> NodeData:
 
     `x` [1797, 64] in 0..1; 10 classes; random split 60/20/20.
     """
-    # Imported here: scikit-learn takes a second, and only this loader needs it.
+    # Imported here, since scikit-learn takes a second to load and only this loader needs it.
     from sklearn.datasets import load_digits
     from sklearn.neighbors import kneighbors_graph
 
@@ -37,7 +37,7 @@ def karate(seed: int = 0) -> NodeData:
     and fission in small groups", 1977.
     """
     try:
-        # Imported here: networkx is an optional dependency that only this loader needs.
+        # Imported here, since networkx is an optional dependency that only this loader needs.
         import networkx
     except ImportError as error:
         raise DataError("karate: the graph comes with networkx, which is missing. Run: pip install networkx") from error

@@ -13,7 +13,8 @@ from graphweave.data.node_data import check_edges, check_features, check_labels,
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TypedNodeData:
-    """Node classification in a relational graph. Its fields are checked when it is made: `DataError` if they are wrong.
+    """Node classification in a relational graph. Its fields are checked when it is made: it raises DataError if they
+    are wrong.
 
     Nodes are grouped by type; `node_counts` [T] is the number of each, N in all. `edge_index` [2, E] int64 has the
     sources in row 0. `etype` [E] int64 is in 0..num_rels-1, which counts inverse relations. `features`: for each node

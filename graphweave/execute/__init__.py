@@ -1,1 +1,1 @@
-"""From a plan to one callable, and what runs at each call: steps, calls, their checks, CUDA graphs."""
+"""From a plan to one callable, and what runs at each call: steps, calls and their checks, CUDA graphs."""

@@ -32,7 +32,8 @@ _serial = itertools.count()
 
 @dataclass(frozen=True, slots=True)
 class CompiledTraining:
-    """`forward` gives the forward outputs, then the values `partition.saved`; `backward` takes these, then tangents."""
+    """`forward` returns the forward outputs, then the values `partition.saved`. `backward` takes these values, then
+    tangents."""
 
     forward: Executable
     backward: Executable
@@ -44,9 +45,10 @@ def build_inference(
     constants: Mapping[Ref, Any], *, verify: bool, cuda_graphs: bool = False, watches: bool = True,
     promises: Sequence[Promise | None] = (), glossary: Glossary | None = None,
 ) -> Executable:  # fmt: skip
-    """One executable for all outputs of `program`; `effects` are calls that must run even if nobody reads them.
+    """One executable for all outputs of `program`. `effects` are calls that must run even if nothing reads their
+    results.
 
-    `promises` says of each output how it lies in memory. `glossary` has the user's words, for reports and errors.
+    `promises` says for each output how it lies in memory. `glossary` has the user's words, for reports and errors.
     """
     glossary, program = glossary or Glossary(), with_calls(program, options)
     inputs = [r for r, n in enumerate(program.nodes) if isinstance(n, Input)]
@@ -71,9 +73,9 @@ def build_training(
 ) -> CompiledTraining:  # fmt: skip
     """Forward and backward executables of a joint program whose first `num_forward` outputs are the forward's.
 
-    The backward belongs to the graph that the forward has seen, and does not look for edits. `exposed` are values whose
-    memory the user may write to between the two (`passes/apart.py`), and `promises` says of each output how it lies in
-    memory. `glossary` has the user's words, for reports and errors, and the row counts at hand.
+    The backward uses the graph that the forward has seen, and does not look for edits. `exposed` are values whose
+    memory the user may write to between the two (`passes/apart.py`), and `promises` says for each output how it lies in
+    memory. `glossary` has the user's words, for reports and errors, and the known row counts.
     """
     glossary, joint = glossary or Glossary(), with_calls(joint, options)
     name = f"graph{next(_serial)}"
@@ -106,7 +108,7 @@ def build_training(
 
 
 def _private(halves: Split, back: Facts, num_forward: int) -> frozenset[Ref]:
-    """Values that the forward program gives to the backward alone, which uses them as maps alone."""
+    """Values that the forward program passes to the backward only, which uses them only as maps."""
     forward, backward = halves.forward.program, back.program
     taken = {ref: halves.backward.where[ref] for ref in halves.saved if ref in halves.backward.where}
     maps = {
@@ -143,7 +145,8 @@ def _executable(
 
 @contextmanager
 def _compiling() -> Iterator[Callable[[Executable], None]]:
-    """Gives the block a function that starts to compile an executable's kernels. At its end all kernels are ready."""
+    """Yields a function that starts to compile an executable's kernels. At the end of the block all kernels are
+    ready."""
     start = time.perf_counter()
     begun: list[tuple[Executable, list[Any]]] = []
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:

@@ -21,8 +21,8 @@ from graphweave.lower.options import Options
 
 @dataclass(frozen=True, slots=True)
 class NodeCall:
-    """`run(*rows, *values)`: the value of one node. `rows` count `spaces`; `values` are those of its operands, as
-    `call_operands` lists them, each once."""
+    """`run(*rows, *values)` computes the value of one node. `rows` are the row counts of `spaces`; `values` are those
+    of its operands, as `call_operands` lists them, each once."""
 
     spaces: tuple[Space, ...]
     run: Callable[..., Any]
@@ -47,7 +47,7 @@ def _with_counts(spaces: Sequence[Space], product: Callable[..., Any]) -> Callab
 
 
 def _ends_of_maps(program: Program, ref: Ref) -> tuple[Space, ...]:
-    """The spaces to whose rows the indices of a node lead; errors about an index name their row counts."""
+    """The spaces that the indices of a node index into. Errors about an index name their row counts."""
     node = program.nodes[ref]
     if not isinstance(node, Pull | Push) and not is_typed(program, ref):
         return ()
@@ -60,7 +60,8 @@ def _traced(
 ) -> tuple[tuple[Space, ...], Callable[..., Any]]:
     """The spaces whose row counts the node needs, and its ATen calls as a function.
 
-    The calls are recorded on proxies once: to interpret the node each time would cost more than most of the calls.
+    The calls are recorded on proxies once, since interpreting the node each time would cost more than most of the
+    calls.
     """
     node, graph = program.nodes[ref], fx.Graph()
     tracer = GraphAppendingTracer(graph)
@@ -92,7 +93,7 @@ def _traced(
 
 
 def _function(graph: fx.Graph) -> Callable[..., Any]:
-    """The graph as a Python function of its placeholders, whose operators and constants are names in its scope.
+    """The graph as a Python function of its placeholders, with operators and constants as names in its scope.
 
     Each value is freed after its last use.
     """
@@ -132,7 +133,7 @@ def _function(graph: fx.Graph) -> Callable[..., Any]:
 def _index_in_64_bits(node: Node) -> Ref | None:
     """The operand that must be widened to int64 before PyTorch gets it; None if there is none.
 
-    An index that only maps read may be held in 32 bits (`formats.narrowed`). But PyTorch's scatters take int64 alone,
+    An index that only maps read may be held in 32 bits (`formats.narrowed`). But PyTorch's scatters take only int64,
     and 32 bits may be too few for the sum of a negative index and a row count.
     """
     match node:

@@ -1,4 +1,4 @@
-"""Whether a compiled program can be a CUDA graph, judged by the program and by the calls that one run of it makes."""
+"""Whether a compiled program can be a CUDA graph, judged by the program and the calls that one run of it makes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,12 @@ _WAITING_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape
 """Tags of operators whose results the host must wait for."""
 
 _BY_MASK = frozenset({torch.ops.aten.index.Tensor, torch.ops.aten._unsafe_index.Tensor})
-"""Calls whose result's size depends on data only if an index is a mask."""
+"""Calls whose result size depends on data only if an index is a mask."""
 
 
 def structure(plan: Plan) -> frozenset[int]:
-    """Positions, among the program's arguments, of the tensors from which formats and the prelude's values are made."""
+    """Positions, among the program's arguments, of the tensors from which formats and the values of the prelude are
+    made."""
     program = plan.program
     maps = [n.index for n in program.nodes if isinstance(n, MapOf)]
     needed = ancestors(program, [*maps, *plan.hoisted, *plan.facts.hoist.checks])
@@ -50,7 +51,7 @@ def structure(plan: Plan) -> frozenset[int]:
 def why_not(plan: Plan, *, verify: bool = False) -> str | None:
     """Why no CUDA graph can hold the program: at each call it asks the device for numbers, sizes or indices.
 
-    None if nothing in the program stands against a CUDA graph.
+    None if nothing in the program prevents a CUDA graph.
     """
     if verify:
         return "verify=True compares every region at every call"
@@ -99,7 +100,7 @@ def _is_mask(program: Program, ref: Ref) -> bool:
 
 
 class CallWatch(TorchDispatchMode):
-    """Watches the calls of PyTorch that a run makes; `why` tells of the first one that a CUDA graph cannot hold."""
+    """Watches the PyTorch calls that a run makes. `why` describes the first one that a CUDA graph cannot hold."""
 
     def __init__(self, kind: str) -> None:
         """`kind` is the type of the device on which every tensor must lie."""

@@ -1,7 +1,7 @@
 """A kernel on one graph as native calls, with nothing left for Python to do between them.
 
-`CppStretch` runs such tables for PyTorch. Here, the kernels of divided rows are part of the table, too, since another
-caller than PyTorch has no Python at hand. What such a caller still has to do is said of each output.
+`CppStretch` runs such tables for PyTorch. Here, the kernels of divided rows are part of the table too, since a caller
+other than PyTorch has no Python available. For each output, `Rest` says what such a caller still has to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphweave.runtime.drive import Place
 from graphweave.runtime.launch import CHUNK_WORK, NativeKernel, Work, uniform_chunks
 
 Pointer: TypeAlias = "Ref | str | Place"
-"""A value of the program, scratch memory by its name, or an address."""
+"""A value of the program, the name of scratch memory, or an address."""
 
 Shape: TypeAlias = tuple[tuple[int, ...], torch.dtype]
 
@@ -43,8 +43,8 @@ class NativeCall:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """What is left to do with an output: to fold into it what lies in `parts` (names of scratch memory), to convert it
-    to `dtype`, and, if nothing was added up, to fill it with `filled`."""
+    """What is left to do with an output: fold into it what lies in `parts` (names of scratch memory), convert it to
+    `dtype`, and fill it with `filled` if nothing was added up."""
 
     fold: str = "sum"
     parts: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class NativeCalls:
-    """`calls` write `outputs`, tensors for the step's `writes`, and `scratch`. `rests` has what is left to do, by
-    output. `alive` keeps addresses valid."""
+    """`calls` write `outputs`, which are the tensors of the step's `writes`, and `scratch`. `rests` says by output what
+    is left to do. `alive` keeps addresses valid."""
 
     calls: tuple[NativeCall, ...]
     outputs: tuple[Shape, ...]
@@ -73,7 +73,7 @@ def bytes_of(shape: Shape) -> int:
 
 
 def native_calls(step: CppStep, rows: tuple[int, ...], indices: Sequence[Tensor]) -> NativeCalls | None:
-    """`step` on a graph; None for a push of typed products, whose parts Python folds."""
+    """`step` on a graph as native calls; None for a push of typed products, whose parts Python folds."""
     if isinstance(step, CppPushStep):
         return None
     kernel, heads, found, chunks, sizes, divided, long, alive = step._bound(rows, indices)
@@ -98,8 +98,8 @@ def _divided_calls(
     name: str, divided: DividedRows, long: Any, pointers: Sequence[Pointer], calls: list[NativeCall],
     scratch: dict[str, Shape], parts: dict[str, tuple[str, ...]],
 ) -> Any:  # fmt: skip
-    """Appends the calls of divided rows as `DividedRows` makes them, and notes their scratch memory and the parts of
-    totals, by buffer. The tables that they read, which must be kept."""
+    """Append the calls of divided rows as `DividedRows` makes them, and note their scratch memory and, by buffer, the
+    parts of totals. Returns the tables that they read, which must be kept alive."""
     given, kernels, functions = divided.compiled
     known: dict[str, Pointer] = dict(zip(given, pointers, strict=True))
     own = own_tensors(kernels, known, long.pieces, lambda shape, dtype: torch.empty(shape, dtype=dtype, device="meta"))

@@ -25,7 +25,8 @@ from graphweave.runtime.threads import num_threads
 
 
 def weight_of(kernel: Kernel) -> Weight:
-    """The weight of the rows of `kernel`. With products, a piece of a row leaves partial sums as large as the row's."""
+    """The weight of the rows of `kernel`. With products, a piece of a row leaves partial sums as large as those of the
+    row."""
     inner = list(statements(kernel.body))
     products = any(isinstance(s, TileMatMul | TileGram) for t in inner if isinstance(t, Tiles) for s in t.body)
     leaves = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
@@ -33,7 +34,7 @@ def weight_of(kernel: Kernel) -> Weight:
 
 
 class DividedRows:
-    """The kernels that compute divided rows, the long ones or all; they are compiled when they are first needed."""
+    """The kernels that compute divided rows (the long ones, or all rows), compiled when they are first needed."""
 
     def __init__(self, made: Scheduled) -> None:
         kernel, self._schedule = made.whole, made.taken
@@ -42,7 +43,7 @@ class DividedRows:
         self._functions: Sequence[launch.NativeKernel] = ()
 
     def build(self) -> None:
-        """Compile (or find) the kernels, side by side."""
+        """Compile the kernels in parallel, or find them in the cache."""
         if not self._functions:
             texts = [(print_kernel(k), k.name) for k in self._kernels]
             with ThreadPoolExecutor(min(len(texts), os.cpu_count() or 1)) as pool:
@@ -55,8 +56,8 @@ class DividedRows:
         return self._given, self._kernels, self._functions
 
     def __call__(self, long: LongRows, ptrs: Sequence[int], totals: Mapping[str, Tensor]) -> None:
-        """Runs after the kernel itself. `ptrs` are the arguments that it had; the rows' parts are folded into its
-        `totals`, given by name."""
+        """Run the kernels, after the kernel itself. `ptrs` are that kernel's arguments. The parts of rows are folded
+        into `totals`, given by name."""
         known = dict(zip(self._given, ptrs, strict=True))
         own = own_tensors(self._kernels, known, long.pieces, arena.empty)
         known.update((name, t.data_ptr()) for name, t in own.items())

@@ -31,15 +31,15 @@ from graphweave.runtime.threads import num_threads
 from graphweave.runtime.tracked import Mark
 
 _PRODUCTS_PER_NUMBER = 16
-"""Multiply-adds of a product of matrices that take as long as reading or writing one number."""
+"""Multiply-adds of a matrix product that take as long as reading or writing one number."""
 
 _WORK_PER_TOTAL = 32
-"""A chunk reads or writes at least this many numbers for each number of a total, of which it has a part of its own
-that must be cleared, added to in cache, and folded."""
+"""A chunk reads or writes at least this many numbers for each number of a total. It has its own part of the total,
+which must be cleared, added to in cache, and folded."""
 
 
 class CppStep(RegionStep):
-    """See `RegionStep`; tensors lie on the CPU, outputs in memory of the arena."""
+    """The `RegionStep` of a C++ kernel. Tensors lie on the CPU, outputs in memory of the arena."""
 
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)
@@ -78,7 +78,7 @@ class CppStep(RegionStep):
         return self._divided[wide]
 
     def forget(self) -> None:
-        """Release the graph of the last call, whose index and formats stay alive otherwise."""
+        """Release the graph of the last call, whose index tensors and formats would otherwise stay alive."""
         self._last = None
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
@@ -103,7 +103,7 @@ class CppStep(RegionStep):
         return ptrs
 
     def bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> BoundKernel | None:
-        """The kernel with its formats on a graph; None where a call has more to do than to run it."""
+        """The kernel with its formats on a graph; None if a call has to do more than run it."""
         if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
             return None
         kernel, heads, found, chunks, sizes, _, long, alive = self._formats_for(rows, indices)
@@ -115,7 +115,7 @@ class CppStep(RegionStep):
         return BoundKernel(kernel, places, sizes, chunks, self.shapes(rows), alive)
 
     def shapes(self, rows: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """What it writes."""
+        """The shape and dtype of each output."""
         return [(shape if at is None else (rows[at], *shape), dtype) for shape, dtype, at in self._made]
 
     def _formats_for(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
@@ -129,8 +129,8 @@ class CppStep(RegionStep):
         return bound
 
     def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
-        """Kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows and
-        the divided rows (None if there are none), and the tensors whose addresses these are."""
+        """The kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows
+        and the divided rows (None if there are none), and the tensors that own the addresses."""
         wide = self._is_wide(rows, indices)
         kernel = self._kernel(wide)
         keep: list[Tensor] = []
@@ -157,7 +157,7 @@ class CppStep(RegionStep):
     # -------------------------------------------------------- the user's schedule
 
     def _orders(self, index: Mapping[Ref, Index], wide: bool) -> EdgeOrders | None:
-        """The order of rows and edges that the schedule asks for; None is the user's."""
+        """The order of rows and edges that the schedule asks for; None is the user's order."""
         m, asked, source = self.plan.lowered.map, self._schedule, self._source
         rows, edges = asked.row_order or "given", asked.edge_order or "given"
         if m is None or (rows == edges == "given" and asked.source_partitions is None):
@@ -172,7 +172,7 @@ class CppStep(RegionStep):
     def _cut(
         self, walked: Index, orders: EdgeOrders | None, csr: formats.CsrFormat, chunks: Tensor, wide: bool
     ) -> LongRows | None:
-        """The rows that are cut into pieces: all rows, or the long ones."""
+        """The rows that are divided into pieces: all rows, or the long ones."""
         if orders is not None and orders.in_pieces:
             return orders.pieces()
         if self._divides and is_long(csr.max_degree, csr.num_rows, csr.num_edges, self._weight):
@@ -180,7 +180,8 @@ class CppStep(RegionStep):
         return None
 
     def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
-        """Formats over positions are in the order of rows and edges that the schedule asks for."""
+        """A format of the kernel. Formats over positions follow the order of rows and edges that the schedule asks
+        for."""
         orders = self._orders(index, wide)
         match binding:
             case Table(name) if name == ROW_ORDER and orders is not None:
@@ -206,7 +207,7 @@ class CppStep(RegionStep):
 
 @dataclass(frozen=True, slots=True)
 class BoundKernel:
-    """A kernel on a graph. Its pointers are addresses, or values of the program: where these lie, each call says."""
+    """A kernel on a graph. Its pointers are addresses, or values of the program, whose addresses each call gives."""
 
     kernel: launch.NativeKernel
     pointers: Sequence[Place | Ref]
@@ -214,7 +215,7 @@ class BoundKernel:
     chunks: Tensor
     shapes: Sequence[tuple[tuple[int, ...], torch.dtype]]
     alive: Any
-    """What keeps the addresses valid."""
+    """The objects that keep the addresses valid."""
 
     def step(self, places: Mapping[Ref, Place]) -> list[int]:
         """The step as the numbers that `native/drive.cpp` reads."""

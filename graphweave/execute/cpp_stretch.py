@@ -1,9 +1,9 @@
 """Kernels that follow one another without a call of PyTorch, as one native call.
 
-A kernel that is called from Python costs 15 to 25 us beside its work: buffers to allocate, addresses to read and to
-pack, the call. On small graphs that is as much as the kernel takes. For a graph that it has seen, a stretch is a table
-(`runtime/native/drive.cpp`) of all its kernels' addresses, formats and sizes, and each call hands over the addresses of
-what is read and written alone. What one kernel writes and only others of the stretch read is no tensor, but lies in one
+Calling a kernel from Python costs 15 to 25 us besides its work: buffers to allocate, addresses to read and to pack, the
+call. On small graphs this is as much as the kernel itself takes. For a graph that it has seen, a stretch is a table
+(`runtime/native/drive.cpp`) of all its kernels' addresses, formats and sizes, and each call passes only the addresses
+of inputs and outputs. Values that one kernel writes and only others of the stretch read are not tensors, but lie in one
 buffer.
 """
 
@@ -27,8 +27,8 @@ from graphweave.runtime.drive import Drive, Place, turn
 from graphweave.runtime.tracked import Mark
 
 MAX_BYTES = 32 << 20
-"""Written by the kernels of a native call, at most. Where it is more, Python costs little, and a value is freed after
-its last use, so that the next one may take its memory."""
+"""Limit in bytes on what the kernels of one native call write. Above it, Python's share of the time is small, and a
+value is freed after its last use, so that the next one may take its memory."""
 
 _ALIGNMENT = 64
 
@@ -37,7 +37,7 @@ _together = True
 
 @contextmanager
 def kernel_by_kernel() -> Iterator[None]:
-    """In this block Python calls every kernel itself, so that each can be measured."""
+    """In this block, Python calls every kernel separately, so that each can be measured."""
     global _together
     before, _together = _together, False
     try:
@@ -48,7 +48,7 @@ def kernel_by_kernel() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """A stretch on a graph: the native call, the tensors to make, and bytes inside."""
+    """A stretch on a graph: the native call, the tensors to make, and the bytes of values that stay inside."""
 
     drive: Drive
     made: Sequence[tuple[tuple[int, ...], torch.dtype]]
@@ -57,17 +57,17 @@ class _Bound:
 
 
 class CppStretch:
-    """`stretch(rows, indices, held) -> outputs`, as a `RegionStep`; `held` is a list that the call empties."""
+    """`stretch(rows, indices, held) -> outputs`, as a `RegionStep`. `held` is a list that the call empties."""
 
     def __init__(self, program: Program, steps: Sequence[CppStep], kept: Collection[Ref]) -> None:
-        """`kept`: what the steps write and others read."""
+        """`kept` are the values that the steps write and others read."""
         self.spaces: tuple[Space, ...] = tuple(dict.fromkeys(s for step in steps for s in step.spaces))
         self.maps: tuple[Ref, ...] = tuple(dict.fromkeys(m for step in steps for m in step.maps))
         written = dict.fromkeys(r for step in steps for r in step.writes)
         read = dict.fromkeys(r for step in steps for r in step.reads if r not in written)
         self._program, self._steps = program, tuple(steps)
         self._turned = {r: x for r in read if (x := turned(program, r)) is not None}
-        """Matrices that are read turned over, and those that they are made of."""
+        """Matrices that are read transposed -> the matrices that they are the transpose of."""
         self.reads: tuple[Ref, ...] = tuple(dict.fromkeys(self._turned.get(r, r) for r in read))
         self.writes: tuple[Ref, ...] = tuple(r for r in written if r in kept)
         last = {r: i for i, step in enumerate(steps) for r in (*step.reads, *step.writes) if r not in kept}
@@ -86,7 +86,7 @@ class CppStretch:
         return outputs
 
     def forget(self) -> None:
-        """Let go of the last graph, whose index tensors and formats stay alive otherwise."""
+        """Release the graph of the last call, whose index tensors and formats would otherwise stay alive."""
         self._last = None
 
     def _one_by_one(self, rows: tuple[int, ...], indices: Sequence[Tensor], held: list[Tensor]) -> list[Tensor]:
@@ -105,7 +105,8 @@ class CppStretch:
     # -------------------------------------------------------- the graph
 
     def _bound_to(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> _Bound | None:
-        """What `_bind` gives, remembered for the last graph. Of inference tensors no edit would be noticed: None."""
+        """The result of `_bind`, remembered for the last graph. None for inference tensors, whose edits cannot be
+        noticed."""
         if not _together:
             return None
         last = self._last
@@ -120,7 +121,7 @@ class CppStretch:
         return bound
 
     def _bind(self, count: Mapping[Space, int], index: Mapping[Ref, Tensor]) -> _Bound | None:
-        """The table for a graph; None where Python has work between the kernels, or values inside are large."""
+        """The table for a graph; None if Python has work between the kernels, or if values inside are large."""
         places: dict[Ref, Place] = {r: (i, 0) for i, r in enumerate((*self.reads, *self.writes))}
         inside, nbytes = len(places), 0
         shapes: dict[Ref, tuple[tuple[int, ...], torch.dtype]] = {}
@@ -154,7 +155,7 @@ class CppStretch:
 
 
 def turned(program: Program, ref: Ref) -> Ref | None:
-    """The matrix of shared data of which `ref` is the transpose, if it is one."""
+    """The matrix of shared data of which `ref` is the transpose; None if it is no transpose."""
     node, t = program.nodes[ref], program.types[ref]
     is_matrix = isinstance(t, Type) and t.space == UNIT and t.dtype.is_float
     return node.x if is_matrix and isinstance(node, Permute) and node.perm == (1, 0) else None

@@ -1,15 +1,15 @@
 """Calls of a compiled program replayed as CUDA graphs (`options={"cuda_graphs": True}`).
 
-A CUDA graph serves arguments of one kind. The kind is the shape, strides and dtype of each tensor and the value of each
-number; of index tensors it is the memory and the version, since formats are made from them outside the CUDA graph. The
-first calls of a kind run plainly, which builds formats and compiles kernels. The next call runs on a side stream, on
-tensors that the CUDA graph owns, as the documentation of CUDA graphs asks, and is then captured. Each later call copies
-its arguments to those tensors, replays, and copies the results.
+A CUDA graph serves arguments of one kind. The kind consists of the shape, strides and dtype of each tensor and the
+value of each number; for index tensors it is the memory and the version, since formats are made from them outside the
+CUDA graph. The first calls of a kind run plainly, which builds formats and compiles kernels. The next call runs on a
+side stream, on tensors that the CUDA graph owns, as the documentation of CUDA graphs demands, and is then captured.
+Each later call copies its arguments to those tensors, replays, and copies the results.
 
-The copies are the cost: each call reads and writes its arguments (parameters too) and its results once more, and each
-CUDA graph holds memory for both beside what it needs itself. Results are copied so that no later replay overwrites
-tensors that the user or autograd holds. Results that lie in memory of an index, or of a value of the prelude, are given
-without a copy: they do not change, and the backward recognises its graph by them.
+The copies are the cost: each call reads and writes its arguments (including parameters) and its results once more, and
+each CUDA graph holds memory for both in addition to its own. Results are copied so that no later replay overwrites
+tensors that the user or autograd holds. Results that lie in memory of an index, or of a value of the prelude, are
+returned without a copy: they do not change, and the backward recognises its graph by them.
 
 Random numbers follow PyTorch's generator of the device: seeds are drawn within the CUDA graph by `aten.randint`, and a
 replay advances the generator as a call does. The launches of a replay are not counted as `kernel_launches`.
@@ -40,13 +40,14 @@ from graphweave.runtime.triton_kernel import precision
 
 _log = logger(__name__)
 _lock = locks.reentrant_lock()
-"""Held while the tensors that a CUDA graph owns are in use, by one call of one thread at a time."""
+"""Held while one call of one thread uses the tensors that a CUDA graph owns."""
 
 PLAIN_CALLS = 2
-"""Plain calls of one kind before its CUDA graph is captured: a mini-batch seen once or twice is not worth a capture."""
+"""Number of plain calls of one kind before its CUDA graph is captured. A mini-batch seen once or twice is not worth a
+capture."""
 
 GRAPHS = 8
-"""Most kinds of arguments that a program remembers; the least recently used one is dropped first."""
+"""Limit on the kinds of arguments that a program remembers. The least recently used one is dropped first."""
 
 Run: TypeAlias = Callable[[list[Any]], list[Any]]
 Key: TypeAlias = tuple[Hashable, ...]
@@ -65,8 +66,8 @@ class _Graph:
     own: tuple[Any, ...]
     results: tuple[Any, ...]
     made: frozenset[int]  # ids of results that a replay writes
-    read: tuple[Tensor, ...]  # tensors of caches that the graph reads: they must stay alive and unchanged
-    versions: tuple[int, ...]  # of `read`, when the graph was captured
+    read: tuple[Tensor, ...]  # tensors of caches that the graph reads, which must stay alive and unchanged
+    versions: tuple[int, ...]  # versions of `read` when the graph was captured
 
 
 @dataclass(slots=True)
@@ -82,7 +83,7 @@ class _Kind:
 class CudaGraphs:
     """`graphs(args)` is `run(args)`, replayed as a CUDA graph where that is possible.
 
-    Other calls run plainly and are counted, and the reason is logged once. A capture that fails warns once.
+    Other calls run plainly and are counted, and the reason is logged once. A failed capture warns once.
     """
 
     def __init__(
@@ -93,7 +94,8 @@ class CudaGraphs:
         structure: frozenset[int] = frozenset(),
         why_not: str | None = None,
     ) -> None:
-        """`structure` are the positions of index tensors among the arguments, `why_not` a reason never to capture."""
+        """`structure` are the positions of index tensors among the arguments. `why_not` is a reason never to
+        capture."""
         self._run, self._name, self._device = run, name, device
         self._structure = structure
         self._why_not: str | None = None
@@ -132,7 +134,7 @@ class CudaGraphs:
     # -------------------------------------------------------- kinds of arguments
 
     def _key(self, args: list[Any]) -> Key | str:
-        """A key that is equal for calls of one kind; or a text that says why this call can have no CUDA graph."""
+        """A key that is equal for calls of one kind, or a text that says why this call cannot have a CUDA graph."""
         stream = self._device.stream()
         if stream is None:
             return "the stream is being captured already"
@@ -149,7 +151,8 @@ class CudaGraphs:
         return tuple(key)
 
     def _kind(self, key: Key, tensors: tuple[Tensor, ...], versions: Versions) -> _Kind:
-        """The kind of a call. It starts afresh if an index, or a value that its CUDA graph reads, has been edited."""
+        """The kind of a call. It starts from scratch if an index, or a value that its CUDA graph reads, has been
+        edited."""
         kind = self._kinds.get(key)
         if kind is not None and kind.versions == versions and _as_they_were(kind.graph):
             self._kinds.move_to_end(key)
@@ -163,7 +166,8 @@ class CudaGraphs:
     # -------------------------------------------------------- capture and replay
 
     def _captured(self, kind: _Kind, args: list[Any]) -> list[Any]:
-        """The results of a call on tensors that the CUDA graph will own; then the program is captured with them."""
+        """The results of a call on tensors that the CUDA graph will own. The program is then captured with these
+        tensors."""
         with ordinary(), torch.no_grad():
             own = tuple(self._own(i, a) if isinstance(a, Tensor) else a for i, a in enumerate(args))
         watch = CallWatch(self._device.kind)
@@ -187,7 +191,8 @@ class CudaGraphs:
         return a.detach() if i in self._structure else torch.empty_like(a).copy_(a)
 
     def _made(self, results: list[Any], own: tuple[Any, ...], read: list[Tensor]) -> list[Tensor]:
-        """The results that each call writes: those that are no argument and share no memory with indices or caches."""
+        """The results that each call writes: those that are not arguments and share no memory with indices or
+        caches."""
         known = {_storage(t) for t in (*(own[i] for i in self._structure), *read)}
         passed = {id(a) for a in own}
         tensors = {id(t): t for t in results if isinstance(t, Tensor)}
@@ -251,8 +256,8 @@ class CudaGraphs:
 
 
 def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[int]) -> list[Any]:
-    """The results for the caller: its own argument for each of `own`, copies of results that were `made`, and the other
-    results, which never change, lent."""
+    """The results for the caller: the caller's argument for each tensor in `own`, copies of results that were `made`,
+    and the other results, which never change, lent."""
     mine = {id(a): args[i] for i, a in enumerate(own) if isinstance(a, Tensor)}
     copies: dict[int, Tensor] = {}
     new = {id(t): t for t in results if isinstance(t, Tensor) and id(t) in made}
@@ -275,7 +280,7 @@ def _given(results: Any, own: tuple[Any, ...], args: list[Any], made: frozenset[
 
 
 def _in_copy(t: Tensor, whole: dict[Hashable, Tensor]) -> Tensor:
-    """`t` in a copy of the whole memory that it is part of: results that share memory still share it then."""
+    """`t` inside a copy of the whole memory that it is part of, so that results which share memory still do."""
     if _place(t) not in whole:
         whole[_place(t)] = t.new_empty(0).set_(t.untyped_storage()).clone()
     return whole[_place(t)].as_strided(t.shape, t.stride(), t.storage_offset())

@@ -1,4 +1,4 @@
-"""Which results of kernels a value waits for, where PyTorch's calls compute it."""
+"""Which results of kernels a value waits for if PyTorch's calls compute it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Demands:
 
     @cached_property
     def _of_values(self) -> list[frozenset[Ref]]:
-        """The results of kernels that each value is, or is computed from by calls alone."""
+        """For each value, the results of kernels from which it is computed by calls alone; itself if it is one."""
         written = {r for kernel in self._kernels.values() for r in kernel.writes}
         out: list[frozenset[Ref]] = []
         for ref in range(len(self._plan.program.nodes)):
@@ -35,7 +35,7 @@ class Demands:
         return out
 
     def of(self, refs: Iterable[Ref | None]) -> frozenset[Ref]:
-        """The results of kernels that must be there before all of `refs` are."""
+        """The results of kernels that must exist before all of `refs` can."""
         return frozenset().union(*(self._of_values[r] for r in refs if r is not None))
 
     @cached_property
@@ -48,13 +48,13 @@ class Demands:
         return out
 
     def read_elsewhere(self, members: Collection[int]) -> list[Ref]:
-        """What these kernels write and another step, or none, reads."""
+        """What these kernels write and another step, or no step, reads."""
         written = (r for i in members for r in self._kernels[i].writes)
         return [r for r in written if not self._steps_reading[r] or not self._steps_reading[r].issubset(members)]
 
     @remembered
     def of_step(self, i: int) -> frozenset[Ref]:
-        """What must be there before a step of the schedule runs."""
+        """The results of kernels that must exist before a step of the schedule runs."""
         step = self._plan.schedule.steps[i]
         if not isinstance(step, Region):
             return self.of((step.ref,))

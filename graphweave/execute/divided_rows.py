@@ -16,7 +16,7 @@ from graphweave.runtime.row_pieces import RowPieces
 
 
 def divided_kernels(kernel: Kernel) -> tuple[Kernel, ...]:
-    """The verified kernels of divided rows, in the order in which they run; none if `kernel` walks no edges."""
+    """The verified kernels of divided rows in the order in which they run; none if `kernel` walks no edges."""
     parts = divided(kernel)
     return verified(() if parts is None else parts.kernels)
 
@@ -36,7 +36,7 @@ def own_tensors(
     kernels: Iterable[Kernel], known: Iterable[str], table: RowPieces,
     empty: Callable[[tuple[int, ...], torch.dtype], Tensor],
 ) -> dict[str, Tensor]:  # fmt: skip
-    """The tables of pieces and scratch buffers, by name, for all CSRs and buffers of `kernels` that are not `known`."""
+    """By name, the tables of pieces and scratch buffers for all CSRs and buffers of `kernels` that are not `known`."""
     out = {PIECES: table.pieces, SLOTS: table.slots}
     out.update((name, getattr(table, name)) for name in ("piece_row", "piece_shift", "piece_slot", "slot_row"))
     if table.slot_piece is not None:

@@ -29,7 +29,7 @@ def dump_program(name: str, program: Program) -> None:
 
 
 def dump_plan(plan: Plan, wrapper: str = "") -> None:
-    """Dump the program, each kernel as loop IR and as C++ or Triton's Python, the headers that kernels include, and the
+    """Dump the program, each kernel as loop IR and as C++ or Triton code, the headers that kernels include, and the
     Python text that calls them (`wrapper`)."""
     folder = settings().dump
     if folder is None:

@@ -18,14 +18,14 @@ from graphweave.ir.message.nodes import Ref
 
 
 class Executable:
-    """`executable(args)` takes the values of the program's inputs in order and gives its outputs, None where an output
-    is None.
+    """`executable(args)` takes the values of the program's inputs in order and returns its outputs; an output that is
+    None stays None.
 
-    `text` is the Python source of the call. With `verify` every region is compared with the interpreter at each call.
-    `promises` says of each of the first outputs how it lies in memory. Outputs in `private` are read by our own maps
-    alone, which take an index in 32 bits as well as in 64. With `cuda_graphs`, calls on a CUDA device are replayed as
+    `text` is the Python source of the call. With `verify`, every region is compared with the interpreter at each call.
+    `promises` says for each of the first outputs how it lies in memory. Outputs in `private` are read only by our own
+    maps, which take an index in 32 bits as well as in 64. With `cuda_graphs`, calls on a CUDA device are replayed as
     CUDA graphs where that is possible (see `cuda_graph.py`). Unless `watches` is None, each call looks for edits that
-    PyTorch does not see (`unseen_edits.py`), of its index tensors and of the values in `watches`, which its user gets.
+    PyTorch does not see (`unseen_edits.py`) of its index tensors and of the values in `watches`, which users get.
     """
 
     def __init__(
@@ -48,11 +48,11 @@ class Executable:
             self._run = CudaGraphs.of(self._run, plan, device, verify=verify)
 
     def build(self, pool: ThreadPoolExecutor) -> list[Any]:
-        """Start to compile every kernel; the futures of that."""
+        """Start to compile every kernel, and return the futures."""
         return [pool.submit(k.build) for k in (*self._prelude.values(), *self.kernels.values())]
 
     def __call__(self, args: list[Any]) -> list[Any]:
-        """Takes the arguments out of `args`, so that each is freed after its last use."""
+        """Removes the arguments from `args`, so that each is freed after its last use."""
         try:
             return self._run(args)
         except MapError as error:

@@ -1,4 +1,4 @@
-"""Products of a program as calls: which tensors they take, and the function that multiplies."""
+"""Products of a program as calls: the tensors that they take, and the function that multiplies."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from graphweave.runtime import arena
 from graphweave.runtime.index import Index
 
 Step: TypeAlias = Callable[..., Any]
-"""A function `step(rows, *values)` of row counts by space and of the values that `call_operands` lists, each once."""
+"""A function `step(rows, *values)` of row counts by space and the values that `call_operands` lists, each once."""
 
 _Run: TypeAlias = Callable[[Mapping[Ref, Tensor], Mapping[Space, int]], Tensor]
 
 
 def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
-    """The function that computes a product; None if PyTorch's own calls do."""
+    """The function that computes a product; None if PyTorch's own calls compute it."""
     node = program.nodes[ref]
     if isinstance(node, MatMul | AddMatMul | Gram) and node.map is None:
         return _shared(program, ref, node, options)
@@ -41,15 +41,15 @@ def product_step(program: Program, ref: Ref, options: Options) -> Step | None:
 
 
 def _shared(program: Program, ref: Ref, node: MatMul | AddMatMul | Gram, options: Options) -> Step | None:
-    """The function of a product with shared weights of f32 or f64 rows on the CPU; None for any other."""
+    """The function of a product with shared weights and f32 or f64 rows on the CPU; None for any other product."""
     rows, t = type_of(program, node.x), type_of(program, ref)
     if options.device != "cpu" or rows.space == UNIT or t.dtype not in (DType.f32, DType.f64) or len(rows.shape) != 1:
         return None
     if isinstance(node, Gram):
-        return lambda rows, *xy: shared_products.gram(xy[0], xy[-1])  # x alone where y is x
+        return lambda rows, *xy: shared_products.gram(xy[0], xy[-1])  # there is only x if y is x
     if isinstance(node, MatMul):
         return lambda rows, x, w: shared_products.multiplied(x, w)
-    # The result may overwrite a product, which nobody else reads, but not a value that is saved or given.
+    # The result may overwrite a product that nobody else reads, but not a value that is saved or returned.
     into = isinstance(program.nodes[node.a], MatMul | AddMatMul)
     return lambda rows, a, x, w: shared_products.added(a if into else _copy(a), x, w)
 
@@ -84,7 +84,7 @@ def _copy(a: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class _Map:
-    """The index tensor of a map. `rows` is the space to which it leads; None if the rows are those of the value that it
+    """The index tensor of a map. `rows` is the space that it indexes into; None if it indexes the value that it
     gathers."""
 
     values: Ref
@@ -103,7 +103,7 @@ class _Map:
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """The rows of an operand, of feature shape `shape`: the rows of `x`, or those rows of `x` that `gather` names."""
+    """The rows of an operand, of feature shape `shape`: all rows of `x`, or the rows of `x` that `gather` names."""
 
     x: Ref
     shape: tuple[int, ...]

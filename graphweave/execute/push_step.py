@@ -1,4 +1,5 @@
-"""What the steps of a fused push share on every target: the indices that its kernel walks, and tables made of them."""
+"""What the steps of a fused push share on every target: the indices that its kernel walks, and the tables made of
+them."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from graphweave.runtime.push_tables import PushTables, column
 
 @dataclass(frozen=True, slots=True)
 class Walked:
-    """The indices of a call: of `every` map, of the map `along` which it pushes, and of the map that gives `types`."""
+    """The indices of a call: those of `every` map, of the map `along` which it pushes, and of the map that gives
+    `types`."""
 
     every: Mapping[Ref, Index]
     along: Index
@@ -26,7 +28,8 @@ class Walked:
 
 
 class PushStep(RegionStep):
-    """See `RegionStep`. The kernel's rows are row blocks of the result; its sizes count blocks, groups and pairs."""
+    """The `RegionStep` of a fused push. The kernel's rows are row blocks of the result; its sizes count blocks, groups
+    and pairs."""
 
     @contextmanager
     def _walked(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[Walked]:
@@ -39,7 +42,8 @@ class PushStep(RegionStep):
     def _tables(
         self, walked: Walked, found: PushTables, how: Hashable, wide: bool
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """The indptr of the CSRs, and the other formats. `how` says how `found` divides rows into blocks."""
+        """The indptr of the CSRs, and the other formats. `how` is the key of the way in which `found` divides rows into
+        blocks."""
 
         def table(binding: Format) -> Tensor:
             match binding:

@@ -1,7 +1,7 @@
-"""Errors about an index out of range, in the words of the user: which tensor it is, and the line that uses it.
+"""Errors about an index out of range in the user's words: which tensor it is, and the line that uses it.
 
-A step knows its maps and the tensors of their indices; the executable knows what the user calls its inputs. PyTorch's
-own calls tell at most a value: when one fails, its indices are searched for a value out of range.
+A step knows its maps and the tensors of their indices; the executable knows the user's names of its inputs. PyTorch's
+own calls report at most a value: when one fails, its indices are searched for a value out of range.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ _INDEXED: dict[str, tuple[int, int | None]] = {
     "aten.scatter_reduce.two": (2, _DIM),
     "aten.embedding.default": (1, None),
 }
-"""Call -> positions of its index and of the dim along which it counts (None: dim 0). Argument 0 is what is indexed."""
+"""Call -> positions of its index and of the dim along which it counts (None: dim 0). Argument 0 is the indexed
+tensor."""
 
 
 class MapError(IndexRangeError):
-    """An index out of range, before it has the user's words: `ref` of `program` is the index, or the map of it."""
+    """An index out of range, not yet in the user's words. `ref` of `program` is the index, or a map made of it."""
 
     def __init__(self, error: IndexRangeError, program: Program, ref: Ref, user: Ref) -> None:
         super().__init__(
@@ -54,7 +55,7 @@ def in_words(error: MapError, names: Mapping[str, str]) -> IndexRangeError:
 
 
 def of_map(error: IndexRangeError, program: Program, index: Mapping[Ref, torch.Tensor]) -> IndexRangeError:
-    """The error together with the map that it is about, if `index` (tensors by map) has the tensor of the error."""
+    """The error together with the map that it concerns, if `index` (tensors by map) contains the error's tensor."""
     found = next((m for m, tensor in index.items() if tensor is error.index), None)
     return error if found is None else MapError(error, program, found, _used_at(program, found))
 
@@ -62,7 +63,7 @@ def of_map(error: IndexRangeError, program: Program, index: Mapping[Ref, torch.T
 def with_named_indices(
     program: Program, ref: Ref, spaces: Sequence[Space], names: Sequence[Ref], call: Callable[..., Any]
 ) -> Callable[..., Any]:
-    """`call(*rows of spaces, *values of names)` of node `ref`, with errors that name the index out of range."""
+    """`call(*rows of spaces, *values of names)` of node `ref`, wrapped so that errors name the index out of range."""
     if not _has_index(program, ref):
         return call
     count = len(spaces)
@@ -95,7 +96,7 @@ def _has_index(program: Program, ref: Ref) -> bool:
 
 
 def _out_of_range(program: Program, ref: Ref, given: Mapping[Ref, Any], rows: Mapping[Space, int]) -> MapError | None:
-    """The error about the index that made a call of PyTorch fail; None if all indices are in range."""
+    """The error about the index that made a PyTorch call fail; None if all indices are in range."""
     node = program.nodes[ref]
     if isinstance(node, Aten):
         return _of_call(program, ref, node, given) if node.target in _INDEXED else None
@@ -122,6 +123,6 @@ def _of_call(program: Program, ref: Ref, node: Aten, given: Mapping[Ref, Any]) -
 
 
 def _used_at(program: Program, m: Ref) -> Ref:
-    """The first node that moves values along a map: its line tells the user more than the line of the index."""
+    """The first node that moves values along a map. Its line tells the user more than the line of the index."""
     users = (r for r, n in enumerate(program.nodes) if isinstance(n, Pull | Push) and n.map == m)
     return next(users, m)

@@ -17,15 +17,15 @@ from graphweave.ir.message.nodes import Input, Program, Ref, Type
 from graphweave.lower.schedule import Region
 
 _TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 2.0**-5, torch.float16: 2.0**-8}
-"""Allowed difference, relative to the largest element: sums run in another order, and eager mode rounds to half
+"""Allowed difference, relative to the largest element. Sums run in another order, and eager mode rounds to half
 precision at every step."""
 
 
 def check_step(
     program: Program, kernel: RegionStep, region: Region, given: Sequence[Ref]
 ) -> Callable[[Mapping[str, int], Sequence[Any], Sequence[Any]], None]:
-    """A function of row counts, the values of `given`, and the kernel's outputs. It raises VerifyError if these differ
-    from the interpreter's."""
+    """A function of row counts, the values of `given`, and the kernel's outputs. It raises VerifyError if the outputs
+    differ from the interpreter's."""
     part = extract(program, given, kernel.writes)
     names = [n.name for n in part.program.nodes if isinstance(n, Input)]
     types = zip(part.program.nodes, part.program.types, strict=True)
@@ -40,7 +40,7 @@ def check_step(
             scale = float(want.double().abs().max()) if want.numel() else 0.0
             rtol = _TOLERANCE.get(want.dtype, 0.0)
             atol = rtol * max(scale if math.isfinite(scale) else 1.0, 1.0)
-            if want.dtype is torch.int64:  # as an index that is given
+            if want.dtype is torch.int64:  # such as an index that is an output
                 got = got.long()
             if not torch.allclose(got, want, rtol=rtol, atol=atol, equal_nan=True):
                 worst = float((got.double() - want.double()).abs().max())

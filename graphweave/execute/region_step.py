@@ -33,7 +33,8 @@ class RegionStep:
     """
 
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
-        """`plan` is the kernel for 32-bit indices, which nearly every graph uses; `wide` makes the one for 64 bits."""
+        """`plan` is the kernel for 32-bit indices, which nearly every graph uses. `wide` makes the kernel for 64
+        bits."""
         lowered = plan.lowered
         self.name = lowered.kernel.name
         self.plan = plan
@@ -45,9 +46,11 @@ class RegionStep:
         self._wide_plan = wide
         # The feature shape and dtype of each output, and the position of its space in `spaces` (None: unit).
         self._made: list[tuple[tuple[int, ...], torch.dtype, int | None]] = []
-        # For each buffer of the kernel: where its tensor is ("in", "out" or "format"), and the position there.
+        # For each buffer of the kernel: the list that holds its tensor ("in", "out" or "format"), and the position
+        # there.
         self._slots: list[tuple[str, int]] = []
-        # The output of each total, whether it is over the kernel's rows (not edges), and its value if there are none.
+        # The output of each total, whether it is over the kernel's rows (not its edges), and its value if there are
+        # none.
         self._empty: list[tuple[int, bool, float]] = []
         # Totals that the kernel sums in a wider type: the output's own type.
         self._converted: dict[int, torch.dtype] = {}
@@ -77,18 +80,19 @@ class RegionStep:
 
     @property
     def drivable(self) -> bool:
-        """Whether it may be part of a stretch: one native kernel, which writes its outputs as they are given."""
+        """Whether the step may be part of a stretch: one native kernel, which writes its outputs in their final
+        form."""
         return False
 
     def build(self) -> None:
-        """Compile (or find) the kernel."""
+        """Compile the kernel, or find it in the cache."""
         raise NotImplementedError
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         raise NotImplementedError
 
     def counts(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, int]]:
-        """The kernel's sizes and the number of positions of each CSR in a call, by name."""
+        """By name, the kernel's sizes and the number of positions of each CSR in a call."""
         kernel = self.plan.lowered.kernel
         return dict(zip(kernel.sizes, rows, strict=True)), {csr.name: indices[0].numel() for csr in kernel.csrs}
 
@@ -112,7 +116,7 @@ class RegionStep:
 
     @contextmanager
     def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:
-        """The indices of the call by map. Inside the block, an error about an index out of range gets its map."""
+        """The indices of the call by map. Inside the block, an error about an index out of range is given its map."""
         counts, values = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
         try:
             yield {m: Index(t, counts[map_type(self._program, m).cod], self._wraps(m)) for m, t in values.items()}

@@ -1,7 +1,7 @@
 """Products with shared weights that no kernel computes, by the vendor's library: wide ones, and those of few rows.
 
 Kernels are faster than the library for at least 16,384 rows and at most 256 columns (`lower/row_tiles.py`): they read
-and write each row once and have the small matrix in cache.
+and write each row once and keep the small matrix in cache.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The class of steps that runs the kernels of each target."""
+"""Chooses the class of steps that runs the kernels of each target."""
 
 from __future__ import annotations
 

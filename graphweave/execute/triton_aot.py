@@ -1,4 +1,4 @@
-"""The registers and memory that the Triton kernel of a region takes on a GPU, found without a GPU."""
+"""The registers and memory that the Triton kernel of a region needs on a GPU, found without a GPU."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Facts about a launch for which Triton compiles a kernel of its own: whether rows come in an order, whether each
+    """Facts about a launch for which Triton compiles a separate kernel: whether rows come in an order, whether each
     program takes a single group of rows (only kernels with totals take more, on large graphs), and the precision of
     products of f32."""
 
@@ -39,7 +39,7 @@ def signature(kernel: Kernel, variant: Variant) -> tuple[str, ...]:
 
 
 def constants(variant: Variant, how: Launch) -> dict[str, Any]:
-    """The values of the parameters that are `constexpr`. Triton makes every number a constexpr that is 1."""
+    """The values of the parameters that are `constexpr`. Triton makes every number that is 1 a constexpr."""
     groups = {"groups": 1} if variant.one_group else {}
     return {**groups, "R": how.rows, "K": how.edges, "ORDERED": variant.ordered, "PRECISION": variant.precision}
 
@@ -47,10 +47,10 @@ def constants(variant: Variant, how: Launch) -> dict[str, Any]:
 def resources_of(
     kernel: Kernel, capability: int, variant: Variant | None = None, how: Launch | None = None
 ) -> Resources:
-    """Prints and compiles `kernel` for `capability` (80: sm_80), launched by `how`, by default as a step would.
+    """Print and compile `kernel` for `capability` (80: sm_80), launched by `how`, by default as a step would.
 
     Raises:
-        IRError: for what Triton cannot say.
+        IRError: for what Triton cannot express.
         ToolchainError, CompileError: see `runtime/triton_aot.py`.
     """
     variant, how = variant or Variant(), how or launches_of(kernel).short

@@ -15,20 +15,20 @@ from graphweave.runtime.triton_kernel import interpreted, module, on_device
 from graphweave.runtime.typed_parts import Folds
 
 FOLDED = 16
-"""Pieces that a program of a fold takes at a time."""
+"""Pieces that one program of a fold takes at a time."""
 
 
 def folded(sums: Tensor, folds: Folds, num_rows: int, dtype: DType) -> Tensor:
-    """The first `num_rows` rows of `sums`, of `dtype`, after the pieces of divided rows have been added to them."""
+    """The first `num_rows` rows of `sums`, in `dtype`, after the pieces of divided rows have been added to them."""
     if folds.rows.numel():
         launch(FoldProgram(math.prod(sums.shape[1:]), dtype), sums, folds, num_rows)
-    # A view would keep the memory of the pieces alive, which is much compared with that of few rows.
+    # A view would keep the memory of the pieces alive, which is large compared to that of few rows.
     rows = sums.narrow(0, 0, num_rows)
     return rows.clone() if folds.slots > num_rows // 8 else rows
 
 
 def launch(kernel: FoldProgram, sums: Tensor, folds: Folds, num_rows: int) -> None:
-    """Launch the kernel that folds pieces; asynchronous on a GPU."""
+    """Launch the kernel that folds pieces. Asynchronous on a GPU."""
     options = {} if interpreted() else {"num_warps": 4}
     with on_device(sums.device):
         grid = (folds.rows.numel() * kernel.programs,)

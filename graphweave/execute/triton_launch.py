@@ -1,5 +1,5 @@
-"""Launches of Triton kernels: which rows they compute, how many rows and edges a program takes, and how the parts of
-totals are folded."""
+"""Launches Triton kernels: which rows they compute, how many rows and edges a program takes, how parts of totals are
+folded."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from graphweave.ir.message.infer import numel
 from graphweave.runtime.triton_kernel import Launch, TritonKernel, interpreted
 
 MAX_ELEMENTS = 2048
-"""Most elements of a tensor in a program of four warps: they take 16 registers of each thread."""
+"""Limit on the elements of a tensor in a program of four warps. This many take 16 registers of each thread."""
 
 MAX_PROGRAMS_WITH_TOTALS = 512
-"""Most programs of a launch that has totals: each program leaves a part, and the parts are folded afterwards."""
+"""Limit on the programs of a launch with totals. Each program leaves a part, and the parts are folded afterwards."""
 
 _WIDE_ROW_BYTES = 512
-"""Programs of a fused push take fewer edges at a time if rows have more than this many bytes."""
+"""If rows have more bytes than this, programs of a fused push take fewer edges at a time."""
 
 PIECES_BYTES = 64 << 20
-"""About the most bytes that the partial sums of all pieces of divided rows take together."""
+"""The partial sums of all pieces of divided rows together have at most about this many bytes."""
 
 _FOLDS: dict[Fold, Callable[..., Tensor]] = {
     Fold.sum: torch.sum, Fold.mul: torch.prod, Fold.max: torch.amax, Fold.min: torch.amin,
@@ -88,7 +88,7 @@ class TritonJob:
 
 
 def run(jobs: Sequence[TritonJob], totals: Iterable[tuple[Buffer, Tensor]]) -> None:
-    """Run the jobs in order, then fold each total from the parts of all programs; several jobs may add to a total."""
+    """Run the jobs in order, then fold each total from the parts of all programs. Several jobs may add to one total."""
     jobs = [job for job in jobs if job.programs]
     parts: dict[str, Tensor] = {}
     for buffer, out in totals:
@@ -119,12 +119,12 @@ def folded(buffer: Buffer, parts: Tensor) -> Tensor:
     return _FOLDS[buffer.fold](parts, dim=0)
 
 
-# ---------------------------------------------------------------- how
+# ---------------------------------------------------------------- how kernels are launched
 
 
 @dataclass(frozen=True, slots=True)
 class Launches:
-    """How the rows of a kernel are launched: `short` packs several rows in a program.
+    """How the rows of a kernel are launched. With `short`, a program takes several rows at a time.
 
     If `pieces` is not None and there are at least `many` rows, one row in `share`, those with the most edges, are
     divided into pieces of at most `size` edges. Pieces are larger if their partial sums, `piece_bytes` each, would take
@@ -138,7 +138,7 @@ class Launches:
     share: int = 16
     size: int = 512
     few: int | None = None
-    """The most rows that are divided; None if there is no bound."""
+    """Limit on the rows that are divided; None if there is none."""
     piece_bytes: int = 0
 
     def num_divided(self, num_rows: int) -> int:
@@ -148,17 +148,18 @@ class Launches:
         return num_rows // self.share if self.pieces is not None and num_rows >= self.many else 0
 
     def piece_size(self, num_edges: int) -> int:
-        """Most edges of a piece: `size` times a power of two, so that graphs of similar size have equal pieces."""
+        """Maximum number of edges of a piece: `size` times a power of two, so that graphs of similar size have equal
+        pieces."""
         times = num_edges * self.piece_bytes // (self.size * PIECES_BYTES)
         return self.size * power_of_two(times)
 
 
 def launches_of(kernel: Kernel) -> Launches:
-    """How many rows and edges a program takes, so that its tensors fill the registers, for rows of some dozen edges.
+    """How many rows and edges a program takes, so that its tensors fill the registers for rows of some dozen edges.
 
     The numbers were found with `triton_aot.py`, which counts registers: no layer of the tests spills any on sm_80 or
-    sm_90. Kernels with products divide no rows, because messages that another kernel recomputes must have the same bits
-    there.
+    sm_90. Kernels with products divide no rows, because another kernel may recompute messages, which must have the same
+    bits there.
     """
     lanes = _widest(kernel.body)
     parts = programs_of_a_row(kernel)
@@ -172,7 +173,7 @@ def launches_of(kernel: Kernel) -> Launches:
         return _by_row(kernel)
     if kernel.tile is not None:
         return Launches(Launch(DOT, 16 if walks else 1, warps=4 if walks else 8))
-    if interpreted() and parts == 1:  # the interpreter's time is that of its calls
+    if interpreted() and parts == 1:  # calls dominate the interpreter's time
         return Launches(Launch(8, 16), Launch(4, 16) if walks and not products else None, many=12, share=3, size=5)
     if products:
         return Launches(Launch(1, 16, warps=8))
@@ -188,7 +189,7 @@ def launches_of(kernel: Kernel) -> Launches:
 
 
 def scheduled(how: Launches, schedule: Schedule) -> Launches:
-    """`how`, with what the kernel takes of the user's schedule in its place."""
+    """`how`, changed to what the user's schedule asks for, where the kernel takes it."""
     names = {"gpu_rows": "rows", "gpu_edges": "edges", "gpu_warps": "warps", "gpu_stages": "stages"}
     own = {names[f]: value for f, value in schedule.given.items() if f in names}
     pieces = None if how.pieces is None else replace(how.pieces, **{f: v for f, v in own.items() if f != "rows"})
@@ -201,9 +202,10 @@ def scheduled(how: Launches, schedule: Schedule) -> Launches:
 
 
 def _by_row(kernel: Kernel) -> Launches:
-    """Launches of a kernel whose rows are types, usually few and of any number of edges: all of them are divided.
+    """Launches of a kernel whose rows are types. These are usually few, with any number of edges, so all are divided.
 
-    With a gram, each piece leaves a partial sum as large as the matrix, so of many rows only the longest are divided.
+    With a gram, each piece leaves a partial sum as large as the matrix, so if there are many rows only the longest are
+    divided.
     """
     inner = list(statements(kernel.body))
     left = sum(numel(s.shape) * s.dtype.itemsize for s in inner if isinstance(s, Alloc))
@@ -216,7 +218,7 @@ def _by_row(kernel: Kernel) -> Launches:
 
 
 def _widest(body: Sequence[Stmt]) -> int:
-    """Elements of the widest tensor of lanes; the lanes of nested loops are multiplied."""
+    """Elements of the widest tensor of lanes. The lanes of nested loops are multiplied."""
     widest = 1
     for stmt in body:
         if isinstance(stmt, Lanes | FoldLanes | Edges | Tiles):

@@ -20,21 +20,21 @@ from graphweave.lower.fused_push import CSRS
 from graphweave.runtime.typed_pairs import PairSizes, typed_pairs
 
 BLOCK = 256
-"""A row block has about this many edges or more. In smaller blocks hardly two edges share a type, and with larger ones
-a small graph has few blocks."""
+"""A row block has at least about this many edges. In smaller blocks hardly two edges share a type; with larger ones, a
+small graph has few blocks."""
 
 BLOCKS = 1024
-"""A push has at most this many row blocks."""
+"""Limit on the row blocks of a push."""
 
 PIECE = 256
-"""A piece of a divided row has at least this many edges, unless it is the last."""
+"""Minimum number of edges of a piece of a divided row, except for the last piece."""
 
 PIECES = 4096
-"""A push has at most this many pieces, or one for every eight rows if that is more."""
+"""Limit on the pieces of a push. It is one for every eight rows if that is more."""
 
 
 class TritonPushStep(PushStep, TritonStep):
-    """See `PushStep` and `TritonStep`."""
+    """The `PushStep` of a Triton kernel."""
 
     def __call__(self, rows: tuple[int, ...], indices: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
         device = next((t.device for t in (*indices, *inputs) if t.device.type != "cpu"), torch.device("cpu"))
@@ -66,7 +66,8 @@ class TritonPushStep(PushStep, TritonStep):
 
 
 def sizes_of(edges: int, rows: int) -> PairSizes:
-    """Edges of a block and of a piece: powers of two, so that graphs of similar size share compiled kernels."""
+    """The edges of a block and of a piece. They are powers of two, so that graphs of similar size share compiled
+    kernels."""
     block = power_of_two(-(-edges // BLOCKS))
     piece = power_of_two(-(-2 * edges // max(rows // 8, PIECES)))
     return PairSizes(max(block, BLOCK), max(piece, PIECE))

@@ -38,7 +38,7 @@ class Loaded:
         self, tensors: Mapping[str, Tensor], order: Tensor | None, num_rows: int, how: Launches,
         pieces_of: Callable[[int], RowPieces],
     ) -> list[TritonJob]:  # fmt: skip
-        """Launches for all rows. `pieces_of(n)` gives the pieces of the n rows with the most edges."""
+        """Launches for all rows. `pieces_of(n)` returns the pieces of the n rows with the most edges."""
         divided = how.num_divided(num_rows) if self.pieces and order is not None else 0
         whole = TritonJob(self.kernel, self.function, tensors, order, divided, num_rows, how.short)
         return [*self._of_pieces(tensors, pieces_of(divided), how), whole] if divided else [whole]
@@ -63,7 +63,7 @@ def _loaded(kernel: Kernel, text: str | None = None) -> TritonKernel:
 
 
 class TritonStep(RegionStep):
-    """See `RegionStep`. Tensors lie on one device; numbers that lie on the CPU are sent to it."""
+    """The `RegionStep` of a Triton kernel. Tensors lie on one device; numbers on the CPU are sent to it."""
 
     def __init__(self, program: Program, plan: KernelPlan, wide: Callable[[], KernelPlan]) -> None:
         super().__init__(program, plan, wide)

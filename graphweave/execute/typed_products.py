@@ -1,8 +1,8 @@
 """Products whose matrix depends on the type of the row, and the gradients of their matrices, by the vendor's library.
 
-They run if no kernel of the target multiplies them (`lower/kernel_products.py`), or if no kernel could be printed: as
-one product for each type that has rows. On a GPU the host must know how many rows each type has; it asks once for each
-graph.
+They run if no kernel of the target multiplies them (`lower/kernel_products.py`), or if no kernel could be printed. They
+run as one product for each type that has rows. On a GPU the host must know how many rows each type has, so it asks once
+for each graph.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ class _Grouped:
 
 
 def _has_no_library(x: Tensor) -> bool:
-    """Whether no library multiplies `x`: integers on a GPU, where each row is multiplied with a copy of its matrix."""
+    """Whether no library can multiply `x`: integers on a GPU. Each row is then multiplied by a copy of its matrix."""
     return x.device.type != "cpu" and not x.is_floating_point()
 
 
@@ -136,12 +136,12 @@ def gathered_rows(x: Tensor, gather: Index | None) -> Tensor:
 
 
 def add_outer(out: Tensor, x: Tensor, y: Tensor, types: Index) -> Tensor:
-    """`out` [types, blocks, k, j], to which the outer product of each row is added."""
+    """`out` [types, blocks, k, j], with the outer product of each row added to the matrix of its type."""
     return out.index_add_(0, formats.flat(types, types.wide), x.unsqueeze(3) * y.unsqueeze(2))
 
 
 def _check(types: Index, x: Tensor, gather: Index | None) -> None:
-    """DataError unless there is a type for each row and no row beyond x would be read."""
+    """Raise DataError unless there is a type for each row and no row beyond the end of x would be read."""
     rows = x.shape[0] if gather is None else gather.values.numel()
     if rows != types.values.numel() or (gather is not None and gather.rows > x.shape[0]):
         raise DataError(

@@ -1,4 +1,5 @@
-"""Plan -> the text of a Python function: it counts rows, runs the steps in order and frees values as it goes."""
+"""Plan -> the text of a Python function, which counts rows, runs the steps in order and frees values after their last
+use."""
 
 from __future__ import annotations
 
@@ -50,10 +51,10 @@ from graphweave.runtime.unseen_edits import Watch
 
 
 class Wrapper:
-    """`text` defines `run(args)`, which takes the values of the program's inputs in order; `load` makes it a function.
+    """`text` defines `run(args)`, which takes the values of the program's inputs in order. `load` makes it a function.
 
     `prelude` are the kernels of the plan's prelude. With `asks`, `run` takes the row counts that the program's own
-    values do not tell as further arguments: those of the spaces in `asked`. `promises` says of each of the first
+    values do not tell as further arguments: those of the spaces in `asked`. `promises` says for each of the first
     results how it lies in memory. Indices in `narrow` are held in 32 bits if they fit, and so are indices of the
     prelude that only maps read; an output may be among these if it is `private` (see `Executable`). Unless `watches` is
     None, `run` looks for edits that PyTorch does not see, of index tensors and of the values in `watches`.
@@ -90,7 +91,7 @@ class Wrapper:
         self.text = self._text(inputs, results)
 
     def load(self, filename: str) -> Callable[[list[Any]], list[Any]]:
-        """The function `run`; `filename` is the name of its file in tracebacks."""
+        """The function `run`. `filename` is the name of its file in tracebacks."""
         exec(compile(self.text, filename, "exec"), self._scope)
         run: Callable[[list[Any]], list[Any]] = self._scope["run"]
         return run
@@ -111,7 +112,7 @@ class Wrapper:
         return inputs
 
     def _watch(self, values: Iterable[Ref]) -> None:
-        """Look for unseen edits of the tensors among `values`, before anything that was made from them is used."""
+        """Look for unseen edits of the tensors among `values` before anything that was made from them is used."""
         for ref in values:
             if self._is_tensor(ref):
                 self._scope[f"watch{ref}"] = Watch()
@@ -128,7 +129,7 @@ class Wrapper:
                 self._stretch(waiting)
                 waiting = []
             if not isinstance(step, Region):
-                if turned(self._program, step.ref) is None:  # the kernels that read it may do so themselves
+                if turned(self._program, step.ref) is None:  # the kernels that read it may transpose it themselves
                     self._ensure(step.ref)
             elif self._is_drivable(i):
                 waiting.append(i)
@@ -148,7 +149,8 @@ class Wrapper:
         return not self._verify and i in self._kernels and self._kernels[i].drivable
 
     def _may_join(self, i: int, waiting: Sequence[int]) -> bool:
-        """Whether the kernel i may run in one call with those that wait: no call computes what it reads from theirs."""
+        """Whether kernel i may run in one call with the `waiting` ones: no call computes one of its inputs from their
+        results."""
         if not self._is_drivable(i):
             return False
         written = {r for w in waiting for r in self._kernels[w].writes}
@@ -156,7 +158,7 @@ class Wrapper:
         return written.isdisjoint(self._demands.of((*computed, *self._demands.indices_of(i))))
 
     def _may_come_before(self, i: int, waiting: Sequence[int]) -> bool:
-        """Whether the step i is a call that neither needs what the kernels that wait will write, nor has effects."""
+        """Whether step i is a call that has no effects and needs no result of the waiting kernels."""
         step = self._plan.schedule.steps[i]
         if isinstance(step, Region) or has_effects(self._program, step.ref):
             return False
@@ -164,7 +166,7 @@ class Wrapper:
         return written.isdisjoint(self._demands.of_step(i))
 
     def _stretch(self, members: Sequence[int]) -> None:
-        """One call of kernels that follow one another."""
+        """Write one call of kernels that follow one another."""
         kept = self._demands.of(self._outputs).union(self._narrow, self._demands.read_elsewhere(members))
         stretch = CppStretch(self._program, [s for i in members if isinstance(s := self._kernels[i], CppStep)], kept)
         indices = [self._index_of(m) for m in stretch.maps]
@@ -176,7 +178,7 @@ class Wrapper:
         self._wrote(stretch.writes, call, {r for i in members for r in self._demands.indices_of(i)})
 
     def _wrote(self, writes: Sequence[Ref], call: str, reads: Iterable[Ref]) -> None:
-        """The line of a call of kernels."""
+        """Write the line of a call of kernels."""
         self._line(f"{''.join(f'v{r}, ' for r in writes)}= {call}", reads)
         self._ready.update((r, f"v{r}") for r in writes)
         for ref in self._narrow.intersection(writes):
@@ -200,7 +202,8 @@ class Wrapper:
         self._ready.update((r, "None") for r in self._plan.facts.hoist.checks)
 
     def _narrowed(self, prelude: Plan) -> frozenset[Ref]:
-        """Indices that the prelude makes and that only maps read, in the prelude and here, as nodes of the prelude."""
+        """Indices that the prelude makes and that only maps read, both in the prelude and here, as nodes of the
+        prelude."""
         here = set(self._plan.facts.hoist.only_maps(self._plan.hoisted))
         here.difference_update(r for r in self._outputs if r is not None and r not in self._private)
         pairs = zip(self._plan.hoisted, prelude.program.outputs, strict=False)  # the checks follow in `outputs`
@@ -219,7 +222,7 @@ class Wrapper:
             self._check(i, kernel, region)
 
     def _check(self, i: int, kernel: RegionStep, region: Region) -> None:
-        """Compare the kernel's outputs with the interpreter's on the same inputs."""
+        """Write the line that compares the kernel's outputs with the interpreter's on the same inputs."""
         given = list(
             dict.fromkeys([*kernel.reads, *(r for m in kernel.maps for r in operands(self._program.nodes[m]))])
         )
@@ -230,7 +233,7 @@ class Wrapper:
         self._line(f"check{i}({{{spaces}}}, ({values}), ({outs}))", (*given, *kernel.writes))
 
     def _ensure(self, ref: Ref) -> str:
-        """The variable that holds `ref`; PyTorch computes it if nothing has yet."""
+        """The variable that holds `ref`. PyTorch computes it here if nothing has computed it yet."""
         if ref in self._ready:
             return self._ready[ref]
         node = self._program.nodes[ref]
@@ -253,7 +256,7 @@ class Wrapper:
         return self._ready[ref]
 
     def _own(self, ref: Ref, node: Own) -> str:
-        """The variable that holds a tensor of which results are views: its memory is shared with no argument."""
+        """The variable that holds a tensor of which results are views. It shares memory with no argument."""
         name = self._ensure(node.x)
         self._scope[f"p{ref}"] = Promise(node.order)
         self._line(f"v{ref} = settled({name}, p{ref}, taken)", (node.x,))
@@ -261,13 +264,15 @@ class Wrapper:
         return self._ready[ref]
 
     def _settle(self) -> list[str]:
-        """The names of the results, after lines that bring each into the memory that is promised of it."""
+        """Write lines that bring each result into the memory that is promised of it, and return the names of the
+        results."""
         names = ["None" if r is None else self._ready[r] for r in self._outputs]
         promised = [
             i for i, (r, p) in enumerate(zip(self._outputs, self._promises, strict=False))
             if r is not None and p is not None and not (p.usual and (r in self._written or self._is_number(r)))
         ]  # fmt: skip
-        held = {r for r in self._plan.hoisted if not is_integral(self._program, r)}  # the memo gives them to others too
+        # the memo also gives them to others
+        held = {r for r in self._plan.hoisted if not is_integral(self._program, r)}
         if held & {self._outputs[i] for i in promised}:
             self._line(f"taken |= memory_of(({''.join(f'{self._ready[r]}, ' for r in sorted(held))}))", held)
         results = self._outputs[: len(self._promises)]
@@ -289,7 +294,7 @@ class Wrapper:
         return [f"lent({n})" if r in kept_by_memo else n for n, r in zip(names, self._outputs, strict=True)]
 
     def _is_number(self, ref: Ref) -> bool:
-        """Whether a call of PyTorch computes the value, a tensor without dims, which then has memory of its own."""
+        """Whether the value is a tensor without dims that a PyTorch call computes, and so has its own memory."""
         t = self._program.types[ref]
         return (
             isinstance(self._program.nodes[ref], Pointwise) and isinstance(t, Type) and (t.space, t.shape) == (UNIT, ())
@@ -310,8 +315,8 @@ class Wrapper:
         return self._rows[space]
 
     def _count(self, space: Space) -> tuple[str, tuple[Ref, ...]]:
-        """An expression for the rows of `space`, from a number, a tensor on it that exists, or known sizes; and the
-        values that the expression reads."""
+        """An expression for the rows of `space` and the values that the expression reads. It uses a number, a tensor on
+        the space that exists, or known sizes."""
         size = dict(self._program.spaces).get(space)
         if isinstance(size, int):
             return str(size), ()
@@ -327,7 +332,7 @@ class Wrapper:
         return self._count_by_computing(space, size)
 
     def _count_by_computing(self, space: Space, size: Size | None) -> tuple[str, tuple[Ref, ...]]:
-        """Compute a value that lies on the space, or a symbol of its size, and count by that."""
+        """Compute a value on the space, or a symbol of the space's size, and count with that."""
         symbols = set(leaves(size))
         for ref, node in enumerate(self._program.nodes):
             t = self._program.types[ref]
@@ -346,7 +351,7 @@ class Wrapper:
     def _sizes(self) -> dict[Size, tuple[str, tuple[Ref, ...]]]:
         """Symbols and numbers that are known at this line, each with an expression and the value that it reads.
 
-        From dims of tensors only plain symbols are read: for a compound size, tensors would have to live longer.
+        Only plain symbols are read from dims of tensors: for a compound size, tensors would have to live longer.
         """
         out: dict[Size, tuple[str, tuple[Ref, ...]]] = {}
         rows = dict(self._program.spaces)
@@ -370,8 +375,8 @@ class Wrapper:
         self._lines.append((text, tuple(reads)))
 
     def _text(self, inputs: list[Ref], results: list[str]) -> str:
-        """The text of `run`, with `del` after the last use of each value but the outputs, whose buffers then return to
-        the arena."""
+        """The text of `run`. After the last use of each value but the outputs comes a `del`, which returns its buffer
+        to the arena."""
         last: dict[Ref, int] = {}
         for i, (_, reads) in enumerate(self._lines):
             last.update((r, i) for r in reads)

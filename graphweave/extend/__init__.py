@@ -1,4 +1,4 @@
-"""Extending the compiler from outside: what a custom PyTorch operator is, and rewrite rules (docs/extending.md)."""
+"""Extensions of the compiler: declarations of custom PyTorch operators, and rewrite rules (docs/extending.md)."""
 
 from graphweave.extend import algebra
 from graphweave.extend.along_maps import pull, push

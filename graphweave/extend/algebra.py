@@ -1,7 +1,8 @@
 """What rules are written with: the nodes of message programs, their types, and the builder that makes them.
 
 `build.nodes[ref]` is the node at position `ref` of a program, `build.types[ref]` its type, `build.locs[ref]` the user's
-line; `build.add(node, loc)` gives the position of a node, and types it. The docstring of each node says what it means.
+line. `build.add(node, loc)` adds and types a node, and returns its position. The docstring of each node says what it
+means.
 """
 
 from graphweave.core.types import UNIT, DType, Fold, Op, Space

@@ -17,16 +17,16 @@ FoldName = Literal["sum", "mean", "prod", "max", "min"]
 
 _NODES = 5
 _INDEX = (1, 0, 4, 1, 2, 1, 4)
-"""Sizes of the examples, in which no edge reaches row 3, and several reach row 1."""
+"""Index of the examples, in which no edge reaches row 3 and several edges reach row 1."""
 
 
 def pull(operator: str, *, x: str, index: str, example: Sequence[Any] | None = None) -> Handle:
     """Declare that `operator` gathers rows: `out[e] = x[index[e]]`. `x: [V, ...], index: [E] int -> [E, ...]`.
 
-    `x` and `index` are the names of its arguments, of which there are no others. It becomes a pull of the algebra:
-    kernels read the rows where they need them. Its derivative is the push with a sum, unless the operator has an
-    autograd formula of its own, whose backward operator is declared by `push`. In compiled models an index below 0, or
-    beyond the rows of `x`, raises IndexError. `example`, errors and what is affected: as in `rowwise`.
+    `x` and `index` are the names of its arguments; it must have no others. The operator becomes a pull of the algebra,
+    so kernels read the rows where they need them. Its derivative is the push with a sum, unless the operator has an
+    autograd formula, whose backward operator is then declared by `push`. In compiled models, an index below 0 or beyond
+    the rows of `x` raises IndexError. `example`, the errors, and which graphs are affected are as in `rowwise`.
     """
     subject = subject_of("pull", operator)
     source, place = _places(subject, x=x, index=index)
@@ -46,11 +46,11 @@ def push(
     """Declare that `operator` reduces rows: `out[v]` is the `fold` of `x[e]` over all e with `index[e] == v`.
 
     `x: [E, ...], index: [E] int -> [V, ...]`; a row v that no e points to has `empty` everywhere. `x`, `index` and
-    `rows` are the names of the operator's arguments, of which there are no others: `rows` is V, or a tensor that has V
-    rows. It becomes a push of the algebra, and kernels add up rows where they compute them. Indices are checked as
-    those of a pull are. Its derivative is that of `torch.scatter_reduce` (a maximum that several rows reach shares its
-    gradient among them equally), unless the operator has an autograd formula of its own, whose backward operator is
-    declared as well. `example`, errors and what is affected: as in `rowwise`.
+    `rows` are the names of the operator's arguments; it must have no others. `rows` is V, or a tensor with V rows. The
+    operator becomes a push of the algebra, so kernels add up rows where they compute them. Indices are checked as in a
+    pull. Its derivative is that of `torch.scatter_reduce` (a maximum that several rows reach divides its gradient among
+    them equally), unless the operator has an autograd formula, whose backward operator is then declared as well.
+    `example`, the errors, and which graphs are affected are as in `rowwise`.
     """
     subject = subject_of("push", operator)
     if fold not in get_args(FoldName):
@@ -85,7 +85,7 @@ def _hint(fold: FoldName, empty: float) -> str:
 
 
 def _places(subject: Subject, **names: str) -> list[int]:
-    """Where the operator has the arguments of these names, and that it has no others."""
+    """The positions of the operator's arguments with these names. DeclarationError if it has other arguments."""
     others = [name for name in subject.arguments if name not in names.values()]
     places = [subject.position(name) for name in names.values()]
     if others or len(set(places)) != len(places):

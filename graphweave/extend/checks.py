@@ -1,4 +1,4 @@
-"""A declaration beside the operator itself, on examples: values, shapes, rows, derivatives."""
+"""Compares a declaration with the operator itself on examples: values, shapes, rows, derivatives."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from graphweave.core.errors import DeclarationError
 from graphweave.extend.subject import Subject, described, drawn, in_a_line, results, shown, with_other_floats
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 3e-2, torch.bfloat16: 1e-1}
-"""Allowed difference of values, as a share of them or of 1: a formula may round in other places than the operator."""
+"""Allowed difference, relative to the values or to 1. A formula may round in other places than the operator."""
 
 _STEP = {torch.float64: 1e-5, torch.float32: 1e-2}
 """Steps of finite differences."""
 
 _SLOPE = {torch.float64: 1e-4, torch.float32: 1e-1}
-"""Tolerance of derivatives, as a share of them or of 1."""
+"""Tolerance of derivatives, relative to the values or to 1."""
 
 Formula = Callable[..., Any]
 
 
 def check_formula(subject: Subject, formula: Formula, args: Sequence[Any], hint: str = "") -> None:
-    """DeclarationError unless `formula` of `args` is what the operator gives, can be captured, and has the derivative.
+    """Raise DeclarationError unless `formula` returns what the operator returns, can be captured, and has its
+    derivative.
 
-    `hint` says what else to look at where values differ.
+    `hint` says what else to look at if values differ.
     """
     check_captured(subject, args)
     tries = with_other_floats(subject, args)
@@ -59,7 +60,8 @@ def check_values(subject: Subject, formula: Formula, args: Sequence[Any], hint: 
 
 
 def check_memory(subject: Subject, formula: Formula, args: Sequence[Any]) -> None:
-    """Results must lie in memory as the operator's do, as PyTorch expects: in new memory, with equal strides."""
+    """Check that results lie in memory as the operator's do, which PyTorch expects: in new memory, with equal
+    strides."""
     got = of_formula(subject, formula, args)
     for g, w in zip(got, subject.run(args), strict=True):
         if _strides(g) != _strides(w):
@@ -77,7 +79,7 @@ def _place(x: Tensor) -> int:
 
 
 def _strides(x: Tensor) -> list[int]:
-    """Those that say where an element lies."""
+    """The strides that determine where an element lies."""
     return [stride for stride, size in zip(x.stride(), x.shape, strict=True) if size > 1]
 
 
@@ -91,7 +93,8 @@ def of_formula(subject: Subject, formula: Formula, args: Sequence[Any]) -> tuple
 
 
 def difference(got: Tensor, want: Tensor, tolerance: float | None = None) -> str:
-    """Where two tensors of one shape and type differ most, in words; "" where they do not. NaN is NaN."""
+    """A sentence that says where two tensors of one shape and type differ most; "" if they do not differ. NaN equals
+    NaN."""
     if not want.is_floating_point():
         wrong = got != want
     else:
@@ -108,7 +111,7 @@ def difference(got: Tensor, want: Tensor, tolerance: float | None = None) -> str
 
 
 def check_captured(subject: Subject, args: Sequence[Any]) -> None:
-    """The operator must say what shape it gives, or PyTorch cannot trace it at all."""
+    """Check that the operator says which shape it returns. Without that, PyTorch cannot trace it at all."""
     given = subject.run(args)
     with FakeTensorMode() as mode:
         fakes = [mode.from_tensor(a) if isinstance(a, Tensor) else a for a in args]
@@ -126,7 +129,7 @@ def check_captured(subject: Subject, args: Sequence[Any]) -> None:
 
 
 def check_traced(subject: Subject, formula: Formula, args: Sequence[Any]) -> None:
-    """The formula must be traced for tensors of any size, and write nowhere."""
+    """Check that the formula can be traced for tensors of any size and writes to no tensor."""
     places = [i for i, a in enumerate(args) if isinstance(a, Tensor)]
 
     def of_tensors(*tensors: Tensor) -> Any:
@@ -149,7 +152,7 @@ def check_traced(subject: Subject, formula: Formula, args: Sequence[Any]) -> Non
 
 
 def check_rows(subject: Subject, formula: Formula, args: Sequence[Any], of_rows: Sequence[int]) -> None:
-    """Row r of every result must depend on row r of the arguments `of_rows` alone."""
+    """Check that row r of every result depends only on row r of the arguments `of_rows`."""
     counts: set[int] = {args[i].shape[0] if args[i].dim() else -1 for i in of_rows}
     if len(counts) != 1 or -1 in counts:
         raise subject.wrong(
@@ -183,7 +186,7 @@ def check_rows(subject: Subject, formula: Formula, args: Sequence[Any], of_rows:
 
 
 def check_slopes(subject: Subject, formula: Formula, args: Sequence[Any]) -> None:
-    """Gradients of `formula` beside the operator's own, or beside finite differences of the operator."""
+    """Compare gradients of `formula` with the operator's own, or with finite differences of the operator."""
     wanted = [i for i, a in enumerate(args) if isinstance(a, Tensor) and a.is_floating_point()]
     places = [i for i in wanted if args[i].dtype in _STEP]
     weights = [drawn(*w.shape, seed=3).to(w.dtype) if w.is_floating_point() else None for w in subject.run(args)]
@@ -225,7 +228,7 @@ def _gradients(
 
 
 def _slope(subject: Subject, args: Sequence[Any], i: int, step: Tensor, weights: Sequence[Tensor | None]) -> float:
-    """What a step of argument `i` to either side makes of the results, weighted and added up."""
+    """The weighted sum of the changes of the results when argument `i` takes a step to either side."""
     ahead, back = (subject.run([a + s * step if j == i else a for j, a in enumerate(args)]) for s in (1, -1))
     pairs = zip(ahead, back, weights, strict=True)
     return sum(float((w * (a - b)).sum()) for a, b, w in pairs if w is not None)

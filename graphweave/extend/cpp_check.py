@@ -1,4 +1,4 @@
-"""The C++ body of a declared operator, compiled in a kernel and compared with the operator."""
+"""Compiles the C++ body of a declared operator in a kernel and compares it with the operator."""
 
 from __future__ import annotations
 
@@ -28,20 +28,21 @@ _VALUES = (
     math.inf, -math.inf, math.nan,
 )  # fmt: skip
 _WIDTH = 7
-"""Features of the kernel: a vector and some of another."""
+"""Number of features of the kernel: a full vector and part of another."""
 
 _TOLERANCE = {DType.f64: 1e-8, DType.f32: 1e-4}
 _ROWS = Space("rows")
 
 Cases: TypeAlias = Mapping[DType, Mapping[str, tuple[Tensor, Tensor]]]
-"""Numbers `[N]` and the same as rows `[N, width]`, by dtype and operand."""
+"""Numbers `[N]` and the same numbers as rows `[N, width]`, by dtype and operand."""
 
 
 def check_cpp(subject: Subject, op: Op, tries: Sequence[Sequence[Any]]) -> None:
-    """DeclarationError unless the body compiles and gives the operator's numbers, number by number and in vectors.
+    """Raise DeclarationError unless the body compiles and returns the operator's numbers, both for scalars and for
+    vectors.
 
     Floats among the operands are those of `tries`, one after the other. Without a C++ compiler nothing is checked, and
-    no kernel will be compiled either; that is warned of.
+    no kernel will be compiled either; a warning says so.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # NumPy warns of infinities
@@ -62,7 +63,7 @@ def check_cpp(subject: Subject, op: Op, tries: Sequence[Sequence[Any]]) -> None:
 
 
 def _check_numbers(subject: Subject, op: Op, made: Executable, cases: Cases, numbers: Mapping[int, float]) -> None:
-    """The kernel beside the operator, with these floats as operands."""
+    """Compare the kernel with the operator, with these floats as operands."""
     given = {f"{x}_{d.value}_{k}": v[k] for d, values in cases.items() for x, v in values.items() for k in (0, 1)}
     given |= {f"{'xyz'[i]}_{d.value}": torch.tensor(n, dtype=TORCH_DTYPE[d]) for d in cases for i, n in numbers.items()}
     got = made([given[n.name] for n in made.plan.program.nodes if isinstance(n, Input)])
@@ -71,7 +72,7 @@ def _check_numbers(subject: Subject, op: Op, made: Executable, cases: Cases, num
 
 
 def _program(op: Op, dtypes: Iterable[DType]) -> Program:
-    """The operator in each dtype, of numbers and of vectors; floats are shared by all rows."""
+    """A program that applies the operator in each dtype to numbers and to vectors. Floats are shared by all rows."""
     build = Builder()
     outputs: list[Ref] = []
     for dtype, (k, shape) in product(dtypes, enumerate(((), (_WIDTH,)))):
@@ -87,7 +88,8 @@ def _program(op: Op, dtypes: Iterable[DType]) -> Program:
 def _values(
     subject: Subject, op: Op, dtype: DType, numbers: Mapping[int, float]
 ) -> dict[str, tuple[Tensor, Tensor]] | None:  # fmt: skip
-    """Values `[N]` and `[N, width]` of each operand, in every combination; None for a dtype it does not take."""
+    """Values `[N]` and `[N, width]` of each operand in every combination; None for a dtype that the operator does not
+    take."""
     places = [i for i in range(op.facts.arity) if i not in numbers]
     table = torch.tensor(list(product(_VALUES, repeat=len(places))), dtype=TORCH_DTYPE[dtype])
     rolled = torch.stack([table.roll(-k, 0) for k in range(_WIDTH)], 1)
@@ -124,6 +126,6 @@ def _compare(
 
 
 def _told(error: CompileError) -> str:
-    """What the compiler says is wrong, without the names of its files."""
+    """What the compiler reports, without the names of its files."""
     found = dict.fromkeys(re.findall(r"error: (.*)", str(error)))
     return "; ".join([*found][:3]) or str(error)

@@ -1,4 +1,4 @@
-"""What a declaration gives back, and which declarations are in force."""
+"""What a declaration returns, and which declarations are in force."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from graphweave.core.errors import DeclarationError
 
 
 class Handle:
-    """A declaration in force. `remove()` takes it back, as does the end of a `with` block.
+    """A declaration in force. `remove()` revokes it, and so does the end of a `with` block.
 
-    What was compiled while it was in force stays as it is, and so does what was compiled before.
+    Code that was compiled before the declaration, or while it was in force, stays as it is.
     """
 
     def __init__(self, name: str, key: Hashable, undo: Callable[[], None]) -> None:
@@ -19,7 +19,7 @@ class Handle:
         self._key, self._undo = key, undo
 
     def remove(self) -> None:
-        """Take the declaration back; nothing where that has been done."""
+        """Revoke the declaration. Does nothing if that has been done."""
         if _in_force.get(self.name) is self:
             del _in_force[self.name]
             self._undo()
@@ -38,7 +38,7 @@ _in_force: dict[str, Handle] = {}
 
 
 def known(name: str, key: Hashable) -> Handle | None:
-    """The handle of `name` where the same has been declared; DeclarationError where something else has been."""
+    """The handle of `name` if the same thing has been declared. DeclarationError if something else has been."""
     found = _in_force.get(name)
     if found is not None and found._key != key:
         raise DeclarationError(
@@ -48,13 +48,14 @@ def known(name: str, key: Hashable) -> Handle | None:
 
 
 def entered(name: str, key: Hashable, undo: Callable[[], None]) -> Handle:
-    """A handle of what is in force from now on."""
+    """A handle of a declaration that is in force from now on."""
     handle = _in_force[name] = Handle(name, key, undo)
     return handle
 
 
 def identity(function: Callable[..., Any]) -> Hashable:
-    """Equal for functions of the same code over the same values, so that a cell of a notebook may run twice."""
+    """A key that is equal for functions of the same code over the same values, so that a notebook cell may run
+    twice."""
     code = getattr(function, "__code__", None)
     if code is None:
         return id(function)

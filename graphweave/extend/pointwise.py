@@ -1,4 +1,4 @@
-"""Operators that work number by number, declared by their body in C++."""
+"""Declares operators that work element by element, by their body in C++."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ def pointwise(
     operator: str, cpp: str, *, derivative: str | Mapping[str, str] | None = None, cost: int = DEAR,
     example: Sequence[Any] | None = None,
 ) -> Handle:  # fmt: skip
-    """Declare that `operator` ("mylib::op") works number by number, and say so in C++.
+    """Declare that `operator` ("mylib::op") works element by element, and define it in C++.
 
-    `out[r, i] = op(x[r, i], y[r, i], ...)`, operands broadcast as PyTorch broadcasts. It takes one to three arguments:
-    tensors of one floating type, and floats. `cpp` is an expression of the arguments' names, or the body of a function
-    that returns one. It is a template: `V` is float, double, or a vector of these, so it has no branches but
-    `gw_select(condition, a, b)`, and writes numbers that are not whole as `gw_const<V>(0.1)`. What the headers
-    `elementary.h` and `pointwise.h` of `runtime/native/graphweave/` hold may be called: `gw_exp`, `gw_log`, `gw_tanh`,
+    `out[r, i] = op(x[r, i], y[r, i], ...)`, where operands broadcast as in PyTorch. It takes one to three arguments:
+    tensors of one floating type, and floats. `cpp` is an expression in the arguments' names, or the body of a function
+    that returns one. It is a template: `V` is float, double, or a vector of these, so the only branch is
+    `gw_select(condition, a, b)`, and numbers that are not whole are written as `gw_const<V>(0.1)`. It may call what the
+    headers `elementary.h` and `pointwise.h` of `runtime/native/graphweave/` define: `gw_exp`, `gw_log`, `gw_tanh`,
     `gw_sqrt`, `gw_abs`, `gw_max`, ... (half precision is computed in float).
 
-    `derivative` says for each argument that is a tensor what a gradient `g` of the result makes of it, as a formula of
-    `g`, the arguments, and the result `out`, with + - * /, comparisons, the operators of docs/design/operators.md, and
-    other operators that were declared pointwise: `"g * (1 - out * out)"`, `{"x": "mylib::op_backward(g, x)", "y": ""}`
-    (no derivative). A single text is that of the first tensor. Where it is left out, the operator's own autograd
-    formula is used; without one it has no derivative, as in eager mode.
+    `derivative` gives the gradient of each argument that is a tensor, as a formula of the gradient `g` of the result,
+    the arguments, and the result `out`, with + - * /, comparisons, the operators of docs/design/operators.md, and other
+    operators that were declared pointwise: `"g * (1 - out * out)"`, `{"x": "mylib::op_backward(g, x)", "y": ""}` (no
+    derivative). A single text is the formula of the first tensor. If `derivative` is left out, the operator's own
+    autograd formula is used; without one the operator has no derivative, as in eager mode.
 
-    `cost` is what one element costs, in vector additions. The declaration is tried at once: the body is compiled and
+    `cost` is the cost of one element, in vector additions. The declaration is tried at once: the body is compiled and
     compared with the operator on numbers, zeros, infinities and NaN, in float64 and float32; the derivative is compared
-    with the operator's own, or with finite differences, on `example` (arguments; drawn tensors and default numbers
-    where it is left out). Kernels in Triton have no body for it: there what would be one kernel runs as PyTorch's
-    calls, and `rowwise` serves better. Graphs that were compiled before are not affected.
+    with the operator's own, or with finite differences, on `example` (arguments; if it is left out, drawn tensors and
+    default numbers). Triton kernels have no body for the operator: there, what would be one kernel runs as PyTorch
+    calls, and `rowwise` is the better choice. Graphs that were compiled before are not affected.
 
     Raises ValueError (DeclarationError) with the reason.
     """
@@ -139,7 +139,7 @@ def _joined(library: str, name: str, overload: str) -> str:
 
 
 def _derivative(subject: Subject, derivative: str | Mapping[str, str] | None) -> tuple[str, ...] | None:
-    """The formulas of all operands, in x, y and z."""
+    """The formulas of all operands, written in x, y and z."""
     if derivative is None:
         return None
     by_name = {subject.tensors[0]: derivative} if isinstance(derivative, str) else dict(derivative)
@@ -160,7 +160,7 @@ def _derivative(subject: Subject, derivative: str | Mapping[str, str] | None) ->
 
 
 def _formula(subject: Subject, text: str) -> str:
-    """`text` with operands by their letters and operators by their names in programs."""
+    """`text` with operands replaced by their letters, and operators by their names in programs."""
     if not text.strip():
         return ""
     text = _CALL.sub(lambda m: _joined(m[1], m[2], m[3] or "default"), text.strip())

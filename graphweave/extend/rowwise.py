@@ -1,4 +1,4 @@
-"""Operators that work on each row by itself, declared by a formula in PyTorch."""
+"""Declares operators that work on each row by itself, by a formula in PyTorch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,21 @@ def rowwise(
 
     `out[r] = formula(..., x[r], ...)`, for tensors `x: [N, ...]` of N rows each, and the tensors named in `shared`,
     which all rows have in common, such as weights. `formula` is plain PyTorch: it takes the operator's arguments in the
-    order of its schema and gives what the operator gives, a tensor or a tuple of tensors, in new memory. It is traced
-    in the operator's place, so its calls join kernels like any others, on every target and in every dtype.
+    order of its schema and returns what the operator returns, a tensor or a tuple of tensors, in new memory. It is
+    traced in the operator's place, so its calls join kernels like any others, on every target and in every dtype.
 
     Its derivative is the formula's, unless the operator has an autograd formula of its own
-    (`torch.library.register_autograd`): then what that calls is traced, and a backward operator in it may be declared
-    as well. Eager mode runs the operator as it is: without an autograd formula it has no derivative there.
+    (`torch.library.register_autograd`). In that case the calls of that formula are traced, and a backward operator
+    among them may be declared as well. Eager mode runs the operator itself, which has no derivative there without an
+    autograd formula.
 
-    Formula and operator are compared at once, on `example`, a tuple of arguments on a few rows. Where it is left out,
+    Formula and operator are compared at once, on `example`, a tuple of arguments with a few rows. If it is left out,
     tensors are drawn: float64, [6, 4] for rows and [4] for `shared`; other arguments have their defaults.
     Graphs that were compiled before are not affected.
 
     Raises ValueError (DeclarationError) with the reason: there is no such operator; it writes, draws random numbers, or
     cannot be traced; the formula gives another shape, dtype or number; one of them mixes rows; the formula's derivative
-    differs from finite differences of an operator that has none of its own.
+    differs from finite differences of an operator without a derivative of its own.
     """
     subject = subject_of("rowwise", operator)
     apart = {subject.position(name) for name in shared}
@@ -50,7 +51,7 @@ def rowwise(
 
 
 def declared_by(subject: Subject, formula: Formula, key: Any, check: Callable[[], None]) -> Handle:
-    """`subject` as what `formula` gives, once `check` has let it pass."""
+    """Declare that `subject` is what `formula` returns, once `check` has accepted it."""
     found = known(subject.name, key)
     if found is not None:
         return found

@@ -1,4 +1,4 @@
-"""Rewrite rules from outside, beside those of `passes/rules/`."""
+"""Rewrite rules that users add to those of `passes/rules/`."""
 
 from __future__ import annotations
 
@@ -20,23 +20,25 @@ def rule(
 ) -> Handle:
     """Register the rewrite rule `before -> after`, two texts for `graphweave.explain`, under `name`.
 
-    `function(build, ref)` looks at the node `build.nodes[ref]`, builds an equal value from what that node is built from
-    by `build.add` (`graphweave.extend.algebra` has the nodes), and gives its position: of the same space, shape and
-    dtype. None says that the rule does not apply. It may not use `ref` itself, and reads no tensor: programs have none.
+    `function(build, ref)` looks at the node `build.nodes[ref]`, uses `build.add` to build an equal value from the
+    operands of that node (`graphweave.extend.algebra` has the nodes), and returns its position. The value must have the
+    same space, shape and dtype. None says that the rule does not apply. The function may not use `ref` itself, and
+    cannot read tensors, since programs have none.
 
-    `when="always"` applies it at every node where it applies, once programs are simplified: for what never loses.
-    `when="by cost"` keeps what it makes where the cost model says that the whole program, forward and backward, gains:
-    at all nodes together first, then at each alone. Whether it pays is not the rule's business.
+    `when="always"` applies the rule wherever it can be applied, once programs are simplified. This suits rules that
+    never make a program slower. `when="by cost"` keeps its results where the cost model says that the whole program,
+    forward and backward, gains: the rule is tried at all nodes together first, then at each node alone. The rule itself
+    need not decide whether it pays off.
 
-    Graphs that are compiled from now on, forward and backward, are rewritten by it; those that were compiled before are
-    not affected. The handle takes it back: `remove()`, or the end of a `with` block.
+    Graphs that are compiled from now on, forward and backward, are rewritten by the rule; those that were compiled
+    before are not affected. The handle revokes the rule, by `remove()` or at the end of a `with` block.
 
-    A rule that changes values makes results wrong without a sign. `options={"verify": True}` finds it: calls raise
+    A rule that changes values makes results silently wrong. `options={"verify": True}` finds it: calls raise
     VerifyError, which names the rule, its function's line, and the user's line where it was applied.
 
-    Raises ValueError (DeclarationError) for a name that another rule has, or for another `when`. A function that
-    raises, or gives what cannot stand for the node (another type, the node itself in it), leaves the graph to PyTorch
-    with a warning that names the rule.
+    Raises ValueError (DeclarationError) for a name that another rule has, or for another `when`. If the function
+    raises, or returns what cannot replace the node (a value of another type, or one that contains the node itself), the
+    graph is left to PyTorch with a warning that names the rule.
     """
     said = f"graphweave.extend.rule({name!r})"
     if not re.fullmatch(r"[\w-]+", name):
@@ -57,13 +59,13 @@ def rule(
 
 
 def line_of(function: Callable[..., object]) -> str:
-    """The file and line where a function begins; "" for what is not written in Python."""
+    """The file and line where a function begins; "" if it is not written in Python."""
     code = getattr(function, "__code__", None)
     return "" if code is None else f"{code.co_filename}:{code.co_firstlineno}"
 
 
 def _guarded(name: str, function: Callable[[Builder, Ref], Ref | None]) -> Apply:
-    """`function`, whose result is looked at before it stands in a program."""
+    """`function`, with its result checked before it enters a program."""
     where = f"rule {name!r} ({line_of(function)})"
 
     def apply(build: Builder, ref: Ref) -> Ref | None:
@@ -89,7 +91,7 @@ def _guarded(name: str, function: Callable[[Builder, Ref], Ref | None]) -> Apply
 
 
 def _uses(build: Builder, user: Ref, ref: Ref) -> bool:
-    """Whether `user` needs `ref`; operands come earlier."""
+    """Whether `user` needs `ref`. Operands come earlier."""
     todo, seen = [user], {user}
     while todo:
         for operand in operands(build.nodes[todo.pop()]):

@@ -1,4 +1,4 @@
-"""The operator that a declaration speaks of: its overload, its arguments, and examples of them."""
+"""The operator that a declaration is about: its overload, its arguments, and examples of them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from graphweave.frontends.dynamo.decompositions import decompositions
 from graphweave.frontends.dynamo.importer import HANDLERS
 
 ROWS, FEATURES = 6, 4
-"""Rows and features of the examples that are drawn."""
+"""Numbers of rows and of features of the examples that are drawn."""
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """`call` is the overload; `said` is the declaration in the user's words, for errors; `own_derivative` tells whether
-    the operator has an autograd formula."""
+    """`call` is the overload. `said` is the declaration as the user wrote it, for errors. `own_derivative` tells
+    whether the operator has an autograd formula."""
 
     call: Any
     said: str
@@ -50,7 +50,7 @@ class Subject:
         return tuple(a.name for a in self.call._schema.arguments if a.type.kind() == "TensorType")
 
     def position(self, argument: str) -> int:
-        """DeclarationError where the operator has no such argument."""
+        """The position of an argument. DeclarationError if the operator has no such argument."""
         if argument not in self.arguments:
             raise self.wrong(
                 f"the operator has no argument {argument!r}; it has {', '.join(self.arguments)}. Name one of these"
@@ -61,12 +61,12 @@ class Subject:
         return DeclarationError(f"{self.said}: {why}.")
 
     def operator(self, *args: Any) -> Any:
-        """What the operator gives for its arguments, in the order of its schema."""
+        """The operator's result for its arguments, in the order of its schema."""
         said = list(zip(self.call._schema.arguments, args, strict=True))
         return self.call(*(x for a, x in said if not a.kwarg_only), **{a.name: x for a, x in said if a.kwarg_only})
 
     def run(self, args: Sequence[Any]) -> tuple[Tensor, ...]:
-        """The results of the operator; DeclarationError where it does not take these arguments."""
+        """The results of the operator as a tuple. DeclarationError if it does not take these arguments."""
         try:
             return results(self.operator(*args))
         except Exception as error:
@@ -77,7 +77,7 @@ class Subject:
 
 
 def subject_of(kind: str, operator: str) -> Subject:
-    """The operator called `operator`; DeclarationError where there is none, or one of which nothing can be declared."""
+    """The operator called `operator`. DeclarationError if there is none, or if nothing can be declared about it."""
     said = f"graphweave.extend.{kind}({operator!r})"
     call = _overload(said, operator)
     schema = call._schema
@@ -116,7 +116,8 @@ def _overload(said: str, operator: str) -> Any:
 
 
 def _has_derivative(call: Any) -> bool:
-    """Whether autograd knows the operator: those of `custom_op` all have a kernel, which may have no formula."""
+    """Whether autograd knows the operator. Operators of `custom_op` all have an autograd kernel, perhaps without a
+    formula."""
     defined = OPDEFS.get(call.name())
     if defined is not None:
         return defined._backward_fn is not None
@@ -151,7 +152,8 @@ def example_of(subject: Subject, example: Sequence[Any] | None, given: dict[str,
 
 
 def with_other_floats(subject: Subject, args: Sequence[Any]) -> list[Sequence[Any]]:
-    """`args`, and if there are floats among them, `args` with others, should the operator take them."""
+    """`args`, and if there are floats among them, also `args` with other floats, provided that the operator takes
+    them."""
     other = [1.5 * a + 0.25 if isinstance(a, float) else a for a in args]
     if not any(isinstance(a, float) for a in args):
         return [args]
@@ -175,6 +177,6 @@ def shown(x: Tensor) -> str:
 
 
 def in_a_line(error: Exception) -> str:
-    """An error and the first line of what it says."""
+    """An error and the first line of its message."""
     text = str(error).strip().splitlines()
     return f"{type(error).__name__}: {text[0] if text else ''}"

@@ -1,1 +1,1 @@
-"""How programs come in: `dynamo` holds `compile`, `explain`, the torch.compile backend, importer and hand-over."""
+"""How programs come in: `dynamo` has `compile`, `explain`, the torch.compile backend, the importer and hand-over."""

@@ -1,4 +1,4 @@
-"""`assemble`, with which all functions that make graphs end: it takes relations, numbers of nodes, and fields."""
+"""`assemble`, the last step of all functions that make graphs. It takes relations, numbers of nodes, and fields."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def assemble(
     edata: Mapping[CanonicalEtype, Mapping[str, Tensor]] | None = None,
     batch: Counts | None = None,
 ) -> G:
-    """A graph of type `kind` with these nodes by type, relations and fields, all on the device of the relations.
+    """A graph of type `kind` with these numbers of nodes by type, relations and fields, all on the device of the
+    relations.
 
     Arguments are not checked: indices must be in range, and fields must have a row for each node or edge.
     """

@@ -1,4 +1,4 @@
-"""`batch` joins many graphs into one, and `unbatch` takes them apart again."""
+"""`batch` joins many graphs into one, and `unbatch` splits them again."""
 
 from __future__ import annotations
 

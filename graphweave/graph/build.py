@@ -136,13 +136,13 @@ def _index(value: Any, what: str, idtype: torch.dtype | None, device: torch.devi
         high = int(index.max())
         if high > torch.iinfo(torch.int32).max:
             raise IndexRangeError(f"{what}: {high} does not fit idtype torch.int32. Use torch.int64.")
-    # `detach` gives an alias that is no view, because Dynamo's guards on a view depend on its base. The alias shares
+    # `detach` gives an alias that is not a view, because Dynamo's guards on a view depend on its base. The alias shares
     # the version counter, so edits in place are still noticed.
     return index.to(idtype or index.dtype).contiguous().detach()
 
 
 def _nodes_needed(ends: Iterable[tuple[str, Tensor]], given: int | None, what: str) -> int:
-    """The number of nodes: `given`, or one more than the largest index. Checks all indices, unless it is traced."""
+    """The number of nodes: `given`, or one more than the largest index. Checks all indices, except under tracing."""
     if given is not None and (isinstance(given, bool) or not isinstance(given, (int, np.integer)) or given < 0):
         raise DataError(f"{what}: expected a number of nodes >= 0 (got {given!r}). Pass such a number, or none.")
     if given is not None and torch.compiler.is_compiling():

@@ -13,7 +13,7 @@ from graphweave.core.errors import DataError
 from graphweave.udf.arguments import TYPE, fix_sizes
 
 NID = EID = "_ID"
-"""Field with the numbers that nodes or edges had in the graph they were taken from."""
+"""Field with the numbers that nodes or edges had in the graph from which they were taken."""
 
 NTYPE = ETYPE = TYPE
 """Field with the types of nodes or edges of a homogeneous graph, as positions in a list of type names."""
@@ -88,7 +88,7 @@ class Frame(MutableMapping[str, Tensor]):
         return Frame(self._where, self._like, self._unit, self._fields)
 
     def map(self, fn: Callable[[Tensor], Tensor], like: Tensor | None) -> Frame:
-        """A frame with `fn` of every field, for a graph whose rows and device are those of `like`."""
+        """A frame with `fn` applied to every field, for a graph whose rows and device are those of `like`."""
         return Frame(self._where, like, self._unit, {name: fn(value) for name, value in self._fields.items()})
 
     def _check(self, name: str, value: Tensor) -> None:
@@ -114,7 +114,7 @@ class Frame(MutableMapping[str, Tensor]):
                 f"{self._where}[{name!r}] is on {value.device}, but the graph is on {like.device}. "
                 f"Move one of them with .to(...)."
             )
-        # Under tracing, sizes may be unknown: such a size passes here, and the compiled code asserts it.
+        # Under tracing, sizes may be unknown. Such a size passes here, and the compiled code asserts it.
         if guard_or_false(value.shape[0] != like.shape[0]):
             raise DataError(
                 f"{self._where}[{name!r}] has {value.shape[0]} rows, but the graph has {self._sized()} "
@@ -192,7 +192,7 @@ def _listed(names: Mapping[str, Any]) -> str:
 
 
 def described_fields(frame: Frame) -> str:
-    """Name, dtype and shape of each field as text."""
+    """Name, dtype and shape of each field, as text."""
     named = [
         f"{name}: {str(dtype).removeprefix('torch.')}{list(shape)}" for name, (shape, dtype) in frame.schemes().items()
     ]

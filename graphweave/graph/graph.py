@@ -17,13 +17,13 @@ class Graph(Structure):
 
     Edges keep the order in which they were given, and edge e has number e. Nodes and edges have types; a homogeneous
     graph has one of each, "_N" and "_E". A node type `ntype` or relation `etype` may be left out only if the graph has
-    no other (DataError otherwise). A relation is named by its name, if no other relation has it, or by (source type,
+    no other (DataError otherwise). A relation is given by its name, if no other relation has it, or by (source type,
     name, destination type). Methods take ids as an integer, a list, an array or a tensor of integers, and raise
     IndexRangeError for an id that the graph does not have. They return ids of the graph's `idtype`.
 
-    Compiled functions take graphs as they take tensors. Sizes are read off tensors, so that one compilation serves
-    graphs of all sizes. Index tensors are shared with whoever passed them in and with the compiler's caches: do not
-    edit them.
+    Compiled functions take graphs just as they take tensors. Sizes are read from tensors, so that one compilation
+    serves graphs of all sizes. Index tensors are shared with the caller who passed them in and with the compiler's
+    caches, so they must not be edited.
     """
 
     # Nodes and edges
@@ -58,7 +58,7 @@ class Graph(Structure):
     apply_edges = messaging.apply_edges
     apply_nodes = messaging.apply_nodes
 
-    # Graphs made of this one
+    # Graphs made from this one
 
     def local_var(self) -> Graph:
         """A graph with the same structure and fields. Setting a field of one graph does not change the other."""
@@ -70,19 +70,19 @@ class Graph(Structure):
         return transform.relation_slice(self, etype)
 
     def subgraph(self, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
-        """`transform.subgraph`: the nodes given and all edges between them."""
+        """`transform.subgraph`: the given nodes and all edges between them."""
         return transform.subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
     def edge_subgraph(self, edges: Any, *, relabel_nodes: bool = True, store_ids: bool = True) -> Graph:
-        """`transform.edge_subgraph`: the edges given, and the nodes at their ends."""
+        """`transform.edge_subgraph`: the given edges, and the nodes at their ends."""
         return transform.edge_subgraph(self, edges, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
     def in_subgraph(self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
-        """`transform.in_subgraph`: the edges that end in the nodes given."""
+        """`transform.in_subgraph`: the edges that end in the given nodes."""
         return transform.in_subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
     def out_subgraph(self, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> Graph:
-        """`transform.out_subgraph`: the edges that start in the nodes given."""
+        """`transform.out_subgraph`: the edges that start in the given nodes."""
         return transform.out_subgraph(self, nodes, relabel_nodes=relabel_nodes, store_ids=store_ids)
 
     def reverse(self, copy_ndata: bool = True, copy_edata: bool = False) -> Graph:
@@ -100,7 +100,7 @@ class Graph(Structure):
         return transform.remove_self_loop(self, etype)
 
     def to_bidirected(self, copy_ndata: bool = False) -> Graph:
-        """`transform.to_bidirected`: a graph with both directions of every edge, each of them once."""
+        """`transform.to_bidirected`: a graph with both directions of every edge, each once."""
         return transform.to_bidirected(self, copy_ndata=copy_ndata)
 
     def to_homogeneous(self, **options: Any) -> Any:
@@ -108,7 +108,7 @@ class Graph(Structure):
         return hetero.to_homogeneous(self, **options)
 
     def to(self, device: torch.device | str) -> Graph:
-        """The graph with structure and fields on `device`; the graph itself if they are there already."""
+        """The graph with structure and fields on `device`; the graph itself if they are already there."""
         return self if torch.device(device) == self.device else transform.moved(self, torch.device(device))
 
     def cpu(self) -> Graph:

@@ -1,4 +1,4 @@
-"""`to_homogeneous` joins all types of a graph into one, and `to_heterogeneous` takes them apart again."""
+"""`to_homogeneous` joins all types of a graph into one, and `to_heterogeneous` splits them again."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def to_homogeneous(
 ) -> Any:
     """A graph in which all nodes have one type and all edges one relation, ordered by type, then by number.
 
-    Its ndata and edata hold '_ID', the number within the type, of the graph's idtype, and, with `store_type`, '_TYPE',
-    int64, the position of the type in `g.ntypes` or `g.canonical_etypes`. Fields named in `ndata` and `edata` are
-    joined: DataError if a type with rows lacks one, or if rows differ in shape or dtype. With `return_count` the result
-    is (graph, numbers of nodes of each type, numbers of edges of each relation).
+    Its ndata and edata hold '_ID', the number within the type, in the graph's idtype. With `store_type` they also hold
+    '_TYPE', int64, the position of the type in `g.ntypes` or `g.canonical_etypes`. Fields named in `ndata` and `edata`
+    are joined: DataError if a type with rows lacks one, or if rows differ in shape or dtype. With `return_count` the
+    result is (graph, number of nodes of each type, number of edges of each relation).
     """
     sizes = counts(g)
     offset = dict(zip(sizes, itertools.accumulate(sizes.values(), initial=0), strict=False))
@@ -131,7 +131,8 @@ def _places(g: Structure, sizes: Sequence[int], number: str, kind: str, store_ty
 
 
 def _joined(frames: Mapping[Any, Frame], names: Sequence[str]) -> dict[str, Tensor]:
-    """The named fields, concatenated over all types. A type without rows need not have them, nor agree in shape."""
+    """The named fields, concatenated over all types. A type without rows may lack them, or have them in another
+    shape."""
     out: dict[str, Tensor] = {}
     for name in names:
         having = {key: frame for key, frame in frames.items() if name in frame}

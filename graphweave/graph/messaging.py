@@ -30,11 +30,11 @@ CrossReducer: TypeAlias = str | Callable[[list[Tensor]], Tensor]
 def across_types(
     values: Sequence[Tensor], reducer: CrossReducer, arrived: Sequence[Tensor | None] | None = None
 ) -> Tensor:
-    """Combines what k relations give to a destination type: k times [nodes, ...] -> [nodes, ...], or [nodes, k, ...]
-    for "stack".
+    """Combine what k relations give to a destination type: k times [nodes, ...] -> [nodes, ...], or [nodes, k, ...] for
+    "stack".
 
-    `arrived` says for each relation in which rows its values take part in a maximum or minimum: bool [nodes], None for
-    all rows. The result is 0 where no relation takes part.
+    `arrived` says for each relation in which rows its values take part in a maximum or minimum: bool [nodes], or None
+    for all rows. The result is 0 where no relation takes part.
     """
     if callable(reducer):
         return reducer(list(values))
@@ -58,7 +58,7 @@ def across_types(
 
 
 def _extreme(values: Sequence[Tensor], largest: bool, arrived: Sequence[Tensor | None]) -> Tensor:
-    """The largest or smallest of the values [nodes, ...] that `arrived` marks in each row; 0 where it marks none."""
+    """The largest or smallest of the values [nodes, ...] that `arrived` marks in each row; 0 where none is marked."""
     first = values[0]
     if first.dtype.is_floating_point:
         lowest, highest = -torch.inf, torch.inf
@@ -76,11 +76,11 @@ def update_all(
     graph: Structure, message_func: EdgeFunction, reduce_func: NodeFunction,
     apply_node_func: NodeFunction | None = None, etype: Any = None,
 ) -> None:  # fmt: skip
-    """Sends messages along all edges of a relation, reduces them at their destinations, then calls `apply_node_func`.
+    """Send messages along all edges of a relation, reduce them at their destinations, then call `apply_node_func`.
 
-    out[v] = apply(reduce({message(e) : dst[e] = v})); nodes that receive nothing get zeros from the reduction.
-    Every field becomes [destinations, ...] in `dstdata`. `reduce_func` is called once, with the mailboxes of all nodes.
-    If it does more with them than reduce along dim 1, it is called once for each number of messages, as in DGL.
+    out[v] = apply(reduce({message(e) : dst[e] = v})); nodes that receive nothing get zeros from the reduction. Every
+    field becomes [destinations, ...] in `dstdata`. `reduce_func` is called once, with the mailboxes of all nodes. If it
+    does more with them than reduce along dim 1, it is called once for each number of messages, as in DGL.
 
     `etype`: the relation, needed where there are several. Raises DataError for results that are no tensors or have
     another number of rows, KeyError for a field that does not exist.
@@ -119,7 +119,7 @@ def multi_update_all(
 
 
 def _is_extreme(reduce_func: NodeFunction) -> bool:
-    """Whether this is the built-in max or min, whose result for nodes that receive nothing is no maximum or minimum."""
+    """Whether this is the built-in max or min, whose result for a node without messages is no maximum or minimum."""
     return isinstance(reduce_func, ReduceMessages) and reduce_func.op in ("max", "min")
 
 
@@ -160,7 +160,7 @@ def push(
 
 
 def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: Any = None) -> None:
-    """Computes fields of edges from the fields of edges and of their ends: out[e] = func(e), [edges, ...] in `edata`.
+    """Compute fields of edges from the fields of edges and of their ends: out[e] = func(e), [edges, ...] in `edata`.
 
     `edges` names the edges to compute: numbers [k], or a pair (sources, destinations). Other rows keep their values, or
     are zeros if the field did not exist.
@@ -177,7 +177,7 @@ def apply_edges(graph: Structure, func: EdgeFunction, edges: Any = None, etype: 
 
 
 def apply_nodes(graph: Structure, func: NodeFunction, v: Any = None, ntype: str | None = None) -> None:
-    """Computes fields of nodes from their fields: out[v] = func(v), [nodes, ...] in the data of `ntype`.
+    """Compute fields of nodes from their fields: out[v] = func(v), [nodes, ...] in the data of `ntype`.
 
     With `v` [k] only these nodes are computed. Other rows keep their values, or are zeros if the field did not exist.
     """
@@ -228,7 +228,7 @@ def _update_rows(
     graph: Structure, ends: RelationEdges, rows: Tensor, message: EdgeFunction, reduce: NodeFunction,
     apply: NodeFunction | None, etype: Any,
 ) -> None:  # fmt: skip
-    """`update_all` along `ends` that writes only the destinations where `rows` [destinations] (bool) is true."""
+    """`update_all` along `ends`. Only the destinations where `rows` [destinations] (bool) is true are written."""
     frames = _around(graph, etype)
     frame = graph._node_frame(frames.relation[2])
     for name, x in run.update_all(ends, frames, message, reduce, apply).items():
@@ -248,6 +248,6 @@ def _mask(rows: Tensor, chosen: Tensor) -> Tensor:
 
 
 def _with_rows(old: Tensor | None, rows: Tensor, x: Tensor, count: int) -> Tensor:
-    """`old` [count, ...], zeros where there is none, with `x` [k, ...] in `rows` [k]."""
+    """`old` [count, ...] (zeros if it is None) with `x` [k, ...] in `rows` [k]."""
     base = x.new_zeros((count, *x.shape[1:])) if old is None else old
     return base.index_copy(0, rows.long(), x)

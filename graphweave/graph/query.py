@@ -1,7 +1,7 @@
 """Questions about the edges of one relation, answered for many nodes or pairs at once.
 
-Edges grouped by node come from the compiler's cache of formats, sorted pairs from its memo: each is built once for a
-graph. Under tracing everything is plain tensor operations, which the compiler fuses and caches like any others.
+Edges grouped by node come from the compiler's cache of formats, and sorted pairs from its memo, so each is built once
+for a graph. Under tracing everything is plain tensor operations, which the compiler fuses and caches like any others.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from graphweave.runtime.unseen_edits import watch
 
 
 def as_ids(value: Any, num: int, like: Tensor, what: str) -> tuple[Tensor, bool]:
-    """(`value` as a 1-d index of the dtype and device of `like`, whether it was one number).
+    """`value` as a 1-d index of the dtype and device of `like`, and whether it was a single number.
 
-    `value` is an integer, or a list, an array or a tensor of integers: DataError if it is none of these,
+    `value` is an integer, or a list, an array or a tensor of integers. Raises DataError if it is none of these,
     IndexRangeError if a number is below 0 or not below `num`.
     """
     ids, single = _as_index(value, like, what)
@@ -81,7 +81,7 @@ def degrees(index: Tensor, num_rows: int) -> Tensor:
 def grouped(index: Tensor, num_rows: int) -> tuple[Tensor, Tensor | None]:
     """(`indptr` [num_rows + 1], `perm` [num_edges]): edges of row r are `perm[indptr[r]:indptr[r + 1]]`, increasing.
 
-    `perm` is None if edge k is at position k. Both are shared with the cache: do not write into them.
+    `perm` is None if edge k is at position k. Both are shared with the cache and must not be written to.
     """
     if torch.compiler.is_compiling():
         return _group(index, num_rows)  # type: ignore[return-value]
@@ -98,7 +98,7 @@ def _group(index: Tensor, num_rows: int) -> tuple[Tensor | int, ...]:
 
 
 def edges_of_rows(index: Tensor, num_rows: int, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """(numbers of the edges whose `index` is one of `rows`, how many each row has).
+    """The numbers of the edges whose `index` is one of `rows`, and how many edges each row has.
 
     Edges follow the order of `rows`, which may repeat, and increase within a row. They have the dtype of `index`;
     counts are int64.
@@ -136,7 +136,7 @@ def all_edges_between(relation: Relation, u: Tensor, v: Tensor, num_dst: int) ->
 
 
 def source_order(relation: Relation, num_dst: int) -> Tensor:
-    """Edge numbers [num_edges], sorted by source, then destination, then number; of the index's dtype."""
+    """Edge numbers [num_edges], sorted by source, then destination, then number, in the dtype of the index."""
     return _sorted(relation, num_dst)[1].to(relation.src.dtype)
 
 
@@ -173,13 +173,13 @@ def _sort(src: Tensor, dst: Tensor, num_dst: int) -> tuple[Tensor | int, ...]:
 
 
 def _keys(u: Tensor, v: Tensor, num_dst: int) -> Tensor:
-    """One int64 for each pair, ordered by u, then v. It does not overflow: num_src * num_dst is far below 2**63 for any
-    graph that fits into memory."""
+    """One int64 for each pair, ordered by u, then v. It does not overflow, since num_src * num_dst is far below 2**63
+    for any graph that fits into memory."""
     return u.long() * num_dst + v.long()
 
 
 def pairs(u: Tensor, v: Tensor, singles: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
-    """u and v with equal lengths: if one of them is a single node, it is repeated for every node of the other."""
+    """u and v with equal lengths. If one of them is a single node, it is repeated for every node of the other."""
     if u.shape == v.shape:
         return u, v
     if singles[0] or u.shape[0] == 1:

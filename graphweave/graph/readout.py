@@ -1,4 +1,4 @@
-"""Readouts reduce the rows of each graph's nodes or edges to one row for each graph of a batch; broadcasts copy them
+"""Readouts reduce the nodes or edges of each graph to one row for each graph of a batch; broadcasts copy such rows
 back.
 
 A graph that was not batched counts as a batch of one graph. Empty graphs get zeros.
@@ -25,8 +25,8 @@ def readout_nodes(
 ) -> Tensor:
     """out[b] = op of weight[v] feat[v] over the nodes v of graph b. [nodes, ...] -> [graphs, ...].
 
-    `feat`, `weight`: fields of the nodes; `weight` has one number a node, or the shape of `feat`. `op`: "sum", "mean"
-    (divided by the number of nodes), "max" or "min". A graph without nodes gets 0.
+    `feat`, `weight`: fields of the nodes; `weight` has one number for each node, or the shape of `feat`. `op`: "sum",
+    "mean" (divided by the number of nodes), "max" or "min". A graph without nodes gets 0.
     """
     return _readout(graph._node_frame(ntype), nodes_to_graphs(graph, ntype), feat, weight, op)
 
@@ -118,8 +118,8 @@ def edges_to_graphs(graph: Graph, etype: Any) -> Received:
 def _owners(counts: Tensor, rows: Tensor, graphs: int) -> Received:
     """The map from rows to graphs, from the number of rows of each graph.
 
-    Rows are sorted by graph, so the graph of a row is a cumulative sum of ones, each at the first row of a graph. This
-    is arithmetic on indices alone, which the compiler hoists into the prelude.
+    Rows are sorted by graph, so the graph of a row is a cumulative sum of ones that are placed at the first row of each
+    graph. This is arithmetic on indices alone, which the compiler hoists into the prelude.
     """
     starts = counts.cumsum(0)[:-1]
     steps = counts.new_zeros(rows.shape[0] + 1).index_add(0, starts, torch.ones_like(starts))

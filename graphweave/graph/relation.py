@@ -13,7 +13,7 @@ CanonicalEtype: TypeAlias = tuple[str, str, str]
 
 @dataclass(frozen=True, eq=False)
 class Relation:
-    """Edges src[e] -> dst[e] from nodes of one type to nodes of another, or the same.
+    """Edges src[e] -> dst[e] from nodes of one type to nodes of another, or of the same.
 
     The index tensors are shared with the compiler's caches: never write into them.
     """

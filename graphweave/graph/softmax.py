@@ -18,10 +18,11 @@ from graphweave.udf.mailbox import Mailbox, Received
 def edge_softmax(graph: Graph, logits: Any, eids: Tensor | None = None, norm_by: str = "dst") -> Any:
     """a[e] = exp(logits[e]) / sum of exp(logits[f]) over the edges f with dst[f] = dst[e].
 
-    `logits` [edges, ...] has a row for each edge, or for each of the edges `eids` [k]; the sums then run over these
-    edges only. With `norm_by="src"` they run over edges with the same source. On a graph of several relations `logits`
-    may be a dict, relation -> [edges, ...]: the softmax then runs over the edges of all these relations, and the result
-    is a dict, too. DataError if `logits` has another number of rows. (GAT, Velickovic et al. 2018, equation 3.)
+    `logits` [edges, ...] has a row for each edge, or for each of the edges `eids` [k]; in that case the sums run over
+    these edges only. With `norm_by="src"` they run over edges with the same source. On a graph of several relations,
+    `logits` may be a dict, relation -> [edges, ...]: the softmax then runs over the edges of all these relations, and
+    the result is a dict, too. DataError if `logits` has another number of rows. (GAT, Velickovic et al. 2018, equation
+    3.)
     """
     if norm_by not in ("src", "dst"):
         raise DataError(f"norm_by must be 'src' or 'dst' (got {norm_by!r}). Pass one of them.")
@@ -36,7 +37,7 @@ def edge_softmax(graph: Graph, logits: Any, eids: Tensor | None = None, norm_by:
 
 
 def softmax(x: Tensor, at: Tensor, rows: Tensor) -> Tensor:
-    """Softmax of x [edges, ...] over the edges of equal `at` [edges]; `rows` has the shape [number of nodes, 0]."""
+    """Softmax of x [edges, ...] over the edges with equal `at` [edges]. `rows` has the shape [number of nodes, 0]."""
     out: Tensor = Mailbox(x, Received(at, rows)).softmax(1).messages  # type: ignore[attr-defined]
     return out
 

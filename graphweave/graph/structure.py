@@ -31,8 +31,8 @@ class Structure:
         edge_frames: Mapping[CanonicalEtype, Frame],
         batch: tuple[dict[str, Tensor], dict[CanonicalEtype, Tensor]] | None = None,
     ) -> None:
-        """Called by the functions that make graphs; does not check its arguments. `batch` holds the numbers of nodes
-        and of edges of each batched graph, int64 [batch_size], by type."""
+        """Called by the functions that make graphs. Arguments are not checked. `batch` holds by type the numbers of
+        nodes and of edges of each batched graph, int64 [batch_size]."""
         self._ntypes = ntypes
         self._relations = dict(relations)
         self._node_frames = dict(node_frames)
@@ -113,7 +113,7 @@ class Structure:
         return self._relations[self.to_canonical_etype(etype)]
 
     def _only_relation(self) -> Relation:
-        """The one relation of a graph that is an argument called `graph`. DataError if there are more, or none."""
+        """The only relation of a graph that is an argument called `graph`. DataError if there are several, or none."""
         if len(self._relations) != 1:
             raise DataError(
                 f"graph must have one relation (got {len(self._relations)}: {', '.join(map(str, self._relations))})."
@@ -167,7 +167,7 @@ class Structure:
         return self._etype_data
 
     def local_scope(self) -> LocalScope:
-        """At the end of `with g.local_scope():`, the graph has the fields again that it had at the beginning.
+        """At the end of `with g.local_scope():`, the graph has the same fields as at the beginning.
 
         Edits in place of a field's tensor are not undone.
         """
@@ -185,12 +185,12 @@ class Structure:
         return sum([frame.num_rows for frame in self._node_frames.values()])
 
     def num_src_nodes(self, ntype: str | None = None) -> int:
-        """As `num_nodes`, among the types at which edges start."""
+        """As `num_nodes`, for the types at which edges start."""
         types = self._sides()[0] if ntype is None else (self._ntype(ntype, self._sides()[0]),)
         return sum([self._node_frames[t].num_rows for t in types])
 
     def num_dst_nodes(self, ntype: str | None = None) -> int:
-        """As `num_nodes`, among the types at which edges end."""
+        """As `num_nodes`, for the types at which edges end."""
         types = self._sides()[1] if ntype is None else (self._ntype(ntype, self._sides()[1]),)
         return sum([self._node_frames[t].num_rows for t in types])
 
@@ -237,8 +237,8 @@ class Structure:
     def edge_ids(self, u: Any, v: Any, return_uv: bool = False, etype: str | CanonicalEtype | None = None) -> Any:
         """The number of the edge u[i] -> v[i], the smallest if there are several: [k], or an int for two integers.
 
-        With `return_uv`: (u, v, number), [m] each, of all edges u[i] -> v[i], pair after pair. DataError if a pair has
-        no edge.
+        With `return_uv` the result is (u, v, number), [m] each, of all edges u[i] -> v[i], pair after pair. DataError
+        if a pair has no edge.
         """
         relation, u, v, single = self._pairs(u, v, etype)
         if return_uv:
@@ -319,7 +319,7 @@ class Structure:
 
     @property
     def batch_size(self) -> int:
-        """The number of graphs in the batch; 1 for a graph that is no batch."""
+        """The number of graphs in the batch; 1 for a graph that is not a batch."""
         return 1 if self._batch is None else next(iter(self._batch[0].values())).shape[0]
 
     def batch_num_nodes(self, ntype: str | None = None) -> Tensor:

@@ -1,8 +1,8 @@
-"""Functions that make a graph from a graph: subgraphs, its reverse, self-loops added or removed, both directions.
+"""Functions that make a graph from a graph: subgraphs, reversal, self-loops added or removed, both directions.
 
-Nodes and edges that are kept keep their fields. If nodes or edges are taken out, the field '_ID' holds the numbers that
-they had before. A batch stays one under `local_var`, `moved`, `with_idtype`, `relation_slice` and `remove_self_loop`;
-the other functions return a graph that is no batch.
+Nodes and edges that are kept keep their fields. If nodes or edges are selected, the field '_ID' holds the numbers that
+they had before. A batch stays a batch under `local_var`, `moved`, `with_idtype`, `relation_slice` and
+`remove_self_loop`; the other functions return a graph that is not a batch.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphweave.graph.relation import CanonicalEtype, Relation
 from graphweave.graph.structure import G, Structure
 
 _REDUCTIONS = {"sum": "sum", "mean": "mean", "max": "amax", "min": "amin"}
-"""Reductions that `add_self_loop` takes as `fill_data`, and the names that `scatter_reduce` has for them."""
+"""Reductions that `add_self_loop` takes as `fill_data`, and their names in `scatter_reduce`."""
 
 
 def local_var(g: G) -> G:
@@ -47,7 +47,7 @@ def moved(g: G, device: torch.device) -> G:
 
 
 def with_idtype(g: G, dtype: torch.dtype) -> G:
-    """The graph with ids of `dtype`; the graph itself if they have it already. DataError if an id would not fit."""
+    """The graph with ids of `dtype`; the graph itself if its ids already have it. DataError if an id would not fit."""
     if g.idtype == dtype:
         return g
     if max((*counts(g).values(), *(r.num_edges for r in g._relations.values()))) > torch.iinfo(dtype).max:
@@ -91,8 +91,8 @@ def subgraph(g: G, nodes: Any, *, relabel_nodes: bool = True, store_ids: bool = 
     """The given nodes and all edges between them. Edges are sorted by source, in the order of `nodes`, then by number.
 
     `nodes`: distinct ids or a mask [num_nodes]; with several types a dict, type -> ids, in which types may be missing.
-    Node i of the result is nodes[i]; without `relabel_nodes` all nodes stay, under their numbers. `store_ids`: the
-    result has the field '_ID'.
+    Node i of the result is nodes[i]; without `relabel_nodes` all nodes stay and keep their numbers. `store_ids`:
+    whether the result has the field '_ID'.
     """
     kept = _nodes_by_type(g, nodes)
     numbers: dict[str, Tensor] = {}
@@ -115,8 +115,8 @@ def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bo
     """The given edges, in the given order, and the nodes at their ends.
 
     `edges`: ids or a mask [num_edges]; with several relations a dict, relation -> ids, in which relations may be
-    missing. Nodes are numbered in the order in which they first occur in the sources and then the destinations of
-    the first relation, then of the second, and so on; without `relabel_nodes` all nodes stay, under their numbers.
+    missing. Nodes are numbered in the order in which they first occur in the sources and then the destinations of the
+    first relation, then of the second, and so on; without `relabel_nodes` all nodes stay and keep their numbers.
     """
     given = _dict_of(edges, g._relations, "relations")
     chosen = {g.to_canonical_etype(key): value for key, value in given.items()}
@@ -130,7 +130,7 @@ def edge_subgraph(g: G, edges: Any, *, relabel_nodes: bool = True, store_ids: bo
 def in_subgraph(g: G, nodes: Any, *, relabel_nodes: bool = False, store_ids: bool = True) -> G:
     """The edges that end in the given nodes (as in `subgraph`), node after node, by number within a node.
 
-    All nodes stay, or, with `relabel_nodes`, the nodes at the ends of these edges.
+    All nodes stay, or with `relabel_nodes` only the nodes at the ends of these edges.
     """
     kept = _nodes_by_type(g, nodes)
     edges = {
@@ -164,8 +164,8 @@ def reverse(g: G, copy_ndata: bool = True, copy_edata: bool = False) -> G:
 
 
 def add_self_loop(g: G, edge_feat_names: list[str] | None = None, fill_data: float | str = 1.0, etype: Any = None) -> G:
-    """The graph with an edge v -> v for each node v, after the other edges of the relation `etype`. Self-loops that the
-    graph has already stay.
+    """The graph with an edge v -> v for each node v, after the other edges of the relation `etype`. Existing self-loops
+    stay.
 
     The fields `edge_feat_names` (all by default) are kept, others are dropped. In the added edges they hold the number
     `fill_data`, or, if that is "sum", "mean", "max" or "min", this reduction over the node's incoming edges (0 without
@@ -248,13 +248,13 @@ def _like(frame: Frame) -> Tensor:
 
 
 def _with_type_fields(g: G, out: G, fn: Callable[[Tensor], Tensor]) -> G:
-    """`out` with `fn` of the fields that `g` has for types (`ntype_data`, `etype_data`)."""
+    """`out` with `fn` applied to the fields that `g` has for types (`ntype_data`, `etype_data`)."""
     out._ntype_data, out._etype_data = g._ntype_data.map(fn, None), g._etype_data.map(fn, None)
     return out
 
 
 def _with_relation(g: G, relation: Relation, fields: Mapping[str, Tensor]) -> G:
-    """g with `relation`, which has the edge fields `fields`, in place of its relation of that name."""
+    """g with its relation of that name replaced by `relation`, which has the edge fields `fields`."""
     relations = {**g._relations, relation.key: relation}
     edata = {key: frame.take(None) for key, frame in g._edge_frames.items() if key != relation.key}
     return _with_type_fields(
@@ -273,15 +273,15 @@ def _dict_of(value: Any, types: Mapping[Any, Any], what: str) -> dict[Any, Any]:
 
 
 def _nodes_by_type(g: Structure, nodes: Any) -> dict[str, Tensor]:
-    """Node ids by type, for every type; a type that `nodes` leaves out has none."""
+    """Node ids by type, for every type. A type that `nodes` leaves out has no ids."""
     given = {g._ntype(t): value for t, value in _dict_of(nodes, g._node_frames, "node types").items()}
     like = g._any_index()
     return {t: query.as_selection(given.get(t, []), num, like, "node") for t, num in counts(g).items()}
 
 
 def _nodes_met(g: Structure, edges: Mapping[CanonicalEtype, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """By type, the nodes at the ends of `edges` in the order in which they first occur, and the number that each node
-    of g gets among these (-1 for others)."""
+    """By type, the nodes at the ends of `edges` in the order in which they first occur, and for each node of g its
+    position among these (-1 for other nodes)."""
     ends: dict[str, list[Tensor]] = {ntype: [] for ntype in g._ntypes}
     for key, relation in g._relations.items():
         ends[relation.srctype].append(relation.src[edges[key]])
@@ -304,8 +304,8 @@ def _of_edges(
     nodes: tuple[dict[str, Tensor], dict[str, Tensor]] | None,
     store_ids: bool,
 ) -> G:
-    """The graph of the given edges. `nodes` are, by type, the nodes to keep and the number that each node of g gets
-    among these; None keeps all nodes."""
+    """The graph of the given edges. `nodes` are, by type, the nodes to keep and the position of each node of g among
+    these; None keeps all nodes."""
     relations: dict[CanonicalEtype, Relation] = {}
     edata: dict[CanonicalEtype, dict[str, Tensor]] = {}
     for key, r in g._relations.items():

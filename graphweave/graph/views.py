@@ -1,4 +1,5 @@
-"""The objects `g.nodes` and `g.edges`: a call returns ids, an index with a type returns the data of that type."""
+"""The objects `g.nodes` and `g.edges`. Calling one returns ids; indexing one with a type returns the data of that
+type."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of the language, on values of edges and nodes and on tensors alike (Hector, table 2)."""
+"""The functions of the language, for values of edges and nodes and for tensors (Hector, table 2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _call(name: str, function: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def dot_prod(x: Any, y: Any) -> Any:
-    """`dot_prd`, as Hector's table 2 spells it."""
+    """`dot_prd`, which Hector's table 2 also spells this way."""
     return dot_prd(x, y)
 
 

@@ -1,4 +1,4 @@
-"""Products of features with shared weights, and with W[e.etype], a slice for the type of each row.
+"""Products of features with shared weights, and with W[e.etype], the slice of W for the type of each row.
 
 A product with a matrix for each type becomes `torch.bmm(x.unsqueeze(1), W.index_select(0, types))`, or an einsum if it
 has heads. The compiler recognises both, so that compiled code does not copy a matrix for each row.
@@ -24,7 +24,7 @@ from graphweave.udf.arguments import fix_sizes
 
 
 class Typed(LoopValue):
-    """`weight[types]`: for each row its type's slice of `weight` [types, *features]."""
+    """`weight[types]`: for each row, the slice of `weight` [types, *features] for its type."""
 
     def __init__(self, weight: Tensor, types: LoopValue) -> None:
         super().__init__(0, types.loop)
@@ -107,7 +107,7 @@ def _rows(x: Any, weight: Any, loop: Loop) -> Tensor:
 
 
 def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> LoopValue:
-    """The product of [K] with [H, K, M], computed as one with [K, H * M]."""
+    """The product of [K] with [H, K, M], computed as one product with [K, H * M]."""
     heads, _, width = _shape(weight)
     if isinstance(weight, Typed):
         wide: Any = weight.of(weight.weight.transpose(1, 2).flatten(2))
@@ -120,7 +120,8 @@ def _one_for_all_heads(x: Any, weight: Any, loop: Loop) -> LoopValue:
 
 
 def _by_heads(x: Any, weight: Any, loop: Loop) -> Tensor:
-    """The product of [H, K] or [1, K] with [H, K, M], in a form that the compiler takes as blocks of one product."""
+    """The product of [H, K] or [1, K] with [H, K, M], in a form that the compiler recognises as blocks of one
+    product."""
     heads, data, w = _shape(weight)[0], _data(x, loop), _data(weight, loop)
     if isinstance(weight, LoopValue):
         data = data.expand(w.shape[0], heads, -1)
@@ -153,7 +154,7 @@ def _data(x: Any, loop: Loop) -> Tensor:
 
 
 def _mul(x: Any, y: Any) -> Any:
-    """`x * y`: features times the matrix of the type, as in Hector; else a product number by number."""
+    """`x * y`: features times the matrix of the type, as in Hector; in other cases a product number by number."""
     if isinstance(y, Typed) and 1 <= _rank(x) < _rank(y):
         return _product(x, y)
     if isinstance(x, Typed) and 1 <= _rank(y) < _rank(x):
@@ -208,7 +209,7 @@ def _matmul(x: Any, y: Any) -> Any:
 
 
 def _in_order(tensor: Tensor, value: Any) -> tuple[Any, Any]:
-    """The operands as the user wrote them: in a trace, `value @ tensor` arrives as matmul(tensor, value) too.
+    """The operands as the user wrote them. In a trace, `value @ tensor` also arrives as matmul(tensor, value).
 
     Where shapes allow both orders, only value @ tensor is part of the language. A function that has run as Python has
     been checked for this; one that is traced as part of a model has not.
@@ -243,7 +244,8 @@ def _einsum(equation: str, *operands: Any) -> LoopValue:
     return LoopValue(torch.einsum(whole, *[_data(x, loop) for x in operands]), loop)
 
 
-_over_rows = torch.compiler.assume_constant_result(over_rows)  # depends on letters alone: a trace needs only the result
+# depends on letters alone, so a trace needs only the result
+_over_rows = torch.compiler.assume_constant_result(over_rows)
 _mul_or_gather = may_gather("mul", _mul)
 
 PRODUCTS: dict[str, Handler] = {

@@ -1,4 +1,4 @@
-"""The edge or node that a loop hands to its body, which stands for all of them, and the ends of an edge."""
+"""The edge or node that a loop passes to its body, where it stands for all of them, and the ends of an edge."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphweave.udf.arguments import TYPE
 
 
 def _as_field(value: Any, loop: Loop) -> Tensor | Number:
-    """`value` as it is stored in a field of the rows of `loop`."""
+    """`value` in the form in which a field of the rows of `loop` stores it."""
     if isinstance(value, LoopValue):
         return value.within(loop)
     if isinstance(value, Tensor):
@@ -39,7 +39,7 @@ class _Row:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """x[n], x[e.src]: the row of this node (or edge), of a tensor with a row for each."""
+        """x[n], x[e.src]: the row of this node (or edge) in a tensor that has a row for each."""
         if func.__name__ != "__getitem__" or not isinstance(args[0], Tensor) or not isinstance(args[1], _Row):
             raise LoopError(
                 "an edge or a node is no number and no tensor: take one of its fields, or index a tensor: x[n]."
@@ -193,7 +193,7 @@ class Node(_Row):
         return Once(loop, Edge(loop))
 
     def _inner(self) -> Loop | None:
-        """The running loop over this node's edges, None outside of one."""
+        """The running loop over this node's edges; None outside of one."""
         current = self._loop.structure.current
         if current is not self._loop and (current is None or current.parent is not self._loop):
             raise LoopError("a node is used outside its loop. Its fields live on: for n in g.nodes(): n['x'] ...")

@@ -22,14 +22,14 @@ _OPERATORS = {
     "floor_divide": operator.floordiv, "remainder": operator.mod, "bitwise_and": operator.and_,
     "bitwise_or": operator.or_, "bitwise_xor": operator.xor,
 }  # fmt: skip
-"""Name of a function -> Python's operator, which takes numbers on either side, as PyTorch's function does not."""
+"""Name of a function -> Python's operator, which unlike PyTorch's function takes numbers on either side."""
 
 _ALONG_ONE_DIM = ("softmax", "log_softmax", "cumsum", "cumprod", "normalize")
-"""Functions that work along one dim of features and keep it."""
+"""Functions that work along one feature dim and keep it."""
 
 
 def of_tensors(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """`function`, which takes two tensors, as a function that takes numbers in place of either."""
+    """`function`, which takes two tensors, as a function that also takes a number in place of either."""
 
     def call(a: Any, b: Any) -> Any:
         if not isinstance(a, Tensor) and not isinstance(b, Tensor):
@@ -79,7 +79,7 @@ def _norm(x: LoopValue, p: Any = 2, dim: Any = None, keepdim: bool = False) -> A
 
 
 def _reshape(x: LoopValue, *sizes: Any) -> Any:
-    """The features of each row in a shape of `sizes`."""
+    """The features of each row, reshaped to `sizes`."""
     return reshaped(x, unpacked(sizes))
 
 

@@ -38,7 +38,7 @@ _NEEDS_DATA = (
     DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )  # fmt: skip
-"""Errors of PyTorch where an operation depends on data, and so cannot be checked on shapes."""
+"""PyTorch's errors for operations that depend on data, and so cannot be checked on shapes."""
 
 _checked: set[Hashable] = set()
 """Keys of calls that have been checked on shapes."""
@@ -49,15 +49,15 @@ def compile(function: T, *, options: Mapping[str, Any] | None = None) -> T: ...
 @overload
 def compile(*, options: Mapping[str, Any] | None = None) -> Callable[[T], T]: ...
 def compile(function: Any = None, *, options: Mapping[str, Any] | None = None) -> Any:
-    """Compile a function of a graph (its first argument, or its second, behind `self`) and tensors, written in loops.
+    """Compile a function, written in loops, of a graph (its first argument, or its second after `self`) and tensors.
 
     The body is run with a `GraphView` for the graph (docs/loops.md says what it may do). The call returns what the body
-    returns, and fields that the body sets become fields of the graph. Each loop is run once, for all edges or nodes,
-    with the result of running it for one after the other. If that would depend on their order, or is not known, the
-    call raises LoopError, whose message ends with the line.
+    returns, and fields that the body sets become fields of the graph. Each loop is run once for all edges or nodes
+    together, with the same result as running it for one after the other. If that result would depend on their order, or
+    is not known, the call raises LoopError, whose message ends with the line.
 
-    The function is compiled at its first call, as by `graphweave.compile(function, options=options)`; inside a compiled
-    model it is traced with the model. GRAPHWEAVE_EAGER_KERNELS=0 runs PyTorch's own operations instead.
+    The function is compiled at its first call, as `graphweave.compile(function, options=options)` does; inside a
+    compiled model it is traced with the model. GRAPHWEAVE_EAGER_KERNELS=0 runs PyTorch's own operations instead.
     """
     if function is None:
         return functools.partial(compile, options=options)
@@ -93,7 +93,8 @@ def evaluate(
     function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: tuple[Any, ...], after: tuple[Any, ...],
     kwargs: Mapping[str, Any], checked: bool,
 ) -> tuple[Any, LoopFields]:  # fmt: skip
-    """What `function` returns for the graph, and the fields that it sets. `checked` says that it has run as Python."""
+    """The results of `function` for the graph, and the fields that it sets. `checked` says that it has run as
+    Python."""
     view = GraphView(ends, fields, checked)
     out = function(*before, view, *after, **kwargs)
     written = view.results()
@@ -125,7 +126,7 @@ def _run(function: Callable[..., Any], options: dict[str, Any], *args: Any) -> A
 def _key(
     function: Callable[..., Any], options: dict[str, Any], ends: LoopEdges, fields: LoopFields, *args: Any
 ) -> Hashable:
-    """The key of a call. Calls share compiled code if they are of one function, for features of the same sizes."""
+    """The key of a call. Calls of one function, with features of the same sizes, share compiled code."""
     frames = (fields.sources, fields.destinations, fields.edges)
     widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
     tensors = tuple((x.shape[1:], x.dtype) for x in tree_leaves(args) if isinstance(x, Tensor))
@@ -147,7 +148,7 @@ def _quiet() -> Iterator[None]:
 def _check(
     function: Callable[..., Any], ends: LoopEdges, fields: LoopFields, before: Any, after: Any, kwargs: Any
 ) -> None:  # fmt: skip
-    """Run the body as Python, on shapes alone: a trace knows that something is wrong, but not at which line."""
+    """Run the body as Python, on shapes alone. A trace knows that something is wrong, but not at which line."""
     mode = FakeTensorMode(allow_non_fake_inputs=True)
 
     def fake(tree: Any) -> Any:

@@ -1,8 +1,8 @@
 """Loops, the fields of the rows they run over, and the rules for reading and writing fields inside a loop.
 
-A loop over all edges is run once, for all edges together. The result is that of the loop if no iteration reads what
-another one writes. So `Log` records what an iteration does with fields, and two accesses that make the order of
-iterations matter are a LoopError.
+A loop over all edges is run once, for all edges together. The result equals that of the loop if no iteration reads what
+another one writes. So `Log` records what an iteration does with fields, and raises LoopError for two accesses that make
+the order of iterations matter.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ End: TypeAlias = Literal["src", "dst"]
 Number: TypeAlias = bool | int | float
 
 FOLDS = {"add": "sum", "mul": "prod", "maximum": "amax", "minimum": "amin"}
-"""Operations that may gather values of edges in a field of a node -> PyTorch's name of the reduction."""
+"""Operations that may gather values of edges in a node's field -> PyTorch's name of the reduction."""
 
 
 class RowFields:
-    """Fields of the rows of one space, each a tensor [rows, ...] or a number that all rows have.
+    """Fields of the rows of one space. Each is a tensor [rows, ...], or a number that all rows have.
 
-    `rows` is a tensor [rows, 0]. In errors, `one` is the name of a row ("n"), `where` that of the data ("ndata"), and
-    `unit` that of the rows ("nodes").
+    `rows` is a tensor [rows, 0]. In errors, `one` is the name of a row ("n"), `where` the name of the data ("ndata"),
+    and `unit` the name of the rows ("nodes").
     """
 
     def __init__(self, one: str, where: str, unit: str, rows: Tensor, fields: Mapping[str, Tensor]) -> None:
@@ -72,7 +72,7 @@ class RowFields:
         self._set[name] = value
 
     def replace(self, name: str, value: Tensor) -> None:
-        """Set a field to a tensor of the user's; DataError if its number of rows is not the graph's."""
+        """Set a field to a tensor of the user's. DataError if its number of rows is not the graph's."""
         Frame(self.where, self.rows, self.unit)[name] = value
         self.set(name, value)
 
@@ -85,7 +85,7 @@ class RowFields:
 
 
 def as_rows(value: Tensor | Number, rows: Tensor) -> Tensor:
-    """`value` as a tensor: a number becomes [rows], with the dtype that PyTorch gives to such a number."""
+    """`value` as a tensor. A number becomes [rows], with the dtype that PyTorch gives to such a number."""
     if isinstance(value, Tensor):
         return value
     return torch.full((rows.shape[0],), value, dtype=torch.tensor(value).dtype, device=rows.device)
@@ -117,8 +117,8 @@ class LoopGraph:
 class Loop:
     """One `for` over edges or nodes. `store` holds the fields of its rows.
 
-    In a loop over the edges of a node, `via` is the end at which that node is: "dst" for incoming edges. In a loop over
-    all edges or nodes it is None.
+    In a loop over the edges of a node, `via` is the end of the edges at which that node is: "dst" for incoming edges.
+    In a loop over all edges or nodes it is None.
     """
 
     def __init__(
@@ -133,13 +133,13 @@ class Loop:
         return current is self or (current is not None and current.parent is self)
 
     def index_of_parent(self) -> Tensor:
-        """For each row of this loop its row of the loop around it."""
+        """For each row of this loop, its row in the loop around it."""
         assert self.via is not None
         return self.structure.index(self.via)
 
 
 class Once:
-    """An iterator that gives one object, which stands for all rows while the body of the loop runs."""
+    """An iterator that returns one object, which stands for all rows while the body of the loop runs."""
 
     def __init__(self, loop: Loop, row: Any) -> None:
         self._loop, self._row, self._left = loop, row, 1
@@ -163,9 +163,9 @@ class Once:
 
 
 class Log:
-    """Records what the iterations of an outermost loop do with fields, and refuses what depends on their order.
+    """Records what the iterations of an outermost loop do with fields, and refuses accesses that depend on their order.
 
-    An iteration over nodes reads and sets fields of its own node, and of others across an edge.
+    An iteration over nodes reads and sets fields of its own node, and across an edge those of other nodes.
     """
 
     def __init__(self) -> None:
@@ -174,22 +174,23 @@ class Log:
         self.writes: list[tuple[RowFields, str, End | None]] = []
 
     def read(self, store: RowFields, name: str, loop: Loop, end: End | None) -> None:
-        """A field of a node is read. The node is at `end` of an edge of `loop`; None in a loop over nodes."""
+        """Record that a field of a node is read. The node is at `end` of an edge of `loop`; None in a loop over
+        nodes."""
         self.reads.append((store, name, loop, end))
         self._check(store, name)
 
     def fold(self, store: RowFields, name: str, loop: Loop, end: End, op: str) -> None:
-        """Values of edges are gathered by `op` in a field of the node at `end`."""
+        """Record that `op` gathers values of edges in a field of the node at `end`."""
         self.folds.append((store, name, loop, end, op))
         self._check(store, name)
 
     def write(self, store: RowFields, name: str) -> None:
-        """The field of the node of the iteration is set."""
+        """Record that the field of the iteration's node is set."""
         self.writes.append((store, name, None))
         self._check(store, name)
 
     def edge(self, store: RowFields, name: str, loop: Loop, wrote: bool) -> None:
-        """A field of the edge of the iteration is read or set."""
+        """Record that a field of the iteration's edge is read or set."""
         if wrote:
             self.writes.append((store, name, loop.via))
         else:
@@ -232,5 +233,5 @@ class Log:
 
 
 def _far(loop: Loop, end: End | None) -> bool:
-    """Whether the node at `end` is another than the node of the iteration."""
+    """Whether the node at `end` is not the node of the iteration."""
     return end is not None and end != loop.via

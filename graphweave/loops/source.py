@@ -1,4 +1,5 @@
-"""Checks of the user's source, for loops whose iterations depend on each other by variables; and lines for errors."""
+"""Checks the user's source for loops whose iterations depend on each other through variables, and finds lines for
+errors."""
 
 from __future__ import annotations
 
@@ -19,16 +20,17 @@ LOOPS = ("edges", "nodes", "dst_nodes", "src_nodes", "incoming_edges", "outgoing
 """Methods whose results a loop over edges or nodes iterates over."""
 _PACKAGE = Path(__file__).parent.parent
 _FOLDERS_OF_OPERATIONS = tuple(str(_PACKAGE / room) for room in ("loops", "tensorlike"))
-"""An error of PyTorch that is raised through these folders is about an operation on values of edges or nodes."""
+"""A PyTorch error that is raised through these folders is about an operation on values of edges or nodes."""
 _FOLDERS_NOT_OF_USERS = (str(_PACKAGE), str(Path(torch.__file__).parent))
-"""Lines in these folders are passed over when an error is traced to a line of the user's."""
+"""Lines in these folders are skipped when an error is traced to one of the user's lines."""
 
 _checked: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
-"""Code that has been checked and found right, or has no source."""
+"""Code that has been checked and accepted, or has no source."""
 
 
 def check_code(code: types.CodeType) -> None:
-    """Raise LoopError for a loop over edges or nodes that is left early, or hands a variable from one row to the next.
+    """Raise LoopError for a loop over edges or nodes that is left early, or that passes a variable from one row to the
+    next.
 
     Code without source, such as code typed at a prompt, is not checked.
     """
@@ -66,7 +68,8 @@ def _troubles(loop: ast.For) -> Iterator[tuple[int, str]]:
 
 
 def _exits(body: list[ast.stmt], inner: bool = False) -> Iterator[tuple[int, str]]:
-    """Statements that leave the loop; with `inner`, `body` is inside a loop of Python, and a break leaves only that."""
+    """Statements that leave the loop. With `inner`, `body` is inside a Python loop, and a break leaves only that
+    loop."""
     for node in body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             continue
@@ -83,7 +86,7 @@ def _exits(body: list[ast.stmt], inner: bool = False) -> Iterator[tuple[int, str
 
 
 class _Carried(ast.NodeVisitor):
-    """Finds variables that the body of a loop sets, but reads at a place where they may not be set yet."""
+    """Finds variables that the body of a loop sets but reads at a place where they may not be set yet."""
 
     def __init__(self, loop: ast.For) -> None:
         self._set = {n.id for s in loop.body for n in ast.walk(s) if isinstance(n, ast.Name) and _stores(n)}
@@ -98,7 +101,7 @@ class _Carried(ast.NodeVisitor):
             self.visit(node)
 
     def _branches(self, *bodies: list[ast.stmt]) -> None:
-        """Visit the branches; the variables that all of them set are known afterwards."""
+        """Visit the branches. Afterwards, the variables that all of them set are known."""
         before, after = self._known, []
         for body in bodies:
             self._known = set(before)
@@ -145,7 +148,7 @@ class _Carried(ast.NodeVisitor):
         self._branches(node.body, [])
 
     def visit_Lambda(self, node: ast.Lambda) -> None:
-        """Not visited: a lambda has names of its own."""
+        """Not visited, since a lambda has its own names."""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         self._known.add(node.name)
@@ -159,9 +162,9 @@ def _stores(node: ast.Name) -> bool:
 
 
 def located(error: Exception) -> Exception:
-    """`error` with the user's line at the end of its message, if it is ours and has no line yet.
+    """`error` with the user's line at the end of its message, if it is one of our errors and has no line yet.
 
-    An error of PyTorch's about an operation on values of edges or nodes becomes a LoopError.
+    A PyTorch error about an operation on values of edges or nodes becomes a LoopError.
     """
     at = raised_at(error, _FOLDERS_NOT_OF_USERS)
     if at is None or "\n  at " in str(error):

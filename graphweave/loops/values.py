@@ -1,6 +1,6 @@
-"""Values of the rows that a loop runs over: a tensor [rows, *features] that behaves as the features of one row.
+"""Values of the rows that a loop runs over: a tensor [rows, *features] that behaves like the features of one row.
 
-`rowwise` and `matmul` say what PyTorch's functions, methods and operators do with them.
+`rowwise` and `matmul` define PyTorch's functions, methods and operators on them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LoopValue(TensorLike):
         return data.index_select(0, loop.index_of_parent())
 
     def tensor(self, loop: Loop | None = None) -> Tensor:
-        """As `within`, but always as a tensor [rows, *features], also of a number."""
+        """As `within`, but always as a tensor [rows, *features], even for a number."""
         loop = self.loop if loop is None else loop
         return as_rows(self.within(loop), loop.store.rows)
 
@@ -170,7 +170,8 @@ class FieldRead(LoopValue):
 
 
 class Folded(LoopValue):
-    """`compute(left, right)`, where one operand may be the field that gathers the other. It is computed when used.
+    """`compute(left, right)`, where one operand may be the field that gathers the other. It is computed when it is
+    used.
 
     `function` is the name of `compute`.
     """
@@ -187,7 +188,7 @@ class Folded(LoopValue):
         return self._data
 
     def terms(self, op: str, sign: bool = False) -> list[tuple[Any, bool]]:
-        """The operands of a chain of `op`, each with whether it is subtracted; `sign` says so of the whole chain."""
+        """The operands of a chain of `op`, each with whether it is subtracted. `sign` says this for the whole chain."""
         out: list[tuple[Any, bool]] = []
         for x, minus in ((self.left, sign), (self.right, sign != (self.function == "sub"))):
             chained = isinstance(x, Folded) and base_of(x.function) == op
@@ -196,12 +197,13 @@ class Folded(LoopValue):
 
 
 def base_of(function: str) -> str:
-    """The operation of which `function` makes a chain; differences and sums make one chain."""
+    """The operation whose chain `function` continues. Differences and sums form one chain."""
     return "add" if function == "sub" else function
 
 
 def may_gather(function: str, compute: Handler) -> Handler:
-    """A handler for `compute`, named `function`. It computes later if an operand is the field of a node at an edge."""
+    """A handler for `compute`, named `function`. It defers the computation if an operand is a field of a node at an
+    edge."""
 
     def handler(left: Any, right: Any, **kwargs: Any) -> Any:
         later = isinstance(left, (FieldRead, Folded)) or isinstance(right, (FieldRead, Folded))
@@ -213,7 +215,7 @@ def may_gather(function: str, compute: Handler) -> Handler:
 
 
 def innermost(operands: Any) -> Loop:
-    """The innermost of the loops of `operands`."""
+    """The innermost of the operands' loops."""
     loop: Loop | None = None
     for x in operands:
         if isinstance(x, LoopValue) and (loop is None or x.loop.parent is loop):
@@ -225,7 +227,7 @@ def innermost(operands: Any) -> Loop:
 def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[Any]]:
     """The operands `given` (values, tensors of features, numbers) with features aligned from the right.
 
-    The first result is a value of the loop in which they meet.
+    The first result is a value of the loop in which the operands meet.
     """
     loop = innermost(given)
     is_value = [isinstance(x, LoopValue) for x in given]
@@ -239,7 +241,7 @@ def meeting(given: Sequence[Any]) -> tuple[LoopValue, list[Any]]:
 
 
 def together(parts: Sequence[Any]) -> tuple[LoopValue, list[Tensor]]:
-    """One value among `parts`, and the data of all; a tensor of features is repeated for every row."""
+    """One value among `parts`, and the data of all parts. A tensor of features is repeated for every row."""
     loop = innermost(parts)
     rows = loop.store.num_rows()
     data = [x.tensor(loop) if isinstance(x, LoopValue) else x.expand(rows, *x.shape) for x in parts]
@@ -287,7 +289,7 @@ def _pushed(base: Tensor, index: Tensor, x: Tensor, op: str) -> Tensor:
 
 
 def same_features(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """`a` and `b`, each with its own rows, with the features and the dtype of the result of an operation on both."""
+    """`a` and `b`, each with its own rows, but with the features and dtype of the result of an operation on both."""
     dims = max(a.dim(), b.dim())
     a, b = aligned(a, dims), aligned(b, dims)
     features = torch.broadcast_shapes(a.shape[1:], b.shape[1:])

@@ -1,4 +1,4 @@
-"""`GraphView`, which functions written in loops are given as their graph; it is made from a graph or from tensors."""
+"""`GraphView`, the graph as functions written in loops see it. It is made from a graph or from tensors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphweave.loops.source import check_code
 class LoopEdges:
     """Edges src[e] -> dst[e], and tensors of shape [nodes, 0] for sources and for destinations.
 
-    The latter are one object if sources and destinations are the same nodes.
+    The last two are one object if sources and destinations are the same nodes.
     """
 
     def __init__(self, src: Tensor, dst: Tensor, sources: Tensor, destinations: Tensor) -> None:
@@ -36,7 +36,7 @@ class LoopFields:
 
 
 class GraphView:
-    """`g` inside a function written in loops.
+    """The graph `g` inside a function written in loops.
 
     Loops run over `g.edges()`, `g.nodes()`, `g.dst_nodes()` and `g.src_nodes()`. Outside of loops, the fields in
     `g.ndata`, `g.edata`, `g.srcdata` and `g.dstdata` may be read and set as tensors.
@@ -57,7 +57,8 @@ class GraphView:
         return self._over(self._structure.edges)
 
     def nodes(self) -> Once:
-        """A loop over all nodes. LoopError in a bipartite graph: `dst_nodes` and `src_nodes` are different nodes."""
+        """A loop over all nodes. LoopError in a bipartite graph, where `dst_nodes` and `src_nodes` are different
+        nodes."""
         return self._over(self._only())
 
     def dst_nodes(self) -> Once:
@@ -156,10 +157,11 @@ class FieldView(MutableMapping[str, Tensor]):
 class TypedEdges:
     """A graph for functions written in loops, made of plain tensors.
 
-    `edge_index` is [2, edges], as in PyG. `num_nodes` is a number, or (sources, destinations) of a bipartite graph; by
-    default it is the number of rows of the first tensor in `ndata`. `etype` [edges] and `ntype` [nodes] are integers.
-    `ndata` (or `srcdata` and `dstdata`) and `edata` hold tensors with a row for each node and each edge. The attributes
-    of these names have the fields that a function sets. A field with a wrong number of rows is a DataError.
+    `edge_index` is [2, edges], as in PyG. `num_nodes` is a number, or (sources, destinations) of a bipartite graph; the
+    default is the number of rows of the first tensor in `ndata`. `etype` [edges] and `ntype` [nodes] are integers.
+    `ndata` (or `srcdata` and `dstdata`) and `edata` hold tensors with a row for each node and each edge. After a call,
+    the attributes of these names hold the fields that the function has set. A field with a wrong number of rows raises
+    DataError.
     """
 
     def __init__(
@@ -204,7 +206,7 @@ class TypedEdges:
 
 
 class _Plain:
-    """The source of a `Graph` with one relation, all of whose nodes are of the types at its ends."""
+    """The source of a `Graph` with one relation whose nodes are all of the types at its ends."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
@@ -227,13 +229,14 @@ class _Plain:
 
 
 _joined: weakref.WeakKeyDictionary[Graph, tuple[LoopEdges, Tensor, Tensor]] = weakref.WeakKeyDictionary()
-"""For each graph of several types, all its types joined into one, and the types of its nodes and edges."""
+"""For each graph of several types, the graph with all its types joined into one, and the types of its nodes and
+edges."""
 
 
 class _Typed:
     """The source of a `Graph` of several types, joined type after type, in the order of `ntypes` and of relations.
 
-    The joined graph has the fields that every type has with features of the same shape and dtype.
+    The joined graph has those fields that every type has, with features of the same shape and dtype.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -290,7 +293,7 @@ def _common(frames: Sequence[Any]) -> dict[str, Tensor]:
 
 
 def source_of(graph: Any) -> TypedEdges | _Plain | _Typed:
-    """The object that gives the edges and fields of `graph`, and stores the fields that a function sets."""
+    """The object that provides the edges and fields of `graph`, and stores the fields that a function sets."""
     if isinstance(graph, TypedEdges):
         return graph
     if not isinstance(graph, Graph):

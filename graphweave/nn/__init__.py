@@ -1,9 +1,9 @@
-"""Layers of graph neural networks, written with the verbs of `graphweave.Graph` as a user would write them.
+"""Layers of graph neural networks, written with the methods of `graphweave.Graph` as a user would write them.
 
 Arguments, parameter names and results are those of `dgl.nn` (DGL 2.1), so its weights load. Every layer is called with
-a graph and features, one tensor or a pair for sources and destinations, and leaves the graph's data as they were.
-Layers run as they are, or within a model compiled by `graphweave.compile`. No layer refuses nodes without incoming
-edges: each docstring says what they get.
+a graph and features, one tensor or a pair for sources and destinations, and leaves the graph's data unchanged. Layers
+run by themselves, or within a model compiled by `graphweave.compile`. No layer refuses nodes without incoming edges:
+each docstring says what they get.
 """
 
 from __future__ import annotations

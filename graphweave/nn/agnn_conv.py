@@ -21,7 +21,7 @@ class AGNNConv(nn.Module):
     `init_beta`: beta, a parameter if `learn_beta`, else a buffer. `allow_zero_in_degree`: DGL's argument, without
     effect.
 
-    Nodes without incoming edges get 0. A node attends to itself through a self-loop only, so add them
+    Nodes without incoming edges get 0. A node attends to itself only through a self-loop, so add self-loops
     (`graphweave.add_self_loop`), as the paper does.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))

@@ -19,7 +19,7 @@ class APPNPConv(nn.Module):
     of weights into i). Degrees and sums of 0 count as 1.
 
     `k`: number of steps. `alpha`: probability of a return to the start. `edge_drop`: rate of the dropout of edges,
-    which is drawn again for each step while training. The layer has no parameters.
+    which is drawn again for each step in training. The layer has no parameters.
 
     Nodes without incoming edges get alpha h_i. The paper adds self-loops first (`graphweave.add_self_loop`).
 

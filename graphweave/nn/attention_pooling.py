@@ -39,7 +39,7 @@ class GlobalAttentionPooling(nn.Module):
     r_b = sum over the nodes v of graph b of a_v feat_nn(h_v), with a the softmax of gate_nn(h_v) over these nodes; 0
     for a graph without nodes.
 
-    `gate_nn`: [N, F] -> [N, 1] (or a gate for each feature). `feat_nn`: [N, F] -> [N, out], or None for h itself.
+    `gate_nn`: [N, F] -> [N, 1] (or a gate for each feature). `feat_nn`: [N, F] -> [N, out]; None stands for h itself.
 
     >>> graph = gw.batch([gw.graph(([0, 1], [1, 2])), gw.graph(([0], [1]))])
     >>> GlobalAttentionPooling(nn.Linear(4, 1))(graph, torch.randn(5, 4)).shape
@@ -51,7 +51,7 @@ class GlobalAttentionPooling(nn.Module):
         self.gate_nn, self.feat_nn = gate_nn, feat_nn
 
     def forward(self, graph: Graph, feat: Tensor, get_attention: bool = False) -> Any:  # Tensor or a pair
-        """[N, F] -> [graphs, out]; with `get_attention` a pair: this result and the attention [N, 1]."""
+        """[N, F] -> [graphs, out]. With `get_attention` the result is a pair: this result and the attention [N, 1]."""
         with graph.local_scope():
             graph.ndata["gate"] = self.gate_nn(feat)
             graph.ndata["h"] = feat if self.feat_nn is None else self.feat_nn(feat)

@@ -16,21 +16,21 @@ from graphweave.nn.ends import Feat, Width
 from graphweave.nn.gat_conv import GATConv
 
 _LOW = -1e30
-"""Score of a missing rival: so low that its hinge is 0, and finite, so that its product with 0 is 0."""
+"""Score of a missing rival. It is so low that the hinge is 0, and finite, so that its product with 0 is 0."""
 
 
 class CGATConv(GATConv):
     """Constrained graph attention: Wang, Ying, Huang and Leskovec, "Improving Graph Attention Networks with Large
     Margin-based Constraints", 2019 (https://arxiv.org/abs/1910.11945).
 
-    The result is `GATConv`'s. For training, the layer also returns constraints on the scores s_ji (those before the
-    softmax), to be added to the loss. Each is a sum of hinges, averaged over the heads:
+    The result is `GATConv`'s. For training, the layer also returns constraints on the scores s_ji (before the softmax),
+    to be added to the loss. Each is a sum of hinges, averaged over the heads:
     class boundary (`pairs`, the paper's): max(0, s_ki + class_margin - s_ji) over pairs of edges j -> i and k -> i,
-    where j has the label of i and k has another. `edge_pairs` makes the pairs, once for a graph and its labels;
-    graph structure (`far`, the paper's): max(0, s_ki + graph_margin - s_ji) over edges j -> i and nodes k that are no
+    where j has the label of i and k has another. `edge_pairs` makes the pairs once for a graph and its labels;
+    graph structure (`far`, the paper's): max(0, s_ki + graph_margin - s_ji) over edges j -> i and nodes k that are not
     neighbours of i. `far_nodes` draws these nodes;
-    hardest rival (`labels`, not in the paper): max(0, max over k of s_ki + class_margin - s_ji) over edges j -> i: of
-    the pairs of an edge, only the one with the largest hinge counts. It needs no table of pairs.
+    hardest rival (`labels`, not in the paper): max(0, max over k of s_ki + class_margin - s_ji) over edges j -> i.
+    Among the pairs of an edge, only the one with the largest hinge counts. It needs no table of pairs.
 
     Arguments are `GATConv`'s, and the two margins. Nodes without incoming edges receive 0; add self-loops
     (`graphweave.add_self_loop`) so that nodes attend to themselves.
@@ -57,7 +57,8 @@ class CGATConv(GATConv):
         self, graph: Graph, feat: Feat, edge_weight: Tensor | None = None, get_attention: bool = False, *,
         pairs: Graph | None = None, far: Graph | None = None, labels: Tensor | None = None, mask: Tensor | None = None,
     ) -> Any:  # fmt: skip
-        """[N, in] -> [N, heads, out], as `GATConv`; with constraints a pair: this result and their sum, a scalar.
+        """[N, in] -> [N, heads, out], as `GATConv`. With constraints, the result is a pair: this result and their sum,
+        a scalar.
 
         `pairs`: the result of `edge_pairs`. `labels` [N], in place of `pairs`: integers, -1 for unknown; `mask` [N],
         bool: the labels that count. `far`: the result of `far_nodes`. With `get_attention` the result is (result,
@@ -83,7 +84,7 @@ class CGATConv(GATConv):
     def _losses(
         self, graph: Graph, pairs: Graph | None, far: Graph | None, labels: Tensor | None, mask: Tensor | None
     ) -> list[Tensor]:
-        """The constraints that are asked for, each summed over the heads, from `el` and `er` in the data of `graph`."""
+        """The requested constraints, each summed over the heads, computed from `el` and `er` in the data of `graph`."""
         losses = []
         if labels is not None:
             losses.append(self._hardest_rival(graph, labels, mask))

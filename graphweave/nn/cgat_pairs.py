@@ -1,6 +1,6 @@
-"""The graphs of comparisons that C-GAT's constraints read: pairs of edges, and pairs of an edge and a far node.
+"""The graphs of comparisons for C-GAT's constraints: pairs of edges, and pairs of an edge and a far node.
 
-They depend on edges and labels alone, so they are made once for a graph.
+They depend only on edges and labels, so they are made once for a graph.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from graphweave.graph.build import heterograph
 from graphweave.graph.graph import Graph
 
 _ROUNDS = 16
-"""How often a far node is drawn before an edge is left without one. If the edge's destination is linked to half of all
-nodes, all draws fail once in 65,536 cases."""
+"""Attempts to draw a far node before an edge is left without one. If the edge's destination is linked to half of all
+nodes, all attempts fail once in 65,536 cases."""
 
 
 def edge_pairs(
@@ -27,9 +27,10 @@ def edge_pairs(
     self-loop counts as an edge from a node of the same label. `labels` [N], integer, -1 for unknown; `mask` [N], bool:
     the labels that count. Nodes of unknown label are in no pair.
 
-    A node with p neighbours of its label and q others has p q pairs. `max_pairs_per_edge` is an upper bound on the k
-    that each j is compared with. If there are more, this many different ones are drawn, seeded by `seed`, and the field
-    "weight" [pairs] says how many pairs each stands for. The expectation of the weighted sum is the full sum.
+    A node with p neighbours of its label and q others has p q pairs. `max_pairs_per_edge` is an upper bound on the
+    number of k with which each j is compared. If there are more, this many different ones are drawn, seeded by `seed`,
+    and the field "weight" [pairs] says how many pairs each stands for. The expectation of the weighted sum is the full
+    sum.
     """
     _check_labels(graph, labels)
     if max_pairs_per_edge is not None and max_pairs_per_edge < 1:
@@ -45,7 +46,8 @@ def edge_pairs(
     starts = (rivals.cumsum(0) - rivals)[dst[same]]
     rivals = rivals[dst[same]]
     taken = rivals if max_pairs_per_edge is None else rivals.clamp(max=max_pairs_per_edge)
-    # Each j takes consecutive k of a random order, cyclically from a random start: none twice, all equally likely.
+    # Each j takes consecutive k of a random order, cyclically from a random start. So no k is taken twice, and all are
+    # equally likely.
     first = (torch.rand(same.numel(), generator=generator) * rivals).long()
     place = torch.arange(int(taken.sum())) - (taken.cumsum(0) - taken).repeat_interleave(taken)
     offset = (first.repeat_interleave(taken) + place) % rivals.repeat_interleave(taken)
@@ -59,7 +61,7 @@ def edge_pairs(
 def far_nodes(
     graph: Graph, per_edge: int = 1, labels: Tensor | None = None, mask: Tensor | None = None, *, seed: int = 0
 ) -> Graph:
-    """The nodes that C-GAT's graph structure compares edges with, as a bipartite graph from nodes to edges of `graph`.
+    """The nodes to which C-GAT's graph structure compares edges, as a bipartite graph from nodes to edges of `graph`.
 
     Each edge of the result leads from a node k to an edge j -> i, where k is neither i nor a neighbour of i. Each edge
     of `graph` gets `per_edge` nodes, drawn with repetition (negative sampling), seeded by `seed`; it may get fewer if i

@@ -21,8 +21,8 @@ class ChebConv(nn.Module):
     L = 2 / lambda_max (I - A) - I, A_ij = 1 / sqrt(in_degree(i) in_degree(j)) for each edge j -> i; degrees of 0 count
     as 1.
 
-    `in_feats`, `out_feats`: numbers of features of h and h'. `k`: number of polynomials (with 1, edges are not read).
-    `activation`: function of the result, ReLU by default, None for none. `bias`: False leaves b out.
+    `in_feats`, `out_feats`: numbers of features of h and h'. `k`: number of polynomials (edges are not read if it is
+    1). `activation`: function of the result, by default ReLU; None for none. `bias`: False leaves b out.
 
     Nodes without incoming edges have (A H)_i = 0. The formula is meant for undirected graphs, so the graph should have
     both directions of each edge (`graphweave.to_bidirected`), and no self-loops.
@@ -47,8 +47,8 @@ class ChebConv(nn.Module):
     def forward(self, graph: Graph, feat: Tensor, lambda_max: float | Sequence[float] | Tensor | None = None) -> Tensor:
         """[N, in] -> [N, out].
 
-        `lambda_max`: the largest eigenvalue of I - A, one number, or one for each graph of a batch ([B] or [B, 1]). By
-        default its upper bound, 2.
+        `lambda_max`: the largest eigenvalue of I - A, as one number, or one for each graph of a batch ([B] or [B, 1]).
+        The default is its upper bound, 2.
         """
         norm = symmetric_norm(graph, feat)
         rescale = self._rescale(graph, feat, lambda_max)

@@ -21,7 +21,7 @@ class EdgeMLPConv(nn.Module):
 
     `mlp`: a module or function, [E, 2 in] -> [E, out]. `aggregator_type`: "max" (the paper's), "sum" or "mean".
     In a compiled model, an `mlp` of linear layers and pointwise functions is computed in tiles of edges that stay in
-    cache, and its first layer once for each node if that is less work; [E, out] is never stored.
+    cache, and its first layer is computed once for each node if that is less work; [E, out] is never stored.
 
     Nodes without incoming edges get 0. A self-loop is the message mlp([h_i, 0]).
 

@@ -11,11 +11,11 @@ Feat = Tensor | tuple[Tensor, Tensor]
 """Features of all nodes [N, F], or of sources and destinations ([N_src, F_src], [N_dst, F_dst])."""
 
 Width = int | tuple[int, int]
-"""A number of features: one for both ends, or (of sources, of destinations)."""
+"""A number of features: one for both ends, or a pair (of sources, of destinations)."""
 
 
 def both_ends(feat: Feat) -> tuple[Tensor, Tensor]:
-    """(features of sources, features of destinations), which are the same tensor if `feat` is one."""
+    """(features of sources, features of destinations). Both are the same tensor if `feat` is one tensor."""
     return feat if isinstance(feat, tuple) else (feat, feat)
 
 
@@ -25,15 +25,15 @@ def both_widths(width: Width) -> tuple[int, int]:
 
 def inverse_power(degrees: Tensor, power: float, dtype: torch.dtype) -> Tensor:
     """1 / max(degree, 1)^power, [N]."""
-    exact = torch.promote_types(dtype, torch.float32)  # float16 holds integers exactly up to 2048 only
+    exact = torch.promote_types(dtype, torch.float32)  # float16 holds integers exactly only up to 2048
     return degrees.clamp(min=1).to(exact).pow(-power).to(dtype)
 
 
 def on_rows(factor: Tensor, x: Tensor) -> Tensor:
     """`factor` [N], reshaped to multiply the rows of `x` [N, ...].
 
-    Layers scale nodes, not edges, by degrees: the compiler can move a factor of nodes out of sums over edges, and to
-    the narrower side of a product.
+    Layers scale nodes, not edges, by degrees, because the compiler can move a factor of nodes out of sums over edges,
+    and to the narrower side of a product.
     """
     for _ in x.shape[1:]:
         factor = factor.unsqueeze(-1)
@@ -47,8 +47,8 @@ def one_of(name: str, value: str, choices: tuple[str, ...]) -> str:
 
 
 def reset_glorot(layer: nn.Module, *attention: Tensor) -> None:
-    """Draws the weights of the linear children of `layer`, and `attention`, from Glorot's normal distribution with the
-    gain of a ReLU, and sets the children's biases to 0."""
+    """Draw the weights of the linear children of `layer`, and `attention`, from Glorot's normal distribution with the
+    gain of a ReLU, and set the children's biases to 0."""
     gain = nn.init.calculate_gain("relu")
     for child in layer.children():
         if isinstance(child, nn.Linear):

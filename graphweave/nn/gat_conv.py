@@ -23,14 +23,14 @@ class GATConv(nn.Module):
     a_ji = w_ji times the softmax of s_ji over the edges into i, w_ji = 1 without edge weights,
     h'_i = activation(b + residual(h_i) + sum over edges j -> i of a_ji z_j).
 
-    `in_feats`: a number, or (of sources, of destinations), each of which then has its own W. `out_feats`: features of
-    each of `num_heads` heads, which are not joined: `.flatten(1)` concatenates, `.mean(1)` averages them. `feat_drop`,
-    `attn_drop`: rates of the dropout of features and of attention. `negative_slope`: of the leaky ReLU. `residual`:
-    adds h_i, or a linear map of it if widths differ (which then has the bias). `activation`: function of the result.
-    `allow_zero_in_degree`: DGL's argument, without effect.
+    `in_feats`: a number, or a pair (of sources, of destinations), each of which then has its own W. `out_feats`:
+    features of each of `num_heads` heads, which are not joined: `.flatten(1)` concatenates, `.mean(1)` averages them.
+    `feat_drop`, `attn_drop`: rates of the dropout of features and of attention. `negative_slope`: of the leaky ReLU.
+    `residual`: adds h_i, or, if widths differ, a linear map of it, which then has the bias. `activation`: function of
+    the result. `allow_zero_in_degree`: DGL's argument, without effect.
 
-    Nodes without incoming edges receive 0 (bias and residual are added). A node attends to itself through a self-loop
-    only, so add them (`graphweave.add_self_loop`), as the paper does.
+    Nodes without incoming edges receive 0 (bias and residual are added). A node attends to itself only through a
+    self-loop, so add self-loops (`graphweave.add_self_loop`), as the paper does.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))
     >>> GATConv(5, 4, num_heads=2)(graph, torch.randn(3, 5)).shape
@@ -72,8 +72,8 @@ class GATConv(nn.Module):
     ) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
 
-        `edge_weight` [E] multiplies the attention. With `get_attention` a pair: the result and the attention
-        [E, heads, 1], after dropout and with edge weights.
+        `edge_weight` [E] multiplies the attention. With `get_attention` the result is a pair: the features and the
+        attention [E, heads, 1], after dropout and with edge weights.
         """
         z_src, z_dst, h_dst = self._projected(feat)
         with graph.local_scope():
@@ -104,7 +104,7 @@ class GATConv(nn.Module):
         return {"e": functional.leaky_relu(edges.src["el"] + edges.dst["er"], self.negative_slope)}
 
     def _attend(self, graph: Graph, weighted: bool, get_attention: bool) -> Tensor | None:
-        """Sets `h` of destinations, from `z`, `el`, `er` and, if `weighted`, `w`. Returns the attention on request."""
+        """Set `h` of destinations from `z`, `el`, `er` and, if `weighted`, `w`. Returns the attention on request."""
         if get_attention:
             graph.apply_edges(self._score)
             a = self._dropped(edge_softmax(graph, graph.edata["e"]))
@@ -126,7 +126,7 @@ class GATConv(nn.Module):
         return None
 
     def _dropped(self, a: Any) -> Any:
-        """Attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
+        """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 
     def _finished(self, x: Tensor, h_dst: Tensor) -> Tensor:

@@ -24,12 +24,13 @@ class GATv2Conv(nn.Module):
     a_ji = softmax of s_ji over the edges into i,
     h'_i = activation(residual(h_i) + sum over edges j -> i of a_ji l_j).
 
-    `in_feats`: a number, or (of sources, of destinations). `out_feats`: features of each of `num_heads` heads, which
-    are not joined: `.flatten(1)` concatenates them. `share_weights`: W_r is W_l, which needs equal widths. `residual`:
-    adds h_i, or a linear map of it if widths differ. `bias`: of the linear maps. Other arguments are `GATConv`'s.
+    `in_feats`: a number, or a pair (of sources, of destinations). `out_feats`: features of each of `num_heads` heads,
+    which are not joined: `.flatten(1)` concatenates them. `share_weights`: W_r is W_l, which needs equal widths.
+    `residual`: adds h_i, or a linear map of it if widths differ. `bias`: whether the linear maps have biases. Other
+    arguments are `GATConv`'s.
 
-    Nodes without incoming edges receive 0 (the residual is added). A node attends to itself through a self-loop only,
-    so add them (`graphweave.add_self_loop`), as the paper does.
+    Nodes without incoming edges receive 0 (the residual is added). A node attends to itself only through a self-loop,
+    so add self-loops (`graphweave.add_self_loop`), as the paper does.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))
     >>> GATv2Conv(5, 4, num_heads=2)(graph, torch.randn(3, 5)).shape
@@ -61,7 +62,7 @@ class GATv2Conv(nn.Module):
     def forward(self, graph: Graph, feat: Feat, get_attention: bool = False) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]) -> [N_dst, heads, out].
 
-        With `get_attention` a pair: the result and the attention [E, heads, 1], after dropout.
+        With `get_attention` the result is a pair: the features and the attention [E, heads, 1], after dropout.
         """
         src, dst = both_ends(feat)
         src = self.feat_drop(src)
@@ -95,7 +96,7 @@ class GATv2Conv(nn.Module):
         return {"h": (a * nodes.mailbox["l"]).sum(1)}
 
     def _dropped(self, a: Any) -> Any:
-        """Attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
+        """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 
     def extra_repr(self) -> str:

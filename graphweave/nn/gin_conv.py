@@ -21,7 +21,7 @@ class GINConv(nn.Module):
 
     h'_i = activation(f((1 + eps) h_i + aggregate over edges j -> i of w_ji h_j)), w_ji = 1 without edge weights.
 
-    `apply_func`: f, any module or function, None for none. `aggregator_type`: "sum" (the paper's), "mean" or "max".
+    `apply_func`: f, any module or function; None for none. `aggregator_type`: "sum" (the paper's), "mean" or "max".
     `init_eps`: eps, a parameter if `learn_eps`, else a buffer. `activation`: function of the result.
 
     For nodes without incoming edges the aggregate is 0. No self-loops are needed: the node itself is in the formula.

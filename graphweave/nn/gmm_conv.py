@@ -19,12 +19,12 @@ class GMMConv(nn.Module):
     h'_i = b + residual(h_i) + sum over k of aggregate over edges j -> i of w_k(u_ji) W_k h_j,
     w_k(u) = exp(-1/2 sum over d of ((u_d - mu_kd) inv_sigma_kd)^2).
 
-    `in_feats`: a number, or (of sources, of destinations). `dim`: number of pseudo coordinates u. `n_kernels`: number
-    of k. `aggregator_type`: "sum", "mean" or "max". `residual`: adds h_i, or a linear map of it if widths differ.
-    `bias`: False leaves b out. `allow_zero_in_degree`: DGL's argument, without effect.
+    `in_feats`: a number, or a pair (of sources, of destinations). `dim`: number of pseudo coordinates u. `n_kernels`:
+    number of k. `aggregator_type`: "sum", "mean" or "max". `residual`: adds h_i, or a linear map of it if widths
+    differ. `bias`: False leaves b out. `allow_zero_in_degree`: DGL's argument, without effect.
 
-    For nodes without incoming edges the aggregate is 0. A node's own features enter through a self-loop or the residual
-    only.
+    For nodes without incoming edges the aggregate is 0. A node's own features enter only through a self-loop or the
+    residual.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> GMMConv(5, 4, dim=2, n_kernels=3)(graph, torch.randn(3, 5), torch.rand(3, 2)).shape

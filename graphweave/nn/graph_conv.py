@@ -21,13 +21,13 @@ class GraphConv(nn.Module):
 
     h'_i = activation(b + sum over edges j -> i of w_ji / c_ji h_j W), w_ji = 1 without edge weights, and with
     c_ji = sqrt(out_degree(j) in_degree(i)) for norm "both", in_degree(i) for "right" (a mean), out_degree(j) for "left"
-    (a random walk), 1 for "none". Degrees count edges, whatever they weigh; a degree of 0 counts as 1.
+    (a random walk), 1 for "none". Degrees count edges, whatever their weights; a degree of 0 counts as 1.
 
-    `in_feats`, `out_feats`: numbers of features of h and h'. `weight`: with False the layer has no W, but the call may
+    `in_feats`, `out_feats`: numbers of features of h and h'. `weight`: if False, the layer has no W, but the call may
     pass one. `bias`: False leaves b out. `activation`: any function of the result. `allow_zero_in_degree`: DGL's
     argument, without effect.
 
-    Nodes without incoming edges get activation(b). A node's own features enter through a self-loop only, so add
+    Nodes without incoming edges get activation(b). A node's own features enter only through a self-loop, so add
     self-loops (`graphweave.add_self_loop`), as the paper does.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))

@@ -27,10 +27,10 @@ class HANConv(nn.Module):
     `in_feats`: a number, or type of nodes -> number. `out_feats`: features of each of `num_heads` heads. `paths`: the
     number of meta-paths, each of which is a graph over the same nodes, or the relations of a heterogeneous graph as
     (source type, name, destination type). `semantic_size`: features of q. `feat_drop`, `attn_drop`: rates of the
-    dropout of features and of attention over edges. `negative_slope`: of the leaky ReLU. `activation`: of z^p.
+    dropout of features and of attention over edges. `negative_slope`: of the leaky ReLU. `activation`: function of z^p.
 
-    Nodes without incoming edges of p have z^p = activation(0). A node attends to itself through a self-loop only; in
-    the paper every node is its own neighbour along each meta-path.
+    Nodes without incoming edges of p have z^p = activation(0). A node attends to itself only through a self-loop; in
+    the paper, every node is its own neighbour along each meta-path.
 
     >>> graphs = [gw.graph(([0, 1, 2], [1, 2, 2])), gw.graph(([0, 1], [2, 0]), num_nodes=3)]
     >>> HANConv(5, 4, num_heads=2, paths=2)(graphs, torch.randn(3, 5)).shape
@@ -54,7 +54,7 @@ class HANConv(nn.Module):
         self.ntypes = sorted(ends)
         widths = [in_feats if isinstance(in_feats, int) else in_feats[ntype] for ntype in self.ntypes]
         width = num_heads * out_feats
-        # A list and not a dict, because names of node types may be no valid names of modules.
+        # This is a list, not a dict, because names of node types may not be valid names of modules.
         self.fc = nn.ModuleList([nn.Linear(own, width) for own in widths])
         self.attn_l = nn.Parameter(torch.empty(self.num_paths, num_heads, out_feats))
         self.attn_r = nn.Parameter(torch.empty(self.num_paths, num_heads, out_feats))
@@ -71,9 +71,9 @@ class HANConv(nn.Module):
     def forward(self, graphs: Graph | Sequence[Graph], feat: Any, get_attention: bool = False) -> Any:
         """A list of graphs over N nodes and [N, in] -> [N, heads * out].
 
-        Or a heterogeneous graph and a dict, node type -> [N_t, in_t] -> a dict of the types at which a path ends,
-        type -> [N_t, heads * out]. With `get_attention` a pair: the result and the attention over paths, [paths], or
-        type -> [paths].
+        For a heterogeneous graph, `feat` is a dict, node type -> [N_t, in_t], and the result is a dict of the types at
+        which a path ends, type -> [N_t, heads * out]. With `get_attention` the result is a pair: the features and the
+        attention over paths, [paths], or type -> [paths].
         """
         paths, z = self._paths(graphs), self._projected(feat)
         found: dict[str, list[Tensor]] = {}
@@ -126,7 +126,7 @@ class HANConv(nn.Module):
 
     def _over_paths(self, zs: list[Tensor]) -> tuple[Tensor, Tensor]:
         """The sum of z^p [N, F] weighted by the attention over paths, and this attention [paths]."""
-        count = zs[0].new_ones(zs[0].shape[0]).sum().clamp(min=1)  # without nodes the mean is 0
+        count = zs[0].new_ones(zs[0].shape[0]).sum().clamp(min=1)  # the mean is 0 if there are no nodes
         scores = [(torch.tanh(self.semantic_fc(z)) * self.semantic_q).sum() / count for z in zs]
         beta = torch.stack(scores).softmax(0)
         x = zs[0] * beta[0]

@@ -28,7 +28,7 @@ class HGTConv(nn.Module):
 
     `in_size`: features of nodes. The result has `num_heads` heads of `head_size`, joined. `num_ntypes`, `num_etypes`:
     numbers of types. `dropout`: rate of the dropout. `use_norm`: a layer norm of the result. `activation`: function of
-    m_i, which the paper has, but DGL does not (None); PyG uses GELU.
+    m_i. The paper has one, DGL has none (None), and PyG uses GELU.
 
     Nodes without incoming edges have m_i = 0. No self-loops are needed: the node itself is in the formula.
 
@@ -75,7 +75,7 @@ class HGTConv(nn.Module):
     def forward(self, g: Graph, x: Feat, ntype: Feat, etype: Tensor, *, presorted: bool = False) -> Tensor:
         """[N, in], types of nodes [N] and of edges [E] -> [N_dst, heads * head_size].
 
-        On a bipartite graph `x` and `ntype` are pairs: ([N_src, in], [N_dst, in]) and ([N_src], [N_dst]). `presorted`:
+        On a bipartite graph, `x` and `ntype` are pairs: ([N_src, in], [N_dst, in]) and ([N_src], [N_dst]). `presorted`:
         DGL's argument, without effect.
         """
         (x_src, x_dst), (src_type, dst_type) = both_ends(x), both_ends(ntype)

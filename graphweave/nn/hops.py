@@ -14,7 +14,8 @@ Norm = tuple[Tensor, Tensor]
 
 
 def symmetric_norm(graph: Graph, x: Tensor, edge_weight: Tensor | None = None) -> Norm:
-    """1 / sqrt(in_degree), twice; with edge weights, 1 / sqrt(sum of outgoing ones) and 1 / sqrt(sum of incoming ones).
+    """1 / sqrt(in_degree), twice. With edge weights, 1 / sqrt(sum of outgoing weights) and 1 / sqrt(sum of incoming
+    weights).
 
     Degrees and sums of 0 count as 1. Factors of degrees have the dtype of `x` [N, ...].
     """

@@ -23,10 +23,10 @@ class RelGraphConv(nn.Module):
     h'_i = dropout(activation(norm(sum over edges j -> i of w_ji W_r(ji) h_j) + b + W_0 h_i)), with r(ji) the relation
     of the edge.
 
-    `in_feat`: a number, or (of sources, of destinations). `regularizer`, `num_bases`: how weights of relations are tied
-    (`TypedLinear`): "basis" (the paper's equation 3) or "bdd" (blocks, equation 4). `bias`: False leaves b out.
-    `self_loop`: False leaves W_0 out. `layer_norm`: norm is a layer norm; False leaves it out. `activation`: function
-    of the result. `dropout`: rate of the dropout.
+    `in_feat`: a number, or a pair (of sources, of destinations). `regularizer`, `num_bases`: how weights of relations
+    are tied (`TypedLinear`): "basis" (the paper's equation 3) or "bdd" (blocks, equation 4). `bias`: False leaves b
+    out. `self_loop`: False leaves W_0 out. `layer_norm`: norm is a layer norm; False leaves it out. `activation`:
+    function of the result. `dropout`: rate of the dropout.
 
     Nodes without incoming edges have a sum of 0. No self-loops are needed: the node itself is in the formula.
 
@@ -67,7 +67,7 @@ class RelGraphConv(nn.Module):
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]), and relations [E] -> [N_dst, out].
 
         If `feat` is integers [N], h_j W is row feat[j] of W, so that weights are embeddings of nodes. None stands for
-        the numbers of the nodes (then in_feat is the number of nodes). DataError for both with "bdd".
+        the numbers of the nodes (then in_feat is the number of nodes). Both raise DataError with "bdd".
 
         `norm`: w_ji, a tensor [E] or [E, 1]; "mean": 1 / number of edges into i of the relation (the paper's 1 / c_ir);
         None: 1. `presorted`: DGL's argument, without effect.

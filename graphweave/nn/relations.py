@@ -10,7 +10,7 @@ from graphweave.graph.graph import Graph
 
 
 def checked_types(name: str, types: Tensor, count: int, of: str) -> Tensor:
-    """`types`; DataError unless it holds one integer for each of `count` rows."""
+    """`types`. Raises DataError unless it holds one integer for each of `count` rows."""
     if types.dim() != 1 or types.is_floating_point() or types.shape[0] != count:
         raise DataError(
             f"{name} must be integers [{count}], one for each of the {of} (got {types.dtype} of shape "
@@ -24,7 +24,7 @@ def into_pairs(graph: Graph, etypes: Tensor, num_rels: int) -> tuple[Tensor, Ten
     """The P unique pairs (destination, relation) of edges: the number of each edge's pair [E], and how many edges each
     pair has [P].
 
-    P is at most E: no table of destinations x relations is made. The pairs depend on the graph alone, so compiled
+    P is at most E, since no table of destinations x relations is made. The pairs depend on the graph alone, so compiled
     models make them once for a graph.
     """
     _, dst = graph.edges()

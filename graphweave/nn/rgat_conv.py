@@ -22,7 +22,7 @@ Attention = Literal["across-relation", "within-relation"]
 """Edges over which the softmax runs: all edges into a node, or those of the same relation."""
 
 Scores = Literal["shared", "typed"]
-"""Whether all relations share the vectors of scores, or each has its own."""
+"""Whether all relations share the score vectors, or each relation has its own."""
 
 
 class RGATConv(nn.Module):
@@ -37,13 +37,14 @@ class RGATConv(nn.Module):
     `in_feats`: features of nodes, equal at both ends. `out_feats`: features of each of `num_heads` heads, which are not
     joined: `.flatten(1)` concatenates, `.mean(1)` averages them. `regularizer`, `num_bases`: how W_r are tied
     (`TypedLinear`). `attention`: with "across-relation" the softmax runs over all edges into i (the paper's ARGAT);
-    with "within-relation" over those of the same relation (WIRGAT). `scores`: with "shared" (PyG's), a_l and a_r read
-    the features of all heads and are the same for all relations; with "typed", each relation has its own, which read
-    their own head (Hector, Wu et al., ASPLOS 2024, section 2). `feat_drop`, `attn_drop`: rates of the dropout of
-    features and of attention. Others as in `GATConv`.
+    with "within-relation" it runs over those of the same relation (WIRGAT). `scores`: with "shared" (PyG's), a_l and
+    a_r read the features of all heads and are the same for all relations; with "typed", each relation has its own
+    vectors, which read only their own head (Hector, Wu et al., ASPLOS 2024, section 2). `feat_drop`, `attn_drop`: rates
+    of the dropout of features and of attention. Other arguments are those of `GATConv`.
 
-    Scores are computed as h_j (W_r a_l), so that z is needed for the result only. Nodes without incoming edges receive
-    0 (bias and residual are added). A node attends to itself through a self-loop only, whose relation is like others.
+    Scores are computed as h_j (W_r a_l), so that z is needed only for the result. Nodes without incoming edges receive
+    0 (bias and residual are added). A node attends to itself only through a self-loop, whose relation is treated like
+    any other.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> RGATConv(5, 4, num_rels=2, num_heads=3)(graph, torch.randn(3, 5), torch.tensor([0, 1, 0])).shape
@@ -87,7 +88,7 @@ class RGATConv(nn.Module):
     def forward(self, graph: Graph, feat: Feat, etypes: Tensor, get_attention: bool = False) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in], [N_dst, in]), and relations [E] -> [N_dst, heads, out].
 
-        With `get_attention` a pair: the result and the attention [E, heads, 1], after dropout.
+        With `get_attention` the result is a pair: the features and the attention [E, heads, 1], after dropout.
         """
         checked_types("etypes", etypes, graph.num_edges(), "edges")
         src, dst = both_ends(feat)
@@ -150,7 +151,7 @@ class RGATConv(nn.Module):
         return out
 
     def _dropped(self, a: Any) -> Any:
-        """Attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
+        """The attention after its dropout. A rate of 0 is left out, so that no kernel depends on the training mode."""
         return self.attn_drop(a) if self.attn_drop.p > 0 else a
 
     def extra_repr(self) -> str:

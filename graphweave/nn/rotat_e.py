@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from graphweave.core.errors import DataError
 
 _MAX_DIFFERENCES = 1 << 22
-"""Upper limit on the elements of the differences that `heads` and `tails` hold at once in eager mode, if one query
-needs no more than this."""
+"""Upper limit on the elements of the differences that `heads` and `tails` hold at once in eager mode. A single query
+may need more."""
 
 
 class RotatE(nn.Module):
-    """score(h, r, t) = gamma - sum over k of |h_k exp(i theta_rk) - t_k|, of complex numbers: Sun et al., "RotatE:
+    """score(h, r, t) = gamma - sum over k of |h_k exp(i theta_rk) - t_k|, with complex numbers: Sun et al., "RotatE:
     Knowledge Graph Embedding by Relational Rotation in Complex Space", ICLR 2019 (https://arxiv.org/abs/1902.10197).
 
     `num_rels`: number of relations. `feats`: number of features of an embedding, which must be even: the first half are

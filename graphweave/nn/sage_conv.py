@@ -26,8 +26,8 @@ class SAGEConv(nn.Module):
     "lstm": the last state of an LSTM that reads h_j in the order of edges.
     "gcn": h'_i = activation(norm(W_neigh (h_i + sum of h_j) / (in_degree(i) + 1) + b)).
 
-    `in_feats`: a number, or (of sources, of destinations). `aggregator_type`: one of the four. `feat_drop`: rate of the
-    dropout of features. `bias`: False leaves b out. `norm`, `activation`: functions of the result.
+    `in_feats`: a number, or a pair (of sources, of destinations). `aggregator_type`: one of the four. `feat_drop`: rate
+    of the dropout of features. `bias`: False leaves b out. `norm`, `activation`: functions of the result.
 
     Nodes without incoming edges have a_i = 0. No self-loops are needed: the node itself is in the formula. PyTorch runs
     the LSTM, once for each in-degree that occurs; the other aggregators run in kernels.
@@ -62,8 +62,8 @@ class SAGEConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Weights are drawn from Glorot's uniform distribution with the gain of a ReLU; those of the LSTM are PyTorch's
-        own; b is 0."""
+        """Weights are drawn from Glorot's uniform distribution with the gain of a ReLU. Those of the LSTM have
+        PyTorch's own distribution. b is 0."""
         gain = nn.init.calculate_gain("relu")
         for name, child in self.named_children():
             if isinstance(child, nn.Linear):
@@ -83,7 +83,7 @@ class SAGEConv(nn.Module):
         src, dst = both_ends(feat)
         src = self.feat_drop(src)
         dst = self.feat_drop(dst) if isinstance(feat, tuple) else src
-        # W_neigh and these sums are linear, so the product may come first, and does if it makes messages narrower.
+        # W_neigh and these sums are linear, so the product may come first. It does if that makes messages narrower.
         narrows = self.in_src > self.out_feats and self.aggregator_type in ("mean", "gcn")
         with graph.local_scope():
             if edge_weight is not None:

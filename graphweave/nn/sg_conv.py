@@ -22,7 +22,7 @@ class SGConv(nn.Module):
     function of A^k H. `allow_zero_in_degree`: DGL's argument, without effect. Unlike in DGL, A^k H is not cached: it
     changes from call to call if dropout or another layer comes before.
 
-    Nodes without incoming edges get b. A node's own features enter through a self-loop only, so add self-loops
+    Nodes without incoming edges get b. A node's own features enter only through a self-loop, so add self-loops
     (`graphweave.add_self_loop`), as the paper does.
 
     >>> graph = gw.add_self_loop(gw.graph(([0, 1, 2], [1, 2, 2])))

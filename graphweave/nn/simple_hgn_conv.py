@@ -25,14 +25,14 @@ class SimpleHGNConv(nn.Module):
     a_ji = (1 - beta) times the softmax of s_ji over the edges into i + beta a'_ji, a' the previous layer's attention,
     h'_i = activation(b + residual(h_i) + sum over edges j -> i of a_ji z_j), divided by its length if `normalize`.
 
-    `in_feats`: a number, or (of sources, of destinations), each of which then has its own W. `out_feats`: features of
-    each of `num_heads` heads, which are not joined. `num_etypes`: number of edge types. `edge_feats`: features of e_r,
-    and of u_r in each head. `feat_drop`, `attn_drop`: rates of the dropout of features and of attention. `residual`:
-    adds h_i, or a linear map of it if widths differ. `beta`: the share of a', if the call passes it. `normalize`: each
-    head is divided by its L2 norm, as in the paper's last layer; a result of 0 stays 0.
+    `in_feats`: a number, or a pair (of sources, of destinations), each of which then has its own W. `out_feats`:
+    features of each of `num_heads` heads, which are not joined. `num_etypes`: number of edge types. `edge_feats`:
+    features of e_r, and of u_r in each head. `feat_drop`, `attn_drop`: rates of the dropout of features and of
+    attention. `residual`: adds h_i, or a linear map of it if widths differ. `beta`: the share of a', if the call passes
+    it. `normalize`: each head is divided by its L2 norm, as in the paper's last layer; a result of 0 stays 0.
 
-    Nodes without incoming edges receive 0 (bias and residual are added). A node attends to itself through a self-loop
-    only; the paper adds self-loops as an edge type of their own.
+    Nodes without incoming edges receive 0 (bias and residual are added). A node attends to itself only through a
+    self-loop; the paper adds self-loops as a separate edge type.
 
     >>> graph = gw.graph(([0, 1, 2], [1, 2, 2]))
     >>> conv = SimpleHGNConv(5, 4, num_heads=2, num_etypes=3, edge_feats=6)
@@ -77,8 +77,8 @@ class SimpleHGNConv(nn.Module):
     ) -> Any:  # Tensor or a pair
         """[N, in], or a pair ([N_src, in_src], [N_dst, in_dst]), and types of edges [E] -> [N_dst, heads, out].
 
-        `res_attn` [E, heads, 1]: the attention a' of the previous layer. With `get_attention` a pair: the result and
-        the attention a [E, heads, 1], after dropout, which the next layer takes.
+        `res_attn` [E, heads, 1]: the attention a' of the previous layer. With `get_attention` the result is a pair: the
+        features and the attention a [E, heads, 1], after dropout, which the next layer takes.
         """
         checked_types("etypes", etypes, graph.num_edges(), "edges")
         src, dst = both_ends(feat)
@@ -104,7 +104,7 @@ class SimpleHGNConv(nn.Module):
         return (x, attention) if get_attention else x
 
     def _attend(self, graph: Graph, mixed: bool, get_attention: bool) -> Tensor | None:
-        """Sets `h` of destinations from `z`, `el`, `er` and, if `mixed`, `before`. Returns the attention on request."""
+        """Set `h` of destinations from `z`, `el`, `er` and, if `mixed`, `before`. Returns the attention on request."""
         if get_attention:
             graph.apply_edges(self._score)
             a = edge_softmax(graph, graph.edata["e"])
@@ -130,7 +130,7 @@ class SimpleHGNConv(nn.Module):
         return {"e": functional.leaky_relu(edges.src["el"] + edges.dst["er"] + of_type, self.negative_slope)}
 
     def _finished(self, a: Any, before: Any) -> Any:
-        """Attention after its dropout, mixed with that of the previous layer. A rate of 0 is left out, so that no
+        """The attention after its dropout, mixed with that of the previous layer. A rate of 0 is left out, so that no
         kernel depends on the training mode."""
         a = self.attn_drop(a) if self.attn_drop.p > 0 else a
         return a if before is None else a * (1 - self.beta) + before * self.beta

@@ -39,7 +39,7 @@ class TAGConv(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """W_n are drawn from Glorot's normal distribution with the gain of a ReLU; b is left as it is."""
+        """W_n are drawn from Glorot's normal distribution with the gain of a ReLU; b does not change."""
         nn.init.xavier_normal_(self.lin.weight, gain=nn.init.calculate_gain("relu"))
 
     def forward(self, graph: Graph, feat: Tensor, edge_weight: Tensor | None = None) -> Tensor:

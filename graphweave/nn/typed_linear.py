@@ -19,7 +19,7 @@ Regularizer = Literal["basis", "bdd"] | None
 class TypedLinear(nn.Module):
     """A linear map for each type: out[n] = x[n] W_t, t = type[n] (Schlichtkrull et al., ESWC 2018, section 2.2).
 
-    `regularizer`: with None, W_t is free. With "basis", W_t = sum over b of coeff[t, b] W[b], of `num_bases` bases.
+    `regularizer`: with None, W_t is free. With "basis", W_t = sum over b of coeff[t, b] W[b], for `num_bases` bases b.
     With "bdd", W_t has `num_bases` diagonal blocks and is 0 elsewhere; in_size and out_size must be multiples of
     `num_bases`. `num_bases`: the number of types by default.
 
@@ -57,7 +57,7 @@ class TypedLinear(nn.Module):
 
     def reset_parameters(self) -> None:
         """W is drawn uniformly from +- 1 / sqrt(features that an element of the result reads), as in `nn.Linear`; coeff
-        from Glorot's uniform distribution with the gain of a ReLU."""
+        is drawn from Glorot's uniform distribution with the gain of a ReLU."""
         bound = 1 / math.sqrt(max(self.submat_in if self.regularizer == "bdd" else self.in_size, 1))
         nn.init.uniform_(self.W, -bound, bound)
         if self.regularizer == "basis":

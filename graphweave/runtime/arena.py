@@ -1,9 +1,9 @@
 """Buffers for intermediates and saved values, reused so that their pages are faulted in once, on huge pages.
 
-A fresh tensor of many megabytes costs a page fault every 4 KiB, and half of eager's time on large graphs goes there.
-Here a buffer comes from a free list of its size class; the tensor made on it owns the buffer, and when the tensor's
-storage dies (the last view, the last autograd node that saved it) the buffer goes back to the free list. Tensors may
-outlive the arena. Contents are undefined, as those of `torch.empty`.
+A fresh tensor of many megabytes costs a page fault every 4 KiB, and half of eager mode's time on large graphs goes
+there. Here a buffer comes from a free list of its size class; the tensor made on it owns the buffer, and when the
+tensor's storage dies (with the last view, or the last autograd node that saved it) the buffer goes back to the free
+list. Tensors may outlive the arena. Contents are undefined, as those of `torch.empty`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphweave.core import locks
 from graphweave.core.settings import settings
 
 SMALLEST = 1 << 20
-"""Bytes of the smallest tensor that gets a buffer; smaller ones come from `torch.empty`, which reuses memory well."""
+"""Tensors of at least this many bytes get a buffer. Smaller ones come from `torch.empty`, which reuses memory well."""
 
 HUGE_PAGE = 2 << 20
 """Bytes of a huge page."""
@@ -34,7 +34,7 @@ _HUGE_ADVICE: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 @dataclass(slots=True, eq=False)
 class _Buffer:
-    """An anonymous mapping of memory; its usable part starts at `offset`, on a huge page."""
+    """An anonymous mapping of memory. Its usable part starts at `offset`, at the beginning of a huge page."""
 
     memory: mmap.mmap
     size: int
@@ -50,11 +50,11 @@ def size_class(nbytes: int) -> int:
 def _map(size: int) -> _Buffer:
     if not hasattr(mmap, "MAP_PRIVATE"):
         return _Buffer(mmap.mmap(-1, size + HUGE_PAGE), size, 0)
-    # Shared mappings, the module's default, live in shmem, which has no transparent huge pages by default.
+    # Shared mappings, which are the module's default, live in shmem, which has no transparent huge pages by default.
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     offset = -address % HUGE_PAGE
-    whole = size // HUGE_PAGE * HUGE_PAGE  # the tail stays on small pages: a huge one would be mostly waste
+    whole = size // HUGE_PAGE * HUGE_PAGE  # the tail stays on small pages, since most of a huge page would be unused
     if _HUGE_ADVICE is not None and whole:
         memory.madvise(_HUGE_ADVICE, offset, whole)
     return _Buffer(memory, size, offset)
@@ -64,12 +64,12 @@ class Arena:
     """Size-class free lists of mapped buffers. All methods may be called from any thread."""
 
     def __init__(self, bound: Callable[[], int]) -> None:
-        """`bound` gives the most bytes of free buffers to keep; it is called whenever buffers are freed."""
+        """`bound` returns the limit in bytes on free buffers to keep; it is called whenever buffers are freed."""
         self._bound = bound
         self._lock = locks.lock()
         self._free: dict[int, list[_Buffer]] = {}
-        # Storages die anywhere, even inside this class when the garbage collector runs. So their death only appends a
-        # buffer here, which needs no lock; the next holder of the lock puts the buffer on its free list.
+        # Storages can die anywhere, even inside this class when the garbage collector runs. So their death only appends
+        # a buffer here, which needs no lock; the next holder of the lock puts the buffer on its free list.
         self._returned: deque[_Buffer] = deque()
         self._leases: dict[int, tuple[weakref.ref[ctypes.Array[ctypes.c_char]], _Buffer]] = {}
         self._retained = 0
@@ -77,7 +77,7 @@ class Arena:
         self._misses = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-        """A contiguous CPU tensor with undefined contents; from 1 MiB on its data starts on a page."""
+        """A contiguous CPU tensor with undefined contents. From 1 MiB on, its data starts on a page."""
         count = math.prod(shape)
         nbytes = count * dtype.itemsize
         if nbytes < SMALLEST:
@@ -85,7 +85,7 @@ class Arena:
         buffer = self._take(size_class(nbytes))
         holder = (ctypes.c_char * nbytes).from_buffer(buffer.memory, buffer.offset)
         self._lease(holder, buffer)
-        # The storage keeps `holder` alive. resize_ gives the shape without making the tensor a view of another.
+        # The storage keeps `holder` alive. resize_ sets the shape without making the tensor a view of another.
         return torch.frombuffer(holder, dtype=dtype, count=count).resize_(shape)
 
     def empty_like(self, t: Tensor) -> Tensor:
@@ -128,7 +128,7 @@ class Arena:
             del dropped
 
     def _settle(self) -> list[_Buffer]:
-        """Puts returned buffers on their free lists. Gives the buffers beyond the bound, for the caller to release."""
+        """Put returned buffers on their free lists. Returns the buffers beyond the bound, which the caller releases."""
         while self._returned:
             buffer = self._returned.popleft()
             self._free.setdefault(buffer.size, []).append(buffer)
@@ -136,20 +136,20 @@ class Arena:
         return self._shrink(self._bound())
 
     def _shrink(self, bound: int) -> list[_Buffer]:
-        """Takes out the largest buffers, among equals the longest unused, until at most `bound` bytes are left."""
+        """Take out the largest buffers, among equal ones the longest unused, until at most `bound` bytes are left."""
         dropped: list[_Buffer] = []
         while self._retained > bound:
             size = max(self._free)
             buffers = self._free[size]
             if buffers:
-                dropped.append(buffers.pop(0))  # lists grow at the end: the first is the longest unused
+                dropped.append(buffers.pop(0))  # lists grow at the end, so the first entry is the longest unused
                 self._retained -= size
             if not buffers:
                 del self._free[size]
         return dropped
 
     def trim(self) -> int:
-        """Gives all free buffers back to the system, and returns how many bytes these were."""
+        """Give all free buffers back to the system, and return their number of bytes."""
         with self._lock:
             dropped = [*self._settle(), *self._shrink(0)]
         return sum(buffer.size for buffer in dropped)
@@ -169,7 +169,7 @@ arena = Arena(lambda: settings().arena_bytes)
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """`arena.empty`: a contiguous CPU tensor, contents undefined, on a reused buffer from 1 MiB on."""
+    """`arena.empty`: a contiguous CPU tensor with undefined contents, on a reused buffer from 1 MiB on."""
     return arena.empty(shape, dtype)
 
 

@@ -1,8 +1,8 @@
 """What programs read from caches while they are captured as a CUDA graph, which records work instead of doing it.
 
-A CUDA graph reads the memory that it read when it was captured, so every tensor that a cache gave must be kept beside
-it. A cache must not make a missing value during a capture: it would keep the value although nothing has computed it.
-Each thread has a state of its own, since a backward is captured in a thread of autograd.
+A CUDA graph reads the memory that it read when it was captured, so every tensor that a cache returned must be kept
+alive with it. A cache must not make a missing value during a capture: it would keep the value although nothing has
+computed it. Each thread has its own state, since autograd captures a backward in a thread of its own.
 """
 
 from __future__ import annotations
@@ -26,9 +26,10 @@ _state = _Capture()
 
 @contextmanager
 def capturing(*, refuses: bool = True) -> Iterator[list[Tensor]]:
-    """Collects the tensors that caches give to this thread inside the block.
+    """Collect the tensors that caches return to this thread inside the block.
 
-    If a cache has to make one, it raises CaptureError, unless `refuses` is false: then the block is a rehearsal.
+    If a cache has to make a tensor, it raises CaptureError, unless `refuses` is false, in which case the block is a
+    rehearsal.
     """
     found: list[Tensor] = []
     _state.read, _state.refuses = found, refuses
@@ -39,12 +40,12 @@ def capturing(*, refuses: bool = True) -> Iterator[list[Tensor]]:
 
 
 def active() -> bool:
-    """Whether this thread's work is being captured, or rehearsed for a capture."""
+    """Whether this thread's work is being captured or rehearsed for a capture."""
     return _state.read is not None
 
 
 def read(tensors: tuple[Tensor, ...]) -> None:
-    """Called by a cache with the tensors that it gives."""
+    """Called by a cache with the tensors that it returns."""
     if _state.read is not None:
         _state.read.extend(tensors)
 

@@ -1,4 +1,4 @@
-"""Row boundaries of a schedule's own: so many chunks, of equally many rows or of equally much work."""
+"""Row boundaries that a schedule asks for: a number of chunks with equally many rows or equally much work."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from torch import Tensor
 
 @lru_cache(maxsize=1024)
 def equal_rows(num_rows: int, count: int) -> Tensor:
-    """int64 [chunks + 1]: at most `count` chunks of equally many rows; no rows make one empty chunk. Cached."""
+    """int64 [chunks + 1]: at most `count` chunks of equally many rows. Without rows there is one empty chunk.
+    Cached."""
     count = max(1, min(count, num_rows))
     with torch.inference_mode(False):
         return torch.tensor([num_rows * i // count for i in range(count + 1)])
 
 
 def equal_work(indptr: Tensor, count: int) -> Tensor:
-    """int64 [chunks + 1]: at most `count` chunks of about equally many rows and edges; no rows make one empty chunk."""
+    """int64 [chunks + 1]: at most `count` chunks with about equally many rows and edges. Without rows, one empty
+    chunk."""
     num_rows = indptr.numel() - 1
     with torch.inference_mode(False):
         work = indptr.long() + torch.arange(num_rows + 1)

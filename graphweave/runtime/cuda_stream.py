@@ -1,4 +1,4 @@
-"""The few calls of torch.cuda that capturing and replaying a program takes."""
+"""The few calls of torch.cuda that are needed to capture and replay a program."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ T = TypeVar("T")
 
 
 class GraphDevice(Protocol):
-    """A device that captures work and replays it; tests use one for the CPU."""
+    """A device that captures work and replays it. Tests use one for the CPU."""
 
     kind: str
-    """The type of the torch.device where tensors lie."""
+    """The type of the torch.device on which tensors lie."""
 
     def stream(self) -> int | None:
-        """The current stream; None while it is being captured, when nothing can be replayed."""
+        """The current stream; None while it is being captured, since nothing can be replayed then."""
 
     def aside(self, work: Callable[[], T]) -> T:
-        """`work()` on the stream of captures, after earlier and before later work of the current stream."""
+        """Run `work()` on the stream of captures, after earlier and before later work of the current stream."""
 
     def capture(self, work: Callable[[], T]) -> tuple[Callable[[], None], T]:
-        """`work` as a CUDA graph: a function that replays it on the current stream of that time, and the results of
-        `work`, which each replay overwrites."""
+        """`work` as a CUDA graph: a function that replays it on the stream that is current at the time, and the results
+        of `work`, which each replay overwrites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class CudaDevice:
 
     Only the results of a graph stay in the pool after its replay. They are alive as tensors, so no later capture gets
     their memory, and they are read on the same stream before another graph is replayed. Warm-up and capture run on one
-    stream, so that libraries have their workspaces before the capture. Captures are in the mode "thread_local": work of
-    data loaders and other threads does not break them.
+    stream, so that libraries have their workspaces before the capture. Captures use the mode "thread_local", so that
+    work of data loaders and other threads does not break them.
     """
 
     kind = "cuda"
@@ -73,7 +73,7 @@ class CudaDevice:
             lane = self._lane()
             graph = torch.cuda.CUDAGraph()
             try:
-                # The outer context restores the stream where the end of a broken capture raises.
+                # The outer context restores the stream if the end of a broken capture raises.
                 with (
                     torch.cuda.stream(lane.side),
                     torch.cuda.graph(graph, lane.pool, lane.side, capture_error_mode="thread_local"),

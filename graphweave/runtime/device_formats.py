@@ -1,7 +1,7 @@
-"""Formats of index tensors by PyTorch's own operations, on the device where the tensor lies and without waiting for it.
+"""Formats of index tensors, made by PyTorch's operations on the device of the tensor, without waiting for it.
 
-They equal the formats that native code builds for the CPU (`formats.py`), but the host does not know whether an index
-is sorted, nor the largest degree. An index out of range is an error of the device, as in PyTorch's own indexing; on the
+They equal the formats that native code builds for the CPU (`formats.py`), but the host knows neither whether an index
+is sorted nor the largest degree. An index out of range is an error of the device, as in PyTorch's own indexing; on the
 CPU, where tests run this code too, it is an IndexRangeError.
 """
 
@@ -15,7 +15,7 @@ from graphweave.runtime.index import Index
 
 
 def checked(index: Index) -> Tensor:
-    """The rows that `index` names, [num_edges] int64, clamped to 0..rows-1, so that no read through them is out of
+    """The rows that `index` names, [num_edges] int64, clamped to 0..rows-1 so that no read through them is out of
     bounds."""
     rows, num = index.values.long(), index.rows
     if index.wrap:
@@ -43,7 +43,8 @@ def group(index: Index, wide: bool) -> tuple[Tensor, Tensor]:
 
 
 def by_degree(indptr: Tensor) -> Tensor:
-    """The rows by falling number of edges, dtype of indptr: rows next to each other have about equally many edges."""
+    """The rows in order of falling number of edges, dtype of indptr, so that neighbours have about equally many
+    edges."""
     return torch.argsort(indptr.diff(), descending=True, stable=True).to(indptr.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Several kernels as one native call (`native/drive.cpp`)."""
+"""Runs several kernels as one native call (`native/drive.cpp`)."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from graphweave.runtime.threads import num_threads
 from graphweave.runtime.toolchain import toolchain
 
 Place: TypeAlias = tuple[int, int]
-"""The number of a value whose address each call gives, or -1, and bytes behind it, or an address."""
+"""Either the number of a value whose address each call gives, and an offset in bytes, or -1 and an address."""
 
 
 class Drive:
-    """A table of steps; `drive(addresses)` runs them on the values that lie there."""
+    """A table of steps. `drive(addresses)` runs them on the values at these addresses."""
 
     __slots__ = ("_addresses", "_code", "_launches", "_names", "_native")
 
     def __init__(self, steps: Sequence[Sequence[int]], names: Sequence[str], num_values: int) -> None:
-        """`steps` as `drive.cpp` documents them, each with a name for errors: "" for what is no kernel."""
+        """`steps` are in the form that `drive.cpp` documents. Each has a name for errors, which is "" for steps that
+        are no kernels."""
         code = [len(steps), *(number for step in steps for number in step)]
         self._code = pack(f"{len(code)}q", *code)
         self._names = tuple(names)
@@ -32,8 +33,8 @@ class Drive:
         self._native = _native(toolchain())
 
     def __call__(self, addresses: Sequence[int]) -> None:
-        """The caller keeps alive what lies there. The GIL is released meanwhile. MemoryError where a kernel could not
-        get its scratch memory."""
+        """The caller keeps the memory alive. The GIL is released during the call. MemoryError if a kernel could not get
+        its scratch memory."""
         failed = self._native(self._code, self._addresses.pack(*addresses), num_threads())
         bump("kernel_launches", self._launches)
         if failed:
@@ -49,13 +50,13 @@ def address_of_drive() -> int:
 
 
 def turn(itemsize: int, rows: int, columns: int, matrix: Place, to: Place) -> list[int]:
-    """The step that puts the transpose of `matrix` [rows, columns] at `to`."""
+    """The step that writes the transpose of `matrix` [rows, columns] to `to`."""
     return [0, itemsize, rows, columns, *matrix, *to]
 
 
 @lru_cache(maxsize=8)
 def _native(tools: object) -> ctypes._FuncPointer:
-    """The native function; `tools` is only the key, so that a change of compiler settings is honoured."""
+    """The native function. `tools` is only the key of the cache: other compiler settings give another function."""
     function = kernel_cache.library(sources.source("drive.cpp")).gw_drive
     function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32)
     function.restype = ctypes.c_int64

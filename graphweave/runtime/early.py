@@ -1,7 +1,7 @@
-"""Compiles what every first compilation on a machine needs, while PyTorch still traces the function.
+"""Compiles what every first compilation on a machine needs while PyTorch still traces the function.
 
-These are the precompiled header and the libraries that make formats and checksums. They take 1.5 s of the compiler's
-time on two cores, of which tracing keeps only one busy. If they are in the cache, nothing is done.
+These are the precompiled header and the libraries that make formats and checksums. They take 1.5 s of compiler time on
+two cores, of which tracing keeps only one busy. If they are in the cache, nothing is done.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from graphweave.runtime.toolchain import toolchain
 _log = logger(__name__)
 
 _LIBRARIES = ("formats.cpp", "checksum.cpp")
-"""Texts of native libraries that are compiled early."""
+"""Names of native libraries that are compiled early."""
 
 _begun: set[str] = set()
-"""Cache folders for which this process has started the thread."""
+"""Cache folders for which this process has already started the thread."""
 
 
 def begin() -> threading.Thread | None:
-    """Starts a thread that compiles what is missing, once for each process and cache folder, and returns it.
+    """Start a thread that compiles what is missing, once for each process and cache folder, and return it.
 
     A compilation that needs one of the files waits for the thread's lock on it. An error in the thread is only logged:
     it occurs again, and is reported, where the file is needed.

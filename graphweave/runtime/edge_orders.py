@@ -1,6 +1,6 @@
 """Formats of a graph whose rows and edges are visited in another order than the user's, for kernels on the CPU.
 
-They are made once for a graph and cached as the formats of `formats.py` are.
+They are made once for a graph and cached like the formats of `formats.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphweave.runtime.row_pieces import RowPieces
 
 @dataclass(frozen=True, slots=True)
 class EdgeOrders:
-    """Formats over the rows of `index`, whose edges gather rows of `source` (None if they gather none).
+    """Formats over the rows of `index`, whose edges gather rows of `source` (None if they gather nothing).
 
     `rows`, `edges` and `partitions` are those of a `Schedule`. `one_space` says that row i of `index` is also row i of
     `source`. The formats have 64 bits if `wide`, else 32.
@@ -41,11 +41,11 @@ class EdgeOrders:
         return self.partitions is not None or self.edges == "hilbert"
 
     def row_order(self) -> Tensor:
-        """[rows] the row that is computed at each turn."""
+        """[rows]: the row that is computed at each turn."""
         return cast(Tensor, self._cached("row_order", lambda: torch.argsort(self._row_rank()).to(self._dtype)))
 
     def indptr(self) -> Tensor:
-        """[rows + 1] the first position of each turn's row, if rows are not cut into pieces."""
+        """[rows + 1]: the first position of each turn's row, if rows are not divided into pieces."""
 
         def build() -> Tensor:
             degree = formats.csr(self.index, self.wide).indptr.diff().index_select(0, self.row_order())
@@ -54,7 +54,7 @@ class EdgeOrders:
         return cast(Tensor, self._cached("indptr", build))
 
     def edge_at(self) -> Tensor:
-        """[num_edges] the edge at each position. Positions are those of `indptr`; of rows in pieces, those of the
+        """[num_edges]: the edge at each position. Positions are those of `indptr`; if rows are in pieces, those of the
         CSR of `index`."""
 
         def build() -> Tensor:
@@ -66,7 +66,7 @@ class EdgeOrders:
         return cast(Tensor, self._cached("edge_at", build))
 
     def column(self, other: Index) -> Tensor:
-        """[num_edges] the row to which `other` sends the edge at each position."""
+        """[num_edges]: the row to which `other` sends the edge at each position."""
 
         def build() -> Tensor:
             return formats.flat(other, self.wide).index_select(0, self.edge_at())
@@ -74,12 +74,12 @@ class EdgeOrders:
         return cast(Tensor, self._cached(("column", other.key), build, other.values))
 
     def pieces(self) -> LongRows:
-        """Every row in pieces, in the order in which they are visited; a row has at least one.
+        """All rows divided into pieces, in the order in which they are visited. Every row has at least one piece.
 
-        A piece is a run of edges of one row: with `partitions` those whose sources lie in one of so many equal ranges,
-        and ranges are visited one after the other (Zhang et al., "Making caches work for graph analytics", 2017; Hu et
-        al., "FeatGraph", 2020, figure 6). With "hilbert", ranges of rows and of sources, or single rows and sources
-        without `partitions`, are visited along a Hilbert curve.
+        A piece is a run of edges of one row. With `partitions`, sources are divided into that many equal ranges, a
+        piece has the edges whose sources lie in one range, and ranges are visited one after the other (Zhang et al.,
+        "Making caches work for graph analytics", 2017; Hu et al., "FeatGraph", 2020, figure 6). With "hilbert", ranges
+        of rows and of sources, or single rows and sources without `partitions`, are visited along a Hilbert curve.
         """
         return cast(LongRows, self._cached("pieces", self._pieces))
 
@@ -104,7 +104,7 @@ class EdgeOrders:
         return formats.flat(self.source, self.wide).long()
 
     def _row_rank(self) -> Tensor:
-        """[rows] int64, the turn of each row."""
+        """[rows] int64: the turn of each row."""
         count = self.index.rows
         if self.rows == "locality":
             ranks = self._locality()[0]
@@ -120,7 +120,7 @@ class EdgeOrders:
         return cuthill_mckee(rows, sources, self.index.rows, self.source.rows, self.one_space)
 
     def _edge_rank(self) -> Tensor:
-        """[num_edges] int64: edges of a row are in increasing order of it, equal ones in the user's order."""
+        """[num_edges] int64: a row's edges are sorted by this rank, equal ones in the user's order."""
         if self.edges == "given":
             return torch.zeros(self.index.num_edges, dtype=torch.int64)
         sources = self._sources()
@@ -129,7 +129,7 @@ class EdgeOrders:
         return self._locality()[1][sources] if self.edges == "locality" else sources
 
     def _visited(self) -> Tensor:
-        """[num_edges] the edges, one after the other as they are visited."""
+        """[num_edges]: the edges in the order in which they are visited."""
         order = torch.argsort(self._edge_rank(), stable=True)
         order = order[torch.argsort(self._row_rank()[self._rows_of(order)], stable=True)]
         if not self.in_pieces:
@@ -151,7 +151,7 @@ class EdgeOrders:
             new[1:] |= self._range_changes(order)
         start = new.nonzero().flatten()
         length = torch.cat([start, start.new_tensor([row.numel()])]).diff()
-        bare = (csr.indptr.diff() == 0).nonzero().flatten()  # rows without edges have one piece, behind all others
+        bare = (csr.indptr.diff() == 0).nonzero().flatten()  # rows without edges have one piece, after all others
         piece_row, length = torch.cat([row[start], bare]), torch.cat([length, torch.zeros_like(bare)])
         pieces = torch.cat([length.new_zeros(1), length.cumsum(0)])
         by_row = torch.argsort(piece_row, stable=True)
@@ -166,12 +166,13 @@ class EdgeOrders:
         return LongRows(table, torch.tensor([~0, num_rows]), 0, True)
 
     def _range_changes(self, order: Tensor) -> Tensor:
-        """[num_edges - 1] whether an edge's source lies in another range than that of the edge visited before."""
+        """[num_edges - 1]: whether an edge's source lies in another range than the source of the edge visited
+        before."""
         assert self.source is not None and self.partitions is not None
         size = _range(self.source.rows, self.partitions)
         return torch.div(self._sources()[order], size, rounding_mode="floor").diff() != 0
 
 
 def _range(rows: int, parts: int) -> int:
-    """Rows of each of `parts` equal ranges; the last one may have fewer."""
+    """The number of rows in each of `parts` equal ranges; the last range may have fewer."""
     return max(1, -(-rows // parts))

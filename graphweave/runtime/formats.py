@@ -6,8 +6,8 @@ takes no other memory.
 An index tensor is 1-d, int32 or int64, of any stride. On a GPU, PyTorch's operations make the same formats
 (`device_formats.py`). Every value is checked before it is used: one that is out of range raises IndexRangeError.
 Formats are int32 unless `wide`. They are cached by the index tensor (see `tracked`), within GRAPHWEAVE_FORMAT_BYTES.
-Formats of inference tensors are built at every call, since edits of these cannot be noticed. Results are shared: do not
-write into them.
+Formats of inference tensors are built at every call, since edits of these cannot be noticed. Results are shared, so
+callers must not write to them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from graphweave.runtime.toolchain import toolchain
 from graphweave.runtime.tracked import Key, TrackedCache, ordinary, versions_of
 
 CHUNK_SHARE = 1 << 10
-"""A chunk of a CSR has about this many rows and edges or more; there are at most `MAX_CHUNKS` chunks."""
+"""A chunk of a CSR has at least about this many rows and edges, and there are at most `MAX_CHUNKS` chunks."""
 
 UNKNOWN = -1
 """Stands for a largest degree that the host does not know, since it has not asked the device."""
@@ -46,7 +46,7 @@ _log = logger(__name__)
 
 
 class Format(Protocol):
-    """A format that is more than one tensor."""
+    """A format that consists of more than one tensor."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -64,11 +64,11 @@ class CsrFormat:
     """Whether the index is known to be sorted, so that the edge at position k is k. False on a GPU."""
 
     max_degree: int
-    """Most edges of a row; UNKNOWN on a GPU."""
+    """The largest number of edges of a row; UNKNOWN on a GPU."""
 
     chunks: Tensor
-    """int64 [num_chunks + 1]: row boundaries of chunks with about equal rows + edges. There is at least one chunk,
-    empty if there are no rows. An empty tensor on a GPU."""
+    """int64 [num_chunks + 1]: row boundaries of chunks with about equally many rows and edges. There is at least one
+    chunk, which is empty if there are no rows. An empty tensor on a GPU."""
 
     num_rows: int
     num_edges: int
@@ -85,7 +85,7 @@ class _RawGrouping(ctypes.Structure):
 
 
 _own_memory: ByStorage[bool] = ByStorage()
-"""Indices that `narrowed` has made: only our own programs know them, so that nobody else writes to them."""
+"""Storages of the indices that `narrowed` has made. Only our own programs know them, so nobody else writes to them."""
 
 _cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_bytes)
 
@@ -93,7 +93,7 @@ _cache: TrackedCache[Format | Tensor] = TrackedCache(lambda: settings().format_b
 def csr(index: Index, wide: bool = False) -> CsrFormat:
     """Edges grouped by the row that `index` names.
 
-    Within a row, edges keep their order. DataError if the sizes need `wide` and it is off.
+    Within a row, edges keep their order. Raises DataError if the sizes need 64 bits and `wide` is false.
     """
     return cast(CsrFormat, cached(("csr", index.key, wide), (index.values,), lambda: _build_csr(index, wide)))
 
@@ -121,8 +121,8 @@ def column(index: Index, other: Index, wide: bool = False) -> Tensor:
 def flat(index: Index, wide: bool = False) -> Tensor:
     """The rows that `index` names, checked, contiguous, int32 (int64 if wide), wrapped values made non-negative.
 
-    This is the tensor itself if nothing of that changes it and `narrowed` has made it. Any other tensor is copied,
-    since others may write to it after the check.
+    This is the tensor itself if none of this changes it and `narrowed` has made it. Any other tensor is copied, since
+    others may write to it after the check.
     """
     return cast(Tensor, cached(("flat", index.key, wide), (index.values,), lambda: _build_flat(index, wide)))
 
@@ -130,7 +130,7 @@ def flat(index: Index, wide: bool = False) -> Tensor:
 def narrowed(index: Tensor) -> Tensor:
     """`index` in 32 bits, not checked against any number of rows; `index` itself if one of its values does not fit.
 
-    The result is the same map at half the size. Anything but int64 [num_edges] on the CPU is returned unchanged.
+    The result is the same map at half the size. Tensors other than int64 [num_edges] on the CPU are returned unchanged.
     """
     if index.dtype != torch.int64 or index.dim() != 1 or index.device.type != "cpu":
         return index
@@ -144,7 +144,7 @@ def narrowed(index: Tensor) -> Tensor:
 
 
 def by_degree(index: Index, wide: bool = False) -> Tensor:
-    """[rows], dtype of indptr: the rows by falling number of edges."""
+    """[rows], dtype of indptr: the rows in order of falling number of edges."""
     indptr = csr(index, wide).indptr
     key = ("by_degree", index.key, wide)
     return cast(Tensor, cached(key, (index.values,), lambda: device_formats.by_degree(indptr)))
@@ -154,7 +154,7 @@ _in_order: dict[bool, Tensor] = {}
 
 
 def in_order(n: int, wide: bool) -> Tensor:
-    """At least n of the numbers 0, 1, 2, ...: the permutation of a CSR whose index is sorted."""
+    """The numbers 0, 1, 2, ..., at least n of them: the permutation of a CSR whose index is sorted."""
     found = _in_order.get(wide)
     if found is None or found.numel() < n:
         with torch.inference_mode(False):
@@ -170,12 +170,12 @@ def grouped(index: Index, wide: bool = False) -> tuple[Tensor, Tensor]:
 
 
 def clear() -> None:
-    """Forgets every cached format."""
+    """Drop all cached formats."""
     _cache.clear()
 
 
 def stats() -> dict[str, int]:
-    """`entries` and `bytes` of the cache."""
+    """The numbers of `entries` and `bytes` in the cache."""
     return _cache.stats()
 
 
@@ -263,7 +263,8 @@ def _run_flat(index: Index, out: Tensor | None, wide: bool) -> int:
 
 
 def _refuse(status: int, index: Index) -> None:
-    """Raises the error that `status` stands for: -1 is none, a position is that of the first value out of range."""
+    """Raise the error that `status` stands for: -1 is no error, any other number the position of the first value out of
+    range."""
     match status:
         case -1:
             return

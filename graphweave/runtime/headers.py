@@ -1,7 +1,7 @@
 """The headers of kernels: a copy where the compiler finds them, and a precompiled header.
 
 Kernels include <graphweave/....h>. A copy of these headers lies beside the kernels, in a folder named by their content.
-So a kept kernel text and its headers stay together whatever version is installed next, and the compiler needs no path
+So a cached kernel text and its headers stay together when another version is installed, and the compiler needs no path
 into a package that may be an archive.
 
 With a precompiled header, g++ reads these headers and the standard ones once for each machine instead of once for each
@@ -29,24 +29,24 @@ from graphweave.runtime.toolchain import Toolchain, run_compiler
 log = logger(__name__)
 
 _ALONE = ("float16.h",)
-"""Headers that are left out of the precompiled one, since not every compiler takes them."""
+"""Headers that are left out of the precompiled header, since not every compiler accepts them."""
 
 _UNUSED_SECONDS = 24 * 3600
 """Headers of other versions are deleted if no process has compiled with them for this many seconds."""
 
 _refused: set[str] = set()
-"""Identities of compilers that could not make a precompiled header in this process; they are not asked again."""
+"""Identities of compilers that failed to make a precompiled header in this process. They are not tried again."""
 
 _checked: set[Path] = set()
 """Precompiled headers that this process has compared with their digests."""
 
 
 def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
-    """Flags that let `tools` compile `text`: the folder of the headers, which are copied to `folder` if need be, and
+    """Flags that let `tools` compile `text`: the folder of the headers, which are copied to `folder` if necessary, and
     the precompiled header.
 
-    Empty for a text without headers of ours. The precompiled header is made for the first text that includes
-    <immintrin.h>, and then used for all texts: it saves 0.2 s of a text with <immintrin.h>, 0.05 s of others, and
+    Empty for a text that includes none of our headers. The precompiled header is made for the first text that includes
+    <immintrin.h>, and then used for all texts: it saves 0.2 s for a text with <immintrin.h>, 0.05 s for others, and
     making it takes 0.8 s. It is not used for clang, whose precompiled headers have another form; for sanitized kernels,
     which are compiled from their text alone, so that a missing include is found; and if it cannot be made.
     """
@@ -62,7 +62,7 @@ def flags_for(text: str, tools: Toolchain, folder: Path) -> tuple[str, ...]:
 
 
 def precompile(tools: Toolchain, folder: Path) -> None:
-    """Makes the precompiled header in `folder`, if there is none, before any text needs it."""
+    """Make the precompiled header in `folder` if it does not exist, before any text needs it."""
     if _may_precompile(tools):
         _precompiled(tools, _copied(folder), make=True)
 
@@ -72,12 +72,12 @@ def _may_precompile(tools: Toolchain) -> bool:
 
 
 def include_flags(folder: Path) -> tuple[str, ...]:
-    """The flags for the folder of the headers, which are copied to `folder` if need be."""
+    """The flags for the folder of the headers, which are copied to `folder` if necessary."""
     return ("-I", str(_copied(folder)))
 
 
 def _copied(folder: Path) -> Path:
-    """The folder that holds `graphweave/*.h`, each as this process has read it."""
+    """The folder that holds `graphweave/*.h`, with the content that this process has read."""
     root = folder / "headers" / sources.digest()[:16]
     if not _complete(root):
         root.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -107,7 +107,7 @@ def _write(root: Path) -> None:
 
 
 def _tidy(root: Path) -> None:
-    """Deletes unused headers of other versions, 40 MB each."""
+    """Delete unused headers of other versions, 40 MB each."""
     for other in root.parent.iterdir():
         with suppress(OSError):  # another process deletes it, too
             if other.is_dir() and other != root and time.time() - other.stat().st_mtime > _UNUSED_SECONDS:
@@ -115,8 +115,8 @@ def _tidy(root: Path) -> None:
 
 
 def _precompiled(tools: Toolchain, root: Path, *, make: bool) -> Path | None:
-    """The header beside which its precompiled form lies. None if that does not exist and is not to be made, or cannot
-    be made."""
+    """The header that lies beside its precompiled form. None if the precompiled form does not exist and should not be
+    made, or cannot be made."""
     text = "".join(f"#include <graphweave/{name}>\n" for name in sources.headers() if name not in _ALONE)
     key = hashlib.sha256("\0".join((tools.identity, sources.digest(), text)).encode()).hexdigest()[:16]
     header = root / key / "kernels.h"
@@ -147,7 +147,7 @@ def _intact(header: Path) -> bool:
 
 
 def _make(tools: Toolchain, root: Path, header: Path, text: str) -> bool:
-    """Writes the header, and moves its precompiled form into place once it is complete. False if it cannot be made."""
+    """Write the header, and move its precompiled form into place once it is complete. False if it cannot be made."""
     header.write_text(text, encoding="ascii")
     with tempfile.TemporaryDirectory(dir=header.parent, prefix="build-") as scratch:
         draft = Path(scratch) / "kernels.h.gch"

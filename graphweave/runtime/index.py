@@ -1,4 +1,4 @@
-"""An index tensor together with the number of rows to which it leads."""
+"""An index tensor together with the number of rows that it indexes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ INT32_MAX = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """int32 or int64 `values` [num_edges], of any stride, each of which names one of `rows` rows; with `wrap`, -1 is
+    """int32 or int64 `values` [num_edges], of any stride, each of which names one of `rows` rows. With `wrap`, -1 is
     the last row."""
 
     values: Tensor
@@ -26,10 +26,10 @@ class Index:
 
     @property
     def wide(self) -> bool:
-        """Whether it needs formats of 64 bits."""
+        """Whether its formats need 64 bits."""
         return max(self.rows, self.num_edges) > INT32_MAX
 
     @property
     def key(self) -> Key:
-        """A key for caches, equal for the same values with the same meaning."""
+        """A key for caches, equal for equal values with equal meaning."""
         return place(self.values), self.rows, self.wrap

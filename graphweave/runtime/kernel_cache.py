@@ -45,9 +45,10 @@ _private: Path | None = None
 
 
 def load(text: str, symbol: str) -> NativeKernel:
-    """The kernel `symbol` of a C++ text: from this process, else from disk, else compiled. See `launch.NativeKernel`.
+    """The kernel `symbol` of a C++ text: loaded already in this process, found on disk, or compiled. See
+    `launch.NativeKernel`.
 
-    ToolchainError without a compiler, CompileError if the compiler refuses the text.
+    Raises ToolchainError without a compiler, CompileError if the compiler refuses the text.
     """
     key = (key_of(text, toolchain()), symbol)
     kernel = _kernels.get(key)
@@ -57,12 +58,12 @@ def load(text: str, symbol: str) -> NativeKernel:
 
 
 def library(text: str) -> ctypes.CDLL:
-    """The shared library of a C++ text; the same text is loaded once per process."""
+    """The shared library of a C++ text. The same text is loaded once per process."""
     tools = toolchain()
     key = key_of(text, tools)
     found = _libraries.get(key)
     if found is None:
-        built = shared_object(text, tools)  # outside the lock: several kernels compile at once
+        built = shared_object(text, tools)  # outside the lock, so that several kernels compile at once
         with _lock:
             found = _libraries.get(key)
             if found is None:
@@ -71,14 +72,14 @@ def library(text: str) -> ctypes.CDLL:
 
 
 def forget() -> None:
-    """Drops what this process has loaded, so that the next `load` goes to disk. Kernels in use stay valid."""
+    """Drop what this process has loaded, so that the next `load` goes to disk. Kernels in use stay valid."""
     with _lock:
         _libraries.clear()
         _kernels.clear()
 
 
 def directory() -> Path:
-    """The folder of cached kernels; it exists once a kernel has been built there."""
+    """The folder of cached kernels. It exists once a kernel has been built there."""
     return (settings().cache_dir or user_cache_path("graphweave")) / "kernels"
 
 
@@ -91,7 +92,7 @@ def _version() -> str:
 
 
 def key_of(text: str, tools: Toolchain) -> str:
-    """SHA-256 of the text, of the headers' content and of all that turns them into machine code.
+    """SHA-256 of the text, the content of the headers, and everything that turns them into machine code.
 
     Comment lines are left out: they name the user's files, and PyG gives its generated files random names.
     """
@@ -109,10 +110,10 @@ def _private_directory() -> Path:
 
 
 def shared_object(text: str, tools: Toolchain) -> Path:
-    """The verified shared library of `text` on disk, built if need be.
+    """The verified shared library of `text` on disk, built if necessary.
 
-    If the cache folder cannot be written, a private temporary folder takes its place, with one warning. CacheError if
-    that cannot be written either.
+    If the cache folder cannot be written, a private temporary folder takes its place, with one warning. Raises
+    CacheError if that cannot be written either.
     """
     folder = directory()
     try:
@@ -164,7 +165,7 @@ def _intact(target: Path) -> bool:
 
 
 def _build(text: str, tools: Toolchain, target: Path) -> None:
-    """Compiles in a scratch folder beside the target, then moves the digest and the library into place."""
+    """Compile in a scratch folder beside the target, then move the digest and the library into place."""
     start = time.perf_counter()
     with tempfile.TemporaryDirectory(dir=target.parent, prefix="build-") as scratch:
         built, source = Path(scratch) / target.name, target.with_suffix(".cpp")
@@ -173,7 +174,8 @@ def _build(text: str, tools: Toolchain, target: Path) -> None:
         compile_shared(source, built, headers.flags_for(text, tools, target.parent))
         digest = built.with_suffix(".sha256")
         digest.write_text(hashlib.sha256(built.read_bytes()).hexdigest(), encoding="ascii")
-        for path in (digest, built):  # not flushed to disk: a file half written at a power cut fails its digest
+        # not flushed to disk: after a power cut, a file that is half written fails its digest
+        for path in (digest, built):
             os.replace(path, target.with_suffix(path.suffix))
     bump("kernel_builds")
     log.info("kernel %s: compiled in %.2f s", target.stem[:12], time.perf_counter() - start)
@@ -181,7 +183,7 @@ def _build(text: str, tools: Toolchain, target: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of a folder of kernels: how many, the bytes of their files, and the damaged libraries."""
+    """The contents of a folder of kernels: their number, the bytes of their files, and the damaged libraries."""
 
     kernels: int
     bytes: int
@@ -189,7 +191,7 @@ class Contents:
 
 
 def contents(folder: Path) -> Contents:
-    """The contents of `folder`: every library is read and compared with its digest. A missing folder is empty."""
+    """The contents of `folder`. Every library is read and compared with its digest. A missing folder is empty."""
     sizes: list[int] = []
     damaged: list[Path] = []
     for path in sorted(folder.glob("*.so")):
@@ -203,28 +205,28 @@ def contents(folder: Path) -> Contents:
 
 
 def _bytes_of(library: Path) -> int:
-    """Bytes of a library and its text."""
+    """The size of a library and its text, in bytes."""
     return sum(file.stat().st_size for s in (".so", ".cpp") if (file := library.with_suffix(s)).exists())
 
 
 _room: dict[tuple[Path, int], int] = {}
-"""For each folder and bound, the bytes that this process may add before it looks through the folder again."""
+"""For each folder and bound, the bytes that this process may still add before it scans the folder again."""
 
 
 def _keep_within(folder: Path, bound: int, added: Path) -> None:
-    """Keeps the folder within `bound` after a kernel was `added`. Each process may exceed it by a sixteenth: with a
-    large cache, to look at all kernels after each compilation would take longer than the compilation."""
+    """Keep the folder within `bound` after a kernel was `added`. Each process may exceed the bound by a sixteenth: in a
+    large cache, a scan of all kernels after each compilation would take longer than the compilation."""
     room = _room.get((folder, bound), 0) - _bytes_of(added)
     _room[folder, bound] = room if room > 0 else min(bound - evict(folder, bound, keep=added), bound >> 4)
 
 
 def evict(folder: Path, bound: int, keep: Path | None = None) -> int:
-    """Deletes the least recently used kernels until the folder is within `bound` bytes; `keep` always stays.
+    """Delete the least recently used kernels until the folder is within `bound` bytes. `keep` always stays.
 
     Returns the bytes that are left.
     """
     used: dict[str, float] = {}
-    sizes: dict[str, int] = defaultdict(int)  # of libraries and their texts, by key
+    sizes: dict[str, int] = defaultdict(int)  # of each library and its text, by key
     with os.scandir(folder) as files:  # makes no Path of each file, of which a full cache has 200,000
         for file in files:
             key, _, suffix = file.name.rpartition(".")

@@ -26,11 +26,11 @@ from torch import Tensor
 from graphweave.core.counters import bump
 
 MAX_CHUNKS = 256
-"""Most chunks into which the rows of a kernel are divided."""
+"""The rows of a kernel are divided into at most this many chunks."""
 
 CHUNK_WORK = 1 << 14
-"""Least numbers that a uniform chunk reads or writes. They take some microseconds, much longer than to hand the chunk
-to a thread."""
+"""A uniform chunk reads or writes at least this many numbers. This takes some microseconds, much longer than handing
+the chunk to a thread."""
 
 
 @lru_cache(maxsize=256)
@@ -44,14 +44,14 @@ def _integers(count: int) -> Struct:
 
 
 class NativeKernel:
-    """A compiled kernel. The caller keeps every tensor alive whose address it passes, until the call returns."""
+    """A compiled kernel. Until the call returns, the caller keeps alive every tensor whose address it passes."""
 
     __slots__ = ("_function", "_library", "address", "symbol")
 
     def __init__(self, library: ctypes.CDLL, symbol: str) -> None:
-        """AttributeError if the library has no such symbol."""
+        """Raises AttributeError if the library has no such symbol."""
         function = library[symbol]
-        # The two small arrays travel as bytes: packing them costs a third of building ctypes arrays.
+        # The two small arrays are passed as bytes: packing them costs a third of building ctypes arrays.
         function.argtypes = (ctypes.c_char_p, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int32)
         function.restype = ctypes.c_int32
         self.symbol = symbol
@@ -60,7 +60,7 @@ class NativeKernel:
         self._library = library
 
     def __call__(self, ptrs: Sequence[int], sizes: Sequence[int], chunks: Tensor, num_threads: int) -> None:
-        """Runs the kernel on addresses (`Tensor.data_ptr()`), sizes, and int64 row boundaries `[num_chunks + 1]`.
+        """Run the kernel on addresses (`Tensor.data_ptr()`), sizes, and int64 row boundaries `[num_chunks + 1]`.
 
         The GIL is released during the call. MemoryError if the kernel could not get its scratch memory.
         """
@@ -81,24 +81,24 @@ class NativeKernel:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a kernel without edges, in numbers read or written, by which its rows are divided into chunks."""
+    """The work of a kernel without edges, in numbers read or written. Its rows are divided into chunks by this."""
 
     row: int = 1
-    """Work of a row."""
+    """Work of one row."""
 
     chunk: int = CHUNK_WORK
-    """Least work of a chunk. With totals it is larger, so that clearing and folding their parts is a small share."""
+    """Minimum work of a chunk. With totals it is larger, so that clearing and folding their parts is a small share."""
 
     tile: int = 1
-    """Rows of a tile; chunks begin where a tile begins."""
+    """Rows of a tile. Chunks begin where a tile begins."""
 
 
 @lru_cache(maxsize=1024)
 def uniform_chunks(num_rows: int, work: Work) -> Tensor:
     """Row boundaries, int64 `[num_chunks + 1]`, for rows of equal work.
 
-    There are 1 to `MAX_CHUNKS` chunks, each with about `work.chunk` work or more; without rows there is one empty
-    chunk. The result is cached: do not write to it.
+    There are 1 to `MAX_CHUNKS` chunks, each with at least about `work.chunk` work; without rows there is one empty
+    chunk. The result is cached, so callers must not write to it.
     """
     tiles = -(-num_rows // work.tile)
     wanted = num_rows * max(work.row, 1) // work.chunk

@@ -1,4 +1,4 @@
-"""Orders of rows in which neighbours are near each other: reverse Cuthill-McKee, and places along a Hilbert curve."""
+"""Row orders that place neighbours near each other: reverse Cuthill-McKee, and positions along a Hilbert curve."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ def cuthill_mckee(
 ) -> tuple[Tensor, Tensor]:
     """The reverse Cuthill-McKee order as the rank of each row [num_rows] and of each source [num_sources], int64.
 
-    The graph has the edges (rows[e], sources[e]) without directions. If rows and sources are `one_space`, row i and
-    source i are one node; else they are different nodes. Ranks begin at 0 and are unique among all nodes (Cuthill and
-    McKee, "Reducing the bandwidth of sparse symmetric matrices", 1969; by SciPy).
+    The graph has the undirected edges (rows[e], sources[e]). With `one_space`, row i and source i are one node; else
+    they are different nodes. Ranks begin at 0 and are unique among all nodes (Cuthill and McKee, "Reducing the
+    bandwidth of sparse symmetric matrices", 1969; SciPy's implementation).
     """
-    import numpy  # with SciPy, takes 0.2 s to load
+    import numpy  # loading it with SciPy takes 0.2 s
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
@@ -33,8 +33,8 @@ def cuthill_mckee(
 
 
 def hilbert(x: Tensor, y: Tensor) -> Tensor:
-    """The place of each cell (x[i], y[i]), int64 from 0 on, along the Hilbert curve over the smallest square of 2^k
-    cells a side that holds them all. Cells next to each other on the curve share an edge (Hilbert, 1891)."""
+    """The position of each cell (x[i], y[i]), int64 from 0 on, along the Hilbert curve over the smallest square of 2^k
+    cells a side that holds them all. Consecutive cells of the curve share an edge (Hilbert, 1891)."""
     most = max([int(t.max()) for t in (x, y) if t.numel()], default=0)
     place = torch.zeros_like(x)
     for bit in reversed(range(most.bit_length())):

@@ -1,7 +1,7 @@
-"""Long rows, each of which would keep one thread busy while the others wait, and their division into pieces.
+"""Divides long rows into pieces. A long row would keep one thread busy while the others wait.
 
-The choice depends on the degrees of the graph alone, not on the number of threads, so results always have the same
-bits. Most graphs have no long row. The largest degree tells that at no cost.
+The choice depends only on the degrees of the graph, not on the number of threads, so results always have the same bits.
+Most graphs have no long row, which the largest degree tells at no cost.
 """
 
 from __future__ import annotations
@@ -17,32 +17,32 @@ from graphweave.runtime.index import Index
 from graphweave.runtime.row_pieces import RowPieces, row_pieces
 
 LONG = 1 << 14
-"""A divided row has more than this many edges: it takes longer than the launches of the kernels that divide it."""
+"""A divided row has more edges than this, so that it takes longer than the launches of the kernels that divide it."""
 
 SHARE = 64
-"""A divided row has more than 1 / SHARE of all rows and edges: other threads have enough work beside a smaller one."""
+"""A divided row has more than 1 / SHARE of all rows and edges. Beside a smaller one, other threads have enough work."""
 
 PIECE = 1 << 10
-"""Least edges of a piece, but for the last piece of a row."""
+"""Minimum number of edges of a piece, except for the last piece of a row."""
 
 MAX_PIECES = 256
-"""Most pieces of all divided rows together, not counting one more for each row."""
+"""Limit on the pieces of all divided rows together, not counting one more for each row."""
 
 PARTS_BYTES = 64 << 20
-"""Most bytes of the partial sums of all pieces together: rows of wide grams have fewer pieces."""
+"""Limit in bytes on the partial sums of all pieces together. Rows of wide grams therefore have fewer pieces."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """The weight of rows in a kernel: `work` of an edge, 1 if it is only added up, and the bytes of the partial sum
-    that a piece of a row `leaves`."""
+    """How heavy rows are in a kernel. `work` is that of an edge, 1 if the edge is only added up; `leaves` are the bytes
+    of the partial sum that a piece of a row leaves."""
 
     work: int = 1
     leaves: int = 0
 
 
 PRODUCTS = 4
-"""Work of an edge whose row is multiplied by a matrix. With it, rows of fewer edges are long, and they have fewer and
+"""Work of an edge whose row is multiplied by a matrix. It makes rows with fewer edges long, and gives them fewer and
 smaller pieces. The real ratio is larger, but a piece may leave a partial sum as large as the matrix."""
 
 SUMS = Weight()
@@ -56,10 +56,10 @@ class LongRows:
     pieces: RowPieces
 
     chunks: Tensor
-    """int64: row boundaries of the CSR's chunks, in which divided rows are marked as left out (see `launch.py`)."""
+    """int64: row boundaries of the CSR's chunks, in which divided rows are marked as skipped (see `launch.py`)."""
 
     max_degree: int
-    """Most edges of a row that is not divided; 0 if all are."""
+    """The largest number of edges of a row that is not divided; 0 if all rows are divided."""
 
     is_all: bool
     """Whether all rows are divided."""
@@ -74,18 +74,18 @@ def is_long(degree: int, num_rows: int, num_edges: int, weight: Weight = SUMS) -
 
 
 def shortest(num_rows: int, num_edges: int, weight: Weight = SUMS) -> int:
-    """Most edges of a row that is not divided."""
+    """The largest number of edges of a row that is not divided."""
     return max(LONG // weight.work, (num_rows + num_edges) // SHARE)
 
 
 def piece_size(num_edges: int, weight: Weight = SUMS) -> int:
-    """Most edges of a piece, if all divided rows have `num_edges` edges together."""
+    """The largest number of edges of a piece, if all divided rows have `num_edges` edges together."""
     pieces = max(1, min(MAX_PIECES // weight.work, PARTS_BYTES // max(weight.leaves, 1)))
     return max(PIECE // weight.work, -(-num_edges // pieces), 1)
 
 
 def rows_to_divide(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tensor, int] | None:
-    """The rows that are divided, and the most edges of a piece; None if no row is long."""
+    """The rows that are divided, and the largest number of edges of a piece; None if no row is long."""
     if not is_long(csr.max_degree, csr.num_rows, csr.num_edges, weight):
         return None
     degree = csr.indptr.diff().long()
@@ -94,8 +94,8 @@ def rows_to_divide(csr: formats.CsrFormat, weight: Weight = SUMS) -> tuple[Tenso
 
 
 def long_rows(index: Index, wide: bool, weight: Weight = SUMS, chunks: Tensor | None = None) -> LongRows | None:
-    """The long rows of the CSR of `index`; None if there are none. `chunks` are those of the other rows, by default the
-    CSR's own."""
+    """The long rows of the CSR of `index`; None if there are none. `chunks` are the chunks of the other rows, by
+    default the CSR's own."""
     csr = formats.csr(index, wide)
     found = rows_to_divide(csr, weight)
     if found is None:

@@ -1,4 +1,4 @@
-"""The memo: graph-only work (self loops, degrees, norms) is done once for each graph instead of at each call."""
+"""The memo: work that depends on the graph alone (self loops, degrees, norms) is done once for each graph."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Results: TypeAlias = tuple[Tensor | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class _Remembered:
-    results: Results  # callers get aliases of these, so that to rebind or flag one changes nothing here
-    tensors: tuple[Tensor, ...]  # those of the results that are tensors
-    versions: tuple[int, ...]  # of `tensors`, when they were made
+    results: Results  # callers get aliases of these, so that rebinding or flagging one changes nothing here
+    tensors: tuple[Tensor, ...]  # the results that are tensors
+    versions: tuple[int, ...]  # versions of `tensors` when they were made
 
 
 def alias(result: Tensor | int) -> Tensor | int:
@@ -36,11 +36,11 @@ _lending = locks.lock()
 
 
 def lent(result: Tensor | int) -> Tensor | int:
-    """An alias of `result` for a user, who may edit it: the next call notices that. A copy, if an earlier alias is
+    """An alias of `result` for a user, who may edit it, which the next call notices. A copy if an earlier alias is
     alive.
 
-    So results of two calls share no memory. If a user drops an index before the next call, that call gives the same
-    index, whose formats are cached. During a capture a CUDA graph gets the alias, and lends it itself later.
+    So results of two calls share no memory. If a user drops an index before the next call, that call returns the same
+    index, whose formats are cached. During a capture, a CUDA graph gets the alias, and lends it itself later.
     """
     if not isinstance(result, Tensor) or result.requires_grad or capturing.active():
         return alias(result)
@@ -57,9 +57,9 @@ class Memo:
     """Remembers results of pure functions of index tensors and integers: `memo(fn, edge_index, num_nodes)`.
 
     A result is returned again while its inputs are unchanged (see `tracked`) and nobody has edited the result itself.
-    Results take at most GRAPHWEAVE_FORMAT_BYTES; the least recently used are dropped first. A call with inference
-    tensors, or tensors that require a gradient, is not remembered. Functions are distinguished by identity. All methods
-    may be called from any thread.
+    Results take at most GRAPHWEAVE_FORMAT_BYTES; the least recently used are dropped first. Calls with inference
+    tensors, or tensors that require a gradient, are not remembered. Functions are distinguished by identity. All
+    methods may be called from any thread.
     """
 
     def __init__(self) -> None:
@@ -70,7 +70,8 @@ class Memo:
         return tuple(map(alias, self.kept(fn, *inputs)))
 
     def kept(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:
-        """The same, but the very tensors that are kept: they must not reach code that might rebind or flag them."""
+        """As `__call__`, but returns the very tensors that are kept. They must not reach code that might rebind or flag
+        them."""
         tensors = tuple(x for x in inputs if isinstance(x, Tensor))
         key = (fn, *[place(x) if isinstance(x, Tensor) else (type(x), x) for x in inputs])
         found = self._cache.get(key, tensors)
@@ -84,10 +85,10 @@ class Memo:
         if versions is None or any(t.requires_grad for t in tensors):
             return fn(*inputs)
         with ordinary(), torch.no_grad():
-            # Aliases are no views: in place of views that are saved for a backward, PyTorch gives it other tensors.
+            # Aliases are not views: PyTorch replaces views that are saved for a backward by other tensors.
             results = tuple(map(alias, fn(*inputs)))
             made = tuple(r for r in results if isinstance(r, Tensor))
-        if versions_of(made) is None:  # `fn` used inference mode itself: edits could not be noticed
+        if versions_of(made) is None:  # `fn` used inference mode itself, so edits could not be noticed
             return results
         value = _Remembered(results, made, tuple([t._version for t in made]))
         self._cache.put(key, tensors, versions, value, made)
@@ -106,10 +107,10 @@ memo = Memo()
 
 
 class GivenOut:
-    """`memo.kept` for a function with results that users get, and may edit in a way that PyTorch does not see."""
+    """`memo.kept` for a function whose results users get and may edit in a way that PyTorch does not see."""
 
     def __init__(self, positions: Iterable[int]) -> None:
-        """`positions` are those of the results that users get, all of them tensors."""
+        """`positions` are the positions of the results that users get; all of these are tensors."""
         self._watches = [(i, Watch()) for i in positions]
 
     def __call__(self, fn: Callable[..., Results], *inputs: Tensor | int) -> Results:

@@ -1,4 +1,4 @@
-"""The tables that the kernel of a fused push walks: blocks of rows, groups of a type, pairs of type and row, edges."""
+"""The tables that the kernel of a fused push walks: row blocks, groups of one type, pairs of type and row, edges."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ class PushTables:
     """The tables are int32, or int64 if wide. A piece of a divided row counts as a row."""
 
     block: Tensor
-    """[blocks + 1] the first row of each row block; the kernel clears the rows of a block."""
+    """[blocks + 1]: the first row of each row block. The kernel clears the rows of a block."""
 
     groups: Tensor
-    """[blocks + 1] the first group of each block. A group is the edges of one type; there are none without edges."""
+    """[blocks + 1]: the first group of each block. A group is the edges of one type; no group is without edges."""
 
     pairs: Tensor
-    """[groups + 1] the first pair of each group. A pair is the edges of one row, whose sum is multiplied once."""
+    """[groups + 1]: the first pair of each group. A pair is the edges of one row, whose sum is multiplied once."""
 
     edges: Tensor
-    """[pairs + 1] the first position of each pair."""
+    """[pairs + 1]: the first position of each pair."""
 
     group_type: Tensor
-    """[groups] the type of each group."""
+    """[groups]: the type of each group."""
 
     pair_target: Tensor
-    """[pairs] the row of each pair, or the piece of a divided row."""
+    """[pairs]: the row of each pair, or the piece of a divided row."""
 
     pair_row: Tensor
-    """[pairs] the row of each pair."""
+    """[pairs]: the row of each pair."""
 
     order: Tensor
-    """[edges] the edge at each position."""
+    """[edges]: the edge at each position."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -47,8 +47,8 @@ class PushTables:
 
 
 def column(found: PushTables, types: Index, rows: Index, other: Index, how: Hashable, wide: bool) -> Tensor:
-    """The row that `other` names for the edge at each position of `found`: tables made of `types` and `rows`, with
-    `how` as the key of the way they divide rows."""
+    """The row that `other` names for the edge at each position of `found`. The tables `found` are made from `types` and
+    `rows`; `how` is the key of the way in which they divide rows."""
     key = "push_column", types.key, rows.key, other.key, how, wide
     tensors = types.values, rows.values, other.values
     return cast(Tensor, formats.cached(key, tensors, lambda: formats.flat(other, wide).index_select(0, found.order)))

@@ -1,7 +1,7 @@
 """The rows with the most edges, divided into pieces of about equally many edges, on the device of the index.
 
-Nothing here waits for the device, so the host does not know how many pieces there are: the tables have room for the
-most that are possible, and unused pieces have no edges. They are cached as the formats of `formats.py` are.
+Nothing here waits for the device, so the host does not know how many pieces there are: the tables have room for as many
+as are possible, and unused pieces have no edges. They are cached like the formats of `formats.py`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,29 @@ class RowPieces:
     """Tables of dtype int32, or int64 if wide. Each divided row has a slot, and at least one piece."""
 
     slot_row: Tensor
-    """[slots] the row of each slot."""
+    """[slots]: the row of each slot."""
 
     slots: Tensor
-    """[slots + 1] the first piece of each slot."""
+    """[slots + 1]: the first piece of each slot."""
 
     piece_slot: Tensor
-    """[pieces] the slot of each piece."""
+    """[pieces]: the slot of each piece."""
 
     piece_row: Tensor
-    """[pieces] the row of each piece."""
+    """[pieces]: the row of each piece."""
 
     pieces: Tensor
-    """[pieces + 1] the number of each piece's first edge, if the edges of all pieces are counted one after the
-    other."""
+    """[pieces + 1]: the number of each piece's first edge, counting the edges of all pieces one after the other."""
 
     piece_shift: Tensor
-    """[pieces] what is added to that number to get the edge's position in the CSR of the rows."""
+    """[pieces]: what is added to that number to get the edge's position in the CSR of the rows."""
 
     num_edges: int
-    """Edges of all pieces on the CPU; an upper limit on a GPU, which is not asked."""
+    """Edges of all pieces on the CPU. An upper limit on a GPU, which is not asked."""
 
     slot_piece: Tensor | None = None
-    """[pieces] the pieces of slot after slot, where they are not numbered so."""
+    """[pieces]: the pieces of the first slot, then those of the second, and so on; None if pieces are numbered this
+    way."""
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -52,7 +52,7 @@ class RowPieces:
 
 
 def row_pieces(index: Index, wide: bool, slots: int, size: int) -> RowPieces:
-    """The `slots` rows with the most edges (at least one row) that `index` names, in pieces of at most `size` edges."""
+    """The `slots` rows (at least one) with the most edges that `index` names, in pieces of at most `size` edges."""
     key = ("row_pieces", index.key, wide, slots, size)
     return cast(RowPieces, formats.cached(key, (index.values,), lambda: _build(index, wide, slots, size)))
 

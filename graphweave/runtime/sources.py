@@ -1,7 +1,7 @@
 """The package's C++ files, `native/*.cpp` and the headers `native/graphweave/*.h`, as this process has read them.
 
-They are read once, so that the text which a process compiles fits the key under which it is kept, even if the package
-is installed again meanwhile. They are read as resources, not by path: a package may be imported from an archive.
+They are read once, so that the text which a process compiles fits its cache key even if the package is installed again
+in the meantime. They are read as resources, not by path: a package may be imported from an archive.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def source(name: str) -> str:
 
 @lru_cache(maxsize=1)
 def headers() -> dict[str, bytes]:
-    """The content of each header, by its name (`products.h`)."""
+    """Name of each header (`products.h`) -> its content."""
     folder = files("graphweave.runtime") / "native" / "graphweave"
     found = {file.name: file.read_bytes() for file in folder.iterdir() if file.name.endswith(".h")}
     return dict(sorted(found.items()))

@@ -1,4 +1,4 @@
-"""A table of values for the storages of tensors, which keeps no storage alive."""
+"""A table that maps storages of tensors to values and keeps no storage alive."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from graphweave.core import locks
 T = TypeVar("T")
 
 _MIN_SWEPT_STORAGES = 256
-"""A table with more storages than this is searched for dead ones, and again whenever its size has doubled."""
+"""A table with more storages than this is searched for dead ones, and searched again whenever its size has doubled."""
 
 
 class ByStorage(Generic[T]):
     """A value for the storage in which a tensor lies. All methods may be called from any thread.
 
-    The weak reference to a dead storage prevents that another storage gets its address.
+    While there is a weak reference to a dead storage, no other storage gets its address.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
 """How many threads kernels run on: as many as PyTorch uses, but one in a forked process.
 
 A fork copies the state of an OpenMP pool but none of its threads, so work that is given to the pool is never done.
-Children of a process that has run kernels therefore use one thread, for PyTorch's own operations too, as PyTorch does
+Children of a process that has run kernels therefore use one thread, even for PyTorch's own operations, as PyTorch does
 in the workers of a DataLoader. `core/locks.py` does the same for locks.
 """
 
@@ -16,7 +16,7 @@ _forked = False
 
 
 def num_threads(wanted: int | None = None) -> int:
-    """The number of threads for the next parallel region: `wanted`, or as many as PyTorch has."""
+    """The number of threads for the next parallel region: `wanted`, or as many as PyTorch uses."""
     global _pool_used
     if _forked:
         return 1

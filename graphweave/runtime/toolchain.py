@@ -24,18 +24,18 @@ log = logger(__name__)
 _REQUIRED = ("-std=c++17", "-fPIC", "-O3")
 """Flags that a compiler must accept."""
 
-# There is no -ffast-math: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
-# There is no contraction either: the backward recomputes messages and compares them with the maximum that the forward
-# kept, so an expression must have the same bits in every kernel. Kernels write out the multiply-adds that pay.
+# -ffast-math is left out: NaN, infinities, signed zeros and the order of sums are part of what a kernel promises.
+# Contraction is off too: the backward recomputes messages and compares them with the maximum that the forward kept, so
+# an expression must have the same bits in every kernel. Kernels spell out the multiply-adds that pay off.
 _WANTED = ("-ffp-contract=off", "-mprefer-vector-width=512", "-fno-math-errno", "-fno-trapping-math")
 """Flags that are used if the compiler accepts them."""
 
-# To interleave two edges costs more than it saves: GCC 12 then does not vectorise the inner loop over lanes.
+# With this optimisation, which interleaves two edges, GCC 12 does not vectorise the inner loop over lanes.
 _WANTED_OF_GCC = ("-fno-loop-unroll-and-jam",)
 """Flags that are used if the compiler is GCC and accepts them."""
 
 _OPENMP_NAMES = ("libgomp", "libiomp5", "libomp")
-"""The names of OpenMP runtimes' files begin with these."""
+"""Prefixes of the file names of OpenMP runtimes."""
 
 _MAX_COMPILE_SECONDS = 600
 """A run of the compiler is stopped after this many seconds."""
@@ -43,7 +43,7 @@ _MAX_COMPILE_SECONDS = 600
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A working compiler. `openmp` is the runtime file that kernels link; if None, kernels run on one thread."""
+    """A working compiler. `openmp` is the runtime file that kernels link. If it is None, kernels run on one thread."""
 
     command: tuple[str, ...]
     version: str
@@ -53,14 +53,15 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """Everything but the text that determines the machine code; it is part of the key of every cached kernel."""
+        """Everything besides the text that determines the machine code. It is part of the key of every cached
+        kernel."""
         executable = shutil.which(self.command[0]) or self.command[0]
         parts = (executable, *self.command[1:], self.version, *self.flags, str(self.openmp), self.cpu)
         return "\n".join(parts)
 
 
 def run_compiler(command: tuple[str, ...], text: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs a command of the compiler, with messages in English. TimeoutExpired after 10 minutes."""
+    """Run a command of the compiler, with messages in English. Raises TimeoutExpired after 10 minutes."""
     environment = {**os.environ, "LC_ALL": "C"}
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer is meant for the kernels, not for the compiler
     return subprocess.run(
@@ -85,7 +86,7 @@ def _supported(command: tuple[str, ...], flags: tuple[str, ...]) -> tuple[str, .
 
 
 def _cpu() -> str:
-    """A text that identifies the instruction set which -march=native means on this machine."""
+    """A text that identifies the instruction set that -march=native means on this machine."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return f"{platform.machine()} {platform.processor()}"
@@ -101,7 +102,7 @@ def _cpu() -> str:
 
 
 def loaded_openmp() -> tuple[Path, ...]:
-    """OpenMP runtime files mapped into this process (Linux; empty elsewhere)."""
+    """Files of OpenMP runtimes that are mapped into this process. Empty on systems other than Linux."""
     maps = Path("/proc/self/maps")
     if not maps.exists():
         return ()
@@ -111,10 +112,10 @@ def loaded_openmp() -> tuple[Path, ...]:
 
 @lru_cache(maxsize=1)
 def _torch_openmp() -> Path | None:
-    """The file of torch's OpenMP runtime. Kernels link that very file, so that the process has one thread pool, not
+    """The file of torch's OpenMP runtime. Kernels link this very file, so that the process has one thread pool, not
     two.
 
-    Other packages (scikit-learn) may have loaded runtimes of their own, which must not be linked.
+    Other packages (scikit-learn) may have loaded other runtimes, which must not be linked.
     """
     package = Path(torch.__file__).parent
     folders = (package / "lib", package.parent / "torch.libs")
@@ -126,7 +127,7 @@ def _torch_openmp() -> Path | None:
 
 
 def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
-    """The flags for OpenMP. Code of GCC runs with libgomp and with LLVM's runtimes, code of clang only with LLVM's."""
+    """The flags for OpenMP. GCC's code runs with libgomp and with LLVM's runtimes, clang's only with LLVM's."""
     if openmp is None:
         return ()
     clang = "clang" in version
@@ -137,8 +138,8 @@ def _openmp_flags(version: str, openmp: Path | None) -> tuple[str, ...]:
 
 
 def _arch_flags(command: tuple[str, ...], arch: str) -> tuple[str, ...]:
-    """The flag -march. A compiler that does not know `native` makes code for its default processor; it must know any
-    other name."""
+    """The flag -march. A compiler that does not know `native` generates code for its default processor; it must know
+    any other name."""
     flag = f"-march={arch}"
     if _accepts(command, (flag,)):
         return (flag,)
@@ -180,13 +181,13 @@ def _find(cxx: str | None, arch: str, sanitize: tuple[str, ...]) -> Toolchain:
 
 
 def toolchain() -> Toolchain:
-    """The compiler in force, probed once per process and setting. ToolchainError when there is none."""
+    """The compiler in force, probed once per process and setting. Raises ToolchainError if there is none."""
     current = settings()
     return _find(current.cxx, current.arch, current.sanitize)
 
 
 def available() -> str | None:
-    """The version line of the compiler, or None when there is no compiler that works."""
+    """The version line of the compiler; None if there is no compiler that works."""
     try:
         return toolchain().version
     except ToolchainError as error:
@@ -195,10 +196,10 @@ def available() -> str | None:
 
 
 def compile_shared(source: Path, out: Path, extra: tuple[str, ...] = ()) -> None:
-    """Compiles one C++ file to the shared library `out`. CompileError carries the compiler's words.
+    """Compile one C++ file to the shared library `out`. A CompileError carries the compiler's words.
 
-    `extra` are flags of the compilation that do not change the machine code (`runtime/headers.py`). Compiling and
-    linking are two steps, because linking with -fopenmp would add the compiler's own OpenMP runtime.
+    `extra` are compilation flags that do not change the machine code (`runtime/headers.py`). Compiling and linking are
+    two steps, because linking with -fopenmp would add the compiler's own OpenMP runtime.
     """
     tools = toolchain()
     unlinked = out.with_suffix(".o")

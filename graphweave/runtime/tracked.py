@@ -2,10 +2,10 @@
 
 A tensor is recognised by its storage, address and layout, so a fresh view of the same memory has the same key. The
 entry keeps an alias of the tensor, so neither its storage nor its version counter can die and give their address to
-another. It remembers which version counter the tensor has and the counter's value, which every in-place edit raises,
-through whichever view. A tensor with another counter (`.data`, or made over the same memory) is another tensor.
-Inference tensors have no version counter and are never cached. Edits that torch cannot see (through NumPy or a foreign
-pointer) are found by `unseen_edits.py`, which calls `forget` here.
+another. It remembers which version counter the tensor has and the counter's value, which every in-place edit through
+any view increases. A tensor with another counter (`.data`, or one made over the same memory) is another tensor.
+Inference tensors have no version counter and are never cached. Edits that torch cannot see (through NumPy or another
+library's pointer) are found by `unseen_edits.py`, which calls `forget` here.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from graphweave.runtime.version_counter import counter_of
 T = TypeVar("T")
 Key = tuple[Hashable, ...]
 Versions: TypeAlias = tuple[tuple[int, int], ...]
-"""For each tensor, its version counter and the value of that."""
+"""For each tensor, the address of its version counter and the counter's value."""
 
 
 def place(t: Tensor) -> Key:
-    """A key that is equal for tensor objects of the same memory, layout and dtype, while a reference to one is held."""
+    """A key that is equal for tensor objects of the same memory, layout and dtype, as long as one of them is
+    referenced."""
     return (t.data_ptr(), t.untyped_storage()._cdata, t.shape, t.stride(), t.dtype)
 
 
@@ -42,14 +43,14 @@ def nbytes(t: Tensor) -> int:
 
 
 def _references(t: Tensor) -> int:
-    """How many tensors, and other owners, share the storage of `t`, up to a constant."""
+    """How many tensors and other owners share the storage of `t`, up to a constant."""
     return torch._C._storage_Use_Count(t.untyped_storage()._cdata)
 
 
 _COUNT_OF_ONE = _references(torch.empty(1))
 _caches: weakref.WeakSet[TrackedCache[Any]] = weakref.WeakSet()
 _edits = 0
-"""How many edits that PyTorch has not seen, of any tensor, have been found so far."""
+"""Number of edits found so far that PyTorch has not seen, of any tensor."""
 
 SWEEP_BYTES = 64 << 20
 """A cache with more bytes than this is searched for entries of dead tensors, and again whenever it has doubled."""
@@ -66,14 +67,14 @@ class _Entry(Generic[T]):
 
 
 class TrackedCache(Generic[T]):
-    """Least-recently-used entries within a bound in bytes. All methods may be called from any thread.
+    """Cache entries with a bound in bytes; the least recently used are dropped first. Any thread may call all methods.
 
     An entry with a tensor that only the cache still holds (of a past mini-batch) can never be found again. The cache is
     searched for such entries from time to time, so that they do not fill it up to its bound.
     """
 
     def __init__(self, bound: Callable[[], int]) -> None:
-        """`bound` gives the most bytes of values and of the tensors from which they were computed; it is called at
+        """`bound` returns the limit in bytes on values and the tensors from which they were computed. It is called at
         every insertion."""
         self._bound = bound
         self._entries: OrderedDict[Key, _Entry[T]] = OrderedDict()
@@ -83,7 +84,8 @@ class TrackedCache(Generic[T]):
         _caches.add(self)
 
     def get(self, key: Key, tensors: tuple[Tensor, ...]) -> T | None:
-        """The value stored under `key`, if no tensor has been edited since. `key` holds the `place` of each tensor."""
+        """The value stored under `key`, unless a tensor has been edited since. `key` holds the `place` of each
+        tensor."""
         entry = self._entries.get(key)
         if entry is None:
             return None
@@ -101,13 +103,14 @@ class TrackedCache(Generic[T]):
     def put(
         self, key: Key, tensors: tuple[Tensor, ...], versions: Versions, value: T, made: tuple[Tensor, ...]
     ) -> None:
-        """Stores a value that owns the tensors `made`. `versions` were read before it was computed from `tensors`.
+        """Store a value that owns the tensors `made`. `versions` were read before the value was computed from
+        `tensors`.
 
         A value that alone exceeds the bound is not kept.
         """
         size = sum(nbytes(t) for t in (*tensors, *made))
         bound = self._bound()
-        # detach() shares storage and version counter, but keeps them when the caller rebinds the tensor with set_().
+        # detach() shares storage and version counter, and keeps both when the caller rebinds the tensor with set_().
         entry = _Entry(
             value, versions, tuple(map(weakref.ref, tensors)), tuple(t.detach() for t in tensors), made, size
         )
@@ -125,7 +128,7 @@ class TrackedCache(Generic[T]):
         del dropped
 
     def _dead(self) -> list[Key]:
-        """Keys of entries with an input whose storage nothing outside this cache refers to."""
+        """Keys of entries that have an input whose storage nothing outside this cache refers to."""
         ours: Counter[int] = Counter()
         for entry in self._entries.values():
             ours.update(_storage(t) for t in (*entry.aliases, *entry.made))
@@ -142,7 +145,7 @@ class TrackedCache(Generic[T]):
         return entry
 
     def forget(self, storage: int) -> None:
-        """Drops every entry that was computed from memory of this storage, or that owns it."""
+        """Drop every entry that was computed from memory of this storage, or that owns it."""
         with self._lock:
             found = [
                 key
@@ -165,19 +168,20 @@ class TrackedCache(Generic[T]):
 
 
 def versions_of(tensors: tuple[Tensor, ...]) -> Versions | None:
-    """The versions that `TrackedCache.put` takes; None if one of the tensors has no version (an inference tensor)."""
+    """The versions for `TrackedCache.put`; None if one of the tensors has no version (an inference tensor)."""
     if any(t.is_inference() for t in tensors):
         return None
     return tuple((counter_of(t), t._version) for t in tensors)
 
 
 class Mark:
-    """A tensor in the state in which something was computed from it: a cache of one entry compares it by `holds`."""
+    """The state of a tensor when something was computed from it. A cache of one entry compares tensors to it by
+    `holds`."""
 
     __slots__ = ("_alias", "_counter", "_edits", "_layout", "_storage", "_tensor", "_version")
 
     def __init__(self, t: Tensor) -> None:
-        """`t` must be no inference tensor, since edits of these cannot be noticed."""
+        """`t` must not be an inference tensor, since edits of these cannot be noticed."""
         self._alias = t.detach()  # keeps storage and counter, even if the caller rebinds the tensor
         self._tensor = t
         self._layout = t.data_ptr(), t.shape, t.stride(), t.dtype
@@ -195,12 +199,12 @@ class Mark:
 
 
 def unseen_edits() -> int:
-    """How many edits that PyTorch has not seen have been found so far."""
+    """The number of edits found so far that PyTorch has not seen."""
     return _edits
 
 
 def forget(t: Tensor) -> None:
-    """Drops from every cache what was computed from memory of `t`, which has been edited unseen by PyTorch."""
+    """Drop from every cache what was computed from memory of `t`, after an edit that PyTorch has not seen."""
     global _edits
     _edits += 1
     for cache in list(_caches):
@@ -208,6 +212,6 @@ def forget(t: Tensor) -> None:
 
 
 def ordinary() -> torch.inference_mode:
-    """A context that makes ordinary tensors even under inference mode: cached tensors may later be used with grad
-    on."""
+    """A context that makes ordinary tensors even under inference mode, since cached tensors may later be used with
+    gradients enabled."""
     return torch.inference_mode(False)

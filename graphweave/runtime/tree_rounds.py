@@ -9,11 +9,12 @@ from graphweave.core.ranges import position, range_error
 
 
 def tree_rounds(dst: Tensor, num_dst: int) -> tuple[Tensor | int, ...]:
-    """Where each destination's value is found at the end, [destinations], and four indices for each round.
+    """The position of each destination's final value, [destinations], and four indices for each round.
 
-    Of a round: the rows on the left and on the right of each pair, rows carried to the next round, and rows that are
-    the value of their destination. They count the rows that the round before has left, pairs before what was carried;
-    in the first round edges. The values are counted in the order in which they are found, the identity last.
+    The four indices of a round are: the rows on the left of each pair, the rows on the right, the rows carried to the
+    next round, and the rows that are the final value of their destination. In the first round they count edges; later
+    they count the rows that the round before has produced, pairs first, carried rows after them. Final values are
+    counted in the order in which they are found; the identity comes last.
     """
     bad = position(dst, num_dst)
     if bad is not None:
@@ -21,7 +22,8 @@ def tree_rounds(dst: Tensor, num_dst: int) -> tuple[Tensor | int, ...]:
     count = torch.bincount(dst.long(), minlength=num_dst)
     row = torch.nonzero(count).squeeze(1)  # destinations that are not done
     count = count[row]
-    place = torch.argsort(dst, stable=True)  # of each value among the rows of this round, destination by destination
+    # position of each value among the rows of this round, destination by destination
+    place = torch.argsort(dst, stable=True)
     at = torch.empty(num_dst, dtype=torch.int64, device=dst.device)
     out: list[Tensor] = []
     found = 0
@@ -39,7 +41,7 @@ def tree_rounds(dst: Tensor, num_dst: int) -> tuple[Tensor | int, ...]:
         odd = count % 2 == 1
         carried = place[(start + count - 1)[odd]]
         out += [place[first], place[first + 1], carried, finished]
-        # of each destination: its pairs in order, then what was carried
+        # for each destination, its pairs in order, then the carried row
         sizes = pairs + odd
         after = torch.empty(int(sizes.sum()), dtype=torch.int64, device=dst.device)
         begin = sizes.cumsum(0) - sizes
@@ -51,6 +53,6 @@ def tree_rounds(dst: Tensor, num_dst: int) -> tuple[Tensor | int, ...]:
 
 
 def _within(sizes: Tensor) -> Tensor:
-    """0, 1, ..., n - 1 for each n of `sizes`."""
+    """0, 1, ..., n - 1 for each n in `sizes`, one after the other."""
     begin = sizes.cumsum(0) - sizes
     return torch.arange(int(sizes.sum()), device=sizes.device) - begin.repeat_interleave(sizes)

@@ -1,7 +1,7 @@
-"""Ahead-of-time compilation of Triton kernels, which tells what they need of a GPU on a machine that has none.
+"""Ahead-of-time compilation of Triton kernels, which tells what they need of a GPU on a machine without one.
 
-Triton compiles for any capability and runs its own ptxas, whose log says what the kernel takes. It is the log of the
-very code that a launch would load, so no flag of ptxas is repeated here.
+Triton compiles for any capability and runs its own ptxas, whose log says which resources the kernel takes. It is the
+log of the very code that a launch would load, so no flag of ptxas is repeated here.
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from graphweave.core.errors import CompileError, ToolchainError
 from graphweave.runtime.triton_kernel import interpreted, module, require_triton, triton_version
 
 WARP = 32
-"""Threads of a warp."""
+"""Number of threads of a warp."""
 
 ALIGNED = 16
-"""Alignment in bytes of torch's allocations. Triton checks it at each launch and reads aligned rows in fewer loads."""
+"""Alignment in bytes of torch's allocations. Triton checks it at each launch and reads aligned rows with fewer
+loads."""
 
 _USED = re.compile(r"Used (\d+) registers")
 _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
@@ -29,8 +30,8 @@ _SPILLS = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) 
 @dataclass(frozen=True, slots=True)
 class Resources:
     """The resources of a kernel. Each thread takes registers (of 32 bits), bytes of stack, and bytes that are spilled
-    and read back; each program takes bytes of shared memory and warps. `code` is the size of the machine code (a cubin)
-    in bytes."""
+    and read back; each program takes warps and bytes of shared memory. `code` is the size in bytes of the machine code
+    (a cubin)."""
 
     registers: int
     stack: int
@@ -45,13 +46,13 @@ def compile_text(
     text: str, symbol: str, signature: Sequence[str], constexprs: Mapping[str, Any], capability: int,
     *, warps: int = 4, aligned: bool = True, fuse: bool = False,
 ) -> Resources:  # fmt: skip
-    """Compiles the kernel `symbol` of a module's text for `capability`: 80 means sm_80.
+    """Compile the kernel `symbol` of a module's text for `capability` (80 means sm_80).
 
     `signature` has Triton's type of each parameter in order: `*fp32`, `i64`, or `constexpr` for parameters whose values
     `constexprs` gives by name. `aligned` says that every pointer is a multiple of 16 bytes. With `fuse`, products and
     sums become multiply-adds, which kernels of regions do not use.
 
-    Only one thread may call it at a time: Triton prints ptxas's log to the standard output, which is redirected.
+    Only one thread may call it at a time: Triton prints ptxas's log to standard output, which is redirected.
 
     Raises:
         ToolchainError: without Triton, if kernels are interpreted, or if ptxas printed no resources.
@@ -68,7 +69,7 @@ def compile_text(
     options = {"num_warps": warps, "enable_fp_fusion": fuse}
     try:
         made = _compiled(function, types, constexprs, attributes, capability, options, log)
-    except Exception as error:  # errors of Triton, of its passes and of ptxas have no common class
+    except Exception as error:  # errors of Triton, its passes and ptxas have no common class
         raise CompileError(f"{symbol} for sm_{capability}: {_words(error)}") from error
     return _resources(made, log.getvalue(), f"{symbol} for sm_{capability}")
 
@@ -112,7 +113,7 @@ def _resources(made: Any, log: str, what: str) -> Resources:
 
 
 def _words(error: BaseException) -> str:
-    """The words of an error and of its causes: the first of Triton's errors names the line, the causes the reason."""
+    """The words of an error and its causes: the first of Triton's errors names the line, the causes name the reason."""
     words: list[str] = []
     at: BaseException | None = error
     while at is not None:

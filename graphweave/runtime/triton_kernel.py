@@ -37,20 +37,20 @@ _modules: dict[str, ModuleType] = {}
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How many rows a program takes at a time, how many edges of each row, and how many warps it has."""
+    """How many rows a program takes at a time, how many edges of each row, and how many warps it uses."""
 
     rows: int
     edges: int
     warps: int = 4
     stages: int | None = None
-    """Of the software pipeline; None is Triton's own number."""
+    """Stages of the software pipeline; None lets Triton choose."""
 
 
 class TritonKernel:
     """A kernel of `codegen/triton`; see there for its parameters."""
 
     def __init__(self, module: ModuleType, symbol: str, parts: int = 1) -> None:
-        """The work of each row is shared by `parts` programs."""
+        """`parts` programs share the work of each row."""
         self.symbol, self._parts = symbol, parts
         self._function: Any = getattr(module, symbol)
 
@@ -58,13 +58,13 @@ class TritonKernel:
         self, programs: int, tensors: Sequence[Tensor], order: Tensor | None, groups: int, span: tuple[int, int],
         how: Launch,
     ) -> None:  # fmt: skip
-        """Runs `programs` programs over the rows `span` (first, last + 1), each for `groups` groups of rows.
+        """Run `programs` programs over the rows `span` (first, last + 1), each for `groups` groups of rows.
 
         Asynchronous on a GPU.
         """
         device = tensors[0].device
         listed = tensors[0] if order is None else order  # read only if ORDERED
-        # No fusing into multiply-adds: the backward recomputes messages and compares them with a maximum.
+        # Fusing into multiply-adds is off: the backward recomputes messages and compares them with a maximum.
         options = {} if interpreted() else {"num_warps": how.warps, "enable_fp_fusion": False}
         if how.stages is not None and options:
             options["num_stages"] = how.stages
@@ -89,22 +89,23 @@ def on_device(device: torch.device) -> Iterator[None]:
 
 
 def precision() -> str:
-    """The precision of products of float32: TF32 only if PyTorch may use it for its own products."""
+    """The precision of float32 products: TF32 only if PyTorch may use it for its own products."""
     return "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
 
 
 def interpreted() -> bool:
-    """Whether kernels run in Triton's interpreter. The environment must say so before Triton is imported."""
+    """Whether kernels run in Triton's interpreter. The environment has to say so before Triton is imported."""
     return os.environ.get("TRITON_INTERPRET", "0") == "1"
 
 
 def load(text: str, symbol: str, parts: int = 1) -> TritonKernel:
-    """The kernel `symbol` of a module's text, of `parts` programs for each row. ToolchainError without Triton."""
+    """The kernel `symbol` of a module's text, with `parts` programs for each row. Raises ToolchainError without
+    Triton."""
     return TritonKernel(module(text), symbol, parts)
 
 
 def module(text: str) -> ModuleType:
-    """The imported module of a text; the same text is imported once per process."""
+    """The imported module of a text. The same text is imported once per process."""
     require_triton()
     key = key_of(text)
     with _lock:
@@ -114,7 +115,7 @@ def module(text: str) -> ModuleType:
 
 
 def forget() -> None:
-    """Drops what this process has imported. Kernels in use stay valid."""
+    """Drop what this process has imported. Kernels in use stay valid."""
     with _lock:
         _modules.clear()
 
@@ -147,7 +148,7 @@ def directory() -> Path:
 
 
 def _written(text: str, key: str) -> Path:
-    """A file with the code of the text, found intact or written in one step, in a temporary folder if need be."""
+    """A file with the code of the text, found intact or written atomically, in a temporary folder if necessary."""
     for folder in (directory(), Path(tempfile.gettempdir()) / f"graphweave-triton-{os.getuid()}"):
         path = folder / f"k{key}.py"
         try:

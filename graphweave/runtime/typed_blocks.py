@@ -2,8 +2,8 @@
 
 A row block has few enough rows that they stay in cache while products are added to them, and enough edges that types
 repeat: a matrix is then read once for all edges of its type. The tables take 4 bytes for each edge, another 4 for each
-edge and gathered tensor, and 8 for each pair of type and row that has edges. They are cached as the formats of
-`formats.py` are.
+edge and gathered tensor, and 8 for each pair of type and row that has edges. They are cached like the formats of
+`formats.py`.
 """
 
 from __future__ import annotations
@@ -20,31 +20,34 @@ from graphweave.runtime.push_tables import PushTables
 from graphweave.runtime.typed_pieces import TypedPieces, typed_pieces
 
 BLOCK_BYTES = 1 << 19
-"""About the most bytes of a row block's rows in the result: a quarter of a second-level cache."""
+"""A row block's rows of the result have at most about this many bytes, a quarter of a second-level cache."""
 
 BLOCKS = 32
-"""There are at least this many row blocks for threads to share, unless each had less than about `BLOCK_EDGES` edges."""
+"""There are at least this many row blocks for threads to share, unless blocks would have fewer than about `BLOCK_EDGES`
+edges."""
 
 BLOCK_EDGES = 2048
-"""About the least edges of a row block on average, unless `BLOCK_BYTES` demands smaller blocks."""
+"""Row blocks have at least about this many edges on average, unless `BLOCK_BYTES` demands smaller blocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TypedBlocks(PushTables):
-    """There is at least one block, empty if there are no rows. `pair_row` equals `pair_target` if no row is divided."""
+    """Push tables for the CPU. There is at least one block, which is empty if there are no rows. `pair_row` equals
+    `pair_target` if no row is divided."""
 
     pieces: TypedPieces
 
 
 def num_blocks(edges: int, rows: int, row_bytes: int) -> int:
-    """The number of row blocks for rows of `row_bytes` bytes, a power of two, so that layers of similar width share the
-    order of edges."""
+    """The number of row blocks for rows of `row_bytes` bytes. It is a power of two, so that layers of similar width
+    share the order of edges."""
     wanted = max(rows * row_bytes // BLOCK_BYTES, min(BLOCKS, edges // BLOCK_EDGES), 1)
     return 1 << (wanted - 1).bit_length()
 
 
 def typed_blocks(types: Index, rows: Index, most: int, wide: bool = False) -> TypedBlocks:
-    """The tables of edges that each have a type and a row, for at most `most` blocks of about equal rows + edges."""
+    """The tables of edges that each have a type and a row, in at most `most` blocks with about equally many rows and
+    edges."""
     key = "typed_blocks", types.key, rows.key, most, wide
     tensors = types.values, rows.values
     return cast(TypedBlocks, formats.cached(key, tensors, lambda: _build(types, rows, most, wide)))
@@ -64,11 +67,12 @@ def _build(types: Index, rows: Index, most: int, wide: bool) -> TypedBlocks:
     bounds = _bounds(of_rows, most)
     at = torch.arange(pieces.num_all)
     block = torch.searchsorted(bounds[1:], at, right=True, out_int32=not wide)
-    key = block.index_select(0, row).mul_(types.rows).add_(kind)  # fits: else the caller would have set `wide`
+    # fits, since the caller would otherwise have set `wide`
+    key = block.index_select(0, row).mul_(types.rows).add_(kind)
     blocks, dtype = bounds.numel() - 1, row.dtype
     of_keys, order = formats.grouped(Index(key, blocks * types.rows), wide)
     row = row.index_select(0, order)
-    used = of_keys.diff().nonzero().flatten()  # keys that have edges: the groups
+    used = of_keys.diff().nonzero().flatten()  # keys that have edges, which are the groups
     starts = torch.zeros(row.numel(), dtype=torch.bool)
     starts[1:] = row[1:] != row[:-1]
     starts[of_keys[used].long()] = True

@@ -1,11 +1,11 @@
 """Edges by row block, then by type, then by row: the order in which a GPU walks them in a fused push.
 
-It does for a GPU what `typed_blocks.py` does for a CPU. A row with very many edges is divided into *pieces*, which are
-rows of their own until they are folded, so no program has much more work than the others.
+This is for a GPU what `typed_blocks.py` is for a CPU. A row with very many edges is divided into *pieces*, which are
+treated as rows until they are folded, so no program has much more work than the others.
 
-Only the device knows how many pairs and groups there are. The tables have room for the most that are possible, so that
-nothing here waits for the device. They take 16 bytes for each edge, twice that if wide, and are cached as the formats
-of `formats.py` are.
+Only the device knows how many pairs and groups there are. The tables have room for as many as are possible, so that
+nothing here waits for the device. They take 16 bytes for each edge, twice that if wide, and are cached like the formats
+of `formats.py`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from graphweave.runtime.typed_parts import Folds, folds_of, several
 
 @dataclass(frozen=True, slots=True)
 class PairSizes:
-    """How edges are divided: about `block` edges in a row block, at most `piece` in a piece."""
+    """How edges are divided: about `block` edges in a row block, at most `piece` edges in a piece."""
 
     block: int
     piece: int
@@ -32,16 +32,18 @@ class PairSizes:
 
 @dataclass(frozen=True, slots=True)
 class TypedPairs(PushTables):
-    """There are at most as many groups as blocks x types, and as many pairs as edges; the unused last ones are empty.
+    """Push tables for a GPU, with at most blocks x types groups and at most as many pairs as edges. Unused entries are
+    last and empty.
 
-    `block` is 0: no kernel clears rows. The whole result is 0 before, since several blocks may add to one row.
+    `block` is all zero, since no kernel clears rows: the whole result is zeroed first, because several blocks may add
+    to one row.
     """
 
     folds: Folds
 
 
 def typed_pairs(types: Index, rows: Index, sizes: PairSizes, wide: bool = False) -> TypedPairs:
-    """The tables of edges, at least one, that each have a type and a row."""
+    """The tables of edges (at least one) that each have a type and a row."""
     key = "typed_pairs", types.key, rows.key, sizes, wide
     tensors = types.values, rows.values
     return cast(TypedPairs, formats.cached(key, tensors, lambda: _build(types, rows, sizes, wide)))
@@ -73,8 +75,8 @@ def _build(types: Index, rows: Index, sizes: PairSizes, wide: bool) -> TypedPair
 def _sorted(types: Index, rows: Index, sizes: PairSizes, wide: bool) -> tuple[Tensor, Tensor, Tensor, Tensor, Folds]:
     """The edge, block * types + type, row and target at each position, and the rows to fold.
 
-    In a group, targets rise, and edges of one target keep their order. The first edge of a piece decides the block of
-    the piece.
+    In a group, targets are ascending, and edges of one target keep their order. The first edge of a piece decides to
+    which block the piece belongs.
     """
     num, num_rows = rows.values.numel(), rows.rows
     indptr = formats.csr(rows, wide).indptr.long()
@@ -90,7 +92,7 @@ def _sorted(types: Index, rows: Index, sizes: PairSizes, wide: bool) -> tuple[Te
     target = torch.where(needed.index_select(0, row) > 0, slot, row)
     block = (start + piece * sizes.piece) // sizes.block
     key, by = torch.sort(block * types.rows + kind, stable=True)
-    longer = num // (sizes.piece + 1)  # rows of more than one piece
+    longer = num // (sizes.piece + 1)  # rows with more than one piece
     folds = folds_of(needed, first, min(longer, num_rows), num // sizes.piece + longer)
     return order.index_select(0, by), key, row.index_select(0, by), target.index_select(0, by), folds
 
@@ -102,17 +104,17 @@ def _changes(values: Tensor) -> Tensor:
 
 
 def _firsts(numbers: Tensor, most: int) -> Tensor:
-    """[most + 1] the first position of each of the numbers 0, 1, ... in `numbers`, which rise by at most one."""
+    """[most + 1]: the first position of each of 0, 1, ... in `numbers`, which are ascending in steps of at most one."""
     return torch.searchsorted(numbers, torch.arange(most + 1, device=numbers.device))
 
 
 def _at(values: Tensor, bounds: Tensor) -> Tensor:
-    """The value at the first position of each interval that `bounds` delimit; any value for an empty interval."""
+    """The value at the first position of each interval that `bounds` delimits; any value for an empty interval."""
     starts = bounds.narrow(0, 0, bounds.numel() - 1)
     return values.index_select(0, starts.clamp(max=values.numel() - 1))
 
 
 def _reached(numbers: Tensor, positions: Tensor) -> Tensor:
-    """The number at each position; behind the last position, one more than the last number."""
+    """The number at each position. Positions after the last one get one more than the last number."""
     after = numbers.narrow(0, numbers.numel() - 1, 1) + 1
     return torch.cat([numbers, after]).index_select(0, positions)

@@ -1,7 +1,7 @@
 """Rows that are the sum of several parts, which a kernel folds.
 
-Only the device knows how many there are. So the tables have room for the most that are possible, unused entries are
-marked, and nothing here waits for the device. Tables are int64 and small.
+Only the device knows how many there are. So the tables have room for as many as are possible, unused entries are
+marked, and nothing here waits for the device. The tables are int64 and small.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Folds:
-    """Rows that are the sum of several parts; each part has a slot, a row of memory behind all rows."""
+    """Rows that are the sum of several parts. Each part has a slot, a row of memory after all rows."""
 
     rows: Tensor
-    """[folds] the row."""
+    """[folds]: the row."""
 
     begins: Tensor
-    """[folds] the first slot of the row."""
+    """[folds]: the first slot of the row."""
 
     ends: Tensor
-    """[folds] the slot behind the row's last one; equal to `begins` if the entry is unused."""
+    """[folds]: the end of the row's slots, exclusive; equal to `begins` if the entry is unused."""
 
     slots: int
     """Upper limit on the number of slots."""
@@ -34,13 +34,14 @@ class Folds:
 
 
 def several(parts: Tensor) -> tuple[Tensor, Tensor]:
-    """How many slots each row needs (none for a single part), and its first slot. `parts` [rows] counts the parts."""
+    """How many slots each row needs (none for a single part), and the row's first slot. `parts` [rows] counts the
+    parts."""
     needed = torch.where(parts > 1, parts, 0)
     return needed, needed.cumsum(0) - needed
 
 
 def folds_of(needed: Tensor, first: Tensor, most: int, slots: int) -> Folds:
-    """The rows that need slots, at most `most` of them; `needed` and `first` are the results of `several`."""
+    """The rows that need slots, at most `most` of them. `needed` and `first` are the results of `several`."""
     rank = (needed > 0).cumsum(0)
     row = torch.searchsorted(rank, torch.arange(1, most + 1, device=needed.device))
     found = row < needed.numel()

@@ -1,7 +1,7 @@
-"""Long rows of a fused push, divided into pieces: each piece is a row of its own, and is added to its row afterwards.
+"""Divides long rows of a fused push into pieces: each piece is treated as a row, and is added to its row afterwards.
 
-The kernel is the same, over an index that names pieces. The edges of a piece have as few types as possible, since a row
-has a product for each of its types: all pieces together have hardly more products than the undivided row.
+The kernel is the same, over an index that names pieces. The edges of a piece have as few types as possible: a row has
+one product for each of its types, so all pieces together have hardly more products than the undivided row.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from graphweave.runtime.index import Index
 
 @dataclass(frozen=True, slots=True)
 class TypedPieces:
-    """Pieces come behind the `num_rows` rows; together there are `num_all`. `divided` has for each divided row the row,
-    its first piece, and the piece behind its last one."""
+    """Pieces are numbered after the `num_rows` rows; together there are `num_all`. For each divided row, `divided`
+    holds the row, its first piece, and the end of its pieces, exclusive."""
 
     num_rows: int
     num_all: int
     divided: tuple[tuple[int, int, int], ...]
 
     def rows_of(self, targets: Tensor) -> Tensor:
-        """The row of each row or piece."""
+        """The row to which each row or piece belongs."""
         if not self.divided:
             return targets
         own = torch.arange(self.num_all, dtype=targets.dtype)
@@ -34,7 +34,7 @@ class TypedPieces:
         return own.index_select(0, targets)
 
     def folded(self, out: Tensor) -> Tensor:
-        """`out` [rows and pieces, ...] -> [rows, ...]: pieces are added to their rows, in a fixed order."""
+        """`out` [rows and pieces, ...] -> [rows, ...]. Pieces are added to their rows in a fixed order."""
         for row, first, last in self.divided:
             out[row] = _sum(out[first:last])
         return out[: self.num_rows]
@@ -66,7 +66,7 @@ def typed_pieces(types: Index, rows: Index, wide: bool = False) -> tuple[TypedPi
 
 
 def _sum(parts: Tensor) -> Tensor:
-    """The sum of all rows, by halves: the same bits for any number of threads, which PyTorch's own sum does not
+    """The sum of all rows, by halves. Its bits do not depend on the number of threads, which PyTorch's own sum does not
     promise."""
     while (num := parts.shape[0]) > 1:
         half = (num + 1) // 2

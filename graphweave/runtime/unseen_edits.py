@@ -1,17 +1,17 @@
 """Edits of index tensors that PyTorch does not see: through `.data`, NumPy, dlpack, a storage, another process.
 
-They raise no version counter, so caches would take the tensor as unchanged. Therefore each index that a program gets
-has a checksum of its memory, which is compared when the program gets the index again. Up to 32 KiB, each call reads the
-whole index. Of a larger index it reads one part in 4, 16 or 64 (`_PARTS`), which consists of runs of 256 bytes spread
-all over it, and the next call reads another part. So
+They change no version counter, so caches would take the tensor as unchanged. Therefore the memory of each index that a
+program gets has a checksum, which is compared when the program gets the index again. If the index has at most 32 KiB,
+each call reads all of it. If it is larger, a call reads one part in 4, 16 or 64 (`_PARTS`), which consists of runs of
+256 bytes spread all over it, and the next call reads another part. So
 
 - an edit of an index of at most 32 KiB, or of 16 KiB and more side by side, is noticed by the next call;
 - an edit of one number of a larger index is noticed by a call with a probability of 1 / parts, and by one of the next
   `parts` calls for certain; an edit of k numbers spread over it by the next call with 1 - (1 - 1 / parts)^k.
 
 Two contents have the same checksum by chance once in 2^64. As long as an edit is not noticed, results are those of the
-unedited graph: kernels read only formats of their own, which were checked. GRAPHWEAVE_UNSEEN_EDITS=0 and the option
-`unseen_edits=False` turn this off. Only memory of the CPU is read, since a GPU would make the call wait.
+unedited graph, since kernels read only checked copies. GRAPHWEAVE_UNSEEN_EDITS=0 and the option `unseen_edits=False`
+turn this off. Only memory of the CPU is read, since a GPU would make the call wait.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ from graphweave.runtime.tracked import Key, Versions, place, versions_of
 _log = logger(__name__)
 
 _PARTS = ((32 << 10, 1), (256 << 10, 4), (8 << 20, 16))
-"""(bytes, parts): an index of at most this many bytes has this many parts. Then a check takes some microseconds, or
+"""(bytes, parts): an index of at most this many bytes has this many parts. A check then takes some microseconds, or
 some thousandths of the time of a kernel."""
 
 _MAX_PARTS = 64
-"""Parts of larger indices; the same number as in `native/checksum.cpp`."""
+"""Number of parts of larger indices. Must equal the number in `native/checksum.cpp`."""
 
 _TENSORS = 256
-"""Most tensors of one storage (such as slices of a large index) that have records; the oldest record is dropped
+"""Limit on the records for tensors of one storage (such as slices of a large index). The oldest record is dropped
 first."""
 
 _CHECKED_RECORDS = 8
-"""When a storage's tensor without a valid record comes, this many of the storage's latest records are compared."""
+"""When a tensor without a valid record arrives, this many of its storage's latest records are compared."""
 
 
 class _Sums(ctypes.Structure):
-    """The structure of `native/checksum.cpp`: a rectangle of memory, strides in bytes, and the sum of each part."""
+    """The structure of `native/checksum.cpp`: a rectangle of memory, its strides in bytes, and the sum of each part."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("data", "item", "rows", "row_stride", "cols", "col_stride")),
@@ -66,7 +66,7 @@ class _Sums(ctypes.Structure):
 
     @property
     def end(self) -> int:
-        """The address behind the rectangle."""
+        """The end address of the rectangle, exclusive."""
         last = (self.rows - 1) * self.row_stride + (self.cols - 1) * self.col_stride
         return int(self.data + last + self.item)
 
@@ -77,17 +77,18 @@ class _Record:
 
     sums: _Sums
     versions: Versions
-    next_is_same: Callable[[], int]  # keeps `sums`, and so may outlive the record
+    next_is_same: Callable[[], int]  # keeps `sums` alive, and so may outlive the record
 
 
 _memories: ByStorage[dict[Key, _Record]] = ByStorage()
-"""The records of each storage, the oldest first."""
+"""The records of each storage, oldest first."""
 
 
 def _checked(t: Tensor) -> _Record | None:
     """The current record of `t`; None for a tensor that is not checked.
 
-    If its memory was edited unseen since the last check, values computed from it are dropped from all caches.
+    If its memory was edited since the last check without PyTorch seeing it, values computed from it are dropped from
+    all caches.
     """
     native, sums, versions = _native(toolchain()), _sums_of(t), versions_of((t,))
     if native is None or sums is None or versions is None:
@@ -99,7 +100,7 @@ def _checked(t: Tensor) -> _Record | None:
             if record.next_is_same():
                 return record
             same = False
-        else:  # this view comes for the first time, or PyTorch has seen an edit of it
+        else:  # this view is seen for the first time, or PyTorch has seen an edit of it
             latest = list(records.values())[-_CHECKED_RECORDS:]
             same = all(_still(r, t.untyped_storage(), versions) for r in latest)
         if not same:
@@ -120,8 +121,8 @@ def _checked(t: Tensor) -> _Record | None:
 class Watch:
     """Checks one argument of a program at each call, and remembers the tensor of the last call.
 
-    Of a view, such as a row of an edge_index, it remembers the tensor that is viewed and what is seen of it: the next
-    call may come with another view of the same.
+    For a view, such as a row of an edge_index, it remembers the tensor that is viewed and which part of it: the next
+    call may pass another view of the same part.
     """
 
     __slots__ = ("_address", "_next_is_same", "_seen", "_tensor", "_version")
@@ -133,7 +134,8 @@ class Watch:
         self._next_is_same: Callable[[], int] = lambda: 0
 
     def __call__(self, t: Tensor) -> None:
-        """Drops from all caches what was computed from the memory of `t`, if that was edited unseen."""
+        """Drop from all caches what was computed from the memory of `t`, if that was edited without PyTorch seeing
+        it."""
         viewed = t._base
         if (
             self._tensor() is (t if viewed is None else viewed)
@@ -153,7 +155,7 @@ class Watch:
 
 
 def watch(t: Tensor) -> None:
-    """Checks `t` as a `Watch` does that sees it for the first time."""
+    """Check `t` as a `Watch` does that sees it for the first time."""
     if settings().unseen_edits:
         _checked(t)
 
@@ -168,7 +170,8 @@ def _still(record: _Record, storage: torch.UntypedStorage, versions: Versions) -
 
 
 def _sums_of(t: Tensor) -> _Sums | None:
-    """The rectangle of memory that `t` is. None if it is not on the CPU, has no elements, or is no rectangle."""
+    """The rectangle of memory that `t` covers. None if `t` is not on the CPU, has no elements, or covers no
+    rectangle."""
     if t.device.type != "cpu" or t.layout is not torch.strided or t.numel() == 0:
         return None
     dims: list[tuple[int, int]] = []  # size and stride of dims with more than one element, outer before inner

@@ -1,4 +1,4 @@
-"""The base class of objects that stand for tensors, and the table of functions that each class of them answers."""
+"""The base class of objects that stand for tensors, and the table of functions that each of its classes answers."""
 
 from __future__ import annotations
 
@@ -13,38 +13,39 @@ from graphweave.core.errors import GraphweaveError
 Handler: TypeAlias = Callable[..., Any]
 
 _HOMES = (torch, Tensor, torch.nn.functional, torch.special, torch.linalg)
-"""Modules and classes in which one function of PyTorch may appear under different names."""
+"""Modules and classes in which one PyTorch function may appear under different names."""
 
 _OF_LIBRARIES = (torch._ops.OpOverload, torch._ops.OpOverloadPacket)
-"""Operators by their registration (`torch.ops.mylib.exp`): a name of theirs says nothing of what they do."""
+"""Types of registered operators (`torch.ops.mylib.exp`), whose names say nothing about what they do."""
 
 _BINARY = {
     "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
     "pow": "pow", "matmul": "matmul", "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
 }  # fmt: skip
-"""Operators of Python with a reflected form -> the function of PyTorch."""
+"""Python operators with a reflected form -> PyTorch's function."""
 
 _OTHER = {
     "lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne", "neg": "neg", "abs": "abs",
     "invert": "bitwise_not", "getitem": "getitem",
 }  # fmt: skip
-"""Operators of Python without a reflected form -> the function of PyTorch."""
+"""Python operators without a reflected form -> PyTorch's function."""
 
 
 class NotExpressible(GraphweaveError):
-    """An object that stands for a tensor cannot do what is asked of it; a reduce function then runs in buckets."""
+    """An object that stands for a tensor cannot do what is asked of it. A reduce function then runs in buckets."""
 
 
 class TensorLike:
-    """Stands for a tensor, and keeps its numbers in another one: the data, `tensor()`, whose first dim is rows.
+    """Stands for a tensor, and keeps its numbers in another tensor, the data, whose first dim is rows (`tensor()`).
 
-    Each dim that the user sees is a dim of features, which the data has too, or an `outer` dim, which it has not.
+    Each dim that the user sees is either a feature dim, which the data has too, or an `outer` dim, which the data does
+    not have.
     """
 
     answers: ClassVar[Mapping[str, Handler]] = {}
-    """Name by which PyTorch hands a function over -> the handler that answers it. Set once, by `answer`.
+    """Name under which PyTorch passes a function -> the handler that answers it. Set once, by `answer`.
 
-    It is a plain dict, since a trace guards all keys of a read-only view of one.
+    It is a plain dict, since a trace would guard all keys of a read-only view.
     """
     called: ClassVar[str] = ""
     """The name of this kind of object in errors, such as "a mailbox"."""
@@ -62,12 +63,12 @@ class TensorLike:
 
     @classmethod
     def unknown(cls, name: str) -> GraphweaveError:
-        """The error for a function that is not in the table."""
+        """The error for a function that is missing in the table."""
         return NotExpressible(f"{name} of {cls.called}")
 
     @classmethod
     def unwritten(cls, name: str) -> GraphweaveError:
-        """The error for a function that is to write into a tensor (out=...)."""
+        """The error for a function that should write into a tensor (out=...)."""
         return NotExpressible(f"{name} of {cls.called} into a tensor")
 
     @classmethod
@@ -95,13 +96,13 @@ class TensorLike:
         return self.like(data)
 
     def wrapped(self, dim: Any, more: int = 0) -> int:
-        """The user's dim `dim` as a number from 0, for an operation that adds `more` dims."""
+        """The user's dim `dim` as a non-negative number, for an operation that adds `more` dims."""
         dim = constant(dim)
         d: int = dim + self.ndim + more if dim < 0 else dim
         return d
 
     def all_wrapped(self, dims: Any) -> list[int]:
-        """The user's dims, given as one number or several, as numbers from 0 in increasing order."""
+        """The user's dims, given as one number or several, as non-negative numbers in increasing order."""
         return sorted([self.wrapped(d) for d in (dims if isinstance(dims, (tuple, list)) else (dims,))])
 
 
@@ -109,7 +110,7 @@ def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others
     """Let objects of `cls` answer the functions of PyTorch that `handlers` names, in all their spellings.
 
     A function may be called as a function, a method or an operator. With `refuse_others`, all other methods of tensors
-    raise `cls.unknown`; without, they are missing attributes. What the class itself defines stays.
+    raise `cls.unknown`; without it, they are missing attributes. What the class itself defines stays.
     """
     if "sub" in handlers:
         handlers = {**handlers, "rsub": _reflected(handlers["sub"])}
@@ -134,7 +135,7 @@ def answer(cls: type[TensorLike], handlers: Mapping[str, Handler], refuse_others
 
 
 def _spellings(name: str) -> Iterator[str]:
-    """The names under which PyTorch hands over the function `name`, called as a function, method or operator."""
+    """The names under which PyTorch passes the function `name`, called as a function, method or operator."""
     yield name
     yield f"__{name}__"
     for home in _HOMES:
@@ -159,7 +160,7 @@ def _missing(cls: type[TensorLike], name: str) -> Handler:
 
 
 def constant(n: Any) -> Any:
-    """`n`, a dim or a size of features, as a constant of a trace, in which a number from outside would be a symbol."""
+    """`n`, a dim or a size of features, as a constant of a trace, where a number from outside would be a symbol."""
     return range(n, n + 1)[0] if isinstance(n, int) else n
 
 

@@ -17,7 +17,7 @@ def terms_of(equation: str) -> tuple[list[str], str]:
 def over_rows(equation: str, of_rows: Sequence[bool], outer: str = "") -> str:
     """The equation for the data: a letter for rows is put in front of the result and of the operands that have rows.
 
-    The letters in `outer` stand for dims that the data has not, and are left out.
+    The letters in `outer` stand for dims that the data does not have, and are left out.
     """
     terms, output = terms_of(equation)
     row = next(c for c in reversed(string.ascii_letters) if c not in equation)

@@ -1,4 +1,4 @@
-"""Functions that work number by number, and are applied to the data as it is."""
+"""Functions that work element by element, and are applied directly to the data."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CONVERSIONS = (
     "bfloat16", "bool", "clone", "contiguous", "detach", "double", "float", "half", "int", "long", "to", "type_as",
     "type",
 )  # fmt: skip
-"""Methods of tensors with one tensor for an operand."""
+"""Methods of tensors with a single tensor as operand."""
 
 Meeting = Callable[[Sequence[Any]], tuple[TensorLike, list[Any]]]
 """Operands of one operation -> an object with the rows of its result, and each operand as data for those rows."""

@@ -26,9 +26,9 @@ def _one_by_one(function: Callable[..., Tensor]) -> Reduction:
 
 
 def _place(function: Callable[..., Tensor]) -> Reduction:
-    """A reduction by `function`, which gives a position along one dim.
+    """A reduction by `function`, which returns a position along one dim.
 
-    Several dims are always all dims of features, and the position is that among all features of the row.
+    Several dims are always all feature dims, and the position is that among all features of the row.
     """
 
     def over(data: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
@@ -52,7 +52,7 @@ OVER_FEATURES: dict[str, Reduction] = {
 
 
 def over_features(x: Any, dims: Sequence[int], keepdim: bool, reduction: Reduction, **others: Any) -> Any:
-    """`x` reduced over the user's dims `dims`, none of them an outer one. Without dims, each row is one number."""
+    """`x` reduced over the user's dims `dims`, none of which is an outer dim. Without dims, each row is one number."""
     data, places = x.tensor(), tuple([data_dim(x, d) for d in dims])
     if not places:
         data, places = data.unsqueeze(-1), (data.dim(),)
@@ -60,5 +60,5 @@ def over_features(x: Any, dims: Sequence[int], keepdim: bool, reduction: Reducti
 
 
 def without(x: Any, dims: Sequence[int], keepdim: bool, data: Tensor) -> Any:
-    """`data`, to which `x` was reduced over `dims`, as an object like `x`; with `keepdim` those dims have size 1."""
+    """`data`, to which `x` was reduced over `dims`, as an object like `x`. With `keepdim`, those dims have size 1."""
     return x.moved(data, x.outer if keepdim else tuple([o - sum([d < o for d in dims]) for o in x.outer]))

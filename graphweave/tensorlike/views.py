@@ -1,6 +1,6 @@
 """Functions that only rearrange, select or join features. Each also says where the outer dims go.
 
-A `dim` is one that the user sees; `data_dim` gives the dim of the data.
+A `dim` is a dim that the user sees; `data_dim` returns the dim of the data.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from graphweave.tensorlike.answers import Handler, NotExpressible, TensorLike, c
 
 
 def data_dim(x: Any, dim: int) -> int:
-    """The dim of the data that is the user's dim `dim` of features: outer dims are left out, and rows come first."""
+    """The dim of the data that is the user's feature dim `dim`: rows come first, and outer dims are left out."""
     return dim + 1 - sum([d < dim for d in x.outer])
 
 
 def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
-    """`dim` as a number from 0; NotExpressible if it is an outer dim of rows."""
+    """`dim` as a non-negative number; NotExpressible if it is an outer dim of rows."""
     d: int = x.wrapped(dim, more)
     if d == 0 and x.outer:
         what = "a dim in front of the nodes of" if more else "an operation along the nodes (dim 0) of"
@@ -29,7 +29,7 @@ def behind_rows(x: Any, dim: Any, more: int = 0) -> int:
 
 
 def feature(x: Any, dim: Any) -> int:
-    """`dim` as a number from 0; NotExpressible if it is an outer dim."""
+    """`dim` as a non-negative number; NotExpressible if it is an outer dim."""
     d = behind_rows(x, dim)
     if d in x.outer:
         raise NotExpressible(f"an index into the messages of {x.called}")
@@ -37,7 +37,7 @@ def feature(x: Any, dim: Any) -> int:
 
 
 def feature_dim(x: Any, dim: Any) -> int:
-    """The dim of the data that is the user's dim `dim` of features; NotExpressible if it is an outer dim."""
+    """The dim of the data that is the user's feature dim `dim`; NotExpressible if `dim` is an outer dim."""
     return data_dim(x, feature(x, dim))
 
 
@@ -96,7 +96,7 @@ def matrix_transpose(x: Any) -> Any:
 
 
 def known(x: Any, sizes: Sequence[Any]) -> list[Any]:
-    """`sizes` of features with a number in place of -1, which PyTorch cannot infer where there are no rows."""
+    """`sizes` of features with -1 replaced by a number, which PyTorch cannot infer if there are no rows."""
     wanted = [constant(n) for n in sizes]
     if -1 in wanted:
         rest = product([n for n in wanted if n != -1])
@@ -166,7 +166,7 @@ def joined(function: Callable[..., Tensor], together: Together, more: int = 0) -
 
 
 def view_handlers(together: Together) -> dict[str, Handler]:
-    """The handlers of all these functions, by name. Each class has its own for `view`, `expand` and `x[...]`."""
+    """The handlers of all these functions by name. Each class has its own for `view`, `expand` and `x[...]`."""
     cat = joined(torch.cat, together)
     return {
         "flatten": flatten, "unsqueeze": unsqueeze, "squeeze": squeeze, "permute": permute, "transpose": transpose,

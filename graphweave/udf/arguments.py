@@ -1,4 +1,4 @@
-"""What user-defined functions are called with: edges with the data of both ends, nodes with what they received."""
+"""The arguments of user-defined functions: edges with the data of both ends, nodes with what they received."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from graphweave.udf.mailbox import Mailbox
 
 TYPE = "_TYPE"
-"""The field that holds the types of nodes and of edges on a graph made by `to_homogeneous`."""
+"""The field that holds the types of nodes and edges in a graph made by `to_homogeneous`."""
 
 
 class FieldReader:
-    """Feature tensors by name. A tensor is read when it is asked for, at the rows `index` if there is one.
+    """Feature tensors by name. A tensor is read when it is requested, at the rows `index` if that is given.
 
     `what` names the data in errors ("edges.src").
     """
@@ -55,7 +55,8 @@ class FieldReader:
 
 
 def fix_sizes(x: Tensor) -> None:
-    """Make the feature sizes of `x` constants of a trace: Dynamo fixes the symbolic length of a range at a loop."""
+    """Make the feature sizes of `x` constants of a trace, using that Dynamo fixes the symbolic length of a range in a
+    loop."""
     for size in x.shape[1:]:
         for _ in range(size):
             break
@@ -72,7 +73,7 @@ class RelationEdges:
 
 
 class Frames:
-    """The data around one relation: of sources, destinations and edges, and of their types."""
+    """The data of one relation: fields of sources, destinations and edges, and of their types."""
 
     def __init__(
         self, src: Mapping[str, Tensor], dst: Mapping[str, Tensor], edge: Mapping[str, Tensor],
@@ -113,7 +114,8 @@ class EdgeBatch:
 
 
 class NodeBatch:
-    """Nodes, as reduce functions and `apply_nodes` see them: `data` [nodes, ...], `mailbox` [nodes, messages, ...]."""
+    """Nodes, as reduce functions and `apply_nodes` see them, with `data` [nodes, ...] and `mailbox` [nodes, messages,
+    ...]."""
 
     def __init__(
         self, nodes: Tensor | None, rows: Tensor, frames: Frames, data: Mapping[str, Tensor],
@@ -137,7 +139,8 @@ class NodeBatch:
 
 
 class TypeFields:
-    """Data with a row for each type, read as rows of nodes or edges by their types, the field '_TYPE' of `frame`."""
+    """Data with a row for each type, read as rows of nodes or edges by their types, which are field '_TYPE' of
+    `frame`."""
 
     def __init__(
         self, what: str, data: Mapping[str, Tensor], frame: Mapping[str, Tensor], index: Tensor | None

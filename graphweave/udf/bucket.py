@@ -1,7 +1,7 @@
-"""Degree bucketing: a reduce function called once for each number of messages, on dense mailboxes.
+"""Degree bucketing: a reduce function is called once for each number of messages, on dense mailboxes.
 
-DGL runs every user-defined reduce function in this way (Wang et al., "Deep Graph Library", section 4.1). Here only
-functions run so that do more with a mailbox than a ragged one can: an LSTM over messages, a sort.
+DGL runs every user-defined reduce function this way (Wang et al., "Deep Graph Library", section 4.1). Here, only those
+functions run this way that do more with a mailbox than a ragged one can: an LSTM over messages, a sort.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 def reduce_in_buckets(
     ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
 ) -> dict[str, Tensor]:
-    """The fields that `reduce` makes of the messages [edges, ...] of each node, in the order of edges.
+    """The fields that `reduce` computes from the messages [edges, ...] of each node, in the order of edges.
 
     Nodes without messages get zeros.
     """
@@ -56,7 +56,7 @@ def _of_no_messages(rows: Tensor, frames: Frames, messages: Mapping[str, Tensor]
 
 
 def one_row(x: Tensor) -> Tensor:
-    """[1, ...]: the first row, or zeros where there is none; gradients flow in either case."""
+    """[1, ...]: the first row, or zeros if there is none. Gradients flow in either case."""
     return x[:1] if x.shape[0] else x.sum(0, keepdim=True, dtype=x.dtype)
 
 

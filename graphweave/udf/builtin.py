@@ -1,7 +1,7 @@
 """Built-in message and reduce functions, written in the same way as user-defined ones.
 
 A message function copies a field of sources (`u`) or edges (`e`), or combines two fields of sources, edges and
-destinations (`v`). Feature dims broadcast as in DGL: from the right, behind dim 0.
+destinations (`v`). Feature dims, those after dim 0, broadcast from the right, as in DGL.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from graphweave.udf.arguments import EdgeBatch, FieldReader, NodeBatch
 
 
 def _dot(x: Tensor, y: Tensor) -> Tensor:
-    """Two tensors [edges, ..., F] -> [edges, ..., 1]. Of one number a row, two tensors [edges] -> [edges]."""
+    """Two tensors [edges, ..., F] -> [edges, ..., 1]. With one number a row: two tensors [edges] -> [edges]."""
     return x * y if x.dim() == 1 else (x * y).sum(-1, keepdim=True)
 
 
 _OPS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv, "dot": _dot,
 }  # fmt: skip
-"""Name of an operation in the names of message functions -> the operation."""
+"""Operation as named in the names of message functions -> Python's function."""
 
 TARGETS = {"u": "sources", "e": "edges", "v": "destinations"}
-"""What the letters in the names of message functions mean."""
+"""Meaning of the letters in the names of message functions."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class CopyMessage:
 class BinaryMessage:
     """out[e] = op(lhs field, rhs field) at the ends of edge e; `dot` sums the last dim and keeps it with size 1.
 
-    Fields with one number a row, [rows], give messages [edges], also with `dot`. DataError if the last dims of the
-    operands of `dot` differ in size: it does not broadcast them.
+    Fields with one number a row, [rows], give messages [edges], also with `dot`. Raises DataError if the last dims of
+    the operands of `dot` differ in size, since it does not broadcast them.
     """
 
     lhs: str
@@ -97,12 +97,12 @@ def _fields(edges: EdgeBatch, target: str) -> FieldReader:
 
 
 def copy_u(u: str, out: str) -> CopyMessage:
-    """Message: the source's field `u`, as `out`. out[e] = u[src[e]]."""
+    """Message that copies field `u` of the source. out[e] = u[src[e]]."""
     return CopyMessage("u", u, out)
 
 
 def copy_e(e: str, out: str) -> CopyMessage:
-    """Message: the edge's field `e`, as `out`. out[e] = e[e]."""
+    """Message that copies field `e` of the edge. out[e] = e[e]."""
     return CopyMessage("e", e, out)
 
 
@@ -118,7 +118,7 @@ def _binary(lhs: str, op: str, rhs: str) -> Callable[[str, str, str], BinaryMess
 
 
 BINARY = {f"{lhs}_{op}_{rhs}": _binary(lhs, op, rhs) for op in _OPS for lhs in TARGETS for rhs in TARGETS if lhs != rhs}
-"""The message functions of two fields, by name: `u_mul_e` and its like."""
+"""The message functions of two fields by name, such as `u_mul_e`."""
 
 
 def _reduce(op: str) -> Callable[[str, str], ReduceMessages]:

@@ -1,6 +1,6 @@
 """Products of mailboxes. With shared weights they work row by row; a sum over the mailbox dim is a push of products.
 
-Products without shared weights become an einsum whose letters say which dim is nodes and which is messages.
+Products without shared weights become an einsum whose letters tell which dim is nodes and which is messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphweave.udf.reductions import push
 def _einsum(equation: str, *operands: Any) -> Any:
     """torch.einsum. The letters of nodes and messages are those that mailboxes have at dim 0 and at dim `axis`.
 
-    The letter of nodes must come first in the output.
+    The letter of nodes must be the first one of the output.
     """
     operands = unpacked(operands)
     box = first(*operands)
@@ -40,7 +40,7 @@ def _einsum(equation: str, *operands: Any) -> Any:
 
 
 class _Plan(NamedTuple):
-    """The equation over messages, which operands are pulled to them, and the mailbox dim of the result.
+    """The equation over messages, which operands are pulled to the messages, and the mailbox dim of the result.
 
     The dim is None if the result is pushed. `refused` says why there is no equation.
     """
@@ -53,7 +53,7 @@ class _Plan(NamedTuple):
 
 @torch.compiler.assume_constant_result  # depends on letters alone, so a trace needs only the result
 def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
-    """The plan of `equation` for operands with mailbox dims `axes`, which are 0 for tensors."""
+    """The plan of `equation` for operands with mailbox dims `axes`; a dim of 0 marks a tensor."""
     if "." in equation:
         return _Plan(refused="an einsum of a mailbox with an ellipsis")
     terms, output = terms_of(equation)
@@ -76,10 +76,10 @@ def _plan(equation: str, axes: tuple[int, ...]) -> _Plan:
 
 
 def _matmul(a: Any, b: Any) -> Any:
-    """a @ b as an einsum; dims before the last two align from the right."""
+    """a @ b as an einsum. Dims before the last two align from the right."""
     box = first(a, b)
     if torch.compiler.is_compiling() and isinstance(a, Tensor) and _could_be_left(box, a):
-        # PyTorch 2.13 traces `m @ x` as matmul(x, m). Only one of the two is expressible: x @ m would sum over
+        # PyTorch 2.13 traces `m @ x` as matmul(x, m). Only one of the two can be expressed: x @ m would sum over
         # messages, and x cannot have a value for each message.
         a, b = b, a
     if isinstance(a, Mailbox) and not isinstance(b, Mailbox) and b.dim() <= 2 and a.axis < a.ndim - 1:

@@ -21,7 +21,7 @@ _ARITHMETIC: dict[str, Operator] = {
     "div": operator.truediv, "divide": operator.truediv, "true_divide": operator.truediv,
     "floor_divide": operator.floordiv, "pow": operator.pow,
 }  # fmt: skip
-"""Name of a function of PyTorch -> Python's operator, which takes numbers too."""
+"""Name of a PyTorch function -> Python's operator, which takes numbers too."""
 
 
 class Extent(TensorLike):
@@ -29,7 +29,7 @@ class Extent(TensorLike):
 
     It may be used in a shape (`m.view(*m.shape[:2], heads, -1)`, `q.unsqueeze(1).expand(-1, m.shape[1], -1)`) and in
     arithmetic with numbers, with values of rows [rows, *features] and with mailboxes. `value` [rows] holds the numbers
-    in float64, None for the size itself; `whole` says whether they would be ints in Python.
+    in float64, or is None for the size itself; `whole` says whether the numbers would be ints in Python.
     """
 
     called = "the number of messages of a mailbox"
@@ -38,7 +38,7 @@ class Extent(TensorLike):
         self.received, self.value, self.whole = received, value, whole
 
     def numbers(self, dtype: torch.dtype) -> Tensor:
-        """The numbers [rows], in the dtype of the result of an operation on a tensor of `dtype` and a Python number."""
+        """The numbers [rows], in the dtype that an operation on a tensor of `dtype` and a Python number returns."""
         if not dtype.is_floating_point and not self.whole:
             dtype = torch.get_default_dtype()
         return self.received.count(dtype) if self.value is None else self.value.to(dtype)
@@ -50,9 +50,9 @@ class Extent(TensorLike):
 
 
 def combined(function: Operator, a: Any, b: Any) -> Any:
-    """`function` of `a` and `b`, one of which is an extent at least.
+    """`function` of `a` and `b`, at least one of which is an extent.
 
-    The result is of the kind of the other one, a mailbox or values of rows; of numbers and extents, it is an extent.
+    The result is a mailbox or values of rows if one operand is; of numbers and extents it is an extent.
     """
     if isinstance(a, Mailbox) or isinstance(b, Mailbox):
         return function(*(_beside(x, a if isinstance(a, Mailbox) else b) for x in (a, b)))
@@ -68,7 +68,7 @@ def combined(function: Operator, a: Any, b: Any) -> Any:
 
 
 def pulled(extent: Extent, box: Mailbox) -> Tensor:
-    """For each message of `box` the number of its row, [messages, 1, ...]."""
+    """The number of its row for each message of `box`, [messages, 1, ...]."""
     return grown(box.received.pull(extent.numbers(box.dtype)), box.messages.dim())
 
 
@@ -111,7 +111,7 @@ def _arithmetic(function: Operator) -> Operator:
 EXTENT = {name: _positional(name, _arithmetic(function)) for name, function in _ARITHMETIC.items()} | {
     name: _positional(name, functools.partial(_widened, name)) for name in ("expand", "repeat")
 }
-"""The handlers of PyTorch's functions that have an extent among their arguments."""
+"""The handlers of PyTorch's functions for arguments that include an extent."""
 
 
 def _branch(self: Extent, other: Any) -> bool:

@@ -1,9 +1,9 @@
 """The messages that a row receives, as a tensor with one ragged dim: [rows, mailbox, *features].
 
 A reduce function of DGL is written for a dense tensor of rows that all received equally many messages. Here it is
-called once for all rows: messages stay [edges, *features], and what works along the mailbox dim becomes a push along
+called once for all rows: messages stay [edges, *features], and an operation along the mailbox dim becomes a push along
 the edges' destinations, or a push and a pull. It is traced as plain PyTorch operations, so it is compiled, or runs,
-like anything else. (Graphiler, section 4.1: the spaces on which operands reside decide how operations move data.)
+like any other code. (Graphiler, section 4.1: the spaces on which operands reside decide how operations move data.)
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from graphweave.tensorlike.answers import NotExpressible, TensorLike
 
 
 class Misaligned(NotExpressible, DataError):
-    """A tensor does not align with a mailbox: an error, unless all nodes received equally many messages."""
+    """A tensor does not align with a mailbox. This is an error unless all nodes received equally many messages."""
 
 
 class Received:
-    """Which row each of the messages goes to: `dst` [messages], and a tensor `rows` of shape [number of rows, 0].
+    """The row to which each message goes: `dst` [messages], and a tensor `rows` of shape [number of rows, 0].
 
-    `zero_if_empty` lists results of reductions that are 0 already in rows that received nothing.
+    `zero_if_empty` lists results of reductions that are already 0 in rows that received nothing.
     """
 
     def __init__(self, dst: Tensor, rows: Tensor) -> None:
         self.dst, self.rows = dst, rows
         self.zero_if_empty: list[Tensor] = []
         self.pairs: Any = None
-        """The pairs of messages of one row (`graphweave.udf.message_pairs.Pairs`), None until they are first needed."""
+        """The pairs of messages of one row (`graphweave.udf.message_pairs.Pairs`); None until they are first needed."""
 
     def num_rows(self) -> int:
         return self.rows.shape[0]
@@ -54,10 +54,10 @@ def grown(x: Tensor, dims: int) -> Tensor:
 
 
 class Mailbox(TensorLike):
-    """Messages as [rows, ..., mailbox, ...features]: `messages` [messages, *features]; `axis` is the mailbox dim.
+    """Messages as [rows, ..., mailbox, ...features]. `messages` is [messages, *features], `axis` is the mailbox dim.
 
     It may be combined with other mailboxes of the same messages, with tensors [rows, 1, *features] (values of the row),
-    and with tensors of feature dims alone (shared data). Its methods are those of a tensor.
+    and with tensors of feature dims only (shared data). Its methods are those of a tensor.
     """
 
     called = "a mailbox"
@@ -119,7 +119,8 @@ def first(*args: Any) -> Mailbox:
 
 
 def aligned(x: Any, box: Mailbox) -> Any:
-    """`x` as it takes part in a row-wise operation on the messages of `box`: [messages or 1, *features].
+    """`x` in the form in which it takes part in row-wise operations on the messages of `box`: [messages or 1,
+    *features].
 
     Dims align from the right, as in PyTorch. Raises Misaligned if `x` has a value for each position in a mailbox (rows
     need not have equally many), or more dims than the mailbox, so that its rows would meet other dims.
@@ -129,7 +130,7 @@ def aligned(x: Any, box: Mailbox) -> Any:
             raise NotExpressible("mailboxes of different shapes or nodes in one operation")
         return x.messages
     if not isinstance(x, Tensor) or x.dim() <= box.ndim - 1 - box.axis:
-        return x  # a number, or feature dims alone
+        return x  # a number, or feature dims only
     if x.dim() > box.ndim:
         raise Misaligned(
             f"a tensor of {x.dim()} dims meets a mailbox of {box.ndim} ({box!r}): dims align from the right, so nodes "

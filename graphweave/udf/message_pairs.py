@@ -1,9 +1,9 @@
 """Pairs of messages that one row received: `m.unsqueeze(2) - m.unsqueeze(1)`, [rows, messages, messages, *features].
 
 Row-wise operations work on values [pairs, *features]. A reduction along one of the two message dims is a push to the
-messages of the other, and gives a mailbox. The pairs are two index tensors made from the destinations alone, as long as
-the sum of the squared degrees; compiled code stores no values of pairs. (C-GAT needs this for its edge pair-wise
-normalisation, which the primitives of other frameworks cannot express: Graphiler, section 5.)
+messages of the other, and gives a mailbox. The pairs are two index tensors made from the destinations alone; their
+length is the sum of the squared degrees. Compiled code stores no values of pairs. (C-GAT needs this for its edge
+pair-wise normalisation, which the primitives of other frameworks cannot express: Graphiler, section 5.)
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Pairs:
 
 
 class PairBox(TensorLike):
-    """[rows, messages, messages, *features]: `messages` has a row for each pair, [pairs, *features]."""
+    """[rows, messages, messages, *features]. `messages` has a row for each pair, [pairs, *features]."""
 
     called = "pairs of messages"
 
@@ -64,7 +64,7 @@ class PairBox(TensorLike):
         return PairBox(data, self.pairs)
 
     def operand(self, x: Any) -> Any:
-        """`x` as it takes part in a row-wise operation on pairs: [pairs or 1, *features]."""
+        """`x` in the form in which it takes part in row-wise operations on pairs: [pairs or 1, *features]."""
         if isinstance(x, PairBox):
             if x.pairs is not self.pairs or x.ndim != self.ndim:
                 raise NotExpressible("pairs of different shapes in one operation")
@@ -90,11 +90,11 @@ class PairBox(TensorLike):
         return x if x.shape[0] == 1 else self._of_rows(x)
 
     def _of_rows(self, x: Tensor) -> Tensor:
-        """For each pair the value of the row that received it."""
+        """For each pair, the value of the row that received it."""
         return self.pairs.received.pull(x).index_select(0, self.pairs.left)
 
     def _of_one(self, box: Mailbox) -> Tensor:
-        """For each pair the value of its left message (axis 1) or of its right one (axis 2)."""
+        """For each pair, the value of its left message (axis 1) or its right message (axis 2)."""
         if box.ndim != self.ndim or box.axis > 2 or box.received is not self.pairs.received:
             raise NotExpressible("mailboxes of different shapes or nodes among pairs of messages")
         if box.messages.shape[1] != 1:
@@ -124,7 +124,7 @@ def pair_box(*args: Any) -> PairBox | None:
 
 
 def _reduced(name: str, x: PairBox, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
-    """`x` reduced over the right messages (dim 2), the left ones (dim 1), or one dim of features."""
+    """`x` reduced over the right messages (dim 2), the left messages (dim 1), or one dim of features."""
     if dim is None:
         raise NotExpressible(f"{name} over all dims of pairs, nodes included")
     dims = x.all_wrapped(dim)

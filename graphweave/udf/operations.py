@@ -1,4 +1,4 @@
-"""The tables of PyTorch's functions that mailboxes, pairs of messages and numbers of messages answer."""
+"""The tables of PyTorch functions that mailboxes, pairs of messages and numbers of messages answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from graphweave.udf.shapes import SHAPES, shape
 
 
 def _in_place(name: str) -> Callable[..., Any]:
-    """The method for `m += x` and its like. As with a tensor, everyone who holds the mailbox sees the change."""
+    """The method for `m += x` and similar operators. As with a tensor, everyone who holds the mailbox sees the
+    change."""
 
     def method(self: Mailbox, other: Any) -> Mailbox:
         self.messages = self.answers[name](self, other).messages

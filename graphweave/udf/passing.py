@@ -1,4 +1,5 @@
-"""Messages along edges and their reduction at nodes, written once: traced into a compiled model, or run as it is."""
+"""Messages along edges and their reduction at nodes, written once, to be traced into a compiled model or run
+eagerly."""
 
 from __future__ import annotations
 
@@ -21,12 +22,12 @@ Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 
 
 def edge_results(ends: RelationEdges, frames: Frames, function: Message, who: str) -> dict[str, Tensor]:
-    """What `function` returns for all edges, [edges, ...] each."""
+    """The results of `function` for all edges, each [edges, ...]."""
     return check_fields(function(EdgeBatch(ends, frames)), ends.src.shape[0], who, "edges")
 
 
 def node_results(rows: Tensor, frames: Frames, data: Mapping[str, Tensor], function: Reduce) -> dict[str, Tensor]:
-    """What `function` returns for all nodes, [nodes, ...] each."""
+    """The results of `function` for all nodes, each [nodes, ...]."""
     return check_fields(function(NodeBatch(None, rows, frames, data)), rows.shape[0], "the function", "nodes")
 
 
@@ -48,7 +49,7 @@ def updated_at_once(
 
 
 def applied(ends: RelationEdges, frames: Frames, out: dict[str, Tensor], apply: Reduce | None) -> dict[str, Tensor]:
-    """`out`, and the fields that `apply` computes from it and from the data of destinations."""
+    """`out` together with the fields that `apply` computes from it and from the data of destinations."""
     if apply is not None:
         out.update(node_results(ends.dst_rows, frames, {**frames.dst, **out}, apply))
     return out
@@ -75,9 +76,9 @@ def reduced_at_once(
 
 @torch.compiler.disable
 def bucketed(ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> dict[str, Tensor]:
-    """The result of `reduce` called in buckets. It is counted, and a warning names the user's line once.
+    """The result of `reduce` called in buckets. This is counted, and a warning names the user's line once.
 
-    If buckets fail too, the error is the user's. If ragged mailboxes raise a DataError, that one is raised, since it
+    If buckets fail too, the error is the user's. If ragged mailboxes raise a DataError, that error is raised, since it
     speaks of mailboxes.
     """
     try:

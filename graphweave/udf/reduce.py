@@ -1,4 +1,4 @@
-"""Calling a reduce function on ragged mailboxes, and saying why that was not possible."""
+"""Calls a reduce function on ragged mailboxes, and says why that was not possible."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from graphweave.udf.mailbox import Mailbox, Received
 
 Reduce = Callable[[NodeBatch], Mapping[str, Any]]
 REFUSALS = (NotExpressible, TypeError, AttributeError)
-"""Errors where a ragged mailbox cannot stand for a tensor; the latter two come from PyTorch, NumPy and Python."""
+"""Errors that show that a ragged mailbox cannot stand for a tensor. The last two come from PyTorch, NumPy and
+Python."""
 
 _FOLDER = Path(__file__).parent
 _FOLDERS_NOT_OF_USERS = (str(_FOLDER), str(_FOLDER.parent / "tensorlike"), str(Path(torch.__file__).parent))
-"""Lines in these folders are passed over when an error is traced to a line of the user's."""
+"""Lines in these folders are skipped when an error is traced to one of the user's lines."""
 
 
 def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> Mapping[str, Any]:
@@ -35,7 +36,7 @@ def ragged(received: Received, frames: Frames, messages: Mapping[str, Tensor], r
 def refusal(
     ends: RelationEdges, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce
 ) -> BaseException | None:
-    """The error, with its traceback, of a `reduce` that does what a ragged mailbox cannot; None if it does not.
+    """The error, with its traceback, of a `reduce` that does what a ragged mailbox cannot do; None if there is none.
 
     `reduce` is tried on one message of one node (zeros if there is no message), because a trace knows that an operation
     was refused, but not at which line.
@@ -47,7 +48,7 @@ def refusal(
 
 
 def tried(received: Received, frames: Frames, messages: Mapping[str, Tensor], reduce: Reduce) -> BaseException | None:
-    """The error of `ragged`, if it refuses; it runs without gradients, and the random state is restored after it."""
+    """The error of `ragged` if it refuses. It runs without gradients, and the random state is restored afterwards."""
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         try:
             ragged(received, frames, messages, reduce)

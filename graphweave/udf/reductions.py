@@ -1,7 +1,7 @@
-"""Reductions and normalisations of mailboxes. Along dims of features they are PyTorch's.
+"""Reductions and normalisations of mailboxes. Along feature dims they are PyTorch's own.
 
-Along the mailbox dim, a reduction is a push; softmax and its like are pushes and pulls. Nodes without messages get 0
-from every reduction, as in DGL.
+Along the mailbox dim, a reduction is a push; softmax and similar functions are pushes and pulls. Nodes without messages
+get 0 from every reduction, as in DGL.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from graphweave.udf.mailbox import Mailbox, grown
 
 
 class Extremes(NamedTuple):
-    """What torch.max(x, dim) returns."""
+    """The result of torch.max(x, dim)."""
 
     values: Any
     indices: Any
 
 
 def push(x: Tensor, box: Mailbox, fold: str) -> Tensor:
-    """[messages, *features] -> [rows, *features], `fold` being sum, prod, amax or amin; rows without messages get 0."""
+    """[messages, *features] -> [rows, *features]. `fold` is sum, prod, amax or amin. Rows without messages get 0."""
     out = x.new_zeros((box.received.num_rows(), *x.shape[1:]))
     if fold == "sum":
         return out.index_add(0, box.received.dst, x)
@@ -42,7 +42,7 @@ def pull(x: Tensor, box: Mailbox) -> Tensor:
 
 
 def _dims(box: Mailbox, dim: Any, what: str) -> tuple[bool, list[int]]:
-    """Whether `dim` includes the mailbox dim, and which dims of features it includes."""
+    """Whether `dim` includes the mailbox dim, and which feature dims it includes."""
     if dim is None:
         raise NotExpressible(f"{what} over all dims of a mailbox, nodes included")
     dims = box.all_wrapped(dim)
@@ -56,13 +56,13 @@ def _kept(out: Tensor, box: Mailbox, keepdim: bool) -> Tensor:
 
 
 def _empty_is_zero(out: Tensor, box: Mailbox) -> Tensor:
-    """`out`, noted as a tensor that is 0 in rows without messages."""
+    """`out`, recorded as a tensor that is 0 in rows without messages."""
     box.received.zero_if_empty.append(out)
     return out
 
 
 def _reduction(along: Callable[[Mailbox], Tensor], name: str) -> Callable[..., Any]:
-    """A handler: `along` reduces the mailbox dim of messages, PyTorch's reduction `name` the dims of features."""
+    """A handler that reduces the mailbox dim by `along` and feature dims by PyTorch's reduction `name`."""
 
     def handler(x: Mailbox, dim: Any = None, keepdim: bool = False, *, dtype: Any = None, axis: Any = None) -> Any:
         inside, dims = _dims(x, dim if axis is None else axis, name)
@@ -111,7 +111,7 @@ def _all(box: Mailbox) -> Tensor:
 
 def _logsumexp(box: Mailbox) -> Tensor:
     top = push(box.messages.detach(), box, "amax")
-    top = torch.where(top.isinf(), torch.zeros_like(top), top)  # nothing can be scaled by an infinite one
+    top = torch.where(top.isinf(), torch.zeros_like(top), top)  # nothing can be scaled by an infinite number
     return push((box.messages - pull(top, box)).exp(), box, "sum").log() + top
 
 
@@ -164,7 +164,7 @@ def _vector_norm(x: Mailbox, ord: Any = 2, dim: Any = None, keepdim: bool = Fals
     return _norm(x, ord, dim, keepdim, dtype)
 
 
-# ---------------------------------------------------------------- extremes with places
+# ---------------------------------------------------------------- extremes with positions
 
 
 def _place(box: Mailbox) -> Tensor:
@@ -177,7 +177,7 @@ def _place(box: Mailbox) -> Tensor:
 
 
 def _where_extreme(box: Mailbox, extreme: Tensor) -> Tensor:
-    """The position in its mailbox of the first message that equals the row's extreme."""
+    """The position in its mailbox of the first message that equals the extreme of the row."""
     place = grown(_place(box), box.messages.dim())
     far = torch.full_like(place, box.messages.shape[0])
     return push(torch.where(box.messages == pull(extreme, box), place, far), box, "amin")
@@ -217,8 +217,8 @@ def _softmax(x: Mailbox, dim: Any = None, _stacklevel: int = 3, dtype: Any = Non
     data = x.messages if dtype is None else x.messages.to(dtype)
     top = push(data.detach(), x, "amax")
     e = (data - pull(top, x)).exp()
-    # exp(0) = 1 is among the terms, so 1e-16 changes no bit of the sum. But it makes the sum of a row without messages
-    # differ from 0, so that the division can leave the loop over edges without a guard for such rows.
+    # exp(0) = 1 is among the terms, so adding 1e-16 changes no bit of the sum. It keeps the sum of a row without
+    # messages away from 0, so that the division can leave the loop over edges without a guard for such rows.
     return x.like(e / pull(push(e, x, "sum") + 1e-16, x))
 
 

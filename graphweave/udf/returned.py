@@ -1,4 +1,4 @@
-"""What user-defined functions may return."""
+"""Checks what user-defined functions return."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from graphweave.udf.mailbox import Mailbox
 
 
 def check_fields(out: Any, rows: int, who: str, of: str) -> dict[str, Tensor]:
-    """`out` as a dict of tensors with `rows` rows; DataError says which field is not."""
+    """`out` as a dict of tensors with `rows` rows. Raises DataError, which names the field that is not one."""
     if not isinstance(out, Mapping):
         raise DataError(f"{who} must return a dict of tensors (got {type(out).__name__}). Return one.")
     for name, x in out.items():

@@ -1,4 +1,4 @@
-"""Row-wise operations on mailboxes: the same operation on the messages."""
+"""Row-wise operations on mailboxes, which are the same operations on the messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _type_as(x: Any, other: Any) -> Any:
 
 
 def _where(condition: Any, x: Any = None, y: Any = None) -> Any:
-    """torch.where(condition, x, y) and x.where(condition, y), both of which arrive here."""
+    """torch.where(condition, x, y) and x.where(condition, y), which both arrive here."""
     if x is None or y is None:
         raise NotExpressible("torch.where that gives places")
     if getattr(condition, "dtype", None) is not torch.bool and getattr(x, "dtype", None) is torch.bool:
@@ -54,4 +54,4 @@ CREATED: dict[str, Handler] = {
     name: converted(getattr(torch, name))
     for name in ("zeros_like", "ones_like", "rand_like", "randn_like", "full_like", "empty_like", "bernoulli")
 }
-"""The handlers of functions that make a mailbox of the same shape."""
+"""The handlers of functions that create a mailbox of the same shape."""

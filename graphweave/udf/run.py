@@ -1,6 +1,6 @@
 """Eager calls of the functions of `passing`, compiled once for each pair of user-defined functions.
 
-Inside a compiled model nothing of this happens: the functions of `passing` are traced with the model.
+Inside a compiled model this is not used: the functions of `passing` are traced with the model.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from graphweave.udf.passing import (
 from graphweave.udf.reduce import refusal
 
 _MAX_KEPT_KEYS = 256
-"""Each of the two caches below holds at most this many keys."""
+"""Limit on the keys of each of the two caches below."""
 _MAX_FIXED_COMPILATIONS = 6
-"""After this many compilations of one key, integers become symbols; PyTorch gives up at 8 compilations."""
+"""After this many compilations for one key, integers become symbols. PyTorch gives up at 8 compilations."""
 
 _compiled: OrderedDict[Hashable, _Shared] = OrderedDict()
 _in_buckets: OrderedDict[Hashable, bool] = OrderedDict()
@@ -81,7 +81,7 @@ def reduce_messages(
 
 
 def _changed(key: Hashable, ends: RelationEdges, frames: Frames, messages: dict[str, Tensor], reduce: Reduce) -> bool:
-    """Whether `reduce` no longer needs the buckets that `key` needed at its last call; if so, forget that it did.
+    """Whether `reduce` no longer needs the buckets that `key` needed at its last call. If so, the key is forgotten.
 
     The closures and attributes of functions with one key may differ from call to call.
     """
@@ -92,7 +92,7 @@ def _changed(key: Hashable, ends: RelationEdges, frames: Frames, messages: dict[
 
 
 def apply_edges(ends: RelationEdges, frames: Frames, function: Message, who: str = "the function") -> dict[str, Tensor]:
-    """New fields of the edges, [edges, ...] each; `who` names `function` in errors."""
+    """New fields of the edges, [edges, ...] each. `who` names `function` in errors."""
     if is_plain():
         return edge_results(ends, frames, function, who)
     key = _key("edges", (function,), frames.src, frames.dst, frames.edge)
@@ -107,20 +107,20 @@ def apply_nodes(rows: Tensor, frames: Frames, data: Any, function: Reduce) -> di
 
 
 def call(function: Callable[..., Any], *args: Any) -> Any:
-    """`function(*args)`, compiled or as it is, for a function of this package over messages."""
+    """`function(*args)`, compiled or eager, for a function of this package over messages."""
     return function(*args) if is_plain() else shared(function, function, *args)
 
 
 def is_plain() -> bool:
-    """Whether functions run as they are: inside a compiled model, and where kernels are switched off."""
+    """Whether functions run without compilation: inside a compiled model, and where kernels are switched off."""
     return torch.compiler.is_compiling() or not settings().eager_kernels
 
 
 class _Shared:
     """`function`, compiled for all calls of one key.
 
-    Integers in closures (heads, dims) are compiled in, since they make shapes. If that leads to one compilation after
-    another, they are symbols from then on.
+    Integers in closures (heads, dims) are compiled in, since shapes are made from them. If that leads to one
+    compilation after another, they are symbols from then on.
     """
 
     def __init__(self, function: Callable[..., Any], options: Mapping[str, Any] | None) -> None:
@@ -162,19 +162,19 @@ def _remember(cache: OrderedDict[Hashable, Any], key: Hashable, value: Any) -> N
 
 
 def _key(what: str, functions: tuple[Any, ...], *frames: Mapping[str, Tensor]) -> Hashable:
-    """The key of a call. Calls with equal keys share compiled code, and so PyTorch's limit on compilations of it.
+    """The key of a call. Calls with equal keys share compiled code, and therefore PyTorch's limit on compilations.
 
-    PyTorch guards what functions with the same code may differ in: closures, default values, parameters. The key also
-    holds the widths of features, since layers of one class may differ in them, as compiled modules may.
+    Functions with the same code may differ in closures, default values and parameters, which PyTorch guards. The key
+    also holds the widths of features, since layers of one class may differ in them, as compiled modules may.
     """
     widths = tuple((name, x.shape[1:], x.dtype) for frame in frames for name, x in frame.items())
     return what, tuple(map(code_of, functions)), widths
 
 
 def code_of(function: Any, depth: int = 3) -> Hashable:
-    """What keys hold of a function: its code, and the code of the functions in its closure.
+    """The part of a key that stands for a function: its code, and the code of the functions in its closure.
 
-    Of an object it is the class, or the object itself if that is a hashable dataclass, as built-in functions are.
+    For an object it is the class, or the object itself if that is a hashable dataclass, as built-in functions are.
     """
     if isinstance(function, functools.partial):
         return "partial", code_of(function.func, depth)

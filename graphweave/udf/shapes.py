@@ -1,4 +1,4 @@
-"""Shapes of mailboxes, and functions that take sizes or an index, in which nodes and messages must stay whole."""
+"""Shapes of mailboxes, and functions of sizes or an index. Nodes and messages must stay whole dims."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def _getitem(box: Mailbox, index: Any) -> Mailbox:
 
 
 def _is_places(item: Any) -> bool:
-    """Whether `item` gives positions along a dim of features: a list, or a tensor of one dim."""
+    """Whether `item` gives positions along a feature dim: a list, or a tensor of one dim."""
     if isinstance(item, list):
         return all(isinstance(i, int) and not isinstance(i, bool) for i in item)
     return isinstance(item, Tensor) and item.dim() == 1 and item.dtype in (torch.int32, torch.int64)

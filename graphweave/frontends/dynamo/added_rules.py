@@ -1,4 +1,4 @@
-"""Rewrite rules from outside (`graphweave.extend.rule`): those in force, and which of them changed a value."""
+"""Rewrite rules that users add (`graphweave.extend.rule`): which are in force, and which of them changed a value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphweave.passes.rules.rule import AddedRules, Rule
 When: TypeAlias = Literal["always", "by cost"]
 
 _rules: dict[str, tuple[Rule, When, str]] = {}
-"""By name, each with when it is applied and the line of its function."""
+"""Name of a rule -> the rule, when it is applied, and the line of its function."""
 
 
 def add(rule: Rule, when: When, line: str) -> None:
@@ -37,14 +37,14 @@ def in_force() -> AddedRules:
 
 @dataclass(frozen=True, slots=True)
 class Firing:
-    """What a rule did once: in `program`, whose two outputs are the node and what the rule puts in its place."""
+    """One application of a rule. The two outputs of `program` are the node and what the rule puts in its place."""
 
     rule: str
     program: Program
 
     @property
     def line(self) -> str:
-        """The user's line of the node."""
+        """The user's line from which the node came."""
         ref = self.program.outputs[0]
         return "" if ref is None else self.program.locs[ref]
 
@@ -64,14 +64,14 @@ class Firing:
 
 @dataclass(frozen=True, slots=True)
 class Suspects:
-    """A program that rules from outside have rewritten, so that the one which changed a value can be found."""
+    """A program that added rules have rewritten, kept so that the rule which changed a value can be found."""
 
     program: Program
     given: PassInputs
     keep: tuple[Ref, ...]
 
     def firings(self) -> list[Firing]:
-        """What the rules do to the program, in order: they are applied again, and watched."""
+        """What the rules do to the program, in order. They are applied again to find out."""
         seen: list[Firing] = []
 
         def watched(rule: Rule) -> Rule:
@@ -91,7 +91,7 @@ class Suspects:
     def culprit(self, data: Mapping[str, Any], differs: Callable[[Any, Any], bool]) -> Firing | None:
         """The first firing that gives another value on `data`, the values of the program's inputs by name.
 
-        Firings that need inputs which are not among them, or rows that only the whole program tells, are left out.
+        Firings that need inputs which are not among them, or rows that only the whole program tells, are skipped.
         """
         rows: dict[Space, int] = {}
         for node in self.program.nodes:
@@ -104,7 +104,7 @@ class Suspects:
         return None
 
     def _alone(self, build: Builder, *refs: Ref) -> Program:
-        """What `refs` need of the program that is being rewritten."""
+        """The part of the program under rewriting that `refs` need."""
         kept = Builder()
         where: dict[Ref, Ref] = {}
         for ref in sorted(reached(refs, lambda r: operands(build.nodes[r]))):

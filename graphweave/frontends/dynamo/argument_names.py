@@ -16,9 +16,9 @@ from torch import fx
 from torch._functorch._aot_autograd.descriptors import PlainAOTInput
 
 _MEMBERS = re.compile(r"\._(?:modules|parameters|buffers)\['([^']*)'\]")
-"""A member of a module, in Dynamo's words."""
+"""A member of a module, as Dynamo writes it."""
 _NUMBER = re.compile(r"\.(?:size|stride|storage_offset)\(\)")
-"""A size or another number of a tensor, in Dynamo's words."""
+"""A size or another number of a tensor, as Dynamo writes it."""
 _FIELDS_OF_GRAPHS = (
     (re.compile(r"\._node_frames\['_N'\]\._fields"), ".ndata"),
     (re.compile(r"\._node_frames\[('[^']*')\]\._fields"), r".nodes[\1].data"),
@@ -29,22 +29,23 @@ _FIELDS_OF_GRAPHS = (
     (re.compile(r"\._relations\[(\([^)]*\))\]\.src"), r".edges(\1)[0]"),
     (re.compile(r"\._relations\[(\([^)]*\))\]\.dst"), r".edges(\1)[1]"),
 )
-"""Fields of graphweave's graphs, in Dynamo's words and as a user writes them."""
+"""Fields of graphweave's graphs as Dynamo writes them, and as users write them."""
 
 
 def parameters_of(target: Callable[..., Any]) -> tuple[str, ...]:
-    """The names of positional parameters of a module's `forward` or of a function, in order; "*args" for the rest."""
+    """The names of positional parameters of a module's `forward` or of a function, in order. "*args" stands for the
+    rest."""
     called = target.forward if isinstance(target, torch.nn.Module) else target
     try:
         found = inspect.signature(called).parameters.values()
-    except (TypeError, ValueError):  # a callable of C
+    except (TypeError, ValueError):  # a callable written in C has no signature
         return ()
     names = [("*" if p.kind is p.VAR_POSITIONAL else "") + p.name for p in found if p.kind <= p.VAR_POSITIONAL]
     return tuple(names)
 
 
 def sources(module: fx.GraphModule) -> list[str]:
-    """Where each placeholder of Dynamo's graph came from, in Dynamo's words; "" if that is not known."""
+    """The source of each placeholder of Dynamo's graph, as Dynamo writes it; "" if that is not known."""
     out = []
     for node in module.graph.find_nodes(op="placeholder"):
         source = getattr(node.meta.get("grapharg"), "source", None)
@@ -67,7 +68,7 @@ def argument_names(joint: fx.GraphModule, given: Sequence[str], parameters: Sequ
 def user_name(source: str, parameters: Sequence[str] = ()) -> str:
     """The user's name for a value that Dynamo calls `source`, in a function with these positional `parameters`.
 
-    It is "" for a size, and for what has no name.
+    It is "" for a size and for a value without a name.
     """
     if not source or _NUMBER.search(source):
         return ""
@@ -79,11 +80,11 @@ def user_name(source: str, parameters: Sequence[str] = ()) -> str:
     for pattern, words in _FIELDS_OF_GRAPHS:
         text = pattern.sub(words, text)
     text = _MEMBERS.sub(r".\1", text).lstrip(".")
-    return "" if text.startswith("___") else text  # what Dynamo holds across a graph break has no name
+    return "" if text.startswith("___") else text  # values that Dynamo keeps across a graph break have no names
 
 
 def in_user_names(text: str, parameters: Sequence[str]) -> str:
-    """A sentence of Dynamo's ("tensor 'args[0]' size mismatch") with the user's names of the arguments."""
+    """A sentence of Dynamo's ("tensor 'args[0]' size mismatch") with the arguments called by the user's names."""
     text = re.sub(r"(?<![\w.])(?:L\['args'\]|args)\[(\d+)\]", lambda m: _positional(int(m[1]), parameters), text)
     text = re.sub(r"(?:L\['kwargs'\]|\bkwargs)\['(\w+)'\]", r"\1", text)
     text = re.sub(r"\bL\['(\w+)'\]", r"\1", text)

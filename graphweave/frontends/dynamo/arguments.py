@@ -14,8 +14,8 @@ from graphweave.frontends.dynamo.sparse_matrix import stand_in
 
 
 def as_traced(arg: Any) -> Any:
-    """What is traced in place of an argument: a SparseMatrix in place of a sparse tensor, and in place of an index
-    without edges, `[2, 0]`, one with the strides of an index with edges, since compiled code has guards on strides.
+    """What is traced in place of an argument. A sparse tensor becomes a SparseMatrix. An index without edges gets the
+    strides of an index with edges, since compiled code has guards on strides.
 
     Items of lists and dicts are replaced too, since models of several types of edges take these. A list or dict is
     copied if one of its items is replaced.
@@ -41,11 +41,11 @@ def as_traced(arg: Any) -> Any:
 
 
 def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool) -> None:
-    """Called in a trace: its comparisons of sizes become guards of the compiled code.
+    """Turn comparisons of sizes into guards of the compiled code. Call it in a trace.
 
     `of_nodes` is True for the first features of a call, which are those of nodes; others may be those of edges.
     """
-    # One row has compiled code of its own: squeeze() would take the dim of rows for one of features.
+    # A graph with one row gets compiled code of its own, since squeeze() would take the dim of rows for a feature dim.
     if not of_nodes:
         if features.size(0) == 1:
             pass
@@ -54,7 +54,7 @@ def guard_sizes_of(features: torch.Tensor, *, of_nodes: bool) -> None:
     # than 2", which PyTorch remembers as a range; from "not 0 and not 1" it would conclude nothing about the sum.
     elif features.size(0) < 2 and features.size(0) == 1:
         pass
-    # Feature sizes are compiled in: at a loop over a range of symbolic length, Dynamo makes the length a number.
+    # This loop compiles feature sizes in: Dynamo makes the length of a loop over a symbolic range a number.
     if features.dim() == 2:
         for _ in range(features.size(1)):
             break

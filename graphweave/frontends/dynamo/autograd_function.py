@@ -1,4 +1,4 @@
-"""Corrects AOTAutograd's autograd function: None for gradients that nothing reaches, and gradients of gradients.
+"""Corrects AOTAutograd's autograd function: unreached gradients are None, and gradients of gradients are possible.
 
 AOTAutograd makes an autograd function for each compiled graph, as a class of its own. If a loss does not use all
 results, that function gets zeros for the missing tangents, and returns zeros for parameters that only these reach;
@@ -27,7 +27,7 @@ _REPLACED_PARTS = ("_fwd_fn", "_bwd_fn", "_double_backward")
 
 
 class Gradients:
-    """What is known of the gradients of one compiled graph, whose backward is `module`.
+    """What is known of the gradients of one compiled graph. `module` is its backward.
 
     `saved` maps the name of each random call to the placeholder of `module` that holds what it drew.
     """
@@ -44,7 +44,7 @@ class Gradients:
 
     @contextmanager
     def without(self, zeros: list[Tensor]) -> Iterator[None]:
-        """Within the block, `zeros` stand for the missing tangents in calls of the backward."""
+        """Within the block, `zeros` are the tensors that replace missing tangents in calls of the backward."""
         self._missing.zeros = zeros
         try:
             yield
@@ -52,7 +52,7 @@ class Gradients:
             self._missing.zeros = []
 
     def finish(self, run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-        """`run`, the compiled backward, with None for gradients that only missing tangents reach."""
+        """`run`, the compiled backward, wrapped to return None for gradients that only missing tangents reach."""
 
         def backward(args: list[Any]) -> list[Any]:
             zeros = getattr(self._missing, "zeros", None)
@@ -68,7 +68,8 @@ class Gradients:
 
 @contextmanager
 def equipped(gradients: Callable[[], Gradients | None]) -> Iterator[None]:
-    """Correct autograd functions that are made in the block, by what `gradients()` returns at that time."""
+    """Within the block, correct the autograd functions that PyTorch makes, by what `gradients()` returns at that
+    time."""
     if _FACTORY is None:
         yield
         return
@@ -130,7 +131,8 @@ def _equip(function: Any, known: Gradients) -> None:
 
 
 class _Edge(torch.autograd.Function):
-    """A tensor of the same memory at the same place in the graph of gradients, which keeps no other tensor alive."""
+    """A tensor that shares memory and position in the graph of gradients with another, but keeps no other tensor
+    alive."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -142,7 +144,7 @@ class _Edge(torch.autograd.Function):
 
 
 def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
-    """Put zeros into `grads` in place of None, and return them. Nobody reads those of results without a gradient."""
+    """Replace None in `grads` by zeros, and return `grads`. Zeros for results without a gradient are never read."""
     zeros = []
     for i, grad in enumerate(grads):
         if grad is None:
@@ -152,7 +154,8 @@ def _filled(grads: list[Any], about: Sequence[Any]) -> list[Tensor]:
 
 
 def _remembered(args: Sequence[Any]) -> list[Any]:
-    """The inputs of a call, not kept alive: for a tensor (function that returns it, its version), a number itself."""
+    """The inputs of a call, not kept alive: numbers, and for each tensor a function that returns it, with its
+    version."""
     try:
         return [(weakref.ref(t), t._version) if isinstance(t, Tensor) else t for t in args]
     except RuntimeError:  # an inference tensor has no version
@@ -160,8 +163,8 @@ def _remembered(args: Sequence[Any]) -> list[Any]:
 
 
 def _kept(value: Any) -> Any:
-    """An input of a call, kept alive. An input that could become a result (`h += conv(h)`) is kept as a copy that
-    shares its memory, so that the result does not keep itself alive."""
+    """An input of a call, kept alive. An input that could become a result (`h += conv(h)`) is kept as an alias of the
+    same memory, so that the result does not keep itself alive."""
     if not isinstance(value, Tensor):
         return value
     if not value.requires_grad:
@@ -175,7 +178,7 @@ def _kept(value: Any) -> Any:
 
 
 def _revived(remembered: Sequence[Any]) -> tuple[list[Any], str]:
-    """The inputs of a call, and why they cannot be used; "" if they can."""
+    """The inputs of a call, and the reason why they cannot be used ("" if they can)."""
     found = []
     for entry in remembered:
         if not isinstance(entry, tuple):

@@ -61,15 +61,15 @@ MODES = (None, "default", "reduce-overhead")
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
-    """`verify`: run the captured graph, and the interpreter of every region, beside every call, and raise VerifyError
+    """`verify`: at every call, also run the captured graph and the interpreter of every region, and raise VerifyError
     where they differ (`reference.py`, `execute/region_check.py`).
 
-    `recompute`: what the backward computes again instead of keeping (`passes/recompute.py`). `compact`: compute what
-    depends on source and relation alone once for each pair (True), for each edge (False), or as the cost model says
-    (None). `reorder`: multiply weights by weights before rows, with the same three values. `cuda_graphs`: replay calls
-    on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU. `unseen_edits`: look for
-    edits of index tensors that PyTorch does not see, at each call (`runtime/unseen_edits.py`). `schedule`: what kernels
-    do in place of the compiler's choice.
+    `recompute`: what the backward computes again instead of keeping it (`passes/recompute.py`). `compact`: whether to
+    compute what depends on source and relation alone once for each pair (True), for each edge (False), or as the cost
+    model says (None). `reorder`: whether to multiply weights by weights before rows, with the same three values.
+    `cuda_graphs`: replay calls on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU.
+    `unseen_edits`: look at each call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
+    `schedule`: choices for kernels that replace the compiler's.
     """
 
     verify: bool = False
@@ -94,7 +94,8 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
 
 
 def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
-    """The options as an object. SettingsError for an unknown option, and for a value that an option cannot have."""
+    """The options as an object. Raises SettingsError for an unknown option and for a value that an option cannot
+    have."""
     given = dict(options or {})
     known = ", ".join([*_ALLOWED, "schedule"])
     for name, value in given.items():
@@ -114,8 +115,8 @@ def parse_options(options: Mapping[str, Any] | None) -> CompileOptions:
 
 
 def with_mode(mode: str | None, options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """`options` with the one that torch.compile's `mode` stands for. SettingsError if they contradict each other, and
-    for an unknown mode."""
+    """`options` with the option that torch.compile's `mode` stands for. Raises SettingsError if the two contradict each
+    other, and for an unknown mode."""
     if options is not None and not isinstance(options, Mapping):
         raise SettingsError(f"options must be a dict such as {{'verify': True}} (got {options!r}). Pass one.")
     if mode not in MODES:
@@ -157,7 +158,7 @@ def graphweave(
 
 
 def leave_to_python(name: str, begins: str, error: BaseException) -> None:
-    """Count and report a function that PyTorch could not trace, and runs as Python. `begins` is its "file:line"."""
+    """Count and report a function that PyTorch could not trace and now runs as Python. `begins` is its "file:line"."""
     bump("eager_fallbacks")
     tell_not_traced(name, begins, error)
 
@@ -176,7 +177,7 @@ _compilations = DuringCompilation(
 
 
 def compiles_now() -> bool:
-    """Is what PyTorch traces at this moment meant for this backend, and not for another one?"""
+    """Whether PyTorch is tracing for this backend at this moment, and not for another one."""
     return _compilations.under_way()
 
 
@@ -201,7 +202,8 @@ def _compiled(compilation: _GraphCompilation, module: fx.GraphModule) -> Callabl
 
 
 class _Interrupted(ShortenTraceback):
-    """An exception of a signal's handler while a graph was compiled, in the only form that Dynamo does not wrap."""
+    """Wraps an exception that a signal handler raised during compilation, in the only form that Dynamo does not
+    wrap."""
 
     def __init__(self, interrupt: BaseException) -> None:
         super().__init__(f"{type(interrupt).__name__}: {interrupt}", first_useful_frame=None)
@@ -219,9 +221,9 @@ class _GraphCompilation:
         self, options: CompileOptions, examples: Sequence[Any], sources: Sequence[str], parameters: Sequence[str]
     ) -> None:
         self.options = options
-        self.examples: Sequence[Any] = examples  # arguments of the first call, released after they have been measured
-        self.sources, self.parameters = sources, parameters  # of Dynamo's placeholders; of the user's function
-        self.gradients: Gradients | None = None  # of the joint graph, once it is partitioned
+        self.examples: Sequence[Any] = examples  # arguments of the first call, released once they have been measured
+        self.sources, self.parameters = sources, parameters  # of Dynamo's placeholders, and of the user's function
+        self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         options = _options(module, self.options.schedule)
@@ -313,7 +315,7 @@ class _GraphCompilation:
         return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        """The callable of one half: the opaque call, or after a fallback the ATen graph itself."""
+        """The callable of one half: the opaque call, or the ATen graph itself if the graph could not be compiled."""
         _donate_nothing()
         run = boxed(module) or make_boxed_func(module.forward)
         backward = any("tangents" in n.name for n in module.graph.find_nodes(op="placeholder"))
@@ -324,7 +326,7 @@ def _capture_note(
     module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
     given: PassInputs,
 ) -> CaptureNote:  # fmt: skip
-    """The graph and its work in this call, beside the work of eager mode."""
+    """A note on the graph and its work in this call, with the work of eager mode for comparison."""
     program, eager = done.program, eager_work(module, imported.space_rows, rows)
     tangents = [r for r, n in enumerate(program.nodes) if isinstance(n, Input) and n.name in given.tangents]
     keep = [done.where[r] for r in imported.effects]
@@ -338,7 +340,7 @@ def _capture_note(
 
 
 def _rewritten(imported: Imported, done: Rewritten) -> Imported:
-    """`imported` with its program rewritten. Adds guards on the choices that rewriting made by cost."""
+    """`imported` with its program rewritten. Adds guards on choices that were made by cost."""
     rows = row_counts(done.program, imported, done.unions)
     guard_choices(done.steps, rows)
     where = done.where
@@ -367,8 +369,8 @@ def _donate_nothing() -> None:
 
 
 def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | None:
-    """The options for compiling the graph on this machine. None if it cannot compile it: it then runs as ATen calls,
-    and a warning says so once."""
+    """The options for compiling the graph on this machine. None if the machine cannot compile it; the graph then runs
+    as ATen calls, and one warning says so."""
     options = options_of(module, schedule or COMPILERS_CHOICE)
     if isinstance(options, Options):
         return options
@@ -379,7 +381,7 @@ def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | Non
 
 
 def _fall_back(error: Exception, module: fx.GraphModule) -> None:
-    """Count and report a graph that could not be compiled, and runs as ATen calls, which is never wrong."""
+    """Count and report a graph that could not be compiled. It runs as ATen calls, which are always correct."""
     bump("eager_fallbacks")
     why, place = " ".join(f"{type(error).__name__}: {error}".split()), graph_place(module)
     record_eager(f"{place} could not be compiled: {why}")

@@ -1,7 +1,7 @@
 """Products of rows with blocks (heads): a bmm of [rows * blocks, m, k] becomes a matmul of [rows, blocks, m, k].
 
-For einsum and matmul alike, PyTorch joins rows and blocks to one dim before it multiplies, so that no dim of the
-operands of bmm is the rows of another value.
+For both einsum and matmul, PyTorch joins rows and blocks into one dim before it multiplies. No dim of the operands of
+bmm then corresponds to the rows of another value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 _PULLS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor, aten.index_select.default, aten.embedding.default})
 """Calls that gather rows."""
 _VIEWS = RESHAPES | {aten.permute.default, aten.transpose.int, aten.clone.default}
-"""Calls behind which a gather is looked for: they only rearrange or copy features."""
+"""Calls that only rearrange or copy features. The search for a gather looks through them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class _Joined:
 
 
 def blocks_apart(gm: fx.GraphModule) -> fx.GraphModule:
-    """`gm`, or a copy in which each bmm of joined rows and blocks of pulled values is a matmul of four dims.
+    """`gm`, or a copy in which each bmm whose joined rows and blocks come from pulled values is a matmul of four dims.
 
     Adds guards that fix the numbers of blocks and the sizes of their matrices.
     """
@@ -51,7 +51,7 @@ def blocks_apart(gm: fx.GraphModule) -> fx.GraphModule:
 
 
 def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
-    """The operands of a bmm of joined rows and blocks; None for any other node."""
+    """The operands of a bmm over joined rows and blocks; None for any other node."""
     if node.target is not aten.bmm.default or not node.users:
         return None
     a, b = (_joined(x) for x in node.args[:2])
@@ -67,7 +67,7 @@ def _operands(node: fx.Node) -> tuple[_Joined, _Joined] | None:
 
 
 def _joined(x: Any) -> _Joined | None:
-    """The operand `x` if its rows and blocks are dims of their own before they are joined, else None."""
+    """The operand `x` if its rows and blocks are separate dims before they are joined, else None."""
     x, turned = _view(x)
     if x is None:
         return None
@@ -80,7 +80,7 @@ def _joined(x: Any) -> _Joined | None:
 
 
 def _told_by_users(node: fx.Node) -> tuple[Size, Size] | None:
-    """The numbers of rows and blocks if a user of the product has them as dims of their own, else None."""
+    """The numbers of rows and blocks if a user of the product has them as separate dims, else None."""
     sizes = [shape(u) for u in node.users if u.target in RESHAPES and rank(u) == 4]
     return next(((s[0], s[1]) for s in sizes if same(s[0] * s[1], shape(node)[0])), None)
 
@@ -98,7 +98,7 @@ def _joined_as(x: Any, rows: Size, blocks: Size) -> _Joined | None:
 
 
 def _view(x: Any) -> tuple[Any, bool]:
-    """The view of three dims under the transposes of `x` (None if it is none), and whether these transpose it."""
+    """The view of three dims below the transposes of `x` (None if there is none), and whether they transpose it."""
     turned = False
     while x.target is aten.transpose.int and sorted(d % 3 for d in x.args[1:]) == [1, 2]:
         x, turned = x.args[0], not turned
@@ -119,7 +119,7 @@ def _is_pulled(node: Any) -> bool:
 def _rewrite(graph: fx.Graph, node: fx.Node, a: _Joined, b: _Joined) -> None:
     for size in (a.blocks, *(n for x in (a, b) for n in shape(x.view)[1:])):
         int(size)
-    # The numbers of rows were found equal by guards on symbolic feature sizes, which PyTorch does not solve anew.
+    # Guards on symbolic feature sizes made the numbers of rows equal; PyTorch does not solve these guards again.
     same_by_guard(shape(a.source)[0], shape(b.source)[0])
     with graph.inserting_before(node):
         operands = []

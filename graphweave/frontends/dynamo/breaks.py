@@ -17,7 +17,7 @@ from graphweave.frontends.dynamo.reasons import function_name, line_of, one_line
 class Break:
     """A graph break: `why` in one line, `where` as "file:line", and `reason` as Dynamo gives it, with its hints.
 
-    `times` counts how often it was met, in each call of the line and under each of the settings that were tried.
+    `times` counts how often it was met, over all calls of the line and all settings that were tried.
     """
 
     why: str
@@ -28,7 +28,7 @@ class Break:
 
 @dataclass(frozen=True, slots=True)
 class Recompilation:
-    """A function that was compiled again, the guard that had failed, and the function's line."""
+    """A function that was compiled again, the guard that had failed, and the line of the function."""
 
     what: str
     why: str
@@ -40,7 +40,7 @@ def breaks_since(seen: int) -> tuple[Break, ...]:
     found: dict[str, list[str]] = {}
     for reason in graph_break_reasons[seen:]:
         found.setdefault(_where(reason.user_stack), []).append(str(reason.reason).strip())
-    # Dynamo lists a branch twice, once in words.
+    # Dynamo lists a break at a branch twice, once as plain text.
     longest = {where: max(texts, key=len) for where, texts in found.items()}
     return tuple(Break(one_line(text), where, text, len(found[where])) for where, text in longest.items())
 
@@ -50,9 +50,9 @@ def breaks_seen() -> int:
 
 
 def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) -> tuple[Recompilation, ...]:
-    """What Dynamo compiled again since it was reset, with the guard that failed first at each compiled version.
+    """What Dynamo compiled again since its last reset, with the guard that failed first at each compiled version.
 
-    Only `target` is reported, whose traced wrapper is called `name`, unless `of_others` asks for other functions too.
+    Only `target`, whose traced wrapper is called `name`, is reported, unless `of_others` asks for other functions too.
     """
     out: dict[Recompilation, None] = {}
     parameters = parameters_of(target)
@@ -71,7 +71,7 @@ def recompilations(target: Callable[..., Any], name: str, *, of_others: bool) ->
 
 
 def _where(stack: Sequence[Any]) -> str:
-    """The user's own line, and in brackets the innermost line, if that is another."""
+    """The user's own line, followed in brackets by the innermost line if that is another."""
     if not stack:
         return ""
     lines = [shown_frame(f) for f in (own_frame(stack), stack[-1]) if f is not None]

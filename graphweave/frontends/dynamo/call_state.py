@@ -10,10 +10,11 @@ import torch._dynamo
 
 
 class State:
-    """What a call may have changed when a function behind a graph break cannot be traced: random state and buffers."""
+    """What a call may have changed before a function behind a graph break turns out to be untraceable: random state and
+    buffers."""
 
     def __init__(self, target: Callable[..., Any]) -> None:
-        owner = getattr(target, "__self__", target)  # of a method
+        owner = getattr(target, "__self__", target)  # the owner of a bound method
         buffers = owner.buffers() if isinstance(owner, torch.nn.Module) else ()
         with torch.no_grad():
             self._buffers = [(b, b.clone()) for b in buffers]
@@ -23,5 +24,5 @@ class State:
         torch.set_rng_state(self._random)
         with torch.no_grad():
             for buffer, value in self._buffers:
-                if not torch.equal(buffer, value):  # by value: eager batch norm changes no version
+                if not torch.equal(buffer, value):  # compared by value, since eager batch norm changes no version
                     buffer.copy_(value)

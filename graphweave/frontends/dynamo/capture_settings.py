@@ -38,8 +38,9 @@ SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other."""
 
 ONE_APART = {"use_duck_shape": False}
-"""As `SHAPES`, but 0 and 1 have compiled code of their own, as in PyTorch. Under `SHAPES` a symbolic size of 1 does not
-broadcast: widths have to be compiled in, which only `graphweave.compile` can ask for, and only for arguments."""
+"""As `SHAPES`, but sizes 0 and 1 have compiled code of their own, as in PyTorch. Under `SHAPES` a symbolic size of 1
+does not broadcast, so widths have to be compiled in, which only `graphweave.compile` can ask for, and only for
+arguments."""
 
 MAX_COMPILATIONS = 64
 """After this many compilations of one function, PyTorch leaves it to Python. PyTorch's own limit is eight, but feature
@@ -55,7 +56,7 @@ class CaptureSettings:
 
 
 PLAIN = CaptureSettings({**CAPTURE, "assume_static_by_default": False, "specialize_float": True}, ONE_APART)
-"""Settings for `torch.compile(f, backend="graphweave")`, where no code of ours is called before the trace."""
+"""Settings for `torch.compile(f, backend="graphweave")`, where none of our code is called before the trace."""
 
 asked: ContextVar[CaptureSettings | None] = ContextVar("asked", default=None)
 """The settings that a call of a function behind `graphweave.compile` uses if the function has to be compiled."""
@@ -66,9 +67,10 @@ class DuringCompilation:
 
     So a call that compiles nothing does not pay for them (to set and reset ten settings takes 70 us), and compilations
     for other backends, which a call may lead to, are left alone. PyTorch reports the start and the end of each
-    compilation, but not its backend, so the backend is looked up in the frame of PyTorch's that compiles. If a version
-    of PyTorch has no such frame, PyTorch's own settings stay. `after` is called after each compilation through the
-    plain door, `torch.compile`; `left` is called with code that is left to Python and the error that is the reason.
+    compilation, but not its backend, so the backend is looked up in the stack frame in which PyTorch compiles. If a
+    version of PyTorch has no such frame, PyTorch's own settings stay. `after` is called after each compilation that was
+    started by `torch.compile` itself; `left` is called with code that is left to Python and the error that is the
+    reason.
     """
 
     def __init__(
@@ -76,12 +78,13 @@ class DuringCompilation:
     ) -> None:
         self._backend, self._after, self._left = backend, after, left
         self._held = ExitStack()
-        self._plain = self._again = False  # through the plain door; traced again under PyTorch's settings
+        self._plain = self._again = False  # compiles for torch.compile itself; traces again under PyTorch's settings
         callback_handler.start_callbacks = _Kept([*callback_handler.start_callbacks, self._start])
         callback_handler.end_callbacks = _Kept([*callback_handler.end_callbacks, self._end])
 
     def trace_again_without(self) -> None:
-        """After a failure behind the plain door: end the trace, so that PyTorch traces again under its own settings."""
+        """After a failure in `torch.compile` itself, end the trace, so that PyTorch traces again under its own
+        settings."""
         if self._plain and not self._again:
             self._held.close()
             self._again = True
@@ -90,7 +93,7 @@ class DuringCompilation:
             raise TensorifyScalarRestartAnalysis(restart_reason="graphweave failed with data-dependent shapes")
 
     def under_way(self) -> bool:
-        """Is what PyTorch traces at this moment meant for `backend`?"""
+        """Whether PyTorch is tracing for `backend` at this moment."""
         found = _backend_of_this_compilation()
         return found is self._backend or getattr(found, "func", None) is self._backend
 
@@ -99,7 +102,8 @@ class DuringCompilation:
         wanted = None
         if found is self._backend:
             config = torch._dynamo.config
-            static = config.assume_static_by_default and not config.automatic_dynamic_shapes  # dynamic=False
+            # the user asked for dynamic=False
+            static = config.assume_static_by_default and not config.automatic_dynamic_shapes
             self._plain, self._again = not static, False
             wanted = PLAIN if self._plain else None
             if self._plain:
@@ -112,14 +116,14 @@ class DuringCompilation:
 
     def _watch_the_trace(self, failed: Callable[[CodeType, bool, Exception], None]) -> None:
         """Until the compilation ends, call `failed` with the code, `fullgraph` and the error of a trace that fails."""
-        trace = getattr(convert_frame, "trace_frame", None)  # not in every version
+        trace = getattr(convert_frame, "trace_frame", None)  # absent in some versions
         if trace is None:
             return
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             try:
                 return trace(*args, **kwargs)
-            except (RestartAnalysis, SkipFrame, Unsupported):  # how PyTorch says what to do with a frame
+            except (RestartAnalysis, SkipFrame, Unsupported):  # PyTorch's way to say what to do with a frame
                 raise
             except Exception as error:
                 if interrupt_in(error) is None:
@@ -131,7 +135,8 @@ class DuringCompilation:
         self._held.callback(setattr, convert_frame, "trace_frame", trace)
 
     def _trace_refused(self, code: CodeType, fullgraph: bool, error: Exception) -> None:
-        """Trace again under PyTorch's settings, which may take what it refuses under ours before it calls a backend."""
+        """Trace again under PyTorch's settings, which may accept what it refuses under ours before it calls a
+        backend."""
         _log.info("a trace of %s with data-dependent shapes was refused: %s", code.co_name, error)
         self.trace_again_without()
 
@@ -150,12 +155,12 @@ class DuringCompilation:
             self._plain = False
             try:
                 self._after()
-            except Warning as error:  # by a filter; PyTorch loses count of compilations if a callback raises
+            except Warning as error:  # a filter raised it; PyTorch loses count of compilations if a callback raises
                 _log.warning("%s", error)
 
 
 class _Kept(list[Any]):
-    """Callbacks of which the last survives torch._dynamo.reset(), which clears the list."""
+    """A list of callbacks whose last one survives torch._dynamo.reset(), which clears the list."""
 
     def clear(self) -> None:
         del self[:-1]
@@ -169,14 +174,15 @@ def _backend_of_this_compilation() -> Any:
 
 
 def _forget_where_it_broke() -> None:
-    """Dynamo expects to meet the same graph breaks in a trace that it repeats, but other settings lead to others."""
+    """Forget where the trace broke. Dynamo expects the same graph breaks when it repeats a trace, but other settings
+    lead to others."""
     log = _of_this_compilation("speculation_log")
     if log is not None:
         log.clear()
 
 
 def _of_this_compilation(name: str) -> Any:
-    """The variable `name` in the frame of PyTorch's that compiles; None if there is no such frame or variable."""
+    """The variable `name` in the stack frame in which PyTorch compiles; None if there is no such frame or variable."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename == convert_frame.__file__ and name in frame.f_locals:

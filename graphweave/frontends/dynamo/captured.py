@@ -48,7 +48,7 @@ _log = logger(__name__)
 
 _ALWAYS = {
     "allow_rnn": True,  # PyTorch traces LSTM wrongly, but a polyfill replaces it (`library_polyfills.py`)
-    "skip_nnmodule_hook_guards": False,  # a hook that a module gets after the first call must have effect
+    "skip_nnmodule_hook_guards": False,  # a hook that is added to a module after the first call must take effect
 }
 """Settings that are in force in every trace."""
 _TRIED = (
@@ -63,15 +63,17 @@ _EACH_APART: dict[str, Any] = {
     for name, value in (("isolate_recompiles", True), ("recompile_limit", MAX_COMPILATIONS))
     if name in signature(torch.compile).parameters
 }
-"""Arguments of torch.compile by which code that compiled functions share (a layer of a library behind a graph break, a
-frame of ours) is compiled, and counted against the limit on compilations, for each of them alone (PyTorch 2.13)."""
+"""Arguments of torch.compile (PyTorch 2.13). Code that compiled functions share, such as a library's layer behind a
+graph break or one of our frames, is compiled separately for each of them, and counted separately against the limit on
+compilations."""
 
 _TRACE_ERRORS = (TorchDynamoException, GuardOnDataDependentSymNode)
 """Errors that PyTorch only raises while it traces."""
 
 
 class Captured:
-    """A callable under torch.compile. It is traced whole; if that fails, each of its frames is traced if it can be."""
+    """A callable under torch.compile. It is traced whole; if that fails, each of its frames that can be traced is
+    traced."""
 
     def __init__(
         self,
@@ -84,7 +86,7 @@ class Captured:
         backend = functools.partial(graphweave, options=dict(options or {}), parameters=parameters_of(target))
 
         def traced(*args: Any, **kwargs: Any) -> Any:
-            # if this frame is left to Python, guards would be frames of their own, compiled for nothing
+            # if PyTorch left this frame to Python, guards would be compiled as frames of their own, for nothing
             if torch.compiler.is_dynamo_compiling():
                 tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
                 dense = [t for t in tensors if t.layout is torch.strided]
@@ -92,7 +94,7 @@ class Captured:
                     guard_sizes_of(t, of_nodes=i == 0)
             return target(*args, **kwargs)
 
-        # PyTorch keeps compiled code, and counts recompilations, by code object, so each target has its own
+        # PyTorch keeps compiled code and counts recompilations by code object, so each target needs its own
         traced.__code__ = traced.__code__.replace(co_name=f"traced_{name_of(target)}")
         self._target = target
         self._compiled: Any = torch.compile(traced, backend=backend, dynamic=dynamic, **_EACH_APART)
@@ -111,12 +113,13 @@ class Captured:
         return self._turns.take(self._with_stand_ins if self._traced else self._first_call, args, kwargs)
 
     def _first_call(self, *args: Any, **kwargs: Any) -> Any:
-        """The first call compiles, and says so on a terminal if that takes long."""
+        """Make the first call, which compiles. On a terminal, a line says so if that takes long."""
         with shown(f"compiling {name_of(self._target)}"):
             return self._with_stand_ins(*args, **kwargs)
 
     def _with_stand_ins(self, *args: Any, **kwargs: Any) -> Any:
-        """Call with a stand-in for each sparse tensor; results that are stand-ins become sparse tensors again."""
+        """Call with a stand-in for each sparse tensor, and turn stand-ins among the results into sparse tensors
+        again."""
         if self._sparse_places is None:
             self._sparse_places = places_of(self._target)
         places = self._sparse_places + places_in((*args, *kwargs.values()))
@@ -171,7 +174,7 @@ class Captured:
             asked.reset(token)
 
     def _hooked_everywhere(self) -> bool:
-        """Whether there are hooks on all modules of the process (a profiler's, a tracker's); they need eager calls."""
+        """Whether hooks are set on all modules of the process (by a profiler or tracker), which need eager calls."""
         if not _has_any_global_hook():
             return False
         warn_once(
@@ -181,7 +184,8 @@ class Captured:
         return True
 
     def _raise_what_eager_raises(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Called if an operation refused its operands: if eager mode refuses them too, its error is the clearer one."""
+        """Call eagerly after an operation refused its operands: if eager mode refuses them too, its error is
+        clearer."""
         before = State(self._target)
         with torch.no_grad():
             self._target(*args, **kwargs)
@@ -198,10 +202,10 @@ class Captured:
 
 
 def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> tuple[CaptureSettings, CaptureSettings]:
-    """`settings`, with `dynamo` added to PyTorch's, for the first compilation and for later ones.
+    """`settings` with `dynamo` added to PyTorch's settings: one for the first compilation, one for later ones.
 
     In the first, Python floats (a slope, a rate) are compiled in: most cannot stay symbols, and PyTorch finds that out
-    late, and then traces all over again. A function that is called with another value is traced with symbols.
+    late and then traces everything again. A function that is called with another value is traced with symbols.
     """
     fixed, symbols = ({**settings.dynamo, **dynamo, "specialize_float": is_fixed} for is_fixed in (True, False))
     return CaptureSettings(fixed, settings.shapes), CaptureSettings(symbols, settings.shapes)
@@ -209,7 +213,7 @@ def _with_floats(settings: CaptureSettings, dynamo: Mapping[str, Any]) -> tuple[
 
 @contextmanager
 def frame_by_frame() -> Iterator[None]:
-    """Within the block, frames that cannot be traced run as Python, which is reported."""
+    """Within the block, frames that cannot be traced run as Python, and this is reported."""
     log = logging.getLogger(convert_frame.__name__)
     level = log.level
     log.setLevel(min(log.getEffectiveLevel(), logging.WARNING))  # frames are counted by PyTorch's reports of them
@@ -223,14 +227,14 @@ def frame_by_frame() -> Iterator[None]:
 
 
 def _tell(record: logging.LogRecord) -> bool:
-    """Replace PyTorch's report of a frame left to Python, which is a page long, by ours."""
+    """Replace PyTorch's page-long report of a frame left to Python by a short one."""
     error = record.exc_info[1] if record.exc_info else None
     if record.levelno != logging.WARNING or error is None:
         return True
     if (interrupt := interrupt_in(error)) is not None:
         raise interrupt
     name, begins = unconverted(record.getMessage())
-    if not begins.startswith("graphweave/frontends/"):  # functions that a frame of ours calls are traced on their own
+    if not begins.startswith("graphweave/frontends/"):  # functions called from our own frames are traced by themselves
         leave_to_python(name, begins, error)
     return False
 
@@ -254,7 +258,8 @@ def name_of(target: Callable[..., Any]) -> str:
 def _graph_breaks() -> tuple[int, int, int]:
     """PyTorch's counts of operations that it could not trace, of graph breaks, and of reasons that it has listed.
 
-    Branches and loops are only in the first. What depends on data is only in the last, which may list a break twice.
+    Branches and loops are counted only in the first. Breaks that depend on data are counted only in the last, which may
+    list a break twice.
     """
     counts = torch._dynamo.utils.counters
     return sum(counts["unimplemented"].values()), sum(counts["graph_break"].values()), len(graph_break_reasons)

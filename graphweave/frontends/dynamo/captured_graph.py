@@ -1,4 +1,4 @@
-"""Functions on captured graphs of ATen calls that several passes over them share."""
+"""Functions on captured graphs of ATen calls that several passes share."""
 
 from __future__ import annotations
 

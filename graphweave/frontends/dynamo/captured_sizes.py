@@ -20,7 +20,7 @@ def fixed(size: Any) -> int | None:
         expr = size.node.expr
         if expr.is_number:
             return int(expr)
-        # Under `backed_size_oblivious`, torch leaves a symbol that a guard fixes to 0 or 1 a symbol.
+        # Under `backed_size_oblivious`, PyTorch keeps a symbol that a guard has fixed to 0 or 1 as a symbol.
         value = hint(size)
         return value if value in (0, 1) and statically_known_true(size == value) else None
     return int(size)
@@ -37,7 +37,7 @@ def same(a: Size, b: Size) -> bool:
 
 
 def same_by_guard(a: Size, b: Size) -> bool:
-    """As `same`, but sizes that are known before a call and equal in this one are made equal by a guard."""
+    """As `same`, but two sizes that are known before a call and equal in this one are made equal by a guard."""
     if same(a, b):
         return True
     if unbacked(a) or unbacked(b) or fixed(a) is not None or fixed(b) is not None or hint(a) != hint(b):
@@ -48,8 +48,8 @@ def same_by_guard(a: Size, b: Size) -> bool:
 def hint(size: Size) -> int | None:
     """The size in the call that is being captured; None if data decides it.
 
-    It is computed from the expression. PyTorch keeps no hint for a size that data decided when it was made, but that
-    was later found equal to one known before the call (`bincount(i, minlength=n)` times n rows).
+    It is computed from the expression, since PyTorch keeps no hint for a size that data first decided and that was
+    later found equal to one known before the call (`bincount(i, minlength=n)` times n rows).
     """
     if not isinstance(size, torch.SymInt):
         return size
@@ -60,7 +60,7 @@ def hint(size: Size) -> int | None:
 
 
 def unbacked(value: Any) -> frozenset[Any]:
-    """The symbols in `value` (tensor, size, or list of them) that no guard can use: sizes that data decides."""
+    """The symbols in `value` (tensor, size, or list of them) that no guard can use, since data decides them."""
     if isinstance(value, torch.Tensor | torch.SymInt | torch.SymFloat | torch.SymBool):
         return frozenset(free_unbacked_symbols(value))
     if isinstance(value, list | tuple):
@@ -140,7 +140,7 @@ def dim_of(dim: int, ndim: int) -> int:
 def argument(node: fx.Node, name: str, default: Any = None) -> Any:
     """The argument that an ATen call's schema calls `name`, given by position or keyword.
 
-    If it was not given, the default of the schema, or `default` if that has none.
+    If it was not given, the default of the schema is returned, or `default` if the schema has none.
     """
     if name in node.kwargs:
         return node.kwargs[name]

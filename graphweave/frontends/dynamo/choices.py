@@ -1,4 +1,4 @@
-"""Guards on choices made by cost: a graph for which another form of the program is better is compiled again."""
+"""Guards on choices made by cost: a call whose sizes make another form of the program better is compiled again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphweave.frontends.dynamo.captured_sizes import Size, unbacked
 from graphweave.passes.rewritten import Step
 
 SLACK = 2e-3
-"""The other form must be better by this many seconds; for less, compiling again would cost more than it gains."""
+"""The other form must be better by this many seconds. For less, compiling again would cost more than it gains."""
 
 _MAX_GUARDS = 4
 """A graph has at most this many guards on choices, since each is checked at every call."""
@@ -20,7 +20,7 @@ _PICOSECONDS = 1e12
 def guard_choices(steps: Iterable[Step], rows: Mapping[Space, Size]) -> None:
     """Add guards for choices that would be made differently for other sizes, the closest choices first.
 
-    Sizes that data decides cannot be guarded; choices that depend on them stay as they are.
+    Sizes that data decides cannot be guarded, so choices that depend on them stay.
     """
     found: dict[tuple[tuple[Space, float], ...], float] = {}
     for step in steps:

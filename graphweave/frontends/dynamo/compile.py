@@ -25,22 +25,22 @@ def compile(
     """Compile `model`, a module or function, so that it runs as fused kernels, forward and backward.
 
     A module keeps its parameters, state_dict keys and class-specific attributes: the result shares them with `model`.
-    One compilation serves graphs of any size (`dynamic=True`); feature sizes are compiled in. What cannot be captured
-    becomes a graph break, what cannot be compiled runs as PyTorch calls; `graphweave.counters()` counts them, and
-    `graphweave.explain` says why.
+    One compilation serves graphs of any size (`dynamic=True`); feature sizes are compiled in. Code that cannot be
+    captured becomes a graph break, and code that cannot be compiled runs as PyTorch calls; `graphweave.counters()`
+    counts them, and `graphweave.explain` says why.
 
     `options`: `verify=True` runs the captured graph, and a slow reference of every kernel, beside each call and raises
     VerifyError where results, gradients, or strides and memory that a result promises differ.
-    `recompute` says what the backward computes again instead of keeping it from the forward. With "auto" it is what
-    costs O(1) operations an element on edges, so that nothing of edges x features is kept. With "never" it is nothing,
-    as in eager mode. With "always" it is all but matrix products and calls left to PyTorch, on nodes and along edges
-    too, which takes the least memory and the most time.
+    `recompute` says what the backward computes again instead of keeping it from the forward. With "auto" it recomputes
+    values on edges that cost O(1) operations an element, so that no value of edges x features is kept. With "never" it
+    recomputes nothing, as in eager mode. With "always" it recomputes everything on nodes and edges but matrix products
+    and calls left to PyTorch, which takes the least memory and the most time.
     `mode="reduce-overhead"`, or the option `cuda_graphs=True`, replays calls on a CUDA device as CUDA graphs: the third
     call on a graph of the same sizes is captured, later ones copy their arguments, replay, and copy the results
-    (`execute/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is None.
+    (`execute/cuda_graph.py`). It does nothing for tensors on the CPU. `mode="default"` is the same as None.
     `unseen_edits=False` leaves out the check at each call for edits of an index tensor that PyTorch does not see, such
     as edits through NumPy (`runtime/unseen_edits.py`).
-    `schedule`, a `graphweave.Schedule`, says how kernels walk edges and features where the compiler would choose
+    `schedule`, a `graphweave.Schedule`, says how kernels walk edges and features, in place of the compiler's choice
     (docs/schedules.md); the first call raises ScheduleError if no kernel can take one of its fields.
     Raises SettingsError for an unknown option or mode and for a value that it cannot have, TypeError for an object that
     is not callable. Calls raise IndexRangeError (an IndexError) if an index is out of range.
@@ -50,7 +50,7 @@ def compile(
             f"graphweave.compile: {model!r} cannot be called; expected a module or a function (got a "
             f"{type(model).__name__}). Pass the model itself."
         )
-    settings()  # so that an unusable environment variable is refused here, not in the middle of a compilation
+    settings()  # refuses an unusable environment variable here, not in the middle of a compilation
     if dynamic not in (None, True, False):
         raise SettingsError(f"dynamic must be True, False or None (got {dynamic!r}). Pass one of these.")
     model = cast(T, what_is_meant(model))

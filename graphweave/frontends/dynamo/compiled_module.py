@@ -15,7 +15,7 @@ from graphweave.frontends.dynamo.uncompiled import method
 class CompiledModule(torch.nn.Module):
     """A module that shares parameters, buffers, submodules and attributes with `original` and runs compiled.
 
-    For `isinstance` it is of the original's class, since code that asks wants to use the attributes of that class.
+    `isinstance` reports the original's class, since code that asks wants to use the attributes of that class.
     """
 
     def __init__(self, original: torch.nn.Module, dynamic: bool | None, options: Mapping[str, Any] | None) -> None:
@@ -58,7 +58,7 @@ class CompiledModule(torch.nn.Module):
             super().__setattr__(name, value)
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """For copies and pickles, which would otherwise make an object of the class that `__class__` returns."""
+        """Used by copies and pickles, which would otherwise make an object of the class that `__class__` returns."""
         return _blank, (), self.__getstate__()
 
     def __getstate__(self) -> dict[str, Any]:

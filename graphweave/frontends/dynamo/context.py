@@ -1,4 +1,4 @@
-"""The class with which handlers of ATen calls build nodes: operands, constants, casts, alignment, moves along maps."""
+"""The class that handlers of ATen calls use to build nodes: operands, constants, casts, alignment, moves along maps."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ from graphweave.ir.message.nodes import (
 )
 
 Handler: TypeAlias = "Callable[[Context, fx.Node], Ref | None]"
-"""Translates one call. It returns None, or raises IRError with the reason, if the call has to stay ATen's."""
+"""Translates one call. It returns None, or raises IRError with the reason, if the call has to stay an ATen call."""
 
 
 class Context:
-    """The program as it grows: `refs[node]` is the translation of an FX node, `loc` the user's line of the current one.
+    """The program under construction. `refs[node]` is the translation of an FX node, `loc` the user's line of the
+    current node.
 
     `attributes` are inputs whose value is part of the program, `effects` are calls that must run although nothing reads
-    them, `seeded` names the calls whose random numbers became functions of a seed.
+    their results, and `seeded` names the calls whose random numbers became functions of a seed.
     """
 
     def __init__(self, spaces: Spaces) -> None:
@@ -62,7 +63,7 @@ class Context:
         self.seeded: set[str] = set()
         self.loc = ""
         self.serial = 0
-        """The number of the last call that draws or writes, by which equal calls differ."""
+        """The number of the last call that draws or writes. It tells equal calls apart."""
 
     # ------------------------------------------------------------ values
 
@@ -109,7 +110,7 @@ class Context:
         return self.emit(Const(number, Type(space, features, dtype)))
 
     def number_of(self, ref: Ref) -> float | int | bool | None:
-        """The number that all elements of a value are, None if they are not known to be one number."""
+        """The number that all elements of a value are; None unless they are known to be one number."""
         node = self.builder.nodes[ref]
         match node:
             case Const(value):
@@ -155,7 +156,7 @@ class Context:
         return ref
 
     def assert_index(self, index: Ref, size: int) -> None:
-        """Add a check at run time, before all else: IndexRangeError unless `index` lies in 0..size-1."""
+        """Add a check that runs before everything else: IndexRangeError unless `index` lies in 0..size-1."""
         ref = self.emit(AssertIndex(index, size))
         if ref not in self.effects:
             self.effects.append(ref)
@@ -176,9 +177,9 @@ class Context:
         return self.measured(found if found is not None else self.size_of(node, 0), dtype)
 
     def size(self, size: torch.SymInt) -> Ref | None:
-        """A symbolic size computed from sizes that the program has, so that no tensor must exist only to be measured.
+        """A symbolic size, computed from sizes that the program has, so that no tensor is needed only for its size.
 
-        None if they do not suffice.
+        None if these sizes do not suffice.
         """
         return self._computed(size.node.expr)
 
@@ -232,7 +233,7 @@ class Context:
         return ref if dtype is None else self.cast(ref, dtype)
 
     def map(self, op: Op, *args: Ref) -> Ref:
-        """op(args), row by row. In place of shared data that was spread over rows, the shared data itself is used."""
+        """op(args), row by row. Shared data that was spread over rows is used without the spreading."""
         types = [self.type(a) for a in args]
         space = next((t.space for t in types if t.space != UNIT), UNIT)
         before = [self._before_spread(a) for a in args]
@@ -245,7 +246,8 @@ class Context:
         return self.emit(Pointwise(op, tuple(a if b is None else b for a, b in zip(args, before, strict=True))))
 
     def _before_spread(self, ref: Ref) -> Ref | None:
-        """The unit value that `ref` repeats for each row; itself if unit; None where rows may differ."""
+        """The unit value that `ref` repeats for each row; `ref` itself if it is a unit value; None if its rows may
+        differ."""
         t, node = self.type(ref), self.builder.nodes[ref]
         if t.space == UNIT:
             return ref

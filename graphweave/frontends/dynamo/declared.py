@@ -1,9 +1,9 @@
 """Operators of other libraries that were declared to the compiler (`graphweave.extend`), as capture meets them.
 
-An operator is declared either by a formula in PyTorch, by which it is replaced while a graph is captured, or as a
-member of `Op`, which the importer makes of its calls. One without an autograd formula of its own is replaced before
-autograd sees the graph: by the formula, whose derivative is the operator's, or by a function that calls it and has the
-declared derivative.
+An operator is declared either by a formula in PyTorch, which replaces it while a graph is captured, or as a member of
+`Op`, into which the importer translates its calls. An operator without an autograd formula is replaced before autograd
+sees the graph: by the formula, whose derivative is the operator's, or by a function that calls it and has the declared
+derivative.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphweave.ir.operator_calls import call_of, overload
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is known of `overload`: a `formula` that it is taken apart into, or the operator `op` that it is.
+    """What is known of `overload`: the `formula` that replaces it, or the operator `op` that it is.
 
     `differentiable` stands in its place while autograd traces a graph; None where the operator has its own derivative.
     """
@@ -45,13 +45,13 @@ def discard(declared: Declared) -> None:
 
 
 def operator_of(target: Any) -> Op | None:
-    """The pointwise operator that calls of `target` are, if it was declared so."""
+    """The pointwise operator that `target` was declared to be, or None."""
     found = _declared.get(target)
     return None if found is None else found.op
 
 
 def formulas() -> dict[Any, Callable[..., Any]]:
-    """By overload, what it is taken apart into."""
+    """Overload -> the formula that replaces it."""
     return {call: d.formula for call, d in _declared.items() if d.formula is not None}
 
 
@@ -62,7 +62,7 @@ def differentiable(target: Any) -> Any:
 
 
 def replace_calls(module: fx.GraphModule) -> None:
-    """Calls of declared operators without an autograd formula, in `module` and its parts, get a derivative."""
+    """Give calls of declared operators without an autograd formula a derivative, in `module` and its submodules."""
     if not _declared:
         return
     for part in module.modules():
@@ -75,7 +75,7 @@ def replace_calls(module: fx.GraphModule) -> None:
 
 
 def _in_place_of(target: Any) -> Any:
-    """What to call for an operator, or for one that was called by its name alone, whose arguments say the overload."""
+    """What to call in place of an operator. If only its name was called, the arguments decide on the overload."""
     if not isinstance(target, torch._ops.OpOverloadPacket):
         return differentiable(target)
     overloads = [getattr(target, name) for name in target.overloads()]
@@ -95,7 +95,7 @@ def _in_place_of(target: Any) -> Any:
 
 
 def with_derivative(op: Op) -> Callable[..., Any]:
-    """A function that calls the declared operator `op`, with the derivative that its row has."""
+    """A function that calls the declared operator `op` and has the derivative that the operator's row gives."""
     call, slopes = overload(op.facts.aten[0]), op.facts.derivative or ()
 
     class DeclaredCall(torch.autograd.Function):
@@ -125,7 +125,7 @@ def with_derivative(op: Op) -> Callable[..., Any]:
 def _gradients(
     slopes: Sequence[str], args: Sequence[Any], out: Tensor, grad: Tensor, wanted: Sequence[bool]
 ) -> tuple[Tensor | None, ...]:
-    """The gradients with respect to `args` of a result `out`, whose own gradient is `grad`, by formulas."""
+    """The gradients of `args`, by formulas, if the result `out` has the gradient `grad`."""
 
     def apply(op: Op, operands: tuple[Any, ...]) -> Any:
         call = differentiable(overload(op.facts.aten[0])) if op.facts.aten else call_of(op)
@@ -146,7 +146,7 @@ def _gradients(
 
 
 def arguments(call: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
-    """The arguments of a call in the order of its schema, defaults included."""
+    """The arguments of a call in the order of its schema, including defaults."""
     out = []
     for position, said in enumerate(call._schema.arguments):
         if position < len(args):

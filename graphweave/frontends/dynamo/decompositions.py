@@ -1,4 +1,4 @@
-"""Decompositions of compound ATen calls while a graph is captured, so that the importer meets few kinds of call."""
+"""Decompositions of compound ATen calls during capture, so that the importer meets few kinds of call."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _COMPOUND: tuple[Any, ...] = (
     aten._native_batch_norm_legit_functional, aten.native_batch_norm_backward,
     aten.soft_margin_loss, aten.soft_margin_loss_backward, aten._prelu_kernel, aten._prelu_kernel_backward,
 )  # fmt: skip
-"""Calls that are taken apart by torch's own decompositions."""
+"""Calls that PyTorch's own decompositions take apart."""
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
@@ -64,7 +64,7 @@ _MEAN, _SUM = 1, 2  # the numbers that torch.nn._reduction gives to these reduct
 
 
 def _mean_by_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The gradient of a mean, computed as that of a sum whose gradient is divided by the number of elements."""
+    """The gradient of a mean, computed as the gradient of a sum divided by the number of elements."""
 
     @functools.wraps(backward)
     def divided(grad: Tensor, x: Tensor, target: Tensor, reduction: int, *rest: Any) -> Tensor:
@@ -76,7 +76,8 @@ def _mean_by_sum(backward: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def _dropout(x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
-    """Draws a uniform number for each element of x, which the importer can draw again instead of saving it."""
+    """Dropout that draws a uniform number for each element of x, which the importer can draw again instead of saving
+    it."""
     if train is False:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)
     kept = torch.rand_like(x, dtype=torch.float32) < 1 - p
@@ -92,7 +93,8 @@ def _bernoulli(p: Tensor, *, generator: torch.Generator | None = None) -> Tensor
 
 
 def _moments(x: Tensor, dim: Sequence[int] | None, correction: float | None) -> tuple[Tensor, Tensor]:
-    """Variance and mean over `dim` (all of them if None), dims kept, computed in float32 at least."""
+    """Variance and mean over `dim` (over all dims if None), which stay as dims of size 1. Computed in at least
+    float32."""
     dims = list(dim) if dim else list(range(x.dim()))
     wide = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
     mean = wide.mean(dims, keepdim=True)

@@ -38,7 +38,8 @@ REMEDY = (
 class JointGraph:
     """The gradients of a compiled function as a differentiable function of its inputs and tangents.
 
-    `reached[i]` are the numbers of the tangents on which the gradient of input i depends. `draws` names random calls.
+    `reached[i]` holds the positions of the tangents on which the gradient of input i depends. `draws` names random
+    calls.
     """
 
     def __init__(self, joint: fx.GraphModule, num_forward: int) -> None:
@@ -51,7 +52,7 @@ class JointGraph:
         for node in joint.graph.nodes:
             if node.op == "output":
                 break
-            # a detach that the user wrote ends derivatives; one by which autograd keeps a result of its own does not
+            # a detach in the user's code stops derivatives; one by which autograd keeps its own result does not
             if node.target is aten.detach.default and node not in forward:
                 env[node] = env[node.args[0]]
                 continue
@@ -67,13 +68,14 @@ class JointGraph:
         self.draws = tuple(n.name for n in graph.nodes if is_random(n))
 
     def __call__(self, primals: Sequence[Any], tangents: Sequence[Any], drawn: Mapping[str, Any]) -> list[Any]:
-        """The gradients of all inputs. `drawn` holds the seed of each random call, or the numbers that it drew."""
+        """The gradients of all inputs. `drawn` holds for each random call its seed or the numbers that it drew."""
         results: list[Any] = _Replay(self._module, drawn).run(*primals, *tangents)
         return results
 
 
 def without_unreached(joint: fx.GraphModule, num_forward: int, reached: Iterable[frozenset[int]]) -> None:
-    """Put None into the joint graph for gradients that depend on no tangent, which eager mode does not compute."""
+    """Replace gradients in the joint graph that depend on no tangent by None, since eager mode does not compute
+    them."""
     output = joint.graph.output_node()
     results = tree_leaves(output.args[0])
     ends = [n if by else None for n, by in zip(results[num_forward:], reached, strict=True)]
@@ -134,7 +136,7 @@ class Twice(torch.autograd.Function):
 
 
 class Refused(torch.autograd.Function):
-    """A compiled backward whose results cannot be differentiated again, for a reason."""
+    """A compiled backward whose results cannot be differentiated again, with the reason."""
 
     @staticmethod
     def forward(ctx: Any, backward: Callable[[], Any], about: str, why: str, *tensors: Any) -> Any:

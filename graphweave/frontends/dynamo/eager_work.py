@@ -1,8 +1,8 @@
 """The work of eager mode for a captured graph: calls of PyTorch's operators, and the bytes that they read and write.
 
-It is counted on the captured graph with the sizes of this call. A compound operator that was taken apart by the capture
-(a softmax, a loss) counts as one call. Views, sizes and checks cost nothing. A gather reads as many rows as it returns;
-an expanded tensor is read at its size in memory.
+It is counted on the captured graph with the sizes of this call. A compound operator that the capture took apart (a
+softmax, a loss) counts as one call. Views, sizes and checks are free. A gather reads as many rows as it returns; an
+expanded tensor is read at its size in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ALLOCATE = frozenset({"aten::empty", "aten::empty_like", "aten::new_empty", "at
 
 @dataclass(frozen=True, slots=True)
 class EagerWork:
-    """The number of calls, and the bytes `moved`, None if they depend on unknown sizes that data decides."""
+    """The number of calls, and the bytes `moved`, which are None if they depend on unknown sizes that data decides."""
 
     calls: int
     moved: int | None
@@ -58,13 +58,15 @@ def eager_work(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mappin
 
 
 def _groups(module: fx.GraphModule) -> list[list[fx.Node]]:
-    """The calls that compute a tensor; those that were one call before the capture took it apart are one group."""
+    """The calls that compute a tensor, in groups: calls that were one call before the capture took it apart are one
+    group."""
     groups: list[list[fx.Node]] = []
     last: Any = None
     for node in module.graph.nodes:
         if not _works(node):
             continue
-        origin = str(node.meta.get("original_aten", node.target))  # by name: a joint graph holds copies of operators
+        # compared by name, since a joint graph holds copies of operators
+        origin = str(node.meta.get("original_aten", node.target))
         key = (origin, node.meta.get("seq_nr")) if origin != str(node.target) else None
         if key is not None and key == last:
             groups[-1].append(node)
@@ -83,7 +85,7 @@ def _works(node: fx.Node) -> bool:
 
 
 def _reads_shape_only(node: fx.Node) -> bool:
-    """Whether the call is zeros_like, new_full or the like, which read only the shape of their operand."""
+    """Whether the call reads only the shape of its operand, as zeros_like and new_full do."""
     name = str(node.target).split(".")[1]
     return name.endswith("_like") or name.startswith("new_")
 
@@ -131,7 +133,7 @@ def _number(size: Any, known: Mapping[sympy.Symbol, int]) -> int:
 
 
 def _symbols(module: fx.GraphModule, sizes: Mapping[Space, Size], rows: Mapping[Space, int]) -> dict[sympy.Symbol, int]:
-    """The values in this call of symbols in sizes, as far as arguments and the rows of spaces determine them."""
+    """The values that symbols in sizes have in this call, as far as arguments and row counts determine them."""
     known: dict[sympy.Symbol, int] = {}
     for size in _sizes_of(module.graph.find_nodes(op="placeholder")):
         if isinstance(size, torch.SymInt) and size.node.expr.is_Symbol and size.node.has_hint():

@@ -1,4 +1,4 @@
-"""Guards on sizes that a capture assumes: that `x[1:]` has one row less than x, for instance, which may have none."""
+"""Guards on sizes that a capture assumes. For instance, `x[1:]` has one row less than x, but x may have no rows."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def guard_sizes(module: fx.GraphModule) -> None:
     TooFewRows is raised.
     """
     seen: set[Any] = set()
-    # With the setting every size counts as 2 or more, and nothing is left to guard.
+    # With the setting every size counts as 2 or more, so no guard would be added.
     with shape_config.patch(backed_size_oblivious=False):  # type: ignore[attr-defined]
         for value in (v for node in module.graph.nodes for v in tree_leaves(node.meta.get("val"))):
             for size in value.shape if isinstance(value, torch.Tensor) else ():
@@ -44,5 +44,5 @@ def _guard(size: torch.SymInt) -> None:
             f"a slice of a captured tensor has {size} = {rows} rows. Report this: the trace that follows, with "
             "0 and 1 rows apart, must not come to it."
         )
-    # To sympy the symbol of a size is positive, so "s - 1 >= 0" would be no guard; one row has code of its own anyway.
+    # sympy takes the symbol of a size as positive, so "s - 1 >= 0" would be no guard; one row has its own code anyway.
     bool(size >= (1 if rows and statically_known_true(size >= 0) else 0))

@@ -28,17 +28,18 @@ from graphweave.frontends.dynamo.explain_summary import Row, as_table, as_text, 
 from graphweave.frontends.dynamo.reasons import line_of
 
 Detail = Literal["short", "kernels", "loops", "costs", "ir", "all"]
-"""How much `explain` prints: the short form, or with it each kernel's code, each kernel's loop IR, the choices made by
-cost, the message IR, or all of these."""
+"""How much `explain` prints: only the short form, or also each kernel's code, each kernel's loop IR, the choices made
+by cost, the message IR, or all of these."""
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What the compiler made of a function. Printing it gives the short form (on a terminal as a table) and `detail`.
+    """What the compiler made of a function. It prints as the short form (on a terminal as a table), followed by
+    `detail`.
 
     `captures` and `rewrites` have one entry for each captured graph, `graphs` one for each compiled graph (forward,
     backward, inference). `eager` says what runs eagerly and why. `breaks` are the graph breaks whose lines PyTorch
-    reports; `graph_breaks` counts all. `recompiled` says what was compiled again, before `explain` and during it.
+    reports; `graph_breaks` counts all of them. `recompiled` lists what was compiled again, before and during `explain`.
     """
 
     what: str
@@ -57,7 +58,7 @@ class Explanation:
         return summary(self)
 
     def text(self, detail: Detail = "short") -> str:
-        """The short form as text, followed by `detail`. SettingsError for an unknown detail."""
+        """The short form as text, followed by `detail`. Raises SettingsError for an unknown detail."""
         return "\n".join([as_text(self.rows()), *self._details(checked(detail))])
 
     def __str__(self) -> str:
@@ -79,14 +80,14 @@ class Explanation:
 
 
 def explain(fn: Callable[..., Any], *args: Any, detail: Detail = "short", **kwargs: Any) -> Explanation:
-    """Compile `fn` again for `args`, run it once, and report the outcome with the user's lines: what was captured,
-    kernels, launches and bytes against eager mode's, what was left to PyTorch and why, graph breaks, recompilations.
+    """Compile `fn` again for `args`, run it once, and report with the user's lines what was captured, the kernels,
+    launches and bytes compared to eager mode, what was left to PyTorch and why, graph breaks, and recompilations.
 
-    `fn` is a module or function, compiled already (its options are kept) or not. If its result requires a gradient, a
-    backward is compiled too, but not run. All compiled code, also that of other functions, is forgotten and built again
-    at the next call. `detail` says what is printed beside the short form: "short" nothing, "kernels" the code of each
-    kernel, "loops" its loop IR and what it does not take of a schedule, "costs" what the rewriting chose and refused
-    and what that costs, "ir" the message IR, "all" all of these.
+    `fn` is a module or function. If it is compiled already, its options are kept. If its result requires a gradient, a
+    backward is compiled too, but not run. All compiled code, including that of other functions, is dropped and built
+    again at the next call. `detail` says what is printed beside the short form: "short" adds nothing, "kernels" the
+    code of each kernel, "loops" its loop IR and the fields of a schedule that it ignores, "costs" what the rewriting
+    chose and refused with both costs, "ir" the message IR, and "all" all of these.
     """
     checked(detail)
     target = getattr(fn, "_gw_original", None) or getattr(fn, "_orig_mod", None) or fn

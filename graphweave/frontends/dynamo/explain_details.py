@@ -1,4 +1,4 @@
-"""What `explain` prints beside its short form: choices by cost, message IR, the code of kernels."""
+"""What `explain` prints after its short form: choices by cost, message IR, the code of kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Compiled(Protocol):
 
 
 def costs_text(note: RewriteNote) -> str:
-    """The choices that rewriting made by cost, taken and refused, each with both costs."""
+    """The choices that rewriting made by cost, both taken and refused, each with both costs."""
     taken = [s for s in note.steps if s.taken]
     refused = [s for s in note.steps if not s.taken]
     lines = [f"== rewriting: {len(taken)} choices taken, {len(refused)} refused for their cost"]
@@ -31,7 +31,7 @@ def costs_text(note: RewriteNote) -> str:
 
 
 def ir_text(explanation: Compiled) -> str:
-    """The message IR of each captured graph before and after rewriting, and of each compiled one."""
+    """The message IR of each captured graph before and after rewriting, and of each compiled graph."""
     lines = []
     for note in explanation.rewrites:
         lines += ["== message IR before rewriting", note.before, "== message IR after rewriting", note.after]
@@ -41,7 +41,7 @@ def ir_text(explanation: Compiled) -> str:
 
 
 def loops_text(graph: GraphNote) -> str:
-    """The loop IR of each kernel, those run once a graph first, and the fields of a schedule that it does not take."""
+    """The loop IR of each kernel, those of the prelude first, and the fields of a schedule that the kernel ignores."""
     lines = []
     for k in (*graph.once, *graph.kernels):
         left_out = (f"   without {name} of the schedule: {why}" for name, why in k.not_taken)

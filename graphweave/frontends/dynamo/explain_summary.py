@@ -19,15 +19,16 @@ from graphweave.core.lines import shown_text, split_location
 from graphweave.frontends.dynamo.breaks import Break, Recompilation
 
 _MAX_LINES = 2
-"""A row names at most this many of the user's lines."""
+"""Limit on the user's lines that one row names."""
 _MAX_SHAPES = 4
-"""A row names at most this many shapes."""
+"""Limit on the shapes that one row names."""
 _TABLE_EDGES = 8
-"""The columns of the terminal that the edges of a table take."""
+"""Columns of the terminal that the borders of a table take."""
 _HALVES = ("inference", "forward", "backward")
 """The last words in the names of compiled graphs, in the order of the report."""
 _MAX_PADDED = 76
-"""The middle column is padded to at most this width; a longer text only moves the last column of its own line."""
+"""Width in characters to which the middle column is padded. A longer text moves the last column of its own line
+only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ class Explained(Protocol):
 
 
 def summary(report: Explained) -> list[Row]:
-    """The rows of the short form; groups with nothing to say have none."""
+    """The rows of the short form. Groups without content have no rows."""
     rows = [Row("captured", _captured(report), report.where)]
     sizes: dict[str, int] = {}
     for capture in report.captures:
@@ -82,7 +83,7 @@ def summary(report: Explained) -> list[Row]:
 
 
 def as_text(rows: Iterable[Row]) -> str:
-    """The rows as lines of three columns; the heading of a group stands in its first line."""
+    """The rows as lines of three columns. The heading of a group stands in its first line."""
     rows = list(rows)
     left = max(len(r.about) for r in rows)
     middle = min(_MAX_PADDED, max(len(r.text) for r in rows if r.where))
@@ -123,7 +124,7 @@ def _captured(report: Explained) -> str:
 
 
 def _work(report: Explained) -> list[Row]:
-    """The rows about launches and bytes of one call, forward and backward, against eager mode's."""
+    """The rows about launches and bytes of one call, forward and backward, compared to eager mode."""
     call = "a step" if any(c.trains for c in report.captures) else "a call"
     kernels = sum(len(g.kernels) for g in report.graphs)
     halves = Counter(_half(g) for g in report.graphs for _ in g.kernels)
@@ -165,7 +166,7 @@ def _left(graphs: Iterable[GraphNote]) -> list[Row]:
 
 
 def _kept(graphs: Iterable[GraphNote]) -> list[Row]:
-    """The rows about what the forward keeps for the backward beside arguments, one for each space and user's line."""
+    """The rows about what the forward keeps for the backward besides arguments, one for each space and user's line."""
     policies = dict.fromkeys(g.recompute for g in graphs if g.recompute)
     if not policies:
         return []
@@ -189,7 +190,7 @@ def _half(graph: GraphNote) -> str:
 
 
 def _lines(locations: Iterable[str]) -> str:
-    """A few of the user's own lines and, in parentheses, of libraries' lines, with the number of those left out."""
+    """A few of the user's own lines and, in parentheses, lines of libraries, with the number of lines left out."""
     pairs = [split_location(loc) for loc in locations if loc]
     own = list(dict.fromkeys(mine for _, mine in pairs if mine))
     inner = list(dict.fromkeys(line for line, mine in pairs if line and line != mine))
@@ -212,7 +213,7 @@ def _times(n: int) -> str:
 
 
 def size(count: float) -> str:
-    """Bytes in a unit for which the number is below 1000, or in GB."""
+    """A number of bytes in the unit in which it is below 1000, or in GB."""
     units = ["GB", "MB", "kB", "B"]
     while count >= 1000 and len(units) > 1:
         count /= 1000

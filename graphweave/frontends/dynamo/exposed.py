@@ -1,9 +1,9 @@
-"""Finds values saved for the backward that a user may overwrite before it runs, without harm in eager mode.
+"""Finds values saved for the backward that a user may overwrite before it runs, as eager mode allows.
 
 PyTorch refuses a backward if one of its saved tensors was edited in place. A compiled backward computes again what
 eager mode keeps, so it reads other tensors: an input in place of a value computed from it, or a result in place of a
-value from which it was computed. In eager mode an edit of these tensors is harmless (a memory that is updated,
-`conv(x).relu_()`, `h += conv(h)`).
+value from which it was computed. Eager mode allows edits of these tensors (a memory that is updated, `conv(x).relu_()`,
+`h += conv(h)`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from graphweave.ir.message.nodes import Broadcast, Part, Permute, Program, Ref, 
 
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """What a user may overwrite: positions of placeholders and of the forward's results.
+    """What a user may overwrite, as positions of placeholders and of the forward's results.
 
     `written` are the placeholders to which the graph itself writes; they are not among `inputs`.
     """
@@ -40,8 +40,8 @@ class Exposed:
 def exposed(joint: fx.GraphModule, num_forward: int, examples: Sequence[Any]) -> Exposed:
     """What a user may overwrite of a joint graph whose inputs are `examples`.
 
-    An input to which the graph itself writes always counts. A leaf that requires a gradient does not count: PyTorch
-    refuses to edit it while gradients are on.
+    An input to which the graph itself writes always counts. A leaf that requires a gradient does not, since PyTorch
+    refuses to edit it while gradients are enabled.
     """
     output = joint.graph.output_node()
     results = tree_leaves(output.args[0])[:num_forward]
@@ -79,7 +79,7 @@ def exposed_values(found: Exposed, imported: Imported) -> frozenset[Ref]:
 
 
 def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node]:
-    """The nodes that made the memory of forward values that eager mode's backward reads."""
+    """The nodes that allocated the memory of forward values that eager mode's backward reads."""
     forward = ancestors(n for n in results if isinstance(n, fx.Node))
     forward |= {n for n in joint.graph.nodes if n.meta.get("partitioner_tag") == "is_forward"}
     forward |= set(joint.graph.find_nodes(op="placeholder"))
@@ -92,7 +92,7 @@ def _kept_by_eager(joint: fx.GraphModule, results: Iterable[Any]) -> set[fx.Node
 
 
 def _memory_of(node: fx.Node) -> fx.Node:
-    """The node that made the memory of a value, which may be a view or an item of a list of views."""
+    """The node that allocated the memory of a value, which may be a view or an item of a list of views."""
     while True:
         source: Any = node.args[0] if getattr(node.target, "__name__", "") == "getitem" else node
         if not isinstance(source, fx.Node) or not _is_view(source.target):
@@ -109,7 +109,7 @@ def _is_view(target: Any) -> bool:
 
 
 def _base(program: Program, ref: Ref) -> Ref:
-    """The value of whose memory `ref` is a view; `ref` itself if it is none."""
+    """The value of which `ref` is a view; `ref` itself if it is no view."""
     node = program.nodes[ref]
     while isinstance(node, Reshape | Permute | Broadcast | Slice | Part) or is_view(node):
         ref = operands(node)[0]

@@ -1,7 +1,8 @@
 """Hands compiled programs back to AOTAutograd as FX graphs.
 
 The joint graph handed back is a skeleton: its inputs, one opaque call for the forward and one for the backward, and
-their results with fake tensors. PyTorch's own function then splits it, and orders saved values as its version needs.
+their results with fake tensors. PyTorch's own partitioner then splits it, and orders saved values as the installed
+version needs.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ def split_modules(
 ) -> tuple[fx.GraphModule, fx.GraphModule, dict[str, str]]:  # fmt: skip
     """The forward and the backward as modules of one opaque call each, for AOTAutograd.
 
-    The third result maps each random call's name to the placeholder of the backward that holds what the call drew.
-    With a `reference`, to which results are compared, the forward's arguments are saved as well.
+    The third result maps each random call's name to the placeholder of the backward that holds what the call drew. With
+    a `reference` to compare results to, the forward's arguments are saved as well.
     """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
@@ -85,7 +86,7 @@ def split_modules(
 
 
 def _kept(graph: fx.Graph, forward: fx.Node, primals: Sequence[fx.Node], at: int) -> list[fx.Node]:
-    """The further arguments of a checked backward: copies of the forward's tensors, its sizes, its random state."""
+    """The additional arguments of a checked backward: copies of the forward's tensors, its sizes, its random state."""
     out: list[fx.Node] = []
     for node in primals:
         if isinstance(val := _val(node), torch.Tensor):
@@ -133,7 +134,8 @@ def fake_of(imported: Imported, ref: Ref) -> Any:
     if ref in imported.vals:
         return imported.vals[ref]
     t, node = imported.program.types[ref], imported.program.nodes[ref]
-    if isinstance(node, Aten) and isinstance(t, AnyType) and t.size is not None:  # a size of no captured call
+    # a size that belongs to no captured call
+    if isinstance(node, Aten) and isinstance(t, AnyType) and t.size is not None:
         fakes = {r: fake_of(imported, r) for r in operands(node)}
         return resolve(node.target)(*(materialise(a, fakes) for a in node.args))
     assert isinstance(t, Type), f"%{ref} has no fake value"
@@ -148,8 +150,8 @@ def row_counts(
 ) -> dict[Space, Any]:
     """The row count of each space of a rewritten program: that of the import, or a symbol if data decides it.
 
-    The rows of each of `unions` are the sum of the rows of its spaces (one row for the unit space). Any other space
-    whose size is computed from other sizes has that expression.
+    A union in `unions` has as many rows as its spaces together (the unit space has one row). Any other space whose size
+    is computed from other sizes has that expression.
     """
     counts: dict[Space, Any] = {UNIT: 1, **imported.space_rows}
     for space, of in unions:

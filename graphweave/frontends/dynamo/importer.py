@@ -1,4 +1,5 @@
-"""Captured ATen graph -> message program: finds spaces, reads every spelling of pull and push, keeps the rest ATen."""
+"""Captured ATen graph -> message program: finds spaces, reads every spelling of pull and push, keeps other calls as
+ATen."""
 
 from __future__ import annotations
 
@@ -61,7 +62,7 @@ from graphweave.ir.message.nodes import (
 )
 
 HANDLERS: Table = {**POINTWISE, **SHAPE, **SPARSE, **DENSE, **COLUMNS, **RANDOM}
-"""Call -> the function that translates it; all other calls stay ATen's."""
+"""Call -> the function that translates it. All other calls stay ATen calls."""
 
 aten = torch.ops.aten
 
@@ -69,20 +70,20 @@ _RESHAPES: dict[Any, Any] = dict.fromkeys(
     (aten.view.default, aten._unsafe_view.default, aten._reshape_alias.default, aten.view_copy.default),
     aten.reshape.default,
 )
-"""Views that become reshapes, since a view needs strides, and a program has no copies that only changed strides."""
+"""View -> reshape. A view needs strides, and a program has no copies that only change strides."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """A program and how its values belong to the graph from which it was imported.
+    """A program, and how its values belong to the graph from which it was imported.
 
     `program.outputs` are the graph's results, flat and in order; `inputs[i]` is its i-th placeholder. `vals` holds the
     fake tensor or symbolic number of each node that stands for an FX node, `space_rows` the row count of each space.
     `promises[i]` says how result i lies in memory (None: nothing is promised, or the program itself ensures it).
     `origins` gives the value of each FX node by name, `seeded` names nodes whose random numbers are functions of a
-    seed, and `drawn` holds that seed, or what any other random call drew, by the call's name.
-    `attributes` are further inputs whose value is part of the graph (constants). `effects` are nodes that must run
-    although no result needs them, in order. `refused` says why ATen calls in the middle of message passing stayed.
+    seed, and `drawn` holds that seed, or what any other random call drew, by the call's name. `attributes` are further
+    inputs whose value is part of the graph (constants). `effects` are nodes that must run although no result needs
+    them, in order. `refused` says why ATen calls in the middle of message passing were not translated.
     """
 
     program: Program
@@ -101,10 +102,10 @@ class Imported:
 def import_graph(gm: fx.GraphModule, num_forward: int | None = None) -> Imported:
     """The program of a joint or inference graph of ATen calls whose nodes carry fake values in `meta["val"]`.
 
-    The first `num_forward` results (all if None) are the user's, the others gradients.
+    The first `num_forward` results (all if None) are the user's; the others are gradients.
 
     Adds guards that fix the feature sizes of values moved along maps, and no others. Raises IRError for what a program
-    cannot say at all (submodules, operators of higher order).
+    cannot express (submodules, operators of higher order).
     """
     plain = without_gathered_numbers(without_stacks(blocks_apart(masks_to_indices(gm))))
     return _Importer(plain, num_forward).run()
@@ -148,7 +149,7 @@ class _Importer:
             self.cx.sizes.setdefault(value.node.expr, ref)
 
     def _seed(self, ref: Ref) -> Ref:
-        """The seed of random numbers that are functions of one; for any other random call, `ref` itself."""
+        """The seed of random numbers that are functions of a seed; for any other random call, `ref` itself."""
         made = self.cx.builder.nodes[ref]
         while isinstance(made, Cast):
             made = self.cx.builder.nodes[made.x]
@@ -192,7 +193,7 @@ class _Importer:
         return ref
 
     def _outside(self, node: fx.Node) -> Ref:
-        """The call as an ATen call. One row of a tensor is always a select, also if unbind took it."""
+        """Keep the call as an ATen call. One row of a tensor is always a select, also if unbind took it."""
         row = row_of(node)
         if row is not None:
             x, dim, index = row
@@ -220,7 +221,7 @@ class _Importer:
         return self.cx.refs[self.same_as[node]]
 
     def _laid_out(self, node: fx.Node) -> Ref:
-        """`node` with its dims in the captured order in memory; if it had gaps there, without them."""
+        """`node` with its dims in the captured order in memory. Gaps between elements are removed."""
         ref = self._operand(node)
         order = order_of(val(node))
         return ref if order is None or isinstance(self.cx.builder.nodes[ref], Input) else self._in_order(node, order)
@@ -242,13 +243,13 @@ class _Importer:
         return self._beside(node, LaidOut(self._operand(node), order, whole))
 
     def _beside(self, node: fx.Node, value: Node) -> Ref:
-        """Another value that stands for `node`: the same numbers, in memory of its own or in another order."""
+        """Another value that stands for `node`: the same numbers, in other memory or in another order."""
         ref = self.cx.emit(value)
         self.vals.setdefault(ref, val(node))
         return ref
 
     def _viewed(self, ref: Ref, views: Iterable[fx.Node]) -> Ref:
-        """The result of PyTorch's calls `views`, one after the other, on `ref`."""
+        """The result of applying PyTorch's calls `views`, one after the other, to `ref`."""
         for view in views:
             rest = tuple(to_arg(_plain(a), self._operand) for a in view.args[1:])
             kwargs = tuple((k, to_arg(_plain(v), self._operand)) for k, v in view.kwargs.items())
@@ -258,7 +259,7 @@ class _Importer:
         return ref
 
     def _amid_maps(self, node: fx.Node) -> bool:
-        """Whether the call computes with floats whose rows some map starts or ends in."""
+        """Whether the call computes with floats whose rows are the domain or codomain of a map."""
         if isinstance(val(node), torch.SymInt | int):
             return False
         return any(self.spaces.on_map(n) and val(n).is_floating_point() for n in node.all_input_nodes)
@@ -266,9 +267,10 @@ class _Importer:
     # ------------------------------------------------------------ the end
 
     def _outputs(self, node: fx.Node) -> list[Ref | None]:
-        """The results, each a value of its own: a copy of an input is not that input, nor are equal results one value.
+        """The results, each a separate value: a copy of an input is not that input, and equal results are not one
+        value.
 
-        Results of the forward that were captured as views of an input or of another result are made as views of it.
+        Results of the forward that were captured as views of an input or of another result become views of it.
         """
         results = list(_flat(node.args[0]))
         user = [r for r in results[: self.num_forward] if is_tensor(r)]
@@ -295,7 +297,8 @@ class _Importer:
         return out
 
     def _seen(self, result: fx.Node, roots: Mapping[fx.Node, int]) -> Ref | None:
-        """The view that makes a result whose memory is an input's or another result's, or has gaps; None for others."""
+        """The view that makes a result which has gaps or shares memory with an input or another result; None for
+        others."""
         root = root_of(result)
         if root.op != "call_function":
             return self._viewed(self._operand(root), views_from(root, result)) if root is not result else None
@@ -318,7 +321,7 @@ class _Importer:
         )
 
     def _merged(self, node: fx.Node) -> bool:
-        """Whether another captured call, with memory of its own, has the same value and so the same ref."""
+        """Whether another captured call, with memory of its own, has the same value and therefore the same ref."""
         same = self.same_as[node]
         return any(n is not node and s is same and aliased(n) is None for n, s in self.same_as.items())
 
@@ -329,7 +332,7 @@ class _Importer:
         )
 
     def _number(self, value: Any) -> Ref:
-        """A result that is a plain number."""
+        """A result that is a plain number, as a value of the program."""
         name = {bool: "bool", int: "int", float: "float"}[type(value)]
         return self.cx.emit(Aten(f"builtin.{name}", (value,), (), AnyType(other=name)))
 
@@ -383,7 +386,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def _plain(arg: Any) -> Any:
-    """`arg` with numbers in place of sizes that are fixed; IRError for a varying size that is no node."""
+    """`arg` with sizes that are fixed replaced by numbers. IRError for a varying size that is no node."""
     if isinstance(arg, fx.Node):
         value = val(arg)
         known = fixed(value) if isinstance(value, torch.SymInt) else value if isinstance(value, int) else None
@@ -399,7 +402,7 @@ def _plain(arg: Any) -> Any:
 
 
 def _impure(node: fx.Node) -> bool:
-    """Whether two equal calls must both run."""
+    """Whether the call must run each time it appears, even if an equal call has run."""
     op = node.target
     if not isinstance(op, torch._ops.OpOverload):
         return False

@@ -21,7 +21,8 @@ _ROW_MAJOR = frozenset({
 
 
 def writes_apart(gm: fx.GraphModule) -> None:
-    """`v.f_(a)` -> `v.copy_(v.clone().f_(a))` in Dynamo's graph, where f is in `_ROW_MAJOR` and v a transposed view."""
+    """In Dynamo's graph, replace `v.f_(a)` by `v.copy_(v.clone().f_(a))` where f is in `_ROW_MAJOR` and v a transposed
+    view."""
     changed = False
     for node in list(gm.graph.nodes):
         name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

@@ -1,8 +1,8 @@
 """How a captured tensor lies in memory: the order of its dims, whose memory it shares, and which calls depend on it.
 
 A message program has values without layouts: it has no copies that only changed strides. Questions about a layout are
-therefore answered from the fake tensors of the captured graph, and where a call or a result depends on a layout, the
-program makes the captured one (`LaidOut`).
+therefore answered from the fake tensors of the captured graph. Where a call or a result depends on a layout, the
+program establishes the captured one (`LaidOut`).
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ EMPTY = {
     aten.empty_strided.default: (aten.empty.memory_format, 1),
     aten.empty_permuted.default: (aten.empty.memory_format, 1),
 }
-"""Calls that allocate memory in a given layout -> the call that allocates it in row-major order, and how many of the
-arguments that call takes."""
+"""Call that allocates memory in a given layout -> the call that allocates it in row-major order, and how many arguments
+that call takes."""
 
 
 def order_of(value: Any) -> tuple[int, ...] | None:
@@ -42,7 +42,7 @@ def order_of(value: Any) -> tuple[int, ...] | None:
     sizes, strides = tuple(value.shape), tuple(value.stride())
     left = [d for d in range(value.dim()) if fixed(sizes[d]) != 1]
     inner: list[int] = []
-    # A dim without elements may count as one element in strides, or as none; without elements both are right.
+    # Strides may count a dim without elements as one element or as none. Both are right, since there are no elements.
     expected: tuple[Any, Any] = (1, 1)
     while left:
         found = next((d for d in reversed(left) if any(same(strides[d], e) for e in expected)), None)
@@ -77,7 +77,7 @@ def _is_view(op: Any) -> bool:
 
 
 def root_of(node: fx.Node) -> fx.Node:
-    """The node of whose memory `node` is a view; `node` itself if it is none."""
+    """The node of which `node` is a view, through all views; `node` itself if it is no view."""
     while (x := aliased(node)) is not None:
         node = x
     return node
@@ -95,7 +95,7 @@ def views_from(root: fx.Node, node: fx.Node) -> list[fx.Node]:
 
 
 def depends_on_layout(node: fx.Node) -> bool:
-    """Whether the result may depend on the strides of an operand, or the call refuse some; True if it is not known.
+    """Whether the result may depend on an operand's strides, or the call refuse some; True if that is not known.
 
     Random numbers are drawn in the order of memory; attention, recurrent layers and normalisation check strides; an
     operator that is not PyTorch's own may do anything. A call that writes to its operand takes any strides.
@@ -139,4 +139,4 @@ _FREE = frozenset({
     "native_layer_norm_backward", "_native_batch_norm_legit_functional", "native_batch_norm_backward", "mse_loss",
     "binary_cross_entropy", "nll_loss_forward", "nll_loss_backward",
 })  # fmt: skip
-"""PyTorch's own operators whose results are the same numbers whatever the strides of their operands are."""
+"""PyTorch's own operators whose results do not depend on the strides of their operands."""

@@ -1,7 +1,8 @@
 """Modules that make their parameters when they first see their input (`in_channels=-1`, `nn.LazyLinear`).
 
-They do this by hooks that remove themselves and a class that changes, which cannot be traced, and would be compiled for
-one call. So a run in plain PyTorch precedes the first compiled call, and only the parameters remain of it.
+They do this by hooks that remove themselves and by a class that changes. This cannot be traced, and would be compiled
+for a single call. So the module runs once in plain PyTorch before the first compiled call, and only the parameters are
+kept.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from torch.utils._pytree import tree_map
 def make_parameters(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     """Run `module` once if it has a parameter or buffer that is still to be made.
 
-    Arguments do not change, and buffers have the values from before a first call. Random numbers for parameters are
-    drawn from PyTorch's generator in eager mode's order.
+    Arguments do not change, and buffers keep their values from before the run. Random numbers for parameters are drawn
+    from PyTorch's generator in eager mode's order.
     """
     waiting = [m for m in module.modules() if any(is_lazy(t) for t in _own_tensors(m))]
     if not waiting:

@@ -1,6 +1,7 @@
 """Polyfills for library functions that look into tensors to choose a branch, which breaks the graph.
 
-A polyfill computes the same as its original, so that another thread that calls it meanwhile gets the same result.
+A polyfill computes the same as its original, so that another thread that calls it at the same time gets the same
+result.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from torch.fx.experimental.symbolic_shapes import has_static_value
 
 
 def _no_segments(num_segments: int, max_segment_size: int, in_channels: int, out_channels: int) -> bool:
-    """For RGCNConv, which asks whether to sort edges by type: the answer depends on sizes that data decides, so no."""
+    """RGCNConv asks this to decide whether to sort edges by type. The answer depends on sizes that data decides, so it
+    is no."""
     return False
 
 
@@ -28,10 +30,9 @@ def _typed_linear(self: Any, x: Tensor, type_vec: Tensor) -> Tensor:
 def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
     """The number of nodes for a softmax over edges: the largest index plus 1, also for an index without edges.
 
-    The original branches on whether there are edges. A frame that does so is traced for an index with edges, and then
-    also runs for one without.
+    The original branches on whether there are edges. Its trace for an index with edges would also run for one without.
     """
-    from torch_geometric.utils.num_nodes import maybe_num_nodes  # optional, but imported already if this is called
+    from torch_geometric.utils.num_nodes import maybe_num_nodes  # optional, but already imported if this is called
 
     if num_nodes is not None or type(edge_index) is not Tensor or edge_index.is_sparse:
         return maybe_num_nodes(edge_index, num_nodes)
@@ -39,7 +40,8 @@ def _num_nodes(edge_index: Any, num_nodes: int | None = None) -> Any:
 
 
 def _sorted_index(self: Any, index: Tensor | None) -> None:
-    """Aggregation's check for sorted indices, while the program runs: RuntimeError in place of ValueError."""
+    """Replaces Aggregation's check for sorted indices by one in the program, which raises RuntimeError, not
+    ValueError."""
     if index is not None:
         message = "Can not perform aggregation since the 'index' tensor is not sorted."
         torch._assert_async(torch.all(index[:-1] <= index[1:]), message)
@@ -49,7 +51,7 @@ def _sorted_rows(
     self: Any, x: Tensor, index: Tensor | None = None, ptr: Tensor | None = None, dim_size: int | None = None,
     dim: int = -2, max_num_elements: int | None = None,
 ) -> Tensor:  # fmt: skip
-    """SortAggregation, which pads every segment by k rows and keeps the first k; the original branches on lengths."""
+    """Replaces SortAggregation, which branches on lengths: pads every segment by k rows and keeps the first k."""
     fill = x.detach().min() - 1
     rows, _ = self.to_dense_batch(x, index, ptr, dim_size, dim, fill_value=fill, max_num_elements=max_num_elements)
     order = rows[:, :, -1].sort(dim=-1, descending=True).indices
@@ -59,7 +61,7 @@ def _sorted_rows(
 
 
 def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int) -> tuple[Tensor, Tensor]:
-    """GraphUNet's edges of A A, with loops in A and none in the result, without the original's sparse tensors.
+    """The edges of A A for GraphUNet, with loops in A and none in the result, without the original's sparse tensors.
 
     Each edge is followed by all edges that start where it ends. They are neighbours among edges sorted by source.
     """
@@ -82,8 +84,8 @@ def _two_hops(self: Any, edge_index: Tensor, edge_weight: Tensor, num_nodes: int
 
 
 def _scatter(src: Tensor, index: Tensor, dim: int = 0, dim_size: int | None = None, reduce: str = "sum") -> Tensor:
-    """scatter without a size, on an index whose length data decides; the original branches on whether it is empty."""
-    from torch_geometric.utils import scatter  # optional, but imported already if this is called
+    """scatter without a size, for an index whose length data decides. The original branches on whether it is empty."""
+    from torch_geometric.utils import scatter  # optional, but already imported if this is called
 
     if dim_size is None:
         dim_size = int(torch.cat([index.reshape(-1), index.new_full((1,), -1)]).max()) + 1
@@ -94,7 +96,7 @@ def _dense_batch(
     x: Tensor, batch: Tensor | None = None, fill_value: Any = 0.0, max_num_nodes: int | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """to_dense_batch without the extra row for nodes that do not fit, whose position data would decide.
+    """to_dense_batch without the additional row for nodes that do not fit, whose position data would decide.
 
     Its code replaces that of the original function, since other modules have imported the function by name. So `torch`
     is the only global name that it may use, which the original's module has too.
@@ -126,10 +128,10 @@ _lstm_of_pytorch = torch._dynamo.disable(torch.nn.LSTM.forward)
 
 
 def _lstm(self: Any, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> Any:
-    """LSTM over a number of steps that the code fixes (in JumpingKnowledge one for each layer), written step by step.
+    """LSTM over a number of steps that the code fixes (in JumpingKnowledge one for each layer), unrolled.
 
-    PyTorch's own LSTM, if traced, fails in training and gives other numbers in inference (2.13, by oneDNN's kernel). An
-    LSTM over any other number of steps breaks the graph and runs eagerly.
+    If PyTorch's own LSTM is traced, it fails in training and gives other numbers in inference (2.13, by oneDNN's
+    kernel). An LSTM over any other number of steps breaks the graph and runs eagerly.
     """
     plain = isinstance(input, Tensor) and input.dim() == 3 and self.proj_size == 0
     steps = input.size(1 if self.batch_first else 0) if plain else 0

@@ -13,9 +13,9 @@ from graphweave.frontends.dynamo.captured_sizes import Size, argument, is_tensor
 aten = torch.ops.aten
 
 _READS = frozenset({aten.index.Tensor, aten._unsafe_index.Tensor})
-"""Calls x[mask]."""
+"""Calls that read x[mask]."""
 _WRITES = frozenset({aten.index_put.default, aten._unsafe_index_put.default})
-"""Calls x[mask] = values."""
+"""Calls that write x[mask] = values."""
 
 
 def masks_to_indices(gm: fx.GraphModule) -> fx.GraphModule:
@@ -54,7 +54,7 @@ def mask_of(node: fx.Node) -> fx.Node | None:
         return mask if _masks_rows(mask, node.args[0]) else None
     if node.target in _WRITES:
         mask, values = _only(node.args[1]), node.args[2]
-        # a size that data decides is the number of rows that the mask picks, not one row that broadcasts
+        # if data decides a size, it is the number of rows that the mask picks, not one row that broadcasts
         if _masks_rows(mask, node) and is_tensor(values) and rank(values) == rank(node) and unbacked(shape(values)[0]):  # type: ignore[arg-type]
             return mask
     return None
@@ -77,7 +77,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
             new = call(graph, node, aten.index.Tensor, (node.args[0], [index]), val(node))
             for user in list(node.users):
                 if user.target is aten.sym_size.int and user.args[1] == 0:
-                    user.args = (index, 0)  # so that nothing must be gathered only to be counted
+                    user.args = (index, 0)  # then nothing has to be gathered only to be counted
         else:
             base, _, values = node.args[:3]
             rows = shape(values)[0]  # type: ignore[arg-type]
@@ -96,7 +96,7 @@ def _rewrite(graph: fx.Graph, node: fx.Node, mask: fx.Node) -> None:
 
 
 def _index(graph: fx.Graph, like: fx.Node, mask: fx.Node, rows: Size) -> fx.Node:
-    """The rows that `mask` picks; equal masks become one index when the graph is numbered."""
+    """The rows that `mask` picks. Equal masks become one index when the graph is numbered."""
     empty = val(mask).new_empty
     found = call(graph, like, aten.nonzero.default, (mask,), empty((rows, 1), dtype=torch.int64))
     return call(graph, like, aten.squeeze.dim, (found, 1), empty((rows,), dtype=torch.int64))

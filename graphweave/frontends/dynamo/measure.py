@@ -1,7 +1,7 @@
 """Measures sizes that data decides on the graph of the first call, for the cost model.
 
-No shape says how many (source, relation) pairs there are, or how many edges a mask leaves. Only index tensors are
-looked at, once for each compilation.
+Shapes do not say how many (source, relation) pairs there are, or how many edges a mask keeps. Only index tensors are
+read, once for each compilation.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logger(__name__)
 
 
 class GraphAtHand:
-    """Measures rows on the inputs `values` of this call, by their names in the program: `measure(facts, ref)`.
+    """Measures rows on the inputs `values` of this call, keyed by their names in the program: `measure(facts, ref)`.
 
     `rows` are the row counts of spaces that are known already.
     """
@@ -35,7 +35,7 @@ class GraphAtHand:
         self.rows: dict[Space, int] = {}
 
     def __call__(self, facts: Facts, ref: Ref) -> int | None:
-        """The rows of `ref`; None if it depends on more than the graph, or an input is not known."""
+        """The rows of `ref`; None if it depends on more than the graph, or if an input is not known."""
         program = facts.program
         if ref not in facts.flow.graph_only:
             return None
@@ -69,7 +69,7 @@ def example_values(names: Sequence[str], fakes: Sequence[Any], examples: Sequenc
 
 
 def known_rows(program: Program, sizes: Mapping[Space, Size], measure: GraphAtHand) -> dict[Space, int]:
-    """The row counts in this call: those that shapes say, and measured ones where data decides."""
+    """The row counts in this call: given by shapes, or measured where data decides them."""
     rows = {space: known for space, size in sizes.items() if (known := hint(size)) is not None}
     measure.rows, facts = rows, Facts(program)
     for space in sizes:

@@ -1,4 +1,4 @@
-"""Finds FX nodes with equal values, and a representative for each: skips identities, unites spellings of one call."""
+"""Finds FX nodes with equal values and a representative for each: skips identities, unites spellings of one call."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ RESHAPES = frozenset({
     aten._reshape_alias.default, aten._reshape_copy.default, aten.unsqueeze.default, aten.squeeze.default,
     aten.squeeze.dim, aten.squeeze.dims,
 })  # fmt: skip
-"""Calls that rearrange nothing, so that the shape of the result determines the result."""
+"""Calls that rearrange nothing, so that the operand and the shape of the result determine the result."""
 
 _SLICES = frozenset({aten.slice.Tensor, aten.slice_backward.default, aten.slice_scatter.default})
 """Calls that are identities if they take a whole dim."""
 
 
 def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
-    """node -> the first node with the same value. Random and in-place calls are only equal to themselves."""
+    """node -> the first node with the same value. Random and in-place calls are equal only to themselves."""
     same_as: dict[fx.Node, fx.Node] = {}
     seen: dict[Any, fx.Node] = {}
     for node in graph.nodes:
@@ -52,7 +52,7 @@ def number(graph: fx.Graph) -> dict[fx.Node, fx.Node]:
 
 
 def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
-    """The representative of the operand whose values `node` has unchanged; None for other nodes."""
+    """The representative of the operand whose values `node` returns unchanged; None for other nodes."""
     # slice_scatter(base, x) over a whole dim is x
     position = 1 if node.target is aten.slice_scatter.default else 0
     x = node.args[position] if len(node.args) > position else None
@@ -72,7 +72,7 @@ def identity(node: fx.Node, same_as: dict[fx.Node, fx.Node]) -> fx.Node | None:
 
 
 def pure(node: fx.Node) -> bool:
-    """Whether two equal calls may be one: they may not if they draw random numbers or write."""
+    """Whether two equal calls may be merged: not if they draw random numbers or write."""
     op = node.target
     if isinstance(op, torch._ops.OpOverload):
         return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
@@ -80,10 +80,10 @@ def pure(node: fx.Node) -> bool:
 
 
 def equal_sizes(a: Any, b: Any) -> bool:
-    """Whether the values of two equal calls have equal sizes.
+    """Whether the values of two equal calls have equal sizes. Sizes that data decides are declared equal.
 
     Each call in which data decides a size has a symbol of its own. Equal calls on equal operands give equal sizes, so
-    these symbols are declared equal. (So the self-loops that each layer of a model inserts become one graph.)
+    these symbols are declared equal. The self-loops that each layer of a model inserts thus become one graph.
     """
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(map(equal_sizes, a, b))
@@ -122,7 +122,7 @@ def _layout(node: fx.Node) -> Any:
 
 
 def row_of(node: fx.Node) -> tuple[fx.Node, int, int] | None:
-    """x, dim and index if `node` is x.select(dim, index), as a select or an item of unbind; else None."""
+    """x, dim and index if `node` is x.select(dim, index), spelled as a select or as an item of unbind; else None."""
     x: Any = node.args[0] if node.args else None
     if node.target is aten.select.int:
         dim, index = node.args[1:3]

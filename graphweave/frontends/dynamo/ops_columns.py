@@ -21,7 +21,7 @@ from graphweave.ir.message.nodes import Ref
 aten = torch.ops.aten
 
 _MAX_COLUMNS = 1024
-"""With more columns than this, a call of PyTorch's is better than comparing each column."""
+"""With more columns than this, a PyTorch call is faster than comparing each column."""
 
 
 def _feature_dim(node: fx.Node) -> int | None:
@@ -31,7 +31,7 @@ def _feature_dim(node: fx.Node) -> int | None:
 
 
 def _here(cx: Context, x: Ref, index: Any, d: int) -> Ref:
-    """For each number of `x`, whether `index` gives its position along feature dim `d`."""
+    """For each number of `x`, whether `index` names its position along feature dim `d`."""
     t, i = cx.type(x), cx.value(index)
     count = t.shape[d]
     if cx.type(i).space != t.space or t.space == UNIT or cx.type(i).shape != (*t.shape[:d], 1, *t.shape[d + 1 :]):
@@ -82,7 +82,7 @@ def _base_and_source(cx: Context, node: fx.Node) -> tuple[Ref, Ref]:
 
 
 def _or_rows(target: Any, along_features: Any) -> Handler:
-    """A handler for `target`: along features `along_features` translates it, along rows it is a pull or push."""
+    """A handler for `target`: `along_features` translates a call along features; along rows it is a pull or push."""
 
     def handler(cx: Context, node: fx.Node) -> Ref | None:
         d = _feature_dim(node)

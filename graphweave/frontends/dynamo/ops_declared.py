@@ -18,7 +18,8 @@ def handler_of(target: Any) -> Handler | None:
 
 
 def _declared(cx: Context, node: fx.Node) -> Ref:
-    """The operator of its operands, all of the result's type: what it makes of others is not known."""
+    """The declared operator applied to its operands, all of the result's type; for other types its result is not
+    known."""
     op = operator_of(node.target)
     assert op is not None
     result = val(node).dtype

@@ -54,8 +54,8 @@ def _mv(cx: Context, node: fx.Node) -> Ref:
 
 
 def _bmm(cx: Context, node: fx.Node) -> Ref:
-    """A product in each row, or in each block of it. A small one is written as sums, so that no matrices of rows have
-    to be stored for a call."""
+    """A product in each row, or in each block of a row. A small one is written as sums, so that no matrices of rows
+    have to be stored for a call."""
     a, b = (cx.value(x) for x in node.args[:2])
     t, s = cx.type(a), cx.type(b)
     if UNIT in (t.space, s.space) or t.space != s.space:
@@ -72,7 +72,7 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
     if numel(blocks) * m * k * n > _MAX_MULTIPLICATIONS_IN_KERNELS and not _has_matrices(cx, a, b):
         raise IRError(f"products of {t.shape} by {s.shape} in each row")
     d = len(blocks)
-    if m == 1:  # the longest dim last, where it is contiguous
+    if m == 1:  # puts the longest dim last, where it is contiguous
         product = cx.map(Op.mul, cx.reshape(a, (*blocks, k, 1)), b)
         return cx.reshape(cx.reduce(product, Fold.sum, (d,), False), (*blocks, 1, n))
     if n == 1:
@@ -83,7 +83,8 @@ def _bmm(cx: Context, node: fx.Node) -> Ref:
 
 
 def _typed(cx: Context, a: Ref, b: Ref) -> Ref | None:
-    """The product of rows with matrices that are pulled along a map, as a typed product that does not copy them.
+    """The product of rows with matrices that are pulled along a map, as a typed product that does not copy the
+    matrices.
 
     None for any other product, and for a small one, which the rule `typed-linear` recognises in its sums.
     """
@@ -105,7 +106,7 @@ def _turned(cx: Context, ref: Ref) -> Ref:
 
 
 def _matrices(cx: Context, ref: Ref) -> tuple[Ref, Ref] | None:
-    """(w, t) if `ref` is pull(w, t), perhaps with each row rearranged, as w then is too; else None."""
+    """(w, t) if `ref` is pull(w, t), even if each row is rearranged (w is then rearranged too); else None."""
     match cx.builder.nodes[ref]:
         case Pull(w, m) if isinstance(cx.builder.nodes[m], MapOf):
             return w, m

@@ -1,4 +1,4 @@
-"""ATen calls that work number by number -> Pointwise and Cast."""
+"""ATen calls that work element by element -> Pointwise and Cast."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compute_type(*args: Any) -> DType:
 
 
 def _like(value: Any) -> Any:
-    """A Python number in place of a symbolic one of the same type, since promotion depends on types alone."""
+    """A symbolic number is replaced by a Python number of the same type, since promotion depends on types alone."""
     return 1.0 if isinstance(value, torch.SymFloat) else 1 if isinstance(value, torch.SymInt) else value
 
 
@@ -66,7 +66,7 @@ def _binary(op: Op, reverse: bool = False) -> Handler:
             x, y = y, x
         if not (isinstance(scale, int | float) and scale == 1):
             scaled = cx.map(Op.mul, x if reverse else y, cx.scalar(scale, dtype))
-            # torch scales the number that is subtracted, which is the first argument of rsub
+            # PyTorch scales the number that is subtracted, which is the first argument of rsub
             x, y = (x, scaled) if not reverse else (x, cx.map(Op.mul, y, cx.scalar(scale, dtype)))
         real = Op(op.facts.on_bool) if op.facts.on_bool and dtype is DType.bool else op
         return cx.map(real, x, y)
@@ -85,14 +85,14 @@ def _bitwise(op: Op) -> Handler:
 
 
 def _divide(cx: Context, node: fx.Node) -> Ref | None:
-    """Division without rounding; None for torch's rounding divisions, which are not a rounded division."""
+    """Division without rounding. None for PyTorch's rounding divisions, which differ from rounding a quotient."""
     if argument(node, "rounding_mode") is not None:
         return None
     return _binary(Op.div)(cx, node)
 
 
 def _pow(cx: Context, node: fx.Node) -> Ref:
-    """x ** number. It has the special cases of torch, which are faster and round in another way than pow."""
+    """x ** number, with PyTorch's special cases, which are faster than pow and round in another way."""
     t, exponent = cx.result(node), node.args[1]
     if t.dtype is DType.bool or not isinstance(exponent, int | float):
         raise IRError("powers of bool, or to a symbolic number")
@@ -180,7 +180,7 @@ def _leaky_relu(cx: Context, node: fx.Node) -> Ref:
 
 
 def _leaky_relu_backward(cx: Context, node: fx.Node) -> Ref:
-    """g where x > 0, else slope * g. The call may have the result in place of x, which has the same sign."""
+    """g where x > 0, else slope * g. The call may pass the result in place of x; it has the same sign."""
     dtype = cx.result(node).dtype
     g, x = (cx.aligned(v, node, dtype) for v in node.args[:2])
     slope = cx.scalar(node.args[2], dtype)

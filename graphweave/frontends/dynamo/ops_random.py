@@ -20,7 +20,7 @@ from graphweave.ir.message.nodes import Aten, Atom, Random, Ref, Type
 aten = torch.ops.aten
 
 _NUM_SEEDS = 2**63 - 1
-"""Seeds are drawn from 0 up to this number, without it."""
+"""Exclusive upper limit of the seeds that are drawn."""
 
 
 def _rand_like(cx: Context, node: fx.Node) -> Ref:

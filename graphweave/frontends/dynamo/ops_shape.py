@@ -1,4 +1,4 @@
-"""ATen calls that rearrange the numbers of a row, and those that make constants."""
+"""ATen calls that rearrange the numbers of a row, and those that create constants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ aten = torch.ops.aten
 
 
 def _feature_dim(cx: Context, ref: Ref, dim: int, ndim: int) -> int:
-    """The feature dim of `ref` that is dim `dim` of its tensor; IRError if that is the dim of rows."""
+    """The feature dim of `ref` that corresponds to dim `dim` of its tensor. IRError if that is the dim of rows."""
     d = dim_of(dim, ndim)
     if cx.type(ref).space == UNIT:
         return d
@@ -43,7 +43,7 @@ def _expand(cx: Context, node: fx.Node) -> Ref:
 
 
 def _repeat(cx: Context, node: fx.Node) -> Ref:
-    """repeat, if it is an expand."""
+    """repeat, for calls that an expand can express."""
     x = node.args[0]
     if not isinstance(x, fx.Node):
         raise IRError("no tensor")
@@ -204,8 +204,8 @@ def _replaced(cx: Context, base: Ref, block: Ref, d: int, start: int, stop: int)
 def _on_the_same_rows(cx: Context, node: fx.Node, *operands: Ref) -> Type:
     """The type of the result; IRError unless all `operands` lie on its space.
 
-    A base of zeros may be shared data although it has as many rows as the space of the result. Then its first dim is a
-    feature dim, while that of the result is rows.
+    A base of zeros may be shared data although it has as many rows as the space of the result. Its first dim is then a
+    feature dim, while the first dim of the result is its rows.
     """
     t = cx.result(node)
     other = next((cx.type(ref).space for ref in operands if cx.type(ref).space != t.space), t.space)
@@ -237,7 +237,7 @@ def _select_scatter(cx: Context, node: fx.Node) -> Ref:
 
 
 def _pad(cx: Context, node: fx.Node) -> Ref:
-    """constant_pad_nd(x, pads, 0): (before, after) for each dim from the last; negative numbers remove."""
+    """constant_pad_nd(x, pads, 0). `pads` holds (before, after) for each dim from the last; negative numbers remove."""
     x, pads = cx.value(node.args[0]), [fixed(val(p)) for p in node.args[1]]  # type: ignore[union-attr]
     numbers = [p for p in pads if p is not None]
     if argument(node, "value", 0) != 0 or len(numbers) < len(pads):
@@ -292,7 +292,7 @@ def _arange(cx: Context, node: fx.Node) -> Ref:
 
 
 _MAX_CONSTANT_NUMBERS = 4096
-"""A constant has at most this many numbers; a longer one stays a call of PyTorch's."""
+"""Limit on the elements of a constant. A longer one stays a PyTorch call."""
 
 
 def _copy(cx: Context, node: fx.Node) -> Ref:

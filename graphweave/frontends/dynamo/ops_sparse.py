@@ -1,4 +1,5 @@
-"""ATen calls that move rows along an index -> Pull and Push, in every spelling of PyTorch, forward and backward."""
+"""ATen calls that move rows along an index -> Pull and Push. Covers all of PyTorch's spellings, forward and
+backward."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def _pull(cx: Context, node: fx.Node) -> Ref:
 
 
 def _map(cx: Context, node: fx.Node) -> Ref:
-    """The map of a pushing call: from the rows of its index to the rows of its result."""
+    """The map of a call that pushes, from the rows of its index to the rows of its result."""
     found = pushed(node)
     if found is None:
         raise IRError("the index is not one number for each row, or does not count rows")
@@ -47,7 +48,7 @@ def _source(cx: Context, node: fx.Node, arg: Any, map_: Ref, *, wide: bool = Fal
     dom, features, ref = cx.spaces.space_of(_index(node)), cx.result(node).shape, cx.value(arg)
     t = cx.type(ref)
     if wide and t.space == UNIT:
-        # values of index_put broadcast from the right against [rows of the index, features]
+        # the values of index_put broadcast from the right against [rows of the index, features]
         if len(t.shape) == 1 + len(features):
             if t.shape[0] != 1:
                 raise IRError("values of as many rows as the index that are shared data")
@@ -104,7 +105,7 @@ def _index_add(cx: Context, node: fx.Node) -> Ref:
 
 
 def _index_put(cx: Context, node: fx.Node) -> Ref:
-    """base + push(values) if accumulating; else a number that is written to rows to which the index leads."""
+    """base + push(values) if the call accumulates; else one number, written to rows that the index reaches."""
     if len(node.args) > 3 and node.args[3]:
         _no_bool(cx, node)
         map_ = _map(cx, node)
@@ -120,14 +121,14 @@ def _index_put(cx: Context, node: fx.Node) -> Ref:
 
 
 def _mask(node: fx.Node) -> fx.Node | None:
-    """The mask m of x[m] = value, None for other indices."""
+    """The mask m of x[m] = value; None for other indices."""
     indices = node.args[1]
     first = indices[0] if isinstance(indices, list | tuple) and len(indices) == 1 else None
     return first if isinstance(first, fx.Node) and val(first).dtype is torch.bool else None
 
 
 def _masked(cx: Context, node: fx.Node, mask: fx.Node, value: Ref) -> Ref:
-    """One number written where a mask is set. The mask is of whole rows or of single numbers."""
+    """One number written where a mask is set. The mask selects whole rows or single elements."""
     base, t, where = _base(cx, node), cx.result(node), cx.value(mask)
     m = cx.type(where)
     if m.space != t.space or m.shape != t.shape[: len(m.shape)] or cx.type(value).space != UNIT:
@@ -139,7 +140,7 @@ def _masked(cx: Context, node: fx.Node, mask: fx.Node, value: Ref) -> Ref:
 
 
 def _scatter_value(cx: Context, node: fx.Node) -> Ref:
-    """A number that is written to rows to which the index leads."""
+    """One number, written to the rows that the index reaches."""
     return _written(cx, node, cx.scalar(node.args[3], cx.result(node).dtype))
 
 
@@ -151,7 +152,7 @@ def _written(cx: Context, node: fx.Node, value: Ref) -> Ref:
 
 
 def _whole_index(cx: Context, node: fx.Node) -> None:
-    """IRError if the index of a scatter has fewer features than its result, since it then writes only these."""
+    """IRError if the index of a scatter has fewer features than its result, since the call then writes only these."""
     if node.target is aten.scatter.value:
         index = node.args[2]
         assert isinstance(index, fx.Node)
@@ -160,7 +161,7 @@ def _whole_index(cx: Context, node: fx.Node) -> None:
 
 
 def _count(cx: Context, node: fx.Node, map_: Ref, dtype: DType) -> Ref:
-    """The number of rows that the map leads to each row, with feature dims of size 1."""
+    """The number of rows that the map sends to each row, with feature dims of size 1."""
     t = cx.result(node)
     ones = cx.const(1, dtype, cx.spaces.space_of(_index(node)))
     return cx.reshape(cx.push(ones, map_, Fold.sum), (1,) * len(t.shape))
@@ -178,8 +179,8 @@ _FOLD = {
 
 
 def _scatter_reduce(cx: Context, node: fx.Node) -> Ref:
-    """scatter_reduce and index_reduce -> a push that is combined with the base (`include_self`), or has the base in
-    rows to which the index does not lead."""
+    """scatter_reduce and index_reduce -> a push that is combined with the base (`include_self`), or that leaves the
+    base in rows that the index does not reach."""
     _no_bool(cx, node)
     kind, own = node.args[4], argument(node, "include_self", True)
     assert isinstance(kind, str)

@@ -1,7 +1,7 @@
-"""Puts polyfills in place of functions that break the graph, while a compiled function is called.
+"""Replaces functions that break the graph by polyfills while a compiled function is called.
 
-They are in place during the whole call, since guards of compiled code ask for them too, and only for libraries that are
-imported already. `library_polyfills.py` and `sparse_polyfills.py` hold them.
+They are in place during the whole call, since guards of compiled code ask for them too. Only libraries that are already
+imported are changed. `library_polyfills.py` and `sparse_polyfills.py` hold the polyfills.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _lock = locks.lock()
 
 
 class _Group:
-    """Polyfills that are in place as long as some call needs them."""
+    """Polyfills that stay in place as long as some call needs them."""
 
     def __init__(self, polyfills: Sequence[tuple[str, tuple[str, ...], Any]]) -> None:
         self._polyfills = polyfills
@@ -51,8 +51,8 @@ _always, _for_sparse = _Group(library_polyfills.POLYFILLS), _Group(sparse_polyfi
 def polyfilled(*, sparse: bool = True) -> Iterator[None]:
     """Within the block, polyfills are in place. Blocks may be nested, and entered by several threads.
 
-    Polyfills for sparse tensors are in place only with `sparse`: they are many, and to set them takes longer than all
-    else that a small call does in Python.
+    Polyfills for sparse tensors are in place only with `sparse`: there are many of them, and setting them takes longer
+    than everything else that a small call does in Python.
     """
     groups = (_always, _for_sparse) if sparse else (_always,)
     with _lock:
@@ -67,5 +67,5 @@ def polyfilled(*, sparse: bool = True) -> Iterator[None]:
 
 
 def in_place() -> bool:
-    """Whether polyfills are in place, so that some compiled function is being called."""
+    """Whether polyfills are in place, which means that some compiled function is being called."""
     return _always.calls > 0

@@ -1,4 +1,4 @@
-"""A line on a terminal while a compilation takes long."""
+"""Shows a line on a terminal while a compilation takes long."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 def shown(what: str) -> Iterator[None]:
     """After `AFTER` seconds in the block, show a line that says `what` and counts seconds, until the block ends.
 
-    Nothing is shown if standard error is no terminal, with GRAPHWEAVE_PROGRESS=0, or inside another block of this kind.
+    Nothing is shown if standard error is not a terminal, if GRAPHWEAVE_PROGRESS=0, or inside another block of this
+    kind.
     """
     if _inside.get() or not settings().progress or not sys.stderr.isatty():
         yield
@@ -44,7 +45,7 @@ class _Line:
     def __init__(self, what: str) -> None:
         columns = SpinnerColumn(), TextColumn("graphweave: {task.description}", markup=False), TimeElapsedColumn()
         self._progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self._progress.add_task(what, total=None)  # its time begins here
+        self._progress.add_task(what, total=None)  # the clock starts here
         self._lock, self._over = threading.Lock(), False
 
     def show(self) -> None:

@@ -1,4 +1,4 @@
-"""Why PyTorch could not trace or compile a function, in one line that keeps the whole reason, and at which line."""
+"""Why PyTorch could not trace or compile a function: the whole reason in one line, and the user's line."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from torch import fx
 from graphweave.core.lines import calling_function, frames, own_frame, shown_code, shown_frame, shown_path
 
 _USER_CODE = re.compile(r"\n\s*from user code:\s*\n(.*?)(?=\n\s*\n|\Z)", re.DOTALL)
-"""The user's lines in an error of Dynamo's."""
+"""The part of a Dynamo error that shows the user's lines."""
 _ADVICE = re.compile(r"^\s*Set TORCH\w*=.*$|^\s*For more details about this graph break.*$", re.MULTILINE)
-"""Lines of an error of Dynamo's that only give advice."""
+"""Lines of a Dynamo error that only give advice."""
 _UNCONVERTED = re.compile(r"WON'T CONVERT (\S+) (\S+) line (\d+)")
 """Dynamo's report of a frame that it leaves to Python: name, file, line."""
 _WRAPPED = re.compile(r"\Abackend=.*? raised:\n", re.DOTALL)
-"""What Dynamo puts in front of a backend's error."""
+"""The prefix that Dynamo adds to a backend's error."""
 
 
 def one_line(text: str) -> str:
-    """A report of Dynamo's as one line with its title and explanation, without its hints and developers' context.
+    """A report of Dynamo's in one line: its title and explanation, without hints and without context for developers.
 
     Any other text is returned whole, without line breaks.
     """
@@ -35,9 +35,9 @@ def one_line(text: str) -> str:
 
 
 def reason_of(error: BaseException) -> tuple[str, str]:
-    """Why tracing or compiling failed, in one line, and the innermost line of the user's, "file:line" or "".
+    """Why tracing or compiling failed, in one line, and the innermost line of the user's code, "file:line" or "".
 
-    If PyTorch has wrapped an exception, the one inside is the reason.
+    If PyTorch has wrapped an exception, the exception inside is the reason.
     """
     text = _ADVICE.sub("", str(error))
     where = _own_line(text)
@@ -46,7 +46,7 @@ def reason_of(error: BaseException) -> tuple[str, str]:
 
 
 def line_of(target: Callable[..., Any]) -> str:
-    """Where a function, or the forward of a module, begins: "file:line", or "" if it has no source."""
+    """The first line of a function or of a module's forward, as "file:line"; "" if it has no source."""
     called = getattr(target, "forward", target) if isinstance(target, torch.nn.Module) else target
     code = getattr(inspect.unwrap(called), "__code__", None)
     return shown_code(code) if code is not None else ""
@@ -66,7 +66,7 @@ def not_traced(name: str, where: str, why: str) -> str:
 
 
 def unconverted(message: str) -> tuple[str, str]:
-    """(name, "file:line") of the function that Dynamo will not convert, from its `message`."""
+    """(name, "file:line") of the function that Dynamo will not convert, taken from its `message`."""
     found = _UNCONVERTED.search(message)
     if found is None:
         return "a function", ""
@@ -75,14 +75,14 @@ def unconverted(message: str) -> tuple[str, str]:
 
 
 def function_name(name: str) -> str:
-    """The user's name of a function that Dynamo traces. Our function around it has another name, and so has the rest of
-    a function behind a graph break."""
+    """The user's name of a function that Dynamo traces. Our wrapper of it has another name, and so has the rest of a
+    function behind a graph break."""
     rest = re.fullmatch(r"torch_dynamo_resume_in_(.*)_at_(\d+)", name)
     return f"{rest[1]}, behind line {rest[2]}" if rest else name.removeprefix("traced_")
 
 
 def graph_place(module: fx.GraphModule) -> str:
-    """The user's function from which a graph was captured, with its first captured line: "forward (train.py:8)"."""
+    """The user's function from which a graph was captured, and its first captured line: "forward (train.py:8)"."""
     return next(
         filter(None, (calling_function(n.meta.get("stack_trace") or "") for n in module.graph.nodes)), "a function"
     )

@@ -2,7 +2,7 @@
 
 The check of each region (`execute/region_check.py`) compares kernels with the program from which they were made. This
 one compares results and gradients with the graph from which the program was made, so it covers the importer, the
-rewriting and the calls left to PyTorch. It compares values, and how results lie in memory.
+rewriting and the calls left to PyTorch. It compares values and the memory layout of results.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from graphweave.ir.philox import uniform
 aten = torch.ops.aten
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-4, torch.float16: 2e-2, torch.bfloat16: 1e-1}
-"""Tolerance as a share of the largest number of a result; every call of the graph may sum in another order."""
+"""Tolerance relative to the largest number of a result. Every call of the graph may sum in another order."""
 
 _TRIALS = 6
-"""The graph runs this often on inputs changed by rounding before a difference is reported."""
+"""The graph runs this many times on inputs changed by rounding before a difference is reported."""
 
 _EMPTY = frozenset({
     aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
@@ -42,17 +42,18 @@ _EMPTY = frozenset({
 
 
 class Reference:
-    """A captured graph and its import. Results from position `gradients` on are the backward's."""
+    """A captured graph and its import. Results from position `gradients` on belong to the backward."""
 
     def __init__(self, module: fx.GraphModule, imported: Imported, gradients: int | None = None) -> None:
         self._module = copy_of(module)
         self._imported = imported
         self._results = tree_flatten(self._module.graph.output_node().args[0])[0]
         self._gradients = len(self._results) if gradients is None else gradients
-        self.suspects: Suspects | None = None  # rules from outside that were in force
+        self.suspects: Suspects | None = None  # the added rules that were in force
 
     def forward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
-        """VerifyError unless the graph has these `results` for placeholders' values `given` and the random `state`."""
+        """Raise VerifyError unless the graph gives `results` for the placeholders' values `given` and the random
+        `state`."""
         self._check(given, state, results, range(self._gradients))
 
     def backward(self, given: Mapping[str, Any], state: Tensor, results: Sequence[Any]) -> None:
@@ -70,11 +71,11 @@ class Reference:
             if which.start == 0:
                 self._check_aliases(given, results, [env.get(n) if isinstance(n, fx.Node) else n for n in wanted])
 
-    # -------------------------------------------------------- the graph by PyTorch
+    # -------------------------------------------------------- the graph run by PyTorch
 
     def _run(self, given: Mapping[str, Any], wanted: Sequence[Any]) -> dict[fx.Node, Any]:
-        """The values of every node that `wanted` need, as eager mode computes them."""
-        # Random calls run in any case, since the numbers of later ones depend on them.
+        """The values of all nodes that `wanted` need, as eager mode computes them."""
+        # Random calls always run, since the numbers of later ones depend on them.
         unknown = [n for n in self._module.graph.find_nodes(op="placeholder") if n.name not in given]
         draws = [n for n in self._module.graph.nodes if is_random(n) and ancestors([n]).isdisjoint(unknown)]
         needed = ancestors([*(n for n in wanted if isinstance(n, fx.Node)), *draws])
@@ -104,7 +105,7 @@ class Reference:
 
     def _spread(self, given: Mapping[str, Any], state: Tensor, node: Any, want: Any) -> Any:
         """How much each number of a result may change with the rounding of inputs. It may be much: a comparison that is
-        nearly a tie may be decided in the other way, and a gradient then flows elsewhere."""
+        nearly a tie may go the other way, and a gradient then flows elsewhere."""
         if not isinstance(want, Tensor) or not want.is_floating_point():
             return 0.0
         noise = torch.Generator().manual_seed(0)
@@ -130,7 +131,7 @@ class Reference:
         return f"result {i}" if i < self._gradients else f"the gradient of input {i - self._gradients}"
 
     def _first_wrong(self, given: Mapping[str, Any], state: Tensor) -> str:
-        """The user's line of the first call whose value is another in the imported program; "" if all agree."""
+        """The user's line of the first call whose value differs in the imported program; "" if all agree."""
         program, origins = self._imported.program, self._imported.origins
         nodes = [n for n in self._module.graph.nodes if n.name in origins]
         outputs = tuple(origins[n.name] for n in nodes)
@@ -163,7 +164,7 @@ class Reference:
             )
 
     def _check_aliases(self, given: Mapping[str, Any], got: Sequence[Any], want: Sequence[Any]) -> None:
-        """VerifyError if a result shares memory with an input or another result, and eager mode's does not."""
+        """Raise VerifyError if a result shares memory with an input or another result, and eager mode's does not."""
         inputs = list(given.values())
         for i, (mine, theirs) in enumerate(zip(got, want, strict=False)):
             if not isinstance(mine, Tensor) or not isinstance(self._promise(i), Promise):
@@ -183,7 +184,7 @@ class Reference:
 def checked_inference(
     reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
 ) -> Callable[[list[Any]], list[Any]]:
-    """`run`, with its results compared at each call. Its arguments are the values of the placeholders `names`."""
+    """`run`, with its results compared at each call. The arguments are the values of the placeholders `names`."""
 
     def checked(args: list[Any]) -> list[Any]:
         given, state = dict(zip(names, args, strict=True)), torch.get_rng_state()
@@ -198,7 +199,8 @@ def checked_inference(
 def checked_forward(
     reference: Reference, run: Callable[[list[Any]], list[Any]], names: Sequence[str]
 ) -> Callable[[list[Any]], list[Any]]:
-    """As `checked_inference`; behind the results come copies of the tensors among arguments, and the random state."""
+    """As `checked_inference`. After the results, it returns copies of the tensors among the arguments, and the random
+    state."""
     plain = checked_inference(reference, run, names)
 
     def checked(args: list[Any]) -> list[Any]:
@@ -214,8 +216,8 @@ def checked_backward(
 ) -> Callable[[list[Any]], list[Any]]:
     """`run`, with its results compared at each call.
 
-    Its own arguments come first; `own` has the names of tangents among them, None for others. They are followed by the
-    forward's arguments, called `names`, and its random state.
+    The backward's own arguments come first; `own` names the tangents among them and is None for others. The forward's
+    arguments, called `names`, and its random state follow.
     """
 
     def checked(args: list[Any]) -> list[Any]:

@@ -1,7 +1,7 @@
 """Replaces an index that was gathered from row numbers by the index of the gather: `arange(n)[i]` is `i`.
 
-PyG expands compressed indices by repeating the number of each row, which is a gather of row numbers. If it stayed, its
-result would be another index than the index of the gather, and the two would be two maps.
+PyG expands compressed indices by repeating the number of each row, which is a gather of row numbers. Without this step,
+the result and the index of the gather would be two different maps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 def without_gathered_numbers(gm: fx.GraphModule) -> fx.GraphModule:
     """`gm`, or a copy without gathers of row numbers that are only read as indices into as many rows.
 
-    Calls that read an index check it, so an index out of range is found without the gather too.
+    Calls that read an index check it, so an index out of range is also found without the gather.
     """
     gathers = [n for n in gm.graph.find_nodes(op="call_function", target=aten.index_select.default) if _needless(n)]
     if not gathers:

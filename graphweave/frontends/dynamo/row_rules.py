@@ -1,4 +1,4 @@
-"""What each ATen call says about rows: which leading dims correspond, and which operand is an index into which rows."""
+"""What each ATen call says about rows: which leading dims correspond, and which operand indexes which rows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _POINTWISE = frozenset({
     aten._softmax.default, aten._log_softmax.default, aten._softmax_backward_data.default,
     aten._log_softmax_backward_data.default, aten.uniform.default, aten.normal_functional.default,
 })  # fmt: skip
-"""Calls that keep rows, beside those that PyTorch tags as pointwise."""
+"""Calls that keep rows, besides those that PyTorch tags as pointwise."""
 
 
 def is_pointwise(node: fx.Node) -> bool:
@@ -42,7 +42,7 @@ def is_pointwise(node: fx.Node) -> bool:
 
 
 def index_uses(node: fx.Node, rep: Callable[[fx.Node], fx.Node]) -> Iterator[tuple[fx.Node, fx.Node, bool]]:
-    """(index, x, wrap) of a call that moves rows along an index into rows of x; `wrap` allows to count from the end."""
+    """(index, x, wrap) for calls that move rows along an index into rows of x. `wrap` allows counting from the end."""
     found = pulled(node) or pushed(node)
     if found is not None:
         index, x, wrap = found
@@ -86,7 +86,7 @@ def pushed(node: fx.Node) -> tuple[fx.Node, fx.Node, bool] | None:
 
 
 def index_vector(arg: Any) -> fx.Node | None:
-    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None if it repeats none."""
+    """The tensor `[E]` or `[E, 1, ...]` that `arg: [E, ...]` repeats over its features; None if there is none."""
     node = arg
     while isinstance(node, fx.Node) and is_tensor(node) and rank(node) > 0:
         column = all(fixed(n) == 1 for n in shape(node)[1:])
@@ -98,7 +98,7 @@ def index_vector(arg: Any) -> fx.Node | None:
 
 
 def _beneath(node: fx.Node, column: bool) -> fx.Node | None:
-    """The operand if `node` only repeats it, reshapes it as a column or casts it to more bits, else None."""
+    """The operand that `node` only repeats, reshapes to a column, or casts to more bits; None for other nodes."""
     x = node.args[0] if node.args else None
     if not isinstance(x, fx.Node) or not is_tensor(x) or rank(x) == 0 or not same(shape(x)[0], shape(node)[0]):
         return None
@@ -111,7 +111,7 @@ def _beneath(node: fx.Node, column: bool) -> fx.Node | None:
 
 _CASTS = frozenset({aten._to_copy.default, prims.convert_element_type.default})
 _WIDENS = frozenset({(torch.int32, torch.int64), (torch.int64, torch.int64), (torch.int32, torch.int32)})
-"""Dtypes before and after a cast that keeps every index."""
+"""Pairs of dtypes, before and after a cast, that keep every index."""
 _REPEATS = frozenset({aten.expand.default, aten.repeat.default, aten.expand_copy.default})
 """Calls that may repeat a column over features."""
 
@@ -163,7 +163,7 @@ def _picked(node: fx.Node) -> Pairs:
 
 
 def pushed_rows(node: fx.Node) -> tuple[fx.Node, fx.Node] | None:
-    """The index and the source of a pushing call, whose rows correspond; None if they do not, and for other calls."""
+    """The index and the source of a pushing call whose rows correspond; None if they do not, and for other calls."""
     found = pushed(node)
     source = _base_and_source(node)[1] if found is not None else None
     if found is None or not isinstance(source, fx.Node) or not is_tensor(source):
@@ -214,7 +214,8 @@ def _expand(node: fx.Node) -> Pairs:
 
 
 def _unless_first(name: str, default: Any = None) -> Rule:
-    """Rows correspond unless the call works on dim 0. Argument `name` gives its dims; None means all."""
+    """A rule for a call that works on dims given by argument `name` (None means all): rows correspond unless dim 0 is
+    one."""
 
     def rule(node: fx.Node) -> Pairs:
         x = node.args[0]
@@ -269,7 +270,7 @@ _TRANSPOSES = frozenset({aten.t.default, aten.transpose.int, aten.permute.defaul
 
 
 def _lists(node: fx.Node) -> Pairs:
-    """cat and stack: rows correspond unless they run along dim 0."""
+    """cat and stack. Rows correspond unless the call works along dim 0."""
     dim = argument(node, "dim", 0)
     if dim_of(dim, rank(node)) != 0:
         for x in node.args[0]:  # type: ignore[union-attr]

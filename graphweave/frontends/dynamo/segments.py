@@ -1,6 +1,6 @@
-"""Decomposes pyg_lib's product of segments of rows, each with a matrix of its own, into a typed product.
+"""Decomposes pyg_lib's product of segments of rows, each with its own matrix, into a typed product.
 
-The product needs rows that are sorted by type. Written as the product of each row with a pulled matrix, it is the same
+The operator needs rows that are sorted by type. Written as the product of each row with a pulled matrix, it is the same
 typed product as any other spelling. (PyTorch's own grouped_mm cannot be traced in float32: its shape function only
 takes bfloat16.)
 """

@@ -1,9 +1,9 @@
 """Finds the spaces of a captured graph: classes of leading dims whose rows correspond.
 
-Calls decide this, not names or sizes. Two leading dims become one class only if a call relates row r of the one to row
-r of the other, and their sizes are provably equal (or made equal by a guard, for a push's index and source). A class
-becomes a `Space` if some map starts or ends in it, or if its size varies from call to call. Every other tensor is
-shared data on the unit space.
+Calls decide which rows correspond, not names or sizes. Two leading dims join one class only if a call relates row r of
+one to row r of the other and their sizes are provably equal (or made equal by a guard, for a push's index and source).
+A class becomes a `Space` if it is the domain or codomain of a map, or if its size varies from call to call. Every other
+tensor is shared data on the unit space.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from graphweave.frontends.dynamo.row_rules import RULES, index_uses, is_pointwis
 
 
 class Spaces:
-    """The spaces of one graph: `space_of(node)`, `rows[space]`, `wraps(index, x)`."""
+    """The spaces of one graph."""
 
     def __init__(self, same_as: Mapping[fx.Node, fx.Node]) -> None:
         self._same_as = same_as
@@ -40,7 +40,7 @@ class Spaces:
         for node in self._nodes:
             tied = pushed_rows(node) or within_rows(node)
             if tied is not None:
-                # torch allows the source of a scatter or gather to be longer than the index, which nobody intends
+                # PyTorch allows the source of a scatter or gather to be longer than the index, which nobody intends
                 same_by_guard(*(shape(n)[0] for n in tied))
             for a, b in self._related(node):
                 self._join(a, b)
@@ -64,7 +64,7 @@ class Spaces:
         return all(wrap for i, y, wrap in self._maps if (self.rep(i), self._find(y)) == key)
 
     def on_map(self, node: fx.Node) -> bool:
-        """Whether maps of this graph start or end in the rows of `node`."""
+        """Whether the rows of `node` are the domain or codomain of a map of this graph."""
         return is_tensor(node) and rank(node) > 0 and self._find(self.rep(node)) in self.mapped
 
     def rep(self, node: fx.Node) -> fx.Node:
@@ -92,7 +92,8 @@ class Spaces:
         return node
 
     def _join_codomains(self) -> None:
-        """Join tensors of provably equally many rows into which one index leads: it is one map, so rows correspond."""
+        """Join tensors with provably equal row counts that one index points into: it is one map, so their rows
+        correspond."""
         first: dict[fx.Node, list[fx.Node]] = {}
         for index, x, _ in self._maps:
             known = first.setdefault(self.rep(index), [])
@@ -101,7 +102,8 @@ class Spaces:
             known.append(x)
 
     def _fix_features(self) -> None:
-        """Make the feature sizes of values on maps numbers, with a guard for each: they do not vary between calls.
+        """Fix the feature sizes of values on maps to numbers, with a guard for each, since they do not vary between
+        calls.
 
         A size that depends on the number of rows of some map does vary, and stays symbolic.
         """

@@ -14,13 +14,15 @@ from graphweave.frontends.dynamo.sparse_indices import Indices
 from graphweave.frontends.dynamo.sparse_matrix import LAYOUTS, SparseMatrix, as_sparse, stand_in
 
 Place = tuple[Any, Any]
-"""A dict, list or cell, and the key there of a value that holds sparse tensors."""
+"""A dict, list or cell, and the key under which it holds a value with sparse tensors."""
 
 _MAX_DEPTH = 6
-"""Objects are searched down to this depth. PyG's HeteroData has a dict of stores, objects that each have a dict."""
+"""Objects are searched to this depth. PyG's HeteroData has a dict of stores, and each store is an object with a
+dict."""
 
 _LEAVES = frozenset({Tensor, nn.Parameter, int, float, bool, str, type(None)})
-"""Types that are not searched. Most values have one; for PyG's HeteroData with nine stores this saves 10 us a call."""
+"""Types that are not searched. Most values have one of them; for PyG's HeteroData with nine stores this saves 10 us a
+call."""
 
 _NOT_SEARCHED = (Tensor, nn.Module, type, types.FunctionType, types.MethodType, types.ModuleType)
 """Types whose attributes are not searched."""
@@ -44,7 +46,7 @@ def is_sparse(x: Any) -> bool:
 
 
 def taken_apart(x: Any) -> Any:
-    """`x`, a tensor, list, tuple or dict, with a SparseMatrix for each sparse tensor; a container is then a copy."""
+    """`x`, a tensor, list, tuple or dict, with a SparseMatrix for each sparse tensor. A changed container is a copy."""
     if is_sparse(x):
         return stand_in(x)
     if isinstance(x, list | tuple):
@@ -74,7 +76,7 @@ def given_back(out: Any) -> Any:
 
 
 def places_in(objects: Iterator[Any] | tuple[Any, ...]) -> list[Place]:
-    """The places of sparse tensors in objects among arguments (a dataclass, PyG's Data)."""
+    """The places of sparse tensors inside objects among the arguments (a dataclass, PyG's Data)."""
     found: list[Place] = []
     for x in objects:
         _search(x, found, _MAX_DEPTH)
@@ -102,7 +104,7 @@ def places_of(target: Callable[..., Any]) -> list[Place]:
         for cell in function.__closure__ or ():
             try:
                 _look({"": cell.cell_contents}, found, _Cell(cell))
-            except ValueError:  # a variable that has no value yet
+            except ValueError:  # a variable without a value yet
                 continue
     return found
 
@@ -131,8 +133,8 @@ def _search(x: Any, found: list[Place], depth: int) -> None:
 
 @contextmanager
 def swapped(places: list[Place]) -> Iterator[None]:
-    """Within the block, SparseMatrices are at the places. At its end the sparse tensors return to their places, unless
-    the function has set another value there."""
+    """Within the block, SparseMatrices are at the places. At its end, sparse tensors return to their places unless the
+    function has set another value there."""
     originals = [(container, key, container[key]) for container, key in places]
     inside = [taken_apart(value) for _, _, value in originals]
     for (container, key, _), value in zip(originals, inside, strict=True):

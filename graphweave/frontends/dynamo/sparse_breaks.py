@@ -1,4 +1,5 @@
-"""A warning about sparse tensors in torch.compile(backend="graphweave"), where PyTorch does not pass them on to us."""
+"""Warns about sparse tensors in torch.compile(backend="graphweave"), where PyTorch does not pass them to the
+backend."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ _SPARSE = "Attempted to wrap sparse Tensor"
 """The beginning of Dynamo's reason for a graph break at a sparse tensor."""
 
 _seen_breaks = 0
-"""The number of these graph breaks that have been looked at; PyTorch counts those of the whole process."""
+"""Number of these graph breaks that have been looked at. PyTorch counts them for the whole process."""
 
 
 def tell_of_sparse_tensors() -> None:
@@ -31,7 +32,7 @@ def tell_of_sparse_tensors() -> None:
 
 
 def _where() -> str:
-    """The innermost line outside libraries of the first such break for which Dynamo gives lines, in a phrase."""
+    """The innermost line outside libraries of the first such break that has lines, as a phrase."""
     for reason in graph_break_reasons:
         own = own_frame(reason.user_stack)
         if str(reason.reason).startswith(_SPARSE) and own is not None:

@@ -1,7 +1,7 @@
 """PyTorch's functions for a SparseMatrix: products as gathers and scatters, and functions that read its parts.
 
-Each does what eager mode does for the same layout, and its result has eager mode's layout. It returns NotImplemented if
-eager mode raises an error, or does what gathers and scatters cannot do; the graph breaks there.
+Each function does what eager mode does for the same layout, and its result has eager mode's layout. It returns
+NotImplemented if eager mode raises an error or gathers and scatters cannot do the same; the graph then breaks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _REDUCTIONS = {"sum": "sum", "mean": "mean", "amax": "amax", "max": "amax", "ami
 
 
 def answers(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Register a function as the answer to the functions of PyTorch that are called `names`."""
+    """Register a function as the answer to PyTorch's functions of these names."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         FUNCTIONS.update(dict.fromkeys(names, function))
@@ -97,7 +97,7 @@ def linear(a: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def sampled_product(a: Any, x: Any, y: Any, *, beta: Any = 1.0, alpha: Any = 1.0) -> Any:
-    """A CSR matrix with the entries of `a`, and values beta times those of `a` plus alpha times those of x y."""
+    """A CSR matrix with the entries of `a`, whose values are beta times those of `a` plus alpha times those of x y."""
     if not isinstance(a, SparseMatrix) or a.gw_layout is not _CSR or x.dim() != 2 or y.dim() != 2:
         return NotImplemented
     dots = (x.index_select(0, row_of(a)) * y.t().index_select(0, col_of(a))).sum(-1)
@@ -235,7 +235,7 @@ def _transpose(a: SparseMatrix, dim0: int, dim1: int) -> Any:
 def coalesced(a: SparseMatrix) -> Any:
     """`a` with entries sorted by row and column, and values of equal entries summed.
 
-    The sorting depends on the indices alone, so it can be hoisted.
+    The sorting depends only on the indices, so it can be hoisted.
     """
     if a.gw_layout is not _COO:
         return NotImplemented
@@ -244,7 +244,7 @@ def coalesced(a: SparseMatrix) -> Any:
 
 @answers("_coalesced_")
 def _declared_coalesced(a: SparseMatrix, is_coalesced: bool) -> Any:
-    """Sets the mark by which PyG says that entries need no sorting."""
+    """`a` with the flag by which PyG says that entries need no sorting."""
     if a.gw_layout is not _COO:
         return NotImplemented
     a.gw_coalesced = is_coalesced
@@ -252,7 +252,7 @@ def _declared_coalesced(a: SparseMatrix, is_coalesced: bool) -> Any:
 
 
 def _sorted(a: SparseMatrix, layout: torch.layout) -> SparseMatrix:
-    """`a` with distinct entries, sorted by row and column, or by column and row for CSC."""
+    """`a` with distinct entries, sorted by row and column, or for CSC by column and row."""
     by_row = layout is not _CSC
     major, minor = (row_of(a), col_of(a)) if by_row else (col_of(a), row_of(a))
     width = (a.gw_cols if by_row else a.gw_rows).shape[0]
@@ -264,7 +264,8 @@ def _sorted(a: SparseMatrix, layout: torch.layout) -> SparseMatrix:
 def merged(major: Tensor, minor: Tensor, width: Any, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct pairs of two indices, sorted, and the sum of the values of each. `minor` is below `width`."""
     key, place = torch.unique(major.long() * width + minor.long(), return_inverse=True)
-    if statically_known_true(major.shape[0] > 0):  # as with self-loops; layers branch on whether there are edges
+    # true if there are self-loops; layers branch on whether there are edges
+    if statically_known_true(major.shape[0] > 0):
         torch._check(key.shape[0] > 0)
     summed = values.new_zeros((key.shape[0], *values.shape[1:])).index_add(0, place, values)
     return key // width, key % width, summed
@@ -322,7 +323,7 @@ def dense(a: SparseMatrix, dtype: Any = None, **_: Any) -> Tensor:
 
 @answers("add", "__add__", "__radd__", "__iadd__")
 def add(a: Any, b: Any, *, alpha: Any = 1) -> Any:
-    """The entries of two matrices of one layout. Equal entries are summed if both operands are coalesced."""
+    """The entries of two matrices of one layout together. Equal entries are summed if both operands are coalesced."""
     if not isinstance(a, SparseMatrix) or not isinstance(b, SparseMatrix) or a.gw_layout is not b.gw_layout:
         return NotImplemented
     if a.gw_values.shape[1:] != b.gw_values.shape[1:] or size(a) != size(b):
@@ -344,7 +345,7 @@ def subtract(a: Any, b: Any, *, alpha: Any = 1) -> Any:
 
 @answers("mul", "__mul__", "__rmul__", "multiply")
 def multiply(a: Any, b: Any) -> Any:
-    """The values times a number, or times the entries of a dense matrix [n, m], [n, 1] or [1, m] in the same places."""
+    """The values times a number, or times the entries of a dense [n, m], [n, 1] or [1, m] at the same positions."""
     if not isinstance(a, SparseMatrix):
         a, b = b, a
     if isinstance(b, SparseMatrix) or a.gw_values.dim() != 1:
@@ -376,7 +377,7 @@ def total(a: Any, dim: Any = None, **kwargs: Any) -> Any:
 
 
 def softmax(a: Any, dim: int, dtype: Any = None) -> Any:
-    """torch.sparse.softmax: the softmax over the existing entries of each row (dim 1) or column (dim 0)."""
+    """torch.sparse.softmax: the softmax over the stored entries of each row (dim 1) or column (dim 0)."""
     if (
         not isinstance(a, SparseMatrix)
         or a.gw_layout is not _COO
@@ -418,7 +419,7 @@ for _name in ("abs", "relu", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh
 
 @answers("to")
 def _convert(a: SparseMatrix, to: Any = None, *, dtype: Any = None, **kwargs: Any) -> Any:
-    """A conversion to another dtype; NotImplemented for another device, to which the indices would have to move too."""
+    """Conversion to another dtype. NotImplemented for another device, to which the indices would have to move too."""
     wanted = to if isinstance(to, torch.dtype) else dtype
     if kwargs or (to is not None and wanted is not to) or wanted is None:
         return NotImplemented
@@ -434,7 +435,7 @@ def made(given: Tensor, values: Tensor, shape: Any, *, is_coalesced: bool) -> Sp
 
 
 def made_compressed(given: Any, other: Tensor, values: Tensor, shape: Any, layout: torch.layout) -> SparseMatrix:
-    """A CSR or CSC matrix of the compressed indices `given`, and the other index of each entry."""
+    """A CSR or CSC matrix of the compressed indices `given` and the `other` index of each entry."""
     known = given.gw_row if isinstance(given, Indices) else None
     row, col = (known, other) if layout is _CSR else (other, known)
     return matrix(values, row, col, *_carriers(values, shape), layout, given=as_plain(given))

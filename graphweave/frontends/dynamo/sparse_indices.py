@@ -1,7 +1,7 @@
-"""Compressed indices (crow, ccol) that know the index from which they were made, so that expanding them returns it.
+"""Compressed indices (crow, ccol) that remember the index from which they were made, so that expanding them returns it.
 
 PyG's `ptr2index`, and users' own code, repeats the number of each row as often as the row has entries. A trace could
-not know the size of the result, and it would be another index than the one along which the matrix multiplies.
+not know the size of the result, and the result would not be the index along which the matrix multiplies.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from torch import Tensor
 class Indices(Tensor):
     """The plain tensor `gw_plain`, its kind `gw_kind`, and the row of each entry, `gw_row`.
 
-    A "pointer" [rows + 1] has crow or ccol indices. "starts" and "ends" [rows] are a pointer without its last or first
-    element; "counts" [rows] are the difference of both.
+    The kind "pointer" is crow or ccol indices [rows + 1]. "starts" and "ends" [rows] are a pointer without its last or
+    first element; "counts" [rows] are the difference of both.
     """
 
     gw_plain: Tensor
@@ -41,7 +41,7 @@ def indices(plain: Tensor, kind: str, row: Tensor) -> Tensor:
 
 
 def as_plain(x: Any) -> Any:
-    """`x` with plain tensors in place of Indices, also in a list or tuple."""
+    """`x` with plain tensors in place of Indices, also inside a list or tuple."""
     if isinstance(x, Indices):
         return x.gw_plain
     if type(x) is list:
@@ -89,7 +89,7 @@ def _sub(ends: Any, starts: Any, **kwargs: Any) -> Tensor | None:
 
 
 def _repeat_interleave(x: Any, repeats: Any = None, dim: Any = None, **_: Any) -> Tensor | None:
-    """For each entry the value of its row, which is a gather. Of counts alone, the row of each entry."""
+    """The value of each entry's row, which is a gather. For counts alone, the row of each entry."""
     if repeats is None and dim is None and of_kind(x, "counts"):
         return x.gw_row
     if of_kind(repeats, "counts") and not isinstance(x, Indices) and (dim == 0 or (dim is None and x.dim() == 1)):

@@ -1,4 +1,4 @@
-"""A torch.sparse matrix as a graph: its index tensors are maps, its values are values of edges.
+"""A torch.sparse matrix as a graph: its index tensors are maps, and its values lie on edges.
 
 Dynamo takes no sparse tensors, so each is replaced by a `SparseMatrix` (`sparse_arguments.py`). In a trace, PyTorch's
 functions and PyG's helpers on a SparseMatrix become gathers and scatters of plain tensors (`sparse_functions.py`).
@@ -19,14 +19,14 @@ from torch import Tensor
 from torch._dynamo.eval_frame import skip_code
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {}
-"""Name of a PyTorch function, as PyTorch hands it over -> the function that answers if an argument is a SparseMatrix.
-If that returns NotImplemented, the graph breaks, and eager mode runs the function or raises an error."""
+"""Name of a PyTorch function, as PyTorch passes it -> the function that replaces it if an argument is a SparseMatrix.
+If the replacement returns NotImplemented, the graph breaks, and eager mode runs the function or raises an error."""
 
 _used = False
 
 
 def in_use() -> bool:
-    """Whether a function has been traced that uses sparse tensors or their indices. From then on, the guards of its
+    """Whether a function that uses sparse tensors or their indices has been traced. From then on, the guards of its
     compiled code ask at every call for the polyfills of `sparse_polyfills.py`."""
     return _used
 
@@ -47,12 +47,13 @@ _COMPILER_MODULES = (
 
 
 def _asked_by_compiler() -> bool:
-    """Whether PyTorch's compiler asks, which needs the tensor of which a SparseMatrix consists, not its meaning."""
+    """Whether PyTorch's compiler asks. It needs the tensor that implements a SparseMatrix, not the matrix that it
+    means."""
     return not _tracing() and str(sys._getframe(2).f_globals.get("__name__", "")).startswith(_COMPILER_MODULES)
 
 
 def _own(name: str, of: Tensor) -> Any:
-    """Attribute `name` of the tensor of which a SparseMatrix consists."""
+    """Attribute `name` of the tensor that implements a SparseMatrix."""
     with torch._C.DisableTorchFunctionSubclass():
         return getattr(Tensor, name).__get__(of)
 
@@ -60,12 +61,12 @@ def _own(name: str, of: Tensor) -> Any:
 class SparseMatrix(Tensor):
     """A matrix [rows, cols] with values `gw_values` [entries, ...]; entry k is at (row[k], col[k]).
 
-    `gw_row` and `gw_col` are indices [entries]. One that is None is given by `gw_given`: crow or ccol indices of a
+    `gw_row` and `gw_col` are indices [entries]. If one of them is None, `gw_given` holds it: crow or ccol indices of a
     compressed layout, or indices [2, entries] of COO. `gw_rows` [rows, 0] and `gw_cols` [cols, 0] carry the sizes,
     since sizes of tensors become symbols, while plain numbers would be compiled in. `gw_coalesced` says that entries
-    are known to be sorted and distinct, `gw_entered` that it replaces a sparse tensor from outside of the trace.
-    `gw_real` is the sparse tensor that it stands for, if there is one. The SparseMatrix itself is a tensor of one
-    number, of the values' dtype and device, so that compiled code has no guards on its size.
+    are known to be sorted and distinct, `gw_entered` that the matrix replaces a sparse tensor from outside of the
+    trace. `gw_real` is the sparse tensor that it stands for, if there is one. The SparseMatrix itself is a tensor with
+    one element, with the dtype and device of the values, so that compiled code has no guards on its size.
     """
 
     gw_values: Tensor
@@ -87,7 +88,7 @@ class SparseMatrix(Tensor):
         if not _tracing():
             return eagerly(func, args, given)
         name = func.__name__  # looked up by name, because under Dynamo several objects stand for one function
-        if name == "__get__":  # dtype, device and the like, which the tensor of one number has too
+        if name == "__get__":  # dtype, device and the like, which the one-element tensor has too
             return func(*args, **given)
         out = FUNCTIONS[name](*args, **given) if name in FUNCTIONS else NotImplemented
         return eagerly(func, args, given) if out is NotImplemented else out
@@ -135,8 +136,8 @@ class SparseMatrix(Tensor):
 
 
 def never_alone(cls: type[Tensor]) -> None:
-    """Let Dynamo inline the methods of `cls`, but not compile one by itself if it is called behind a graph break: it
-    would then answer as in a trace."""
+    """Let Dynamo inline the methods of `cls`, but not compile a method by itself when it is called behind a graph
+    break, since it would then answer as in a trace."""
     for member in vars(cls).values():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         if isinstance(function, FunctionType):
@@ -148,7 +149,7 @@ never_alone(SparseMatrix)
 
 @torch._dynamo.disable(reason="graphweave has no gathers and scatters for this function of a sparse tensor")
 def eagerly(func: Any, args: Any, kwargs: Any) -> Any:
-    """`func` of the sparse tensors themselves, behind a graph break."""
+    """`func` applied to the sparse tensors themselves, behind a graph break."""
     return func(*as_sparse(args), **as_sparse(kwargs))
 
 
@@ -156,7 +157,8 @@ def matrix(
     values: Tensor, row: Tensor | None, col: Tensor | None, rows: Tensor, cols: Tensor, layout: torch.layout,
     *, given: Tensor | None = None, coalesced: bool = True, real: Tensor | None = None,
 ) -> SparseMatrix:  # fmt: skip
-    """A SparseMatrix with these fields, made in a trace, or from plain tensors in place of the sparse tensor `real`."""
+    """A SparseMatrix with these fields, made in a trace, or made from plain tensors in place of the sparse tensor
+    `real`."""
     out = values.detach().new_empty(()).as_subclass(SparseMatrix)
     out.gw_values, out.gw_row, out.gw_col, out.gw_given = values, row, col, given
     out.gw_rows, out.gw_cols, out.gw_layout, out.gw_coalesced = rows, cols, layout, coalesced
@@ -165,10 +167,11 @@ def matrix(
 
 
 def size(a: SparseMatrix, dim: int | None = None) -> Any:
-    """a.size() and a.size(dim), without looking at an entry."""
+    """a.size() and a.size(dim), computed without reading any entry."""
     if a.gw_entered:
         for ends in (a.gw_rows, a.gw_cols):
-            # A guard: if rows are known not to be 0, a layer can branch on whether there are entries and self-loops.
+            # This adds a guard. If rows are known not to be 0, a layer can branch on whether there are entries and
+            # self-loops.
             if ends.shape[0] < 2 and ends.shape[0] == 1:
                 pass
     sizes = (a.gw_rows.shape[0], a.gw_cols.shape[0], *a.gw_values.shape[1:])
@@ -196,17 +199,17 @@ def _end_of(a: SparseMatrix, known: Tensor | None, which: int) -> Tensor:
 
 
 def stand_in(real: Tensor) -> Tensor:
-    """A SparseMatrix for a sparse tensor; the tensor itself if it has a layout of blocks, or batches.
+    """A SparseMatrix for a sparse tensor; the tensor itself if its layout has blocks or batches.
 
     Gradients of values become gradients of `real`. The values of a COO tensor only have a gradient if it is coalesced,
-    so one that requires a gradient is coalesced first.
+    so a tensor that requires a gradient is coalesced first.
     """
     use()
     return parted(real)
 
 
 def parted(real: Tensor) -> Tensor:
-    """`stand_in` for who compiles nothing of what takes a sparse tensor."""
+    """`stand_in` for callers that do not compile the function that takes the sparse tensor."""
     row = col = None
     if real.layout is torch.sparse_coo:
         if real.sparse_dim() != 2:
@@ -227,12 +230,12 @@ def parted(real: Tensor) -> Tensor:
 
 
 def _values(real: Tensor) -> Tensor:
-    """The values, in the same memory but not as a view of the matrix, since Dynamo guards the base of a view."""
+    """The values, in the same memory but not as a view of the matrix, since Dynamo guards on the base of a view."""
     return (real._values() if real.layout is torch.sparse_coo else real.values()).detach()
 
 
 class _Values(torch.autograd.Function):
-    """The values of a matrix; their gradient is a matrix of the same entries."""
+    """The values of a matrix. Their gradient is a matrix of the same entries."""
 
     @staticmethod
     def forward(ctx: Any, real: Tensor) -> Tensor:

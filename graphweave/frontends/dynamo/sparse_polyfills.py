@@ -1,6 +1,6 @@
-"""Polyfills for functions of sparse matrices: PyTorch's, for which Dynamo does not call `__torch_function__`, and PyG's
-that look into tensors to see whether there is something to do. `polyfills.py` puts them in place.
-"""
+"""Polyfills for functions of sparse matrices: PyTorch's functions for which Dynamo does not call `__torch_function__`,
+and PyG's functions that look into tensors to see whether there is something to do. `polyfills.py` puts them in
+place."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _sum, _coo, _csr, _csc = torch.sparse.sum, torch.sparse_coo_tensor, torch.sparse
 
 
 def _answered(handler: Callable[..., Any], original: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """The result of `handler` in a trace if an argument is a SparseMatrix, else that of the original function."""
+    """In a trace with a SparseMatrix among the arguments, the result of `handler`; else the result of `original`."""
     if _tracing() and any([isinstance(a, SparseMatrix) for a in (*args, *kwargs.values())]):
         out = handler(*args, **kwargs)
         return eagerly(original, args, kwargs) if out is NotImplemented else out
@@ -116,7 +116,7 @@ def _segments(src: Tensor, ptr: Any, reduce: str = "sum") -> Tensor:
 
 def _set_value(adj: Any, value: Tensor) -> Any:
     """PyG's `set_sparse_value`. The original builds another COO matrix and sorts it."""
-    from torch_geometric.utils.sparse import set_sparse_value  # optional, but imported already if this is called
+    from torch_geometric.utils.sparse import set_sparse_value  # optional, but already imported if this is called
 
     return sparse_functions.with_values(adj, value) if isinstance(adj, SparseMatrix) else set_sparse_value(adj, value)
 
@@ -125,8 +125,8 @@ def _coalesced(
     edge_index: Any, edge_attr: Any = None, num_nodes: Any = None, reduce: str = "sum", is_sorted: bool = False,
     sort_by_row: bool = True,
 ) -> Any:  # fmt: skip
-    """PyG's `coalesce`, for `to_torch_csr_tensor` and the like. The original branches on whether edges are equal."""
-    from torch_geometric.utils import coalesce  # optional, but imported already if this is called
+    """PyG's `coalesce`, used by `to_torch_csr_tensor` and others. The original branches on whether edges are equal."""
+    from torch_geometric.utils import coalesce  # optional, but already imported if this is called
 
     if not _tracing() or not isinstance(edge_attr, Tensor) or num_nodes is None or reduce not in ("sum", "add"):
         return coalesce(edge_index, edge_attr, num_nodes, reduce, is_sorted, sort_by_row)
@@ -137,8 +137,8 @@ def _coalesced(
 
 
 class _Warnings:
-    """The module `warnings` for PyG's `spmm`, whose warnings of conversions do not apply: compiled code makes none, or
-    makes them once for a graph."""
+    """The module `warnings` for PyG's `spmm`. Its warnings of conversions do not apply: compiled code makes no
+    conversions, or makes them once for a graph."""
 
     @staticmethod
     def warn(message: str, stacklevel: int = 1) -> None:
@@ -148,7 +148,7 @@ class _Warnings:
 
 _sparse_module = "torch_geometric.utils.sparse"
 _layers_that_set_values = ("appnp", "cluster_gcn_conv", "fa_conv", "gat_conv", "gatv2_conv", "gcn_conv", "rgat_conv")
-"""Modules of PyG's layers that give a matrix other values."""
+"""Modules of PyG's layers that replace the values of a matrix."""
 
 POLYFILLS: tuple[tuple[str, tuple[str, ...], Any], ...] = (
     ("torch.sparse", ("mm",), _product),

@@ -1,4 +1,4 @@
-"""Takes stacks of relations' values, [relations, rows, ...] or [rows, relations, ...], apart into the values.
+"""Splits stacks of relations' values, [relations, rows, ...] or [rows, relations, ...], into the stacked values.
 
 PyG adds up what relations send to one type of nodes by `torch.stack(outs).sum(0)`; DGL stacks behind the rows. In a
 stack in front of the rows, rows are the second dim, which cannot be on a space; a stack behind the rows is wider than
@@ -23,7 +23,7 @@ _STEP_OF_REDUCTION: dict[Any, Any] = {
     aten.sum.dim_IntList: aten.add.Tensor, aten.mean.dim: aten.add.Tensor, aten.amax.default: aten.maximum.default,
     aten.amin.default: aten.minimum.default,
 }  # fmt: skip
-"""A reduction -> the call of two operands whose chain computes it."""
+"""Reduction -> the call on two operands that computes it when chained."""
 
 
 def without_stacks(gm: fx.GraphModule) -> fx.GraphModule:
@@ -38,11 +38,11 @@ def without_stacks(gm: fx.GraphModule) -> fx.GraphModule:
     return _Unstacker(fx.GraphModule(gm, graph)).run()
 
 
-# ---------------------------------------------------------------- which
+# ---------------------------------------------------------------- which stacks can be split
 
 
 def _plan(graph: fx.Graph) -> dict[fx.Node, int]:
-    """The stacks, repeated values and row-wise work on them that can be taken apart, each with the dim of its items."""
+    """The stacks, repeated values, and row-wise work on them that can be split, each with the dim of its items."""
     dims: dict[fx.Node, int] = {}
     for node in graph.nodes:
         dim = _new_dim(node)
@@ -60,7 +60,7 @@ def _plan(graph: fx.Graph) -> dict[fx.Node, int]:
 
 
 def _new_dim(node: fx.Node) -> int | None:
-    """The dim along which `node` stacks computed values, or repeats one; None for other nodes."""
+    """The dim along which `node` stacks computed values or repeats one; None for other nodes."""
     if node.target is aten.stack.default and rank(node) > 1:
         xs: Any = node.args[0]
         return dim_of(argument(node, "dim", 0), rank(node)) if all(x.op == "call_function" for x in xs) else None
@@ -84,7 +84,7 @@ _COPIES = frozenset({aten._to_copy.default, aten.clone.default, torch.ops.prims.
 
 
 def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
-    """The dim of the items of row-wise work on stacks; None if it is not clear what item k of an operand is."""
+    """The dim of the items of row-wise work on stacks; None if it is not clear which number is item k of an operand."""
     found = {dims[x] for x in node.all_input_nodes if x in dims}
     if len(found) != 1:
         return None
@@ -101,7 +101,7 @@ def _common_dim(node: fx.Node, dims: Mapping[fx.Node, int]) -> int | None:
 
 
 def _can_go(node: fx.Node, dims: Mapping[fx.Node, int]) -> bool:
-    """Whether all operands and users of `node` can be taken apart too."""
+    """Whether all operands and users of `node` can be split too."""
     dim = dims[node]
     if _new_dim(node) is None and _common_dim(node, dims) != dim:
         return False
@@ -114,11 +114,11 @@ def _takes_items(user: fx.Node, x: fx.Node, dim: int) -> bool:
     return user.target in _STEP_OF_REDUCTION and dim in _dims(user)
 
 
-# ---------------------------------------------------------------- how
+# ---------------------------------------------------------------- how they are split
 
 
 class _Unstacker:
-    """Takes stacks apart: `node` is the stack of the values `items[node]` along `dims[node]`."""
+    """Splits stacks: `node` is the stack of the values `items[node]` along `dims[node]`."""
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
@@ -195,7 +195,7 @@ def _count(node: fx.Node, dim: int) -> int:
 
 
 def _dims(node: fx.Node) -> list[int]:
-    """The dims of a reduction, all of them if none is given."""
+    """The dims of a reduction; all dims if none is given."""
     n, dims = rank(node.args[0]), argument(node, "dim", None)  # type: ignore[arg-type]
     given = dims if isinstance(dims, list | tuple) else [] if dims is None else [dims]
     return [dim_of(d, n) for d in given] or list(range(n))

@@ -16,10 +16,10 @@ from graphweave.runtime.triton_kernel import interpreted, triton_version
 
 
 def options_of(module: fx.GraphModule, schedule: Schedule = COMPILERS_CHOICE) -> Options | str:
-    """The choices for the device of a graph's inputs, with those of the user's `schedule`; or the reason why this
-    machine cannot compile it.
+    """The options for the device of a graph's inputs, including those of the user's `schedule`; or the reason why this
+    machine cannot compile the graph.
 
-    Tensors without dims on the CPU may be beside tensors on any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
+    CPU tensors without dims may be combined with tensors on any device. GRAPHWEAVE_TARGET=triton compiles graphs of CPU
     tensors for Triton's interpreter.
     """
     vals = [n.meta.get("val") for n in module.graph.find_nodes(op="placeholder")]
@@ -39,7 +39,7 @@ def options_of(module: fx.GraphModule, schedule: Schedule = COMPILERS_CHOICE) ->
 
 
 def begin_early(values: Iterable[Any]) -> None:
-    """Let the C++ compiler begin with what every kernel needs, if a function called with `values` will be C++."""
+    """Let the C++ compiler start on what every kernel needs, if a function called with `values` is compiled to C++."""
     if settings().target != "triton" and all(v.device.type == "cpu" for v in values if isinstance(v, torch.Tensor)):
         early.begin()
 

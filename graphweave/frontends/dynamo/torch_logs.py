@@ -1,4 +1,4 @@
-"""Replaces PyTorch's page-long log messages, during calls of functions that we compile, by one line or none. Also skips
+"""Replaces PyTorch's page-long log messages during calls of functions that we compile by one line or none. Also skips
 work that PyTorch does for log messages that are not enabled."""
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _find_name: Any = getattr(symbolic_convert, "get_funcname", None)
 
 
 def _name_if_logged(filename: str, line: int) -> str | None:
-    """The name of the function around a traced line, None unless traces are logged.
+    """The name of the function around a traced line; None unless traces are logged.
 
     PyTorch asks for the name at each call that it traces, even if nothing is logged, and reads whole files to find it.
     This takes 0.3 s of the first compilation of a process (PyTorch 2.13).
@@ -71,13 +71,13 @@ def _name_if_logged(filename: str, line: int) -> str | None:
 
 _time_guards: Any = getattr(guards, "profile_guard_manager", None)
 _GUARDS: logging.Logger | None = getattr(guards, "guards_log", None)
-"""PyTorch's log of guards, None in a version that has none."""
+"""PyTorch's log of guards; None in a version that has none."""
 
 
 def _time_if_logged(manager: Any, scope: Any, times: int) -> float:
     """The time of guards with cold caches, in microseconds; 0 for functions that we compile, unless it is logged.
 
-    PyTorch measures it after each compilation, and empties the processor's caches for it, which takes 0.02 to 0.15 s.
+    PyTorch measures it after each compilation and flushes the processor's caches for it, which takes 0.02 to 0.15 s.
     """
     logged = _GUARDS is None or _GUARDS.isEnabledFor(logging.DEBUG)
     return 0.0 if _called.get() and not logged else _time_guards(manager, scope, times)

@@ -1,4 +1,4 @@
-"""Makes first calls one after the other, so that threads that call one function at the same moment compile it once.
+"""Serialises first calls, so that threads that call one function at the same moment compile it once.
 
 PyTorch compiles under a lock of its own, but a thread that has waited for it compiles the function again.
 """
@@ -27,8 +27,8 @@ class Turns:
     def take(self, call: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> T:
         """`call(*args, **kwargs)`, under a lock if it may be the first call of its kind.
 
-        Calls are of one kind if they have the same modes, and arguments of the same types and dtypes. Other reasons for
-        PyTorch to compile again (sizes, tensors in containers) are too costly to look at in every call.
+        Calls are of one kind if they have the same modes and arguments of the same types and dtypes. Other reasons for
+        PyTorch to compile again (sizes, tensors in containers) are too costly to check in every call.
         """
         if threading.active_count() == 1:
             return call(*args, **kwargs)

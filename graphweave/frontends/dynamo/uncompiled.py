@@ -1,4 +1,5 @@
-"""Reports functions that run as plain PyTorch although a compiled object was called, by a warning and in `explain`."""
+"""Reports by a warning and in `explain` the functions that run as plain PyTorch although a compiled object was
+called."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def inside_a_transform() -> bool:
 
 
 def runs_eagerly(why: str) -> None:
-    """Count and report a call that runs eagerly. `why` also says what to do, and has no full stop at its end."""
+    """Count and report a call that runs eagerly. `why` also says what to do, and does not end in a full stop."""
     bump("eager_fallbacks")
     record_eager(why)
     warn_once(f"graphweave: {why}.")
@@ -38,8 +39,8 @@ def transformed(name: str) -> None:
 def method(original: nn.Module, name: str, value: Any) -> Any:
     """Attribute `name` of a compiled module's original.
 
-    Only the forward of a module is compiled, as in torch.compile, so a method that is called with tensors reports that
-    it runs eagerly.
+    As in torch.compile, only the forward of a module is compiled, so any other method that is called with tensors
+    reports that it runs eagerly.
     """
     if not isinstance(value, MethodType) or value.__self__ is not original or torch.compiler.is_dynamo_compiling():
         return value

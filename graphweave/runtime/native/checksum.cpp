@@ -1,7 +1,7 @@
-// Checksums of a tensor's memory, by which an edit is noticed that PyTorch has not seen.
+// Checksums of a tensor's memory, which reveal edits that PyTorch has not seen.
 //
-// Memory is read in pieces of 256 bytes, or of 32 elements where these do not lie side by side. Piece i belongs to part
-// i % parts, and every part has a sum of its own, so that a check may read one part only: another one each time.
+// Memory is read in pieces of 256 bytes, or of 32 elements if these are not contiguous. Piece i belongs to part i %
+// parts. Every part has its own sum, so that each check can read a single part, another one each time.
 
 #include <algorithm>
 #include <cstdint>
@@ -10,25 +10,25 @@
 namespace {
 
 constexpr int64_t kPiece = 256;    // bytes
-constexpr int64_t kElements = 32;  // of a piece whose elements are apart
-constexpr int64_t kParts = 64;     // at most
-constexpr int64_t kStep = 29;      // odd: steps of it visit every part of a power of two, near ones far apart in time
-constexpr int64_t kSerial = 1 << 18;  // bytes below which threads do not pay
+constexpr int64_t kElements = 32;  // number of elements of a piece that is not contiguous
+constexpr int64_t kParts = 64;     // the largest number of parts
+constexpr int64_t kStep = 29;      // odd, so that it visits each of 2^n parts; near parts are visited far apart in time
+constexpr int64_t kSerial = 1 << 18;  // in bytes; below this, threads do not pay off
 
 }  // namespace
 
-// As `_Sums` of unseen_edits.py. Strides are in bytes.
+// The structure `_Sums` of unseen_edits.py. Strides are in bytes.
 struct Sums {
   const char* data;
   int64_t item, rows, row_stride, cols, col_stride;
   int64_t parts;  // a power of two
-  int64_t turn;   // checks so far
+  int64_t turn;   // number of checks so far
   uint64_t sums[kParts];
 };
 
 namespace {
 
-// Each word is mixed with its position, so that no exchange of words leaves the sum as it was.
+// Mixes each word with its position, so that exchanging words changes the sum.
 inline uint64_t mixed(uint64_t word, uint64_t position) {
   uint64_t x = word + position * 0x9E3779B97F4A7C15u;
   x = (x ^ (x >> 32)) * 0xD6E8FEB86659FD93u;
@@ -62,8 +62,8 @@ uint64_t sum_of_elements(const char* data, int64_t item, int64_t stride, int64_t
 }
 
 struct Pieces {
-  bool together;   // the elements of a row lie side by side
-  int64_t length;  // of a row: bytes if together, else elements
+  bool together;   // whether the elements of a row are contiguous
+  int64_t length;  // of a row, in bytes if together, else in elements
   int64_t size;    // of a piece, in the same unit
   int64_t per_row;
   int64_t count;
@@ -93,7 +93,7 @@ uint64_t sum_of_part(const Sums& s, const Pieces& p, int64_t which) {
 
 }  // namespace
 
-// Fills in the sum of every part.
+// Computes the sum of every part.
 extern "C" void gw_sum(Sums* s, int32_t threads) {
   const Pieces p = pieces_of(*s);
   const bool serial = s->rows * s->cols * s->item < kSerial;
@@ -101,7 +101,7 @@ extern "C" void gw_sum(Sums* s, int32_t threads) {
   for (int64_t which = 0; which < s->parts; ++which) s->sums[which] = sum_of_part(*s, p, which);
 }
 
-// Whether memory still has the sum of the part whose turn it is.
+// Whether memory still has the sum of the part that is to be checked next.
 extern "C" int32_t gw_next_is_same(Sums* s) {
   const int64_t which = (__atomic_fetch_add(&s->turn, 1, __ATOMIC_RELAXED) * kStep) & (s->parts - 1);
   return sum_of_part(*s, pieces_of(*s), which) == s->sums[which];

@@ -1,4 +1,4 @@
-// Several kernels, and matrices that they read turned over, as one call.
+// Runs several kernels, and transposes matrices that they read transposed, as one call.
 #include <cstdint>
 #include <cstring>
 
@@ -7,7 +7,7 @@ namespace {
 typedef int32_t Kernel(void* const* ptrs, const int64_t* sizes, const int64_t* chunks, int64_t num_chunks,
                        int32_t num_threads);
 
-// Where something lies: `at[1]` bytes behind values[at[0]], or at the address `at[1]` if at[0] is negative.
+// An address: `at[1]` bytes after values[at[0]], or `at[1]` itself if at[0] is negative.
 char* place(const int64_t* at, char* const* values) {
   return at[0] < 0 ? reinterpret_cast<char*>(at[1]) : values[at[0]] + at[1];
 }
@@ -21,10 +21,10 @@ void turn(char* to, const char* from, int64_t rows, int64_t columns) {
 
 }  // namespace
 
-// `code` holds int64 numbers: how many steps there are, then the steps. A step is
+// `code` holds int64 numbers: the number of steps, followed by the steps. A step is
 //   kernel's address, pointers, sizes, address of the chunks, chunks, [place of a pointer]..., [size]...
 //   0, bytes of an element, rows, columns, place of the matrix, place of its transpose
-// where a place is two numbers (see `place`). Returns 0, or the number, from 1, of the step that had no memory.
+// where a place is two numbers (see `place`). Returns 0, or the number, counted from 1, of the step that had no memory.
 extern "C" int64_t gw_drive(const int64_t* code, char* const* values, int32_t num_threads) {
   const int64_t steps = *code++;
   for (int64_t step = 1; step <= steps; ++step) {

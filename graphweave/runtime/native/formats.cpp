@@ -1,8 +1,8 @@
-// Graph formats built in parallel: checked and narrowed indices, stable counting sort by row (CSR), row chunks.
-// Nothing of the size of the edges is allocated here but the result.
+// Graph formats built in parallel: checked and narrowed indices, stable counting sort by row (CSR), row chunks. Apart
+// from the result, nothing as large as the edges is allocated here.
 //
 // With `wrap`, -n..-1 count from the end. Functions that read raw values return -1, or the position of the first value
-// out of range, having written nothing outside their outputs. Each result is the same for every number of threads.
+// that is out of range. They write nothing outside their outputs. No result depends on the number of threads.
 
 #include <algorithm>
 #include <atomic>
@@ -13,9 +13,9 @@
 namespace {
 
 constexpr int64_t kSerial = 1 << 15;  // below this many elements a parallel region costs more than it saves
-constexpr int kParts = 8;             // threads that each read a whole index: more would only share its bandwidth
+constexpr int kParts = 8;             // threads that each read a whole index; more would only share its bandwidth
 
-// `count` values, `stride` apart in elements, each of which names one of `rows` rows.
+// `count` values, `stride` elements apart, each of which names one of `rows` rows.
 struct Index {
   const void* data;
   int64_t stride;
@@ -32,7 +32,7 @@ inline int64_t value_at(const Index& index, int64_t e) {
   return static_cast<int64_t>(static_cast<const In*>(index.data)[e * index.stride]);
 }
 
-// The row that value names, or -1. One unsigned comparison covers both ends.
+// The row that `value` names, or -1. One unsigned comparison covers both ends.
 inline int64_t row_of(const Index& index, int64_t value) {
   if (index.wrap && value < 0) value += index.rows;
   return static_cast<uint64_t>(value) < static_cast<uint64_t>(index.rows) ? value : -1;
@@ -68,13 +68,13 @@ int64_t flat(const Index& index, Out* out, int32_t threads) {
   return bad == index.count ? -1 : bad.load();
 }
 
-// What scatter reports besides a position: it could not allocate, or the index was written to meanwhile.
+// Results of `scatter` other than a position: it could not allocate, or the index was written to in the meantime.
 constexpr int64_t kNoMemory = -2, kChanged = -3;
 
-// indptr of the rows that index names. A histogram for each block of edges, added up.
+// Computes indptr of the rows that `index` names, by adding up a histogram for each block of edges.
 template <typename In, typename Out>
 int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t threads) {
-  // Histograms pay only while together they are not larger than the edges.
+  // Histograms pay off only as long as together they are not larger than the edges.
   const int64_t affordable = std::max<int64_t>(1, 4 * index.count / std::max<int64_t>(index.rows, 1));
   const int blocks = static_cast<int>(std::min<int64_t>(threads_for(index.count, threads), affordable));
   std::unique_ptr<Out[]> counts(new (std::nothrow) Out[static_cast<size_t>(blocks) * index.rows]);
@@ -106,9 +106,9 @@ int64_t count_rows(const Index& index, Out* indptr, bool& sorted, int32_t thread
   return -1;
 }
 
-// out[k] = value(e) of the edge e at position k of the CSR `indptr` of index: the second half of a stable counting sort.
-// Each thread reads all edges and places those of its own rows, so that order needs no histogram for each thread, and
-// what one thread writes fits a cache better. value(e) < 0 means that edge e is bad.
+// out[k] = value(e) for the edge e at position k of the CSR `indptr` of `index`: the second half of a stable counting
+// sort. Each thread reads all edges and places those of its own rows. So the order needs no histogram for each thread,
+// and what one thread writes is more likely to fit a cache. value(e) < 0 means that edge e is bad.
 template <typename In, typename Out, typename Value>
 int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads, Value value) {
   std::unique_ptr<Out[]> next(new (std::nothrow) Out[static_cast<size_t>(index.rows)]);
@@ -128,7 +128,7 @@ int64_t scatter(const Index& index, const Out* indptr, Out* out, int32_t threads
       if (k >= index.count) return changed.store(true);
       out[k] = static_cast<Out>(found);
     }
-    // Only if nobody wrote to the index since its rows were counted is every position filled, and once.
+    // Every position is filled, and filled once, only if nobody wrote to the index since its rows were counted.
     for (int64_t row = begin; row < end; ++row)
       if (next[row] != indptr[row + 1]) return changed.store(true);
   });
@@ -145,8 +145,8 @@ int64_t max_degree(const Out* indptr, int64_t num_rows, int32_t threads) {
   return best;
 }
 
-// chunks[c] is the first row at which rows + edges reach c / num_chunks of their total. A hub spans several shares: what
-// they leave empty is left out. The number of chunks, one at least.
+// chunks[c] is the first row at which rows + edges reach c / num_chunks of their total. A hub can span several shares;
+// chunks that this would leave empty are skipped. Returns the number of chunks, which is at least one.
 template <typename Out>
 int64_t balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t num_chunks) {
   const int64_t total = num_rows + static_cast<int64_t>(indptr[num_rows]);
@@ -168,13 +168,13 @@ int64_t balance(const Out* indptr, int64_t num_rows, int64_t* chunks, int64_t nu
   return made;
 }
 
-// Calls body with a number of the type that values of an index have.
+// Calls body with a number of the type that the values of the index have.
 template <typename Body>
 int64_t with_type(const Index& index, Body body) {
   return index.is64 ? body(int64_t{}) : body(int32_t{});
 }
 
-// What a grouping is like, besides indptr.
+// Facts about a grouping, besides its indptr.
 struct Grouping {
   int64_t sorted;
   int64_t max_degree;
@@ -204,7 +204,8 @@ int64_t place(const Index& index, const Index* other, const Out* indptr, Out* ou
 
 }  // namespace
 
-// out[e] = the row that index[e] names; with out null, only checks. Returns the first bad position, or -1.
+// out[e] = the row that index[e] names. If out is null, the values are only checked. Returns the first bad position, or
+// -1.
 extern "C" int64_t gw_flat(Index index, void* out, int32_t wide, int32_t threads) {
   return with_type(index, [&](auto in) {
     if (wide) return flat<decltype(in)>(index, static_cast<int64_t*>(out), threads);
@@ -212,7 +213,8 @@ extern "C" int64_t gw_flat(Index index, void* out, int32_t wide, int32_t threads
   });
 }
 
-// out[e] = index[e] in 32 bits, whatever it names. Returns the first position whose value does not fit, or -1.
+// out[e] = index[e] in 32 bits, without a check against rows. Returns the first position whose value does not fit, or
+// -1.
 extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, int32_t* out, int32_t threads) {
   const Index index{data, stride, count, 0, true, false};
   std::atomic<int64_t> bad{count};
@@ -226,16 +228,16 @@ extern "C" int64_t gw_narrow(const void* data, int64_t stride, int64_t count, in
   return bad == count ? -1 : bad.load();
 }
 
-// Counts edges by row. Returns -1, the first bad position, or kNoMemory. chunks has num_chunks + 1 places, of which
-// found->num_chunks + 1 are written; num_chunks is at most the number of rows, and one at least.
+// Counts edges by row. Returns -1, the first bad position, or kNoMemory. `chunks` has num_chunks + 1 places, of which
+// found->num_chunks + 1 are written. num_chunks is at least one and at most the number of rows.
 extern "C" int64_t gw_group(Index index, void* indptr, int64_t* chunks, int64_t num_chunks, Grouping* found,
                             int32_t wide, int32_t threads) {
   return wide ? group(index, static_cast<int64_t*>(indptr), chunks, num_chunks, *found, threads)
               : group(index, static_cast<int32_t*>(indptr), chunks, num_chunks, *found, threads);
 }
 
-// out[k] = the row that `other` names for the edge at position k of index's CSR; with `other` null, that edge's id.
-// Returns -1, the first bad position of other, kNoMemory or kChanged.
+// out[k] = the row that `other` names for the edge at position k of the CSR of `index`. If `other` is null, it is that
+// edge's id. Returns -1, the first bad position of `other`, kNoMemory or kChanged.
 extern "C" int64_t gw_place(Index index, const Index* other, const void* indptr, void* out, int32_t wide,
                             int32_t threads) {
   if (wide) return place(index, other, static_cast<const int64_t*>(indptr), static_cast<int64_t*>(out), threads);

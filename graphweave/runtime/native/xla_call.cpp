@@ -1,4 +1,4 @@
-// A table of kernels (drive.cpp) as a foreign call of XLA. XLA_FFI_HEADER is the path of its C interface.
+// A table of kernels (drive.cpp) as a foreign call of XLA. XLA_FFI_HEADER is the path of XLA's C interface.
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -22,10 +22,10 @@ typedef int64_t Drive(const int64_t* code, char* const* values, int32_t num_thre
 struct Table {
   Drive* drive;
   const int64_t* code;  // the caller keeps it
-  const char* names;    // of the steps, each ended by a zero; the caller keeps them
+  const char* names;    // names of the steps, each ended by a zero; the caller keeps them
   int64_t num_values;
   int32_t num_threads;
-  const int64_t* nbytes;  // of the results; the caller keeps them
+  const int64_t* nbytes;  // sizes of the results; the caller keeps them
 };
 
 std::mutex lock;
@@ -40,7 +40,7 @@ XLA_FFI_Error* failed(const XLA_FFI_Api* api, XLA_FFI_Error_Code code, const std
   return api->XLA_FFI_Error_Create(&args);
 }
 
-// Whether XLA asks which version of its interface this is, and the answer.
+// Answers if XLA asks which version of its interface this is, and returns whether it has asked.
 bool described(XLA_FFI_Extension_Base* extension) {
   if (extension == nullptr || extension->type != XLA_FFI_Extension_Metadata) return false;
   XLA_FFI_Metadata* const about = reinterpret_cast<XLA_FFI_Metadata_Extension*>(extension)->metadata;
@@ -64,7 +64,7 @@ bool find_table(const XLA_FFI_Attrs& attrs, Table* table) {
   return false;
 }
 
-// XLA lets its threads round denormal numbers to zero. Kernels keep them, whichever thread runs them.
+// XLA lets its threads flush denormal numbers to zero. Kernels keep them, on whichever thread they run.
 struct Denormals {
 #if defined(__SSE__)
   unsigned before = _mm_getcsr();
@@ -73,14 +73,14 @@ struct Denormals {
 #endif
 };
 
-// XLA allocates large results anew for each call, and a fault for each of their small pages costs more than writing
-// them. So they are asked for on huge pages, as in runtime/arena.py.
+// XLA allocates large results anew for each call, and faulting in each of their small pages costs more than writing
+// them. So huge pages are requested, as in runtime/arena.py.
 void on_huge_pages(void* data, int64_t nbytes) {
 #if defined(MADV_HUGEPAGE)
   const uintptr_t huge = uintptr_t{2} << 20;
   const uintptr_t begin = (reinterpret_cast<uintptr_t>(data) + huge - 1) / huge * huge;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + static_cast<uintptr_t>(nbytes)) / huge * huge;
-  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // advice: may be refused
+  if (begin < end) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_HUGEPAGE);  // a hint, which may be refused
 #endif
 }
 
@@ -97,7 +97,7 @@ extern "C" void gw_xla_remove(int64_t id) {
   tables.erase(id);
 }
 
-// The values of the table are the operands of the call, then its results.
+// The values of the table are the operands of the call, followed by its results.
 extern "C" XLA_FFI_Error* gw_xla_call(XLA_FFI_CallFrame* frame) {
   if (described(frame->extension_start)) return nullptr;
   if (frame->stage != XLA_FFI_ExecutionStage_EXECUTE) return nullptr;

@@ -1,4 +1,4 @@
-// What every kernel reads: the standard headers that generated text needs, and how small functions are declared.
+// What every kernel includes: the standard headers that generated text needs, and macros that declare small functions.
 #pragma once
 
 #include <cmath>
@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <cstring>
 
-// A call would keep the loop around it from becoming vector code.
+// Small functions are inlined, since a call would keep the loop around it from being vectorised.
 #define GW_INLINE static inline __attribute__((always_inline, unused))
 #define GW_INLINE_MEMBER __attribute__((always_inline))
-// Products are large: one copy of each serves a kernel.
+// Products are large, so a kernel has one copy of each.
 #define GW_APART static __attribute__((noinline, unused))

@@ -1,11 +1,11 @@
-// bfloat16, for storage: it converts to float.
+// bfloat16, used for storage. It converts to float.
 #pragma once
 
 #include <graphweave/lanes.h>
 
 #define GW_BFLOAT16
 
-// the upper half of a float, rounded to even
+// The upper half of a float, rounded to even.
 struct gw_bf16 {
   uint16_t bits;
   gw_bf16() = default;
@@ -17,7 +17,7 @@ struct gw_bf16 {
   inline operator float() const { return gw_float((int32_t)((uint32_t)bits << 16)); }
 };
 
-// lanes of them are floats
+// Its lanes are floats.
 template <>
 struct gw_memory<gw_bf16> {
   typedef uint16_t stored;

@@ -1,7 +1,7 @@
-// Elementary functions of numbers and of vectors, whose elements have the bits that numbers have. There are no branches
-// but for arguments that are rare. Polynomials interpolate at Chebyshev nodes. Errors: gw_sin, gw_cos, and gw_pow of
-// floats 1 ulp, gw_exp, gw_log and gw_erf 2 ulp, gw_tanh and gw_expm1 3 ulp, gw_log1p and gw_sigmoid 4 ulp; gw_sigmoid
-// gives 0 where its value is denormal.
+// Elementary functions of numbers and of vectors. An element of a vector has the same bits as the function of a number.
+// There are branches only for rare arguments. Polynomials interpolate at Chebyshev nodes. Errors: gw_sin, gw_cos, and
+// gw_pow of floats 1 ulp, gw_exp, gw_log and gw_erf 2 ulp, gw_tanh and gw_expm1 3 ulp, gw_log1p and gw_sigmoid 4 ulp.
+// gw_sigmoid gives 0 where its value is denormal.
 #pragma once
 
 #include <graphweave/pointwise.h>
@@ -9,7 +9,7 @@
 template <class V>
 constexpr bool gw_is_single = sizeof(gw_element<V>) == 4;
 
-// the highest coefficient first
+// A polynomial whose highest coefficient comes first.
 template <class V, class T>
 GW_INLINE V gw_polynomial(V, T last) {
   return gw_const<V>(last);
@@ -27,21 +27,21 @@ GW_INLINE V gw_polynomial(V x, T first, Rest... rest) {
   return gw_horner(gw_const<V>(first), x, rest...);
 }
 
-// 2^n of a normal number; unsigned, since what NaN makes of n is shifted past the end
+// 2^n for a normal number. It is computed unsigned, since the n that comes from NaN is shifted past the end.
 template <class V>
 GW_INLINE V gw_power(gw_ints<V> n) {
   constexpr int bias = gw_is_single<V> ? 127 : 1023, place = gw_is_single<V> ? 23 : 52;
   return gw_of_bits<V>((gw_ints<V>)(((gw_naturals<V>)n + bias) << place));
 }
 
-// 2^n * e^r with x = n ln 2 + r; overflows to inf, underflows gradually, keeps NaN
+// e^x = 2^n * e^r with x = n ln 2 + r. It overflows to inf, underflows gradually, and keeps NaN.
 template <class V>
 GW_INLINE V gw_exp(V x) {
   constexpr bool single = gw_is_single<V>;
   typedef gw_element<V> T;
   const V capped = gw_smaller(gw_const<V>(single ? 89 : 710), x);
   const V y = gw_larger(gw_const<V>(single ? -105 : -746), capped);
-  // the nearest integer sits in the low bits
+  // the nearest integer is in the low bits
   const V shift = gw_const<V>(single ? T(12582912) : T(6755399441055744));
   const V shifted = gw_fma(y, gw_const<V>(T(1.4426950408889634)), shift);
   const V n = shifted - shift;
@@ -61,7 +61,8 @@ GW_INLINE V gw_exp(V x) {
   return p * gw_power<V>(half) * gw_power<V>(exponent - half);
 }
 
-// numbers too small to be normal are scaled into the normal range; inf and NaN are their own logarithms
+// The natural logarithm. Numbers too small to be normal are scaled into the normal range. inf and NaN are returned as
+// they are.
 template <class V>
 GW_INLINE V gw_log(V x) {
   constexpr bool single = gw_is_single<V>;
@@ -101,7 +102,7 @@ GW_INLINE V gw_log1p(V x) {
   return gw_select(u == one, x, gw_select(u < gw_const<V>(INFINITY), y, u));
 }
 
-// e^x - 1 = 2^n (e^r - 1) + (2^n - 1); of doubles, since floats go through doubles
+// e^x - 1 = 2^n (e^r - 1) + (2^n - 1), for doubles. Floats are computed as doubles.
 template <class V>
 GW_INLINE V gw_expm1_wide(V x) {
   const V y = gw_larger(gw_const<V>(-45), gw_smaller(gw_const<V>(45), x));
@@ -133,7 +134,7 @@ GW_INLINE V gw_erf_wide(V x) {
                             0.0001205533111164271, -0.000854832698083379, 0.0052239776248180145, -0.026866170645076792,
                             0.11283791670954879, -0.3761263890318375, 0.1283791670955126);
   const V near = gw_fma(p, x, x);
-  // 1 - e^(-a^2) q(t), t = 1 / (1 + a / 2); beyond 6 that is 1
+  // 1 - e^(-a^2) q(t) with t = 1 / (1 + a / 2); this is 1 for a above 6
   const V capped = gw_select(a > gw_const<V>(6), gw_const<V>(6), a);
   const V t = one / gw_fma(capped, gw_const<V>(0.5), one);
   const V q =
@@ -145,7 +146,7 @@ GW_INLINE V gw_erf_wide(V x) {
   return gw_select(a < one, near, gw_select(x < V{}, -far, far));  // NaN is not below 1, and goes through `far`
 }
 
-// x = n pi / 2 + r for |x| < 10^6: pi / 2 in three parts, of which n times the first two is exact
+// x = n pi / 2 + r for |x| < 10^6. pi / 2 has three parts, and n times each of the first two is exact.
 template <class V>
 struct gw_turned {
   V r, lost;
@@ -162,7 +163,7 @@ GW_INLINE gw_turned<V> gw_reduced(V x) {
   const V r = second - small;
   return {r, (second - r) - small, gw_difference(gw_bits_of(shifted), gw_bits_of(shift))};
 }
-// sin(n pi / 2 + r)
+// sin(n pi / 2 + r).
 template <class V>
 GW_INLINE V gw_wave(gw_turned<V> x) {
   const V r = x.r, z = r * r, half = gw_const<V>(0.5) * z;
@@ -178,7 +179,7 @@ GW_INLINE V gw_wave(gw_turned<V> x) {
   return gw_select(((x.n >> 1) & unit) == unit, -either, either);
 }
 
-// lanes in which `rare` holds are computed one by one, by the C library
+// Lanes in which `rare` is true are computed one by one by the C library.
 template <class M, class V, class F, class... Args>
 GW_INLINE V gw_except(M rare, V common, F function, Args... args) {
   if (__builtin_expect(gw_any(rare), 0)) {
@@ -206,7 +207,8 @@ GW_INLINE V gw_cos_wide(V x) {
   turned.n = gw_sum(turned.n, gw_const<gw_ints<V>>(1));
   return gw_except(gw_has_far_angle(x), gw_wave(turned), [](double at) { return std::cos(at); }, x);
 }
-// through the logarithm, which is enough for what is rounded to a float; without signs, zeros that become large, infinities
+// x^y through the logarithm, which is precise enough for results that are rounded to float. Numbers with a sign, zeros
+// whose powers are infinite, and infinities go to the C library.
 template <class V>
 GW_INLINE V gw_pow_of_floats(V x, V y) {
   const V infinity = gw_const<V>(INFINITY), zero{};
@@ -217,7 +219,7 @@ GW_INLINE V gw_pow_of_floats(V x, V y) {
       y);
 }
 
-// `function` of doubles, of floats rounded once
+// Applies `function` to doubles. Floats are computed as doubles and rounded once.
 template <class V, class F, class... Args>
 GW_INLINE V gw_through_double(F function, V x, Args... more) {
   if constexpr (!gw_is_single<V>) {

@@ -1,4 +1,4 @@
-// float16, for storage: it converts to float.
+// float16, used for storage. It converts to float.
 #pragma once
 
 #include <graphweave/lanes.h>
@@ -8,7 +8,7 @@
 #endif
 typedef _Float16 gw_f16;
 
-// lanes of them are floats
+// Its lanes are floats.
 template <>
 struct gw_memory<gw_f16> {
   typedef uint16_t stored;

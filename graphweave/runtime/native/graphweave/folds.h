@@ -1,4 +1,4 @@
-// Folds over lanes: from vectors of parts to one number, and of arrays, element by element.
+// Folds over lanes, from vectors to one number, and folds of arrays, element by element.
 #pragma once
 
 #include <graphweave/lanes.h>
@@ -34,7 +34,7 @@ struct gw_fold_min {
     return gw_min(a, b);
   }
 };
-// of masks
+// Folds of masks.
 struct gw_fold_any {
   template <class V>
   GW_INLINE_MEMBER V operator()(V a, V b) const {
@@ -48,8 +48,8 @@ struct gw_fold_all {
   }
 };
 
-// One number: the second half is folded into the first, until one is left. Each step is one operation on vectors, and
-// the order the same for N vectors as for one that is N times as long.
+// Folds to one number: the second half is folded into the first until one number is left. Each step is one operation on
+// vectors, and the order is the same for N vectors as for one vector that is N times as long.
 template <class F, class V>
 GW_INLINE gw_element<V> gw_across(V v, F fold) {
   if constexpr (gw_count<V> == 2)
@@ -71,7 +71,7 @@ GW_INLINE gw_element<V> gw_fold(V (&parts)[N], F fold) {
   }
 }
 
-// to[i] = fold(to[i], from[i]) of N elements
+// to[i] = fold(to[i], from[i]) for N elements.
 template <int64_t N, class F, class T>
 GW_INLINE void gw_fold_into(T* to, const T* from, F fold) {
   constexpr int W = gw_lanes(N, sizeof(T) < 4 ? 4 : sizeof(T)), K = N % W;

@@ -1,14 +1,14 @@
-// Products of numbers of half precision, summed in float32.
+// Products of half-precision numbers, summed in float32.
 //
-// Two bfloat16 that are summed one after the other lie in 32 bits, as the instructions of AVX512-BF16 take them; where
-// there are none, `gw_fma` widens both. float16 is widened when it is packed. A tile is packed before it is multiplied,
-// unless it lies so already: that moves K numbers a row, of which the product reads each J times.
+// Two bfloat16 numbers that are summed one after the other lie in 32 bits, as the instructions of AVX512-BF16 expect.
+// Without these instructions, `gw_fma` widens both. float16 is widened when it is packed. A tile is packed before it is
+// multiplied, unless it is packed already. Packing moves K numbers a row, of which the product reads each J times.
 #pragma once
 
 #include <graphweave/lanes.h>
 #include <graphweave/row_products.h>
 
-// How numbers H are multiplied: an element of type `type` holds `per` of them.
+// How numbers of type H are multiplied: an element of type `type` holds `per` of them.
 template <class H>
 struct gw_packing {
   typedef float type;
@@ -23,7 +23,7 @@ template <>
 struct gw_packing<gw_bf16> {
   typedef int32_t type;
   static constexpr int per = 2;
-  // the numbers of two vectors of floats, side by side
+  // Puts the numbers of two vectors of floats side by side.
   template <class V>
   GW_INLINE_MEMBER static auto of(V first, V second) {
     const auto low = gw_converted<int32_t>(gw_memory<gw_bf16>::written(first));
@@ -34,20 +34,21 @@ struct gw_packing<gw_bf16> {
 template <class H>
 using gw_packed = typename gw_packing<H>::type;
 
-// elements that hold n numbers
+// The number of elements that hold n numbers.
 template <class H>
 constexpr int64_t gw_elements(int64_t n) {
   return (n + gw_packing<H>::per - 1) / gw_packing<H>::per;
 }
-// Columns of a packed matrix: of fewer than 4 the rest are zeros, so that there is a vector.
+// The number of columns of a packed matrix. If J is less than 4, the other columns are zeros, so that there is a
+// vector.
 constexpr int gw_columns(int J) { return J < 4 ? 4 : J; }
 
-// Whether rows of K numbers X are packed as they lie.
+// Whether rows of K numbers of type X are already packed in memory.
 template <class H, class X, int K>
 constexpr bool gw_lies_packed() {
   return std::is_same_v<H, std::remove_const_t<X>> && gw_packing<H>::per > 1 && K % gw_packing<H>::per == 0;
 }
-// K numbers of a row, rounded to H, those that are summed one after the other side by side
+// Packs K numbers of a row, rounded to H. Numbers that are summed one after the other are put side by side.
 template <class H, int K, class X>
 GW_INLINE void gw_pack_row(void* to, const X* from) {
   if constexpr (gw_packing<H>::per == 1) {
@@ -63,8 +64,8 @@ GW_INLINE void gw_pack_row(void* to, const X* from) {
     if constexpr (K % gw_packing<H>::per != 0) memset((H*)to + K, 0, sizeof(H));
   }
 }
-// n rows of K numbers, those of one column and of rows that are summed one after the other side by side; a row of the
-// result has P elements, zeros behind those of K columns
+// Packs n rows of K numbers. The numbers of one column in rows that are summed one after the other are put side by
+// side. A row of the result has P elements; those after K columns are zeros.
 template <class H, int K, int P, class X, class Row>
 GW_INLINE void gw_pack_rows(gw_packed<H>* to, int64_t n, Row row) {
   constexpr int per = gw_packing<H>::per;
@@ -84,7 +85,7 @@ GW_INLINE void gw_pack_rows(gw_packed<H>* to, int64_t n, Row row) {
     });
   }
 }
-// B matrices [K, J], or [J, K] if TRANSPOSED
+// Packs B matrices [K, J], or [J, K] if TRANSPOSED.
 template <class H, int B, int K, int J, bool TRANSPOSED, class W>
 GW_APART void gw_pack_matrices(gw_packed<H>* to, const W* w) {
   constexpr int P = gw_columns(J);
@@ -105,7 +106,7 @@ GW_APART void gw_pack_matrices(gw_packed<H>* to, const W* w) {
   }
 }
 
-// Rows of packed elements times a packed matrix of P columns: the operand of a product.
+// The operand of a product of rows of packed elements and a packed matrix of P columns.
 template <int P, class E>
 struct gw_packed_rows {
   float* out;
@@ -116,7 +117,7 @@ struct gw_packed_rows {
   const float* added;
   static constexpr bool streams = false;
   GW_INLINE_MEMBER E left(int64_t i, int64_t k) const {
-    E element;  // which lies at the address of a number
+    E element;  // stored at the address of a number
     memcpy(&element, (const char*)a + (i * width + k) * (int64_t)sizeof(E), sizeof element);
     return element;
   }
@@ -129,13 +130,14 @@ struct gw_packed_rows {
   GW_INLINE_MEMBER void ahead(int64_t, int64_t) const {}
 };
 
-// one function for all products of a kernel that are alike
+// One function for all products of a kernel that have the same form.
 template <int P, class E>
 GW_APART void gw_packed_product(const gw_packed_rows<P, E>& op, int64_t rows, bool add) {
   gw_product<P, float>(op, rows, add);
 }
 
-// out[k][b][j] = (add ? add[k][b][j] : 0) + sum over i of x[k][b][i] * w[b][i][j], n rows k of at most MOST; `w` is packed
+// out[k][b][j] = (add ? add[k][b][j] : 0) + sum over i of x[k][b][i] * w[b][i][j], for n rows k, at most MOST. `w` is
+// packed.
 template <class H, int B, int K, int J, int MOST, class Out, class X, class Add>
 GW_APART void gw_half_matmul(Out out, X x, const gw_packed<H>* w, Add add, int64_t n) {
   typedef gw_packed<H> T;
@@ -174,11 +176,11 @@ GW_APART void gw_half_matmul(Out out, X x, const gw_packed<H>* w, Add add, int64
   }
 }
 
-// out[b][i][j] = (add ? out[b][i][j] : 0) + sum over k of x[k][b][i] * y[k][b][j], n rows k of at most MOST
+// out[b][i][j] = (add ? out[b][i][j] : 0) + sum over k of x[k][b][i] * y[k][b][j], for n rows k, at most MOST.
 template <class H, int B, int K, int J, int MOST, class X, class Y>
 GW_APART void gw_half_gram(float* out, X x, Y y, int64_t n, bool add) {
   typedef gw_packed<H> T;
-  constexpr bool narrow = J < 4 && K > J;  // then the sum is that of [J, K]
+  constexpr bool narrow = J < 4 && K > J;  // the sum is then computed as [J, K]
   constexpr int64_t most = gw_elements<H>(MOST);
   const int64_t count = gw_elements<H>(n);
   alignas(64) T first[most * K], other[most * J];

@@ -1,6 +1,6 @@
-// Vectors of lanes in registers: what they are made of, conversions, choices, arithmetic.
+// Vectors of lanes in registers: their element types, conversions, choices, arithmetic.
 //
-// Truths are masks: vectors of integers that are 0 or -1, of whatever size the comparison gave.
+// Truth values are masks: vectors of integers that are 0 or -1, of the size that the comparison gave.
 #pragma once
 
 #include <graphweave/vectors.h>
@@ -10,12 +10,12 @@
 #if defined(__SSE2__)
 #include <immintrin.h>
 #endif
-#pragma GCC diagnostic ignored "-Wpsabi"  // everything here is inlined: no vector is passed by any ABI
+#pragma GCC diagnostic ignored "-Wpsabi"  // everything here is inlined, so no vector is passed by any ABI
 
 template <class T, int W>
 using gw_vec = typename gw_vector<T, W>::type;
 
-// what a vector is made of; a number is made of itself
+// The type of a vector's elements. The element of a number is the number itself.
 template <class V, bool = std::is_arithmetic_v<V>>
 struct gw_made_of {
   typedef V type;
@@ -35,14 +35,15 @@ using gw_signed =
                        std::conditional_t<BYTES == 4, int32_t, std::conditional_t<BYTES == 2, int16_t, int8_t>>>;
 template <int BYTES>
 using gw_unsigned = std::make_unsigned_t<gw_signed<BYTES>>;
-// integers as many and as wide as the elements of V
+// A vector of integers with as many elements as V, of the same size.
 template <class V>
 using gw_ints = gw_vec<gw_signed<sizeof(gw_element<V>)>, gw_count<V>>;
 template <class V>
 using gw_naturals = gw_vec<gw_unsigned<sizeof(gw_element<V>)>, gw_count<V>>;
 
-// Lanes of a vector for a loop over `extent` lanes whose widest values take `bytes`: as many as fit into a register of
-// the machine and into `vector` bytes, but not twice as many as there are, and no vector shorter than 16 bytes.
+// The number of lanes of a vector in a loop over `extent` lanes whose widest values have `bytes` bytes. It is as many
+// as fit into a register of the machine and into `vector` bytes, but less than twice the extent, unless a vector would
+// then be shorter than 16 bytes.
 constexpr int gw_lanes(int64_t extent, int bytes, int vector = gw_bytes_of_vector) {
   int width = (vector < gw_bytes_of_vector ? vector : gw_bytes_of_vector) / bytes;
   while (width / 2 >= extent && width * bytes > 16) width /= 2;
@@ -56,14 +57,14 @@ GW_INLINE auto gw_all(T x) {
   if constexpr (std::is_same_v<T, bool>)
     return gw_vec<int32_t, W>{} - (int32_t)x;
   else
-    return x - gw_vec<T, W>{};  // - and not +: -0 stays
+    return x - gw_vec<T, W>{};  // minus, not plus, so that -0 stays
 }
-// the number in every lane of V
+// A vector with the number in every lane.
 template <class V>
 GW_INLINE V gw_const(gw_element<V> x) {
   return x - V{};
 }
-// first, first + STEP, ...
+// The numbers first, first + STEP, ...
 template <int W, int64_t STEP = 1>
 GW_INLINE gw_vec<int64_t, W> gw_from(int64_t first) {
   gw_vec<int64_t, W> steps;
@@ -90,7 +91,7 @@ GW_INLINE V gw_of_bits(gw_ints<V> bits) {
   else
     return (V)bits;
 }
-// |x| with the sign of `sign`
+// |x| with the sign of `sign`.
 template <class V>
 GW_INLINE V gw_with_sign(V x, V sign) {
   const gw_ints<V> top = gw_bits_of(gw_const<V>(gw_element<V>(-0.0)));
@@ -159,7 +160,7 @@ GW_INLINE auto gw_converted(V v) {
   } else if constexpr (sizeof(From) == 1 && sizeof(T) == 4 && std::is_integral_v<T> && W == 8) {
     __m128i bytes = _mm_cvtsi64_si128((long long)v);
 #if !defined(__clang__)
-    asm("" : "+x"(bytes));  // from memory and under a mask, GCC 12 fails: "could not split insn"
+    asm("" : "+x"(bytes));  // GCC 12 fails without this, from memory and under a mask: "could not split insn"
 #endif
     return (gw_vec<T, W>)(std::is_signed_v<From> ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes));
 #endif
@@ -192,7 +193,7 @@ GW_INLINE auto gw_converted(V v) {
     return __builtin_convertvector(v, gw_vec<T, W>);
   }
 }
-// integers to floating-point numbers as wide
+// Converts integers to floating-point numbers of the same size.
 template <class V>
 GW_INLINE V gw_to_float(gw_ints<V> n) {
   if constexpr (std::is_arithmetic_v<V>)
@@ -200,7 +201,7 @@ GW_INLINE V gw_to_float(gw_ints<V> n) {
   else
     return gw_converted<gw_element<V>>(n);
 }
-// a mask for elements of `BYTES`
+// The mask for elements of `BYTES` bytes.
 template <int BYTES, class M>
 GW_INLINE auto gw_mask(M m) {
   return gw_converted<gw_signed<BYTES>>(m);
@@ -239,7 +240,7 @@ template <class M, class V>
 GW_INLINE V gw_select(M m, V a, V b) {
   return gw_mask<sizeof(gw_element<V>)>(m) ? a : b;
 }
-// of masks
+// gw_select for masks.
 template <class M, class A, class B>
 GW_INLINE auto gw_select_truth(M m, A a, B b) {
   return gw_or(gw_and(m, a), gw_and(gw_not(m), b));
@@ -248,13 +249,13 @@ template <class A, class B>
 GW_INLINE A gw_select_truth(bool c, A a, B b) {
   return gw_select(c, a, gw_mask<sizeof(gw_element<A>)>(b));
 }
-// 1 where it is true, else 0
+// 1 where the mask is true, else 0.
 template <class T, class M>
 GW_INLINE auto gw_ones(M m) {
   typedef gw_vec<T, gw_count<M>> V;
   return gw_select(m, gw_const<V>(1), V{});
 }
-// whether any lane is true
+// Whether any lane is true.
 GW_INLINE bool gw_any(bool truth) { return truth; }
 template <class M>
 GW_INLINE bool gw_any(M m) {
@@ -270,7 +271,7 @@ GW_INLINE bool gw_any(M m) {
     return (words[0] | words[1]) != 0;
   }
 }
-// the mask of the first K lanes; elsewhere a fold takes `other` instead of lanes that are not there
+// The first K lanes of v. The other lanes, which are unused, become `other`, which a fold ignores.
 template <int K, class V>
 GW_INLINE V gw_kept(V v, gw_element<V> other) {
   if constexpr (K >= gw_count<V>) {
@@ -285,7 +286,7 @@ GW_INLINE V gw_kept(V v, gw_element<V> other) {
 
 // ---------------------------------------------------------------- arithmetic
 
-// of integers, which wraps
+// Sum, difference and product of integers, which wrap.
 template <class V>
 GW_INLINE V gw_sum(V a, V b) {
   return (V)((gw_naturals<V>)a + (gw_naturals<V>)b);
@@ -299,7 +300,7 @@ GW_INLINE V gw_product_of(V a, V b) {
   return (V)((gw_naturals<V>)a * (gw_naturals<V>)b);
 }
 
-// a > b ? a : b and a < b ? a : b; of numbers that are not ordered the second
+// a > b ? a : b and a < b ? a : b. If the numbers are unordered, the result is b.
 template <class V>
 GW_INLINE V gw_larger(V a, V b) {
   return a > b ? a : b;
@@ -309,7 +310,7 @@ GW_INLINE V gw_smaller(V a, V b) {
   return a < b ? a : b;
 }
 
-// `function` of numbers, lane by lane
+// Applies `function` to numbers, lane by lane.
 template <class V, class F, class... Args>
 GW_INLINE V gw_each(F function, V x, Args... more) {
   if constexpr (std::is_arithmetic_v<V>) {

@@ -1,18 +1,19 @@
-// Loops over lanes as loops over vectors: W neighbouring lanes are one vector, of which the first K are loaded and stored.
+// Loops over lanes as loops over vectors. W neighbouring lanes are one vector, of which the first K are loaded and
+// stored.
 #pragma once
 
 #include <graphweave/lane_values.h>
 
-// of a lambda that is a loop's body
+// Attribute of a lambda that is the body of a loop.
 #define GW_BODY __attribute__((always_inline))
 
 template <int W, int K>
 struct gw_some_lanes {
   static constexpr int lanes = W, there = K;
 };
-// body(vectors, c) for the lanes c, c + 1, ... of each vector of a loop over N lanes. What is left after whole vectors is
-// a vector of lanes that are not all there, or if `PIECES`, shorter whole vectors as far as they go. Vectors have at most
-// VECTOR bytes.
+// Calls body(vectors, c) for the lanes c, c + 1, ... of each vector of a loop over N lanes. The lanes left after whole
+// vectors form a vector that is only partly used, or, with `PIECES`, shorter whole vectors as far as possible. Vectors
+// have at most VECTOR bytes.
 template <int64_t N, int SIZE, bool PIECES = false, int VECTOR = gw_bytes_of_vector, int64_t FIRST = 0, class F>
 GW_INLINE void gw_over(F body) {
   constexpr int W = gw_lanes(N - FIRST, SIZE, VECTOR), LEFT = (N - FIRST) % W;
@@ -32,7 +33,7 @@ GW_INLINE void gw_over(F body) {
 
 #if defined(__AVX512F__) && defined(__AVX512VL__) && defined(__AVX512BW__)
 #define GW_MASKED_MEMORY
-// K elements of W at p, zeros behind them; BYTES of each
+// Loads the first K of W elements at p, followed by zeros. Each element has BYTES bytes.
 template <int BYTES, int W, int K>
 GW_INLINE auto gw_first_of(const void* p) {
   constexpr unsigned long long mask = K >= 64 ? ~0ull : (1ull << K) - 1;
@@ -93,7 +94,7 @@ GW_INLINE void gw_put_first(void* p, R v) {
 }
 #endif
 
-// numbers p[0] .. p[K - 1], zeros behind them
+// Loads the numbers p[0] .. p[K - 1], followed by zeros.
 template <int W, int K, class T>
 GW_INLINE gw_vec<T, W> gw_load_numbers(const T* p) {
   if constexpr (K <= 0) {
@@ -102,7 +103,7 @@ GW_INLINE gw_vec<T, W> gw_load_numbers(const T* p) {
     gw_vec<T, W> v;
     memcpy(&v, p, sizeof v);
     return v;
-  } else if constexpr (K * sizeof(T) < 16 && K < 4) {  // so that an array of so few may be registers
+  } else if constexpr (K * sizeof(T) < 16 && K < 4) {  // so that an array this small can stay in registers
     gw_vec<T, W> v{};
 #pragma GCC unroll 4
     for (int i = 0; i < K; ++i) v[i] = p[i];
@@ -141,7 +142,7 @@ GW_INLINE void gw_store_numbers(T* p, V v) {
   }
 }
 
-// How numbers of type T lie in memory, and what lanes of them are in registers. Types that only store specialise it.
+// How numbers of type T lie in memory, and how their lanes lie in registers. Types that are only stored specialise it.
 template <class T>
 struct gw_memory {
   typedef T stored;
@@ -175,7 +176,7 @@ template <int W, int K = W, class T, class V>
 GW_INLINE void gw_store(T* p, V v) {
   gw_store_numbers<K>((typename gw_memory<T>::stored*)p, gw_memory<T>::written(v));
 }
-// the same of elements that do not lie side by side: that of lane i is p[at(c + i)]
+// Loads elements that are not contiguous: the element of lane i is p[at(c + i)].
 template <int W, int K = W, class T, class At>
 GW_INLINE auto gw_gather(const T* p, int64_t c, At at) {
   const auto* const numbers = (const typename gw_memory<T>::stored*)p;
@@ -192,7 +193,8 @@ GW_INLINE void gw_scatter(T* p, int64_t c, At at, V lanes) {
   for (int i = 0; i < K; ++i) numbers[at(c + i)] = v[i];
 }
 #if defined(GW_SHUFFLES)
-// elements PHASE + i STEP of an array in the lanes i that come from its vector Q, which is `next`, else those of v
+// Takes elements PHASE + i STEP of an array in those lanes i whose element lies in vector Q of the array, which is
+// `next`. Other lanes keep the elements of v.
 template <int STEP, int PHASE, int Q, class V, int... I>
 GW_INLINE V gw_taken(V v, V next, std::integer_sequence<int, I...>) {
   constexpr int W = gw_count<V>;
@@ -209,7 +211,7 @@ GW_INLINE V gw_take(const T* p, V v) {
   }
 }
 #endif
-// as gw_gather, of elements p[PHASE], p[PHASE + STEP], ...: of few vectors, where the step is short
+// As gw_gather, for elements p[PHASE], p[PHASE + STEP], ... If the step is short, few vectors are loaded instead.
 template <int STEP, int PHASE, int W, int K = W, class T>
 GW_INLINE auto gw_load_steps(const T* p) {
 #if defined(GW_SHUFFLES)
@@ -224,7 +226,7 @@ template <int STEP, int W, int K = W, class T, class V>
 GW_INLINE void gw_store_steps(T* p, V v) {
   gw_scatter<W, K>(p, 0, [](int64_t i) { return i * STEP; }, v);
 }
-// as gw_gather, of places that lanes tell
+// As gw_gather, for places that are given by lanes.
 template <int W, int K = W, class T, class V>
 GW_INLINE auto gw_gather_at(const T* p, V places) {
   return gw_gather<W, K>(p, 0, [&](int64_t i) { return (int64_t)places[i]; });
@@ -234,7 +236,7 @@ GW_INLINE void gw_scatter_at(T* p, P places, V lanes) {
   gw_scatter<W, K>(p, 0, [&](int64_t i) { return (int64_t)places[i]; }, lanes);
 }
 
-// as if stored as T, and loaded
+// Rounds x as if it were stored as T and loaded again.
 template <class T, class V>
 GW_INLINE V gw_rounded(V x) {
   return gw_memory<T>::read(gw_memory<T>::written(x));

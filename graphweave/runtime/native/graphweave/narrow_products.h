@@ -1,9 +1,9 @@
-// Products with too few columns for a vector: sums along the row, with vectors along the summed index.
+// Products with too few columns for a vector. They are sums along the row, with vectors along the summed index.
 #pragma once
 
 #include <graphweave/vectors.h>
 
-// the sum of a vector's elements, by halves
+// The sum of a vector's elements, by halves.
 template <class T, int W>
 GW_INLINE T gw_across(typename gw_vector<T, W>::type v) {
   if constexpr (W == 1) {
@@ -16,7 +16,7 @@ GW_INLINE T gw_across(typename gw_vector<T, W>::type v) {
   }
 }
 
-// the last K % W elements of a row of at least W, in their places of a vector whose other lanes are 0
+// The last K % W elements of a row that has at least W, at their places in a vector whose other lanes are 0.
 template <class T, int K, int W>
 GW_INLINE typename gw_vector<T, W>::type gw_rest(const T* row) {
   typedef typename gw_vector<T, W>::type V;
@@ -27,7 +27,7 @@ GW_INLINE typename gw_vector<T, W>::type gw_rest(const T* row) {
   return v;
 }
 
-// op.to(i)[j] = sum over k of op.row(i)[k] * op.w[j][k], R rows i, J columns
+// op.to(i)[j] = sum over k of op.row(i)[k] * op.w[j][k], for R rows i and J columns.
 template <int R, int K, int J, class T, class Op>
 GW_INLINE void gw_dots(const Op& op, int64_t i) {
   constexpr int W = gw_width<T, K>();
@@ -62,7 +62,7 @@ GW_INLINE void gw_dots(const Op& op, int64_t i) {
     for (int j = 0; j < J; ++j) op.to(i + r)[j] = gw_across<T, W>(acc[r][j]);
 }
 
-// all rows
+// Computes all rows.
 template <int K, int J, class T, class Op>
 GW_INLINE void gw_narrow_product(const Op& op, int64_t rows) {
   int64_t i = 0;

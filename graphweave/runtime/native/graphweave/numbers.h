@@ -24,7 +24,7 @@ GW_INLINE double gw_double(int64_t bits) {
   return x;
 }
 
-// a * b + c, rounded once where the machine can: written out, since the compiler is told to fuse none.
+// a * b + c, rounded once where the machine can. It is written out, since the compiler is told not to fuse.
 #if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
 GW_INLINE float gw_madd(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 GW_INLINE double gw_madd(double a, double b, double c) { return __builtin_fma(a, b, c); }

@@ -1,10 +1,11 @@
-// Sums of exp(x - reference) whose reference grows, of an online softmax.
+// Rescales sums of exp(x - reference) when the reference of an online softmax grows.
 #pragma once
 
 #include <graphweave/elementary.h>
 #include <graphweave/pointwise.h>
 
-// what makes sums of exp(x - reference) sums of exp(x - value), where that is larger; -1 for sums to start again
+// The factor that turns sums of exp(x - reference) into sums of exp(x - value), if `value` is larger than the
+// reference. It is -1 if the sums have to start again.
 template <class V>
 GW_INLINE V gw_factor(V reference, V value) {
   const V again = gw_const<V>(-1), begun = gw_exp(reference - value);

@@ -1,9 +1,9 @@
-// Pointwise operators of numbers and of vectors that C++ has no branch-free, NaN-keeping form of.
+// Pointwise operators, for numbers and vectors, that C++ does not have in a form without branches that keeps NaN.
 #pragma once
 
 #include <graphweave/lane_values.h>
 
-// NaN wins, as in torch
+// NaN wins, as in torch.
 template <class V>
 GW_INLINE V gw_max(V a, V b) {
   return gw_select(a != a, a, gw_larger(a, b));
@@ -21,7 +21,7 @@ GW_INLINE V gw_sign(V x) {
   const V one = gw_const<V>(1);
   return (V)(gw_select(x > V{}, one, V{}) - gw_select(x < V{}, one, V{}));
 }
-// of integers the smallest is its own absolute value
+// The smallest integer is its own absolute value.
 template <class V>
 GW_INLINE V gw_abs(V x) {
   if constexpr (std::is_floating_point_v<V>)

@@ -1,28 +1,28 @@
-// The micro-product: one matrix, row-major, times rows that an operand gives and takes.
+// The micro-product: one matrix, row-major, times rows whose addresses an operand knows.
 //
 // Blocks of rows x vectors of the result stay in registers. Every element is one chain of fused multiply-adds in the
-// order of the summed index, whichever block it falls into, so it has the same bits in every tile: a maximum that is
-// computed again meets itself. Columns that do not fill a vector are covered by one that overlaps its neighbour.
+// order of the summed index, in whichever block it lies. So it has the same bits in every tile, and a maximum that is
+// computed again equals itself. Columns that do not fill a vector are covered by a vector that overlaps its neighbour.
 //
 // With AVX-512 and 64 x 64 elements, gw_matmul multiplies 20 rows at the rate of torch.mm on thousands, 7 rows at 90 %,
 // 1 row at 60 % of it; gw_gram at 80, 60 and 20 % (GCC 12, 2026-11).
 //
 // An operand `op` says where elements are:
 //   op.count        how many products are summed
-//   op.left(i, k)   element k of row i, of the type of those of the matrix
-//   op.right(k)     row k of the matrix; `gw_fma` multiplies two elements, and may sum what is packed in one
+//   op.left(i, k)   element k of row i, of the same type as the matrix's elements
+//   op.right(k)     row k of the matrix; `gw_fma` multiplies two elements, and may sum several numbers packed in one
 //   op.to(i)        row i of the result
-//   op.begun(i)     row i of what is added to, where something is: the result itself, or other memory
+//   op.begun(i)     row i of what the product is added to, if anything: the result itself, or other memory
 //   op.below(i)     the operand whose row 0 is row i of this one
-//   op.streams      whether the result goes past the cache; its rows are then whole aligned vectors
+//   op.streams      whether the result bypasses the cache; its rows are then whole aligned vectors
 //   op.ahead(i, n)  called before rows i .. n - 1 are multiplied, to prefetch others
 #pragma once
 
 #include <graphweave/streaming.h>
 #include <graphweave/vectors.h>
 
-// op.to(i)[c] = (add ? op.begun(i)[c] : 0) + sum over k of op.left(i, k) * op.right(k)[c], R rows i, C vectors of
-// columns c from `at`, the last of them at `last`
+// op.to(i)[c] = (add ? op.begun(i)[c] : 0) + sum over k of op.left(i, k) * op.right(k)[c], for R rows i and C vectors
+// of columns c from `at` on. The last vector is `last` columns after `at`.
 template <int R, int C, int W, class T, class Op>
 GW_INLINE void gw_block(const Op& op, int64_t at, int64_t last, bool add) {
   typedef decltype(op.left(0, 0)) E;
@@ -54,7 +54,7 @@ GW_INLINE void gw_block(const Op& op, int64_t at, int64_t last, bool add) {
     for (int c = 0; c < C; ++c) gw_put(op.to(r) + at + (c == C - 1 ? last : c * W), acc[r][c], op.streams);
 }
 
-// all rows of one group of columns, in blocks about equally high
+// Computes all rows of one group of columns, in blocks of about equal height.
 template <int C, int W, class T, class Op>
 GW_INLINE void gw_rows(const Op& op, int64_t rows, int64_t at, int64_t last, bool add) {
   constexpr int most = gw_registers / C < 8 ? gw_registers / C : 8;
@@ -75,8 +75,8 @@ GW_INLINE void gw_rows(const Op& op, int64_t rows, int64_t at, int64_t last, boo
   }
 }
 
-// all J columns. Groups of columns hold about equally many vectors, two at least where there are two: the last, which
-// overlaps its neighbour, is then in one group with it, which reads both before it writes
+// Computes all J columns. Groups of columns hold about equally many vectors, and at least two if there are two. So the
+// last vector, which overlaps its neighbour, is in one group with it, and the group reads both before it writes.
 template <int J, class T, class Op>
 GW_INLINE void gw_product(const Op& op, int64_t rows, bool add) {
   constexpr int W = gw_width<T, J>(), vectors = (J + W - 1) / W, most = (vectors + gw_vectors - 1) / gw_vectors;
@@ -89,7 +89,7 @@ GW_INLINE void gw_product(const Op& op, int64_t rows, bool add) {
     gw_rows<C, W, T>(op, rows, at, g == groups - 1 ? J - W - at : (C - 1) * W, add);
 }
 
-// Rows one after the other: a[i * ar + k * ak] times b[k][c], into out[i][c], of J columns.
+// The operand for contiguous rows: a[i * ar + k * ak] times b[k][c], stored to out[i][c], with J columns.
 template <int J, class T, class E = T>
 struct gw_plain {
   T* out;
@@ -109,21 +109,21 @@ struct gw_plain {
   GW_INLINE_MEMBER void ahead(int64_t, int64_t) const {}
 };
 
-// out[t][j] = sum over k of x[t][k] * w[k][j], n rows t; past the cache if it `streams`
+// out[t][j] = sum over k of x[t][k] * w[k][j], for n rows t. The result bypasses the cache if it `streams`.
 template <int K, int J, class T>
 GW_APART void gw_matmul(T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ w, int64_t n,
                         bool streams = false) {
   gw_product<J, T>(gw_plain<J, T>{out, x, K, 1, w, K, out, streams}, n, false);
 }
 
-// out[t][j] = added[t][j] + sum over k of x[t][k] * w[k][j], n rows t; `out` and `added` may be the same memory
+// out[t][j] = added[t][j] + sum over k of x[t][k] * w[k][j], for n rows t. `out` and `added` may be the same memory.
 template <int K, int J, class T>
 GW_APART void gw_addmatmul(T* out, const T* added, const T* __restrict__ x, const T* __restrict__ w, int64_t n,
                            bool streams = false) {
   gw_product<J, T>(gw_plain<J, T>{out, x, K, 1, w, K, added, streams}, n, true);
 }
 
-// out[i][j] += sum over t of x[t][i] * y[t][j], n rows t
+// out[i][j] += sum over t of x[t][i] * y[t][j], for n rows t.
 template <int I, int J, class T>
 GW_APART void gw_gram(T* __restrict__ out, const T* __restrict__ x, const T* __restrict__ y, int64_t n) {
   gw_product<J, T>(gw_plain<J, T>{out, x, 1, I, y, n, out, false}, I, true);

@@ -1,10 +1,10 @@
-// Random numbers as a function of a seed and a position: Philox-2x32 of ten rounds, as in ir/philox.py. Positions are
-// numbers or vectors of them.
+// Random numbers as a function of a seed and a position: Philox-2x32 with ten rounds, as in ir/philox.py. Positions are
+// numbers or vectors of numbers.
 #pragma once
 
 #include <graphweave/lane_values.h>
 
-// a * b of numbers below 2^32
+// a * b for numbers below 2^32.
 template <class V>
 GW_INLINE V gw_wide_product(V a, V b) {
   return a * b;
@@ -25,7 +25,7 @@ GW_INLINE gw_vec<uint64_t, 8> gw_wide_product(gw_vec<uint64_t, 8> a, gw_vec<uint
 }
 #endif
 
-// a block of two words, each in the low half of its number
+// A block of two words, each in the low half of its number.
 template <class V>
 struct gw_words {
   V a, b;
@@ -44,7 +44,7 @@ GW_INLINE gw_words<gw_naturals<V>> gw_philox(int64_t seed, V position) {
   }
   return {a, b};
 }
-// in [0, 1), of 24 bits
+// A number in [0, 1) with 24 random bits.
 template <class V>
 GW_INLINE auto gw_uniform_f32(int64_t seed, V position) {
   const auto word = gw_philox(seed, position).a >> 8;
@@ -53,7 +53,7 @@ GW_INLINE auto gw_uniform_f32(int64_t seed, V position) {
   else
     return gw_converted<float>(gw_converted<int32_t>(word)) * 5.9604644775390625e-08f;
 }
-// in [0, 1), of 53 bits
+// A number in [0, 1) with 53 random bits.
 template <class V>
 GW_INLINE auto gw_uniform_f64(int64_t seed, V position) {
   const auto words = gw_philox(seed, position);

@@ -1,7 +1,7 @@
-// Products of the rows of a tile, which lie one after the other or where an index says, by blocks of matrices.
+// Products of the rows of a tile, which are contiguous or selected by an index, and blocks of matrices.
 //
-// Rows are read where they lie, and results stored where they belong: a copy of either would cost what one column of the
-// product does. While one tile is multiplied, the rows of the next are asked for.
+// Rows are read in place, and results are stored at their final place, since copying either would cost as much as one
+// column of the product. While one tile is multiplied, the rows of the next are prefetched.
 #pragma once
 
 #include <graphweave/narrow_products.h>
@@ -9,10 +9,10 @@
 #include <graphweave/products.h>
 #include <graphweave/transpose.h>
 
-// Bytes of a row of several blocks up to which it is put together before it is written past the cache.
+// A row of several blocks with at most this many bytes is assembled before it is written past the cache.
 constexpr int64_t gw_staged_up_to = 1024;
 
-// A row for each position of a tile: row index[k] of `rows`.
+// The rows of a tile, selected by an index: position k has row index[k] of `rows`.
 template <class T, class I>
 struct gw_rows_of_tile {
   T* rows;
@@ -20,7 +20,7 @@ struct gw_rows_of_tile {
   static constexpr bool listed = true;
   GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + (int64_t)index[k] * width; }
 };
-// Or without an index row k.
+// The rows of a tile without an index: position k has row k.
 template <class T>
 struct gw_rows_of_tile<T, void> {
   T* rows;
@@ -28,18 +28,18 @@ struct gw_rows_of_tile<T, void> {
   GW_INLINE_MEMBER T* row(int64_t k, int64_t width) const { return rows + k * width; }
 };
 
-// Whether a matrix of J columns has too few for a vector: it is read as [J, K], a gram is summed as [J, K].
+// Whether J columns are too few for a vector. Such a matrix is read as [J, K], and its gram is summed as [J, K].
 template <class T, int J>
 constexpr bool gw_is_narrow() {
   return J * sizeof(T) < 16;
 }
-// B matrices [R, C] turned over
+// Transposes B matrices [R, C].
 template <int B, int R, int C, class T>
 GW_INLINE void gw_turn(T* to, const T* from) {
   for (int64_t b = 0; b < B; ++b) gw_transpose<R, C>(to + b * R * C, from + b * R * C);
 }
 
-// Rows of one block of columns: the operand of a product.
+// The operand of a product of rows and one block of columns.
 template <class T, class X, class Out, int B, int K, int J, int MOST>
 struct gw_times {
   const T* const* x;
@@ -49,7 +49,7 @@ struct gw_times {
   bool streams, fetches_no_result;
   X rows;
   Out results;
-  int64_t known;  // positions from the tile's first on
+  int64_t known;  // number of positions that are known, counted from the tile's first position
   static constexpr int64_t count = K;
   GW_INLINE_MEMBER const T* row(int64_t i) const { return x[i] + from; }
   GW_INLINE_MEMBER T left(int64_t i, int64_t k) const { return x[i][from + k]; }
@@ -62,7 +62,7 @@ struct gw_times {
     op.out += i;
     return op;
   }
-  // prefetches rows that a tile of MOST would leave to the next, to read and to write
+  // Prefetches rows that a tile of MOST rows would leave to the next tile, to read and to write.
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from != 0 || (!X::listed && fetches_no_result)) return;
     for (int64_t k = MOST + begin; k < MOST + stop && k < known; ++k) {
@@ -80,12 +80,12 @@ GW_APART void gw_rows_times(const Op& op, int64_t rows) {
     gw_product<J, T>(op, rows, ADD);
 }
 
-// out[k][b][j] = (ADD ? out[k][b][j] : 0) + sum over i of x[k][b][i] * w[b][i][j], n rows k of at most MOST; of narrow
-// rows `w` is [j][i], but where they are added to. `known` positions have an index, from the first on. With `streams`
-// the results go past the cache; those that are added to are in it.
+// out[k][b][j] = (ADD ? out[k][b][j] : 0) + sum over i of x[k][b][i] * w[b][i][j], for n rows k, at most MOST. For
+// narrow rows `w` is [j][i], unless the product is added to them. The first `known` positions have an index. With
+// `streams`, results bypass the cache; results that are added to are in the cache.
 template <int B, int K, int J, int MOST, bool ADD, class T, class X, class Out>
 GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known, bool streams) {
-  constexpr bool lines = J * sizeof(T) % 64 == 0;  // of the cache
+  constexpr bool lines = J * sizeof(T) % 64 == 0;  // whether rows are whole cache lines
   constexpr bool stages = !lines && B * J * sizeof(T) % 64 == 0 && B * J * sizeof(T) <= gw_staged_up_to;
   const T* from[MOST];
   T* into[MOST];
@@ -103,8 +103,8 @@ GW_INLINE void gw_row_matmul(Out out, X x, const T* w, int64_t n, int64_t known,
     for (int64_t i = 0; i < n; ++i) gw_stream(out.row(i, B * J), into[i], B * J * sizeof(T));
 }
 
-// An element of a gram is a sum over rows: the operand of a product. i counts elements of x's rows, or of y's if NARROW,
-// where the result is computed as [J, K].
+// The operand of a gram, whose elements are sums over rows. i counts the elements of rows of x, or if NARROW those of
+// rows of y, since the result is then computed as [J, K].
 template <class T, class X, class Y, int B, int K, int J, int MOST, bool NARROW>
 struct gw_outer {
   static constexpr int64_t height = NARROW ? J : K, columns = NARROW ? K : J;
@@ -127,7 +127,8 @@ struct gw_outer {
     op.part += i * columns;
     return op;
   }
-  // prefetches some of the rows that a tile of MOST would leave to the next: those as far in it as i in all elements
+  // Prefetches some of the rows that a tile of MOST rows would leave to the next tile: the share of them that
+  // corresponds to elements begin .. stop - 1 among all elements.
   GW_INLINE_MEMBER void ahead(int64_t begin, int64_t stop) const {
     if (from + into != 0) return;
     for (int64_t k = begin * count / height; k < stop * count / height && MOST + k < known; ++k) {
@@ -142,8 +143,8 @@ GW_APART void gw_rows_outer(const Op& op, bool add) {
   gw_product<Op::columns, T>(op, Op::height, add);
 }
 
-// out[b][i][j] = (add ? out[b][i][j] : 0) + sum over k of x[k][b][i] * y[k][b][j], n rows k of at most MOST; `known` as
-// of gw_row_matmul
+// out[b][i][j] = (add ? out[b][i][j] : 0) + sum over k of x[k][b][i] * y[k][b][j], for n rows k, at most MOST. `known`
+// has the same meaning as in gw_row_matmul.
 template <int B, int K, int J, int MOST, class T, class X, class Y>
 GW_INLINE void gw_row_gram(T* out, X x, Y y, int64_t n, int64_t known, bool add) {
   constexpr bool narrow = gw_is_narrow<T, J>(), packs = narrow && K > 1 && J > 1;

@@ -1,4 +1,4 @@
-// Stores that go past the cache, of outputs too large to stay in it.
+// Stores that bypass the cache, for outputs too large to stay in it.
 #pragma once
 
 #include <graphweave/base.h>
@@ -6,10 +6,10 @@
 #include <immintrin.h>
 #endif
 
-// Bytes of an output from which it is not expected to stay in cache.
+// An output of at least this many bytes is not expected to stay in cache.
 constexpr int64_t gw_streamed_from = 16 << 20;
 
-// 64-byte lines to 64-byte aligned memory, not through the cache
+// Copies 64-byte lines to 64-byte aligned memory, bypassing the cache.
 GW_INLINE void gw_stream(void* to, const void* from, int64_t bytes) {
 #if defined(__AVX512F__)
   for (int64_t i = 0; i < bytes; i += 64)
@@ -21,7 +21,7 @@ GW_INLINE void gw_stream(void* to, const void* from, int64_t bytes) {
   memcpy(to, from, bytes);
 #endif
 }
-// a vector of a product: past the cache if it `streams`, in which case `to` is aligned
+// Stores a vector of a product, bypassing the cache if it `streams`, in which case `to` is aligned.
 template <class V>
 GW_INLINE void gw_put(void* to, V v, bool streams) {
 #if defined(__AVX512F__)
@@ -33,11 +33,11 @@ GW_INLINE void gw_put(void* to, V v, bool streams) {
 #endif
   memcpy(to, &v, sizeof v);
 }
-// whether an output at `to` is to be streamed
+// Whether an output at `to` should be streamed.
 GW_INLINE bool gw_streams(const void* to, int64_t bytes) {
   return bytes >= gw_streamed_from && (uintptr_t)to % 64 == 0;
 }
-// after the last streamed store: other threads see them all
+// Call this after the last streamed store, so that other threads see all of them.
 GW_INLINE void gw_streamed() {
 #if defined(__AVX__)
   _mm_sfence();

@@ -1,4 +1,4 @@
-// Which thread runs: kernels keep scratch for each.
+// The number of the running thread, since kernels keep scratch memory for each thread.
 #pragma once
 
 #include <graphweave/base.h>

@@ -4,7 +4,7 @@
 #include <graphweave/base.h>
 
 #if defined(__has_builtin) && __has_builtin(__builtin_shufflevector)
-// 8 x 8 elements, by three perfect shuffles of all 64
+// Transposes 8 x 8 elements by three perfect shuffles of all 64.
 template <class T>
 GW_INLINE void gw_transpose8(T* to, int64_t to_stride, const T* from, int64_t from_stride) {
   typedef T V __attribute__((vector_size(8 * sizeof(T))));
@@ -32,7 +32,7 @@ GW_INLINE void gw_transpose8(T* to, int64_t to_stride, const T* from, int64_t fr
 }
 #endif
 
-// to[c][r] = from[r][c]
+// to[c][r] = from[r][c].
 template <int R, int C, class T>
 GW_INLINE void gw_transpose(T* to, const T* from) {
   constexpr int rows = R / 8 * 8, columns = C / 8 * 8;

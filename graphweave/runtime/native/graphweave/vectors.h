@@ -1,4 +1,4 @@
-// Vectors of the machine.
+// Vectors as wide as the machine's registers.
 #pragma once
 
 #include <graphweave/numbers.h>
@@ -6,7 +6,8 @@
 #include <immintrin.h>
 #endif
 
-// Of products: bytes of a vector, vectors of one block's row at most, vectors of a block that fit into registers.
+// Constants of products: bytes of a vector, the most vectors in one row of a block, and the vectors of a block that fit
+// into registers.
 #if defined(__AVX512F__)
 constexpr int gw_bytes_of_vector = 64, gw_vectors = 4, gw_registers = 24;
 #elif defined(__AVX__)
@@ -15,7 +16,7 @@ constexpr int gw_bytes_of_vector = 32, gw_vectors = 2, gw_registers = 12;
 constexpr int gw_bytes_of_vector = 16, gw_vectors = 2, gw_registers = 12;
 #endif
 
-// W elements; of one, the element itself
+// A vector of W elements. For W = 1 it is the element itself.
 template <class T, int W>
 struct gw_vector {
   typedef T type __attribute__((vector_size(W * sizeof(T))));
@@ -25,7 +26,7 @@ struct gw_vector<T, 1> {
   typedef T type;
 };
 
-// a * b + c; not left to the compiler, which may fuse in one block and not in another
+// a * b + c, fused here and not by the compiler, which might fuse it in one block and not in another.
 template <class V>
 GW_INLINE V gw_fma(V a, V b, V c) {
 #if defined(__ARM_FEATURE_FMA)
@@ -54,7 +55,8 @@ GW_FMA(double, 8, __m512d, _mm512_fmadd_pd)
 #undef GW_FMA
 #endif
 
-// a0 * b0 + a1 * b1 + c, where a is two bfloat16, a0 in the lower half. Instructions for it round otherwise.
+// a0 * b0 + a1 * b1 + c, where a is two bfloat16 numbers, with a0 in the lower half. Instructions for this round
+// differently.
 GW_INLINE float gw_fma(int32_t a, int32_t b, float c) {
   const float low = gw_madd(gw_float((int32_t)((uint32_t)a << 16)), gw_float((int32_t)((uint32_t)b << 16)), c);
   return gw_madd(gw_float(a & ~0xffff), gw_float(b & ~0xffff), low);
@@ -81,7 +83,7 @@ GW_PAIRS(16)
 #endif
 #undef GW_PAIRS
 
-// the widest vector that fits into J columns
+// The width of the widest vector that fits into J columns.
 template <class T, int J>
 constexpr int gw_width() {
   int width = gw_bytes_of_vector / sizeof(T);
