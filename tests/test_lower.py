@@ -31,7 +31,11 @@ from tests.programs.compare import assert_close
 from tests.programs.graphs import EdgeList
 from tests.programs.random_programs import inputs, random_program
 
-OPTIONS = (Options(), Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1))
+OPTIONS = (
+    Options(),
+    Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1),
+    Options(fuse=False),
+)
 TINY = (
     EdgeList("three_nodes", torch.tensor([1, 0, 1, 0, 1]), torch.tensor([2, 0, 2, 2, 0]), 3, 3),
     EdgeList("wide", torch.tensor([1, 0, 1]), torch.tensor([3, 3, 0]), 2, 4),
@@ -47,7 +51,7 @@ def plans(numbers: range, dtype: DType = DType.f32, options: Options = OPTIONS[0
             yield f"program {number}{how}", make_plan("test", Facts(subject), options, {})
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=["default", "starved"])
+@pytest.mark.parametrize("options", OPTIONS, ids=["default", "starved", "apart"])
 def test_every_region_becomes_a_kernel_that_reads_back(options: Options) -> None:
     count = 0
     for name, plan in plans(range(120), options=options):

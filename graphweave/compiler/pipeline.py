@@ -31,7 +31,8 @@ class PassInputs:
     """What passes know besides the program: estimated row counts of its spaces, and which inputs are tangents.
 
     `relational` is what the user decided about typed products, `measure` counts rows of the graph at hand, `joins` says
-    whether kernels of the target multiply rows, and `added` are rules that users have registered.
+    whether kernels of the target multiply rows, and `added` are rules that users have registered. Without `rewrite` no
+    choice is made by cost; without `merge` operations of one kind stay apart.
     """
 
     statistics: Statistics = field(default_factory=Statistics)
@@ -40,6 +41,8 @@ class PassInputs:
     measure: Measure | None = None
     joins: bool = True
     added: AddedRules = field(default_factory=AddedRules)
+    rewrite: bool = True
+    merge: bool = True
 
 
 Pass: TypeAlias = Accumulate | Merge | Rewrite | Simplify | SinkReshape | ToEdges
@@ -51,7 +54,14 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: ToEdges(given.statistics, keep),
     lambda given, keep: SinkReshape(),
     lambda given, keep: Rewrite(
-        given.statistics, given.tangents, keep, given.relational, given.measure, given.joins, given.added.by_cost
+        given.statistics,
+        given.tangents,
+        keep,
+        given.relational,
+        given.measure,
+        given.joins,
+        given.added.by_cost,
+        given.rewrite,
     ),
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: SinkReshape(),
@@ -73,8 +83,10 @@ def optimise(program: Program, given: PassInputs | None = None, keep: Iterable[R
     where = unchanged(program).where
     steps: tuple[Step, ...] = ()
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
-    for make in PIPELINE:
-        pass_ = make(given, keep)
+    for pass_maker in PIPELINE:
+        pass_ = pass_maker(given, keep)
+        if not given.merge and isinstance(pass_, Merge | ToEdges):
+            continue
         done = pass_(program)
         verify(done.program)
         _tell(pass_, program, done)

@@ -94,12 +94,12 @@ class CaptureNote:
     """One captured graph: its spaces in the user's words with their rows, and its work for one call.
 
     `moved` are the bytes that the compiled programs move according to the cost model: forward, and backward if there is
-    one. PyTorch's operators would move `eager_moved` bytes in `eager_calls` calls; None if data decides some of the
-    sizes.
+    one; None if operations are not fused, as the model supposes. PyTorch's operators would move `eager_moved` bytes in
+    `eager_calls` calls; None if data decides some of the sizes.
     """
 
     spaces: tuple[tuple[str, int], ...]
-    moved: float
+    moved: float | None
     eager_calls: int
     eager_moved: int | None
     trains: bool

@@ -58,7 +58,8 @@ def group(
         grouping.visit(ref)
     for ref in sorted(grouping.floating):
         grouping.settle_if_floating(ref)
-    grouping.move_to_readers()
+    if grouping.fuses:
+        grouping.move_to_readers()
     return Groups(grouping.ordered(), frozenset(grouping.crossing()), grouping.needs)
 
 
@@ -92,7 +93,7 @@ class _Grouping:
     ) -> None:  # fmt: skip
         self.program, self.cones, self.products = facts.program, facts.cones, products
         self.reads_matrices, self.apart = options.typed_operand is not None, apart(self.program, options)
-        self.stored = demanded | given
+        self.stored, self.fuses = demanded | given, options.fuse
         self.groups: list[Group] = []
         self.group_of: dict[Ref, int] = {}
         self.needs: dict[Ref, Needs] = {}
@@ -221,6 +222,8 @@ class _Grouping:
 
     def _candidates(self, ref: Ref) -> list[int]:
         """Groups with the rows and map that `ref` needs; for totals over edges all groups that walk these edges."""
+        if not self.fuses:
+            return []
         rows, along = self._home(ref)
         found = []
         for i, g in enumerate(self.groups):

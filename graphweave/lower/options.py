@@ -31,6 +31,8 @@ class Options:
     for more than `typed_gram` elements has a kernel of its own. With `typed_operand`, operands of more elements or of
     several diagonal blocks are read from memory, and so are all matrices. None means no bound.
 
+    Without `fuse` every node of a program is computed by itself, and its result is stored.
+
     `schedule` is the user's, whose fields the numbers above follow where it has them (`options_for`).
 
     `target` is the language in which kernels are printed, `device` where their tensors lie.
@@ -52,6 +54,7 @@ class Options:
     typed_width: int | None = WIDEST
     typed_gram: int | None = None
     typed_operand: int | None = None
+    fuse: bool = True
     schedule: Schedule = COMPILERS_CHOICE
     target: Target = "cpp"
     device: str = "cpu"

@@ -138,6 +138,8 @@ def demand(
         todo.extend(r for r, _ in n.pulls)
         todo.extend(m for _, m in n.pulls)
         todo.extend((*n.same, *n.shared, *stored_operands(program, ref, options)))
+        if not options.fuse:
+            todo.extend(operands(node))
         if isinstance(node, Push | Gram) and node.map is not None:
             todo.append(node.map)
     return frozenset(found)

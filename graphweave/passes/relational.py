@@ -46,6 +46,10 @@ class Relational:
     compact: bool | None = None
     reorder: bool | None = None
 
+    def decided(self) -> Relational:
+        """The choices without the cost model, which does what it is left to decide no more."""
+        return Relational(self.compact is True, self.reorder is True)
+
     def starts(self) -> tuple[Start, ...]:
         return tuple(Start(r, c) for r, c in product(_either(self.reorder), _either(self.compact)))
 

@@ -36,7 +36,8 @@ _MIN_GAIN = 1e-3
 class Rewrite:
     """`tangents` are the inputs of the backward, by name; `keep` are calls that must stay though nobody reads them.
 
-    `joins` says whether kernels of the target compute products of rows. `added` are rules tried beside those of
+    `joins` says whether kernels of the target compute products of rows. Without `free` nothing is done but what
+    `relational` decides. `added` are rules tried beside those of
     `moves.py`.
     """
 
@@ -47,18 +48,20 @@ class Rewrite:
     measure: Measure | None = None
     joins: bool = True
     added: tuple[Rule, ...] = ()
+    free: bool = True
     name: str = "rewrite"
 
     def __call__(self, program: Program) -> Rewritten:
         """`program` with every rewrite that gains; the same object where none does."""
         facts = Facts(program)
-        order = (*ORDER, added(self.added)) if self.added else ORDER
+        order = () if not self.free else (*ORDER, added(self.added)) if self.added else ORDER
         if not any(is_typed_product(n) for n in program.nodes):
             return self._run(facts, Start(False, False), order).rewritten()
         statistics = with_pairs(program, self.statistics, self.measure)
         settings = replace(self, statistics=statistics)
-        moves = (*self.relational.moves(), *order)
-        found = [settings._run(facts, start, moves) for start in self.relational.starts()]
+        relational = self.relational if self.free else self.relational.decided()
+        moves = (*relational.moves(), *order) if self.free else ()
+        found = [settings._run(facts, start, moves) for start in relational.starts()]
         best = min(found, key=lambda state: state.cost.seconds(statistics))
         best.steps += [_refused(best, state) for state in found if state is not best]
         return best.rewritten()

@@ -70,6 +70,10 @@ class CompileOptions:
     `cuda_graphs`: replay calls on a CUDA device as CUDA graphs (`execute/cuda_graph.py`); this does nothing on the CPU.
     `unseen_edits`: look at each call for edits of index tensors that PyTorch does not see (`runtime/unseen_edits.py`).
     `schedule`: choices for kernels that replace the compiler's.
+
+    Three switches turn an idea off, to measure what it gains. `rewrite`: changes of the program that the cost model
+    decides; what `compact` and `reorder` ask for is done even so. `fuse`: several operations in one kernel. `merge`:
+    one operation in place of many of a kind, such as those of the relations of a heterogeneous layer.
     """
 
     verify: bool = False
@@ -79,6 +83,9 @@ class CompileOptions:
     cuda_graphs: bool = False
     unseen_edits: bool = True
     schedule: Schedule | None = None
+    rewrite: bool = True
+    fuse: bool = True
+    merge: bool = True
 
 
 _SWITCH = (True, False)
@@ -89,6 +96,9 @@ _ALLOWED: dict[str, tuple[Any, ...]] = {
     "reorder": (None, *_SWITCH),
     "cuda_graphs": _SWITCH,
     "unseen_edits": _SWITCH,
+    "rewrite": _SWITCH,
+    "fuse": _SWITCH,
+    "merge": _SWITCH,
 }
 """The values that each option may have."""
 
@@ -226,7 +236,7 @@ class _GraphCompilation:
         self.gradients: Gradients | None = None  # of the joint graph, set once it is partitioned
 
     def inference(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
-        options = _options(module, self.options.schedule)
+        options = _options(module, self.options)
         if options is None:
             return make_boxed_func(module.forward)
         guard_sizes(module)
@@ -255,7 +265,7 @@ class _GraphCompilation:
     def partition(
         self, joint: fx.GraphModule, joint_inputs: Any, *, num_fwd_outputs: int, **kwargs: Any
     ) -> tuple[fx.GraphModule, fx.GraphModule]:
-        options = _options(joint, self.options.schedule)
+        options = _options(joint, self.options)
         if options is None:
             return default_partition(joint, joint_inputs, num_fwd_outputs=num_fwd_outputs, **kwargs)
         guard_sizes(joint)
@@ -303,7 +313,10 @@ class _GraphCompilation:
         statistics = statistics_of(rows)
         known = ", ".join(f"{space.name} = {n}" for space, n in rows.items())
         _analysis_log.info("%s: choices by cost are made for rows %s", what, known or "unknown")
-        given = PassInputs(statistics, tangents, relational, at_hand, options.row_products, in_force())
+        given = PassInputs(
+            statistics, tangents, relational, at_hand, options.row_products, in_force(), self.options.rewrite,
+            self.options.merge,
+        )  # fmt: skip
         if reference is not None and any(given.added):
             reference.suspects = Suspects(imported.program, replace(given, measure=None), imported.effects)
         done = optimise(imported.program, given, imported.effects)
@@ -311,7 +324,7 @@ class _GraphCompilation:
         statistics = with_unions(statistics, done.unions)
         glossary = Glossary.of(done.program, argument_names(module, self.sources, self.parameters), statistics)
         if collecting():
-            record_capture(_capture_note(module, imported, done, rows, glossary, given))
+            record_capture(_capture_note(module, imported, done, rows, glossary, given, options.fuse))
         return _rewritten(imported, done), glossary, reference
 
     def finish(self, module: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
@@ -324,7 +337,7 @@ class _GraphCompilation:
 
 def _capture_note(
     module: fx.GraphModule, imported: Imported, done: Rewritten, rows: Mapping[Space, int], glossary: Glossary,
-    given: PassInputs,
+    given: PassInputs, fuse: bool,
 ) -> CaptureNote:  # fmt: skip
     """A note on the graph and its work in this call, with the work of eager mode for comparison."""
     program, eager = done.program, eager_work(module, imported.space_rows, rows)
@@ -336,7 +349,7 @@ def _capture_note(
     for space, words in glossary.spaces.items():
         if space in ends:
             spaces[words] = max(spaces.get(words, 0), glossary.statistics.rows(space))
-    return CaptureNote(tuple(spaces.items()), moved, eager.calls, eager.moved, bool(given.tangents))
+    return CaptureNote(tuple(spaces.items()), moved if fuse else None, eager.calls, eager.moved, bool(given.tangents))
 
 
 def _rewritten(imported: Imported, done: Rewritten) -> Imported:
@@ -368,12 +381,12 @@ def _donate_nothing() -> None:
         context.fw_metadata.bw_donated_idxs = []
 
 
-def _options(module: fx.GraphModule, schedule: Schedule | None) -> Options | None:
+def _options(module: fx.GraphModule, asked: CompileOptions) -> Options | None:
     """The options for compiling the graph on this machine. None if the machine cannot compile it; the graph then runs
     as ATen calls, and one warning says so."""
-    options = options_of(module, schedule or COMPILERS_CHOICE)
+    options = options_of(module, asked.schedule or COMPILERS_CHOICE)
     if isinstance(options, Options):
-        return options
+        return replace(options, fuse=asked.fuse)
     bump("eager_fallbacks")
     record_eager(f"{graph_place(module)}: {options}")
     warn_once(f"graphweave: {graph_place(module)} runs eagerly: {options}")

@@ -134,12 +134,14 @@ def _work(report: Explained) -> list[Row]:
     beside = [_many(products, "matrix product")] * bool(products) + [f"{left} calls of PyTorch's"] * bool(left)
     launches = ", ".join([f"{_many(kernels, 'kernel')}{of}", *beside])
     rows = [Row("launches", f"{call}: {launches}; eager makes {sum(c.eager_calls for c in report.captures):,} calls")]
-    moved = sum(c.moved for c in report.captures)
+    counted = [c.moved for c in report.captures if c.moved is not None]
+    moved = sum(counted)
     known = [c.eager_moved for c in report.captures if c.eager_moved is not None]
     words = f"{call}: {size(moved)} by the cost model"
     if len(known) == len(report.captures) and moved:
         words += f"; eager's calls read and write {size(sum(known))}, {sum(known) / moved:.1f} times that"
-    rows.append(Row("bytes moved", words))
+    if len(counted) == len(report.captures):
+        rows.append(Row("bytes moved", words))
     once = max((g.hoisted for g in report.graphs), default=0)
     if once:
         kernels = max(len(g.once) for g in report.graphs)
