@@ -27,7 +27,7 @@ from graphweave.data import rmat
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 MAX_ERROR = 1e-4
-"""Most that an element of float32 may differ from float64, relative to the largest element."""
+"""Largest difference of an element in float32 from float64, relative to the largest element."""
 
 
 def gcn(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:
