@@ -45,12 +45,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker hands what it noted to the process that reports."""
-    gc.unfreeze()  # else extensions tell of leaks at the end of the process
+    gc.unfreeze()  # otherwise extensions report leaks at the end of the process
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["margins"] = session.config.stash.get(_shares, {})
 
 
-@pytest.hookimpl(tryfirst=True)  # before cases are picked by their marks
+@pytest.hookimpl(tryfirst=True)  # runs before cases are selected by their marks
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     left_out = slow_cases.listed()
     for item in items:

@@ -41,7 +41,7 @@ class StandIn:
 
         def replay() -> None:
             self.replays += 1
-            with capturing(refuses=False):  # what was recorded runs, which is what runs in a capture
+            with capturing(refuses=False):  # replays what was recorded, which is what a capture contains
                 again = work()
             assert isinstance(made, list) and isinstance(again, list)
             for out, value in zip(made, again, strict=True):

@@ -69,7 +69,7 @@ class Fields:
         self.lists: dict[str, list[Any]] = {name: list(x.unbind(0)) for name, x in fields.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        return stacked(self.lists.get(name, []))  # never set where there are no rows
+        return stacked(self.lists.get(name, []))  # without rows, the field is never set
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.lists[name] = list(value.unbind(0))
@@ -91,7 +91,7 @@ class Row:
 
     def __getitem__(self, name: str) -> Any:
         value = self.fields.lists[name][self.i]
-        return value.clone() if isinstance(value, Tensor) else value  # fields are values: no edit reaches them
+        return value.clone() if isinstance(value, Tensor) else value  # later edits change no field
 
     def __setitem__(self, name: str, value: Any) -> None:
         value = value.data if isinstance(value, Slice) else value

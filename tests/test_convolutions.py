@@ -90,7 +90,7 @@ def test_compiled_equals_eager(name: str) -> None:
     torch.manual_seed(0)
     make, more = CONVS[name]
     conv = make().double()
-    x = features(N, W, torch.float64).requires_grad_()  # of data that may be overwritten the backward has a copy
+    x = features(N, W, torch.float64).requires_grad_()  # the backward keeps a copy of data that may be overwritten
     compiled = graphweave.compile(conv)
     assert_matches(compiled, conv, x, EDGES, *more, module=conv)
     _nothing_left(compiled, x, EDGES, *more)

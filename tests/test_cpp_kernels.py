@@ -286,7 +286,7 @@ def test_half_precision_is_rounded_once(name: str, dtype: DType) -> None:
     assert any(t.dtype == HALVES[dtype] for t in case.buffers.values())
     got, want = compiled(case), interpreted(case)
     for result, expected in want.items():
-        rtol = 2.0**-7 if expected.dtype == HALVES[dtype] else 2e-5  # a last bit, where float32 sums differ by one
+        rtol = 2.0**-7 if expected.dtype == HALVES[dtype] else 2e-5  # float32 sums may differ in the last bit
         torch.testing.assert_close(got[result], expected, rtol=rtol, atol=1e-5, equal_nan=True)
 
 

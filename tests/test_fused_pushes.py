@@ -71,7 +71,7 @@ def test_a_fused_push_is_one_kernel_of_the_rows_behind_it(body: str) -> None:
 @pytest.mark.parametrize("body", FUSED.values(), ids=FUSED)
 def test_fusing_changes_no_value(body: str) -> None:
     fused, plain = program_of(body), program_of(body.replace(" fused", ""))
-    for program in (fused, plain):  # both beside the interpreter, which knows nothing of fusing
+    for program in (fused, plain):  # both are compared with the interpreter, which does not fuse
         assert_computes(compiled(program), program, inputs_of=given_for)
 
 

@@ -136,7 +136,7 @@ def test_numbers_have_a_last_dim(door: str) -> None:
     assert graphweave.counters()["eager_fallbacks"] == 0
 
 
-@pytest.mark.filterwarnings(r"ignore:var\(\). degrees of freedom:UserWarning")  # eager mode's
+@pytest.mark.filterwarnings(r"ignore:var\(\). degrees of freedom:UserWarning")  # raised by eager mode
 @pytest.mark.parametrize("door", by_default(DOORS, "plain"))
 def test_a_variance_of_no_rows(door: str) -> None:
     """Its gradient divides by their number, which data decides."""
