@@ -346,7 +346,7 @@ def test_inference(name: str, device: StandIn) -> None:
     torch.manual_seed(0)
     layer = LAYERS[name]().eval()
     compiled: Any = graphweave.compile(layer, mode="reduce-overhead")
-    if name == "max":  # PyTorch captures these without breaks; after a break, every call has an index of its own
+    if name == "max":  # PyTorch alone captures it without breaks; after a break, each call has its own index
         compiled = torch.compile(layer, backend="graphweave", mode="reduce-overhead", dynamic=True)
     index = INDEX.clone()
     with torch.no_grad():

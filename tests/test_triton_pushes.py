@@ -145,7 +145,7 @@ def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a number from a fake tensor, or a tensor on another device, is an error."""
     (step,) = made_of(pushed_program(1, 31, 33, scaled=True)).kernels.values()
     monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
-    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no such device
+    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no address
     launched: list[str] = []
 
     def run_jobs(jobs: list[TritonJob], _: object) -> None:
