@@ -77,7 +77,8 @@ INTERPRETED := TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSI
 test-triton: $(STAMP)
 	$(INTERPRETED) $(NUMERICS)
 
-# Compares random programs with eager mode for MINUTES, from program number SEED on. The default SEED is random, and printed:
+# Compares random programs with eager mode for MINUTES, from program number SEED on. The default SEED is random and
+# printed:
 #   make fuzz MINUTES=30 SEED=7 ARGS="--door plain --out /tmp/findings"
 MINUTES ?= 2
 SEED ?=
