@@ -1,4 +1,4 @@
-"""What schedules cost against the compiler's choice.
+"""Times of schedules against the compiler's choice.
 
     python -m bench.schedules [--nodes 100000] [--edges 1000000] [--features 128] [--repeats 20] [--out FILE]
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class StandIn:
-    """What was captured has not run: its floating results are NaN until they are replayed."""
+    """A stand-in whose captured work has not run: floating results are NaN until they are replayed."""
 
     kind = "cpu"
 

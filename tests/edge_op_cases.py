@@ -23,7 +23,7 @@ def row_of(x: Any, i: int) -> Any:
 
 
 def by_edge(edges: EdgeList, function: Callable[..., Tensor], src: Any, dst: Any, edge: Any) -> list[Tensor]:
-    """What `function` gives for each edge alone, without the dim of rows."""
+    """The results of `function` for each edge by itself, without the dim of rows."""
     ends = zip(edges.src.tolist(), edges.dst.tolist(), strict=True)
     return [function(row_of(src, u), row_of(dst, v), row_of(edge, e))[0] for e, (u, v) in enumerate(ends)]
 

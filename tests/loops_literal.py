@@ -128,7 +128,7 @@ class Edge(Row):
 
 
 class LiteralGraph:
-    """What a function written in loops needs of its graph."""
+    """The parts of a graph that a function written in loops uses."""
 
     def __init__(
         self, src: Tensor, dst: Tensor, sizes: tuple[int, int] | int, ndata: Mapping[str, Tensor],
@@ -158,5 +158,5 @@ class LiteralGraph:
 
 
 def literally(function: Callable[..., Any], g: LiteralGraph, *args: Any) -> Any:
-    """What `function`, without its decorator, does when its loops are run as they stand."""
+    """Runs `function`, without its decorator, one iteration of its loops after the other."""
     return getattr(function, "__wrapped__", function)(g, *args)

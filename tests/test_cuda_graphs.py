@@ -194,7 +194,7 @@ def test_values_of_caches_live_as_long_as_the_graph_and_edits_are_noticed() -> N
 
 
 def test_nothing_is_cached_while_it_is_captured() -> None:
-    """What would be made during a capture has not been computed: the capture fails instead."""
+    """A capture that would have to fill a cache fails, because nothing is computed during a capture."""
 
     def run(args: list[Any]) -> list[Any]:
         x, index = args
@@ -360,7 +360,7 @@ def test_inference(name: str, device: StandIn) -> None:
 
 
 def test_two_forwards_then_their_backwards(device: StandIn) -> None:
-    """What the backward of the first needs, the second forward has not overwritten."""
+    """The second forward does not overwrite what the backward of the first needs."""
     torch.manual_seed(0)
     layer = pyg.GATConv(5, 4).double()
     compiled = graphweave.compile(layer, options={"cuda_graphs": True})

@@ -80,7 +80,7 @@ class Scored(pyg.MessagePassing):
 
 
 class Plain(nn.Module):
-    """Without PyG: scatter max of a linear map that follows a product, so that no rule can move it to the nodes."""
+    """A layer without PyG: the scatter max of a linear map of a product, which no rule can move to the nodes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

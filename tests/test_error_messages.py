@@ -88,7 +88,7 @@ def test_there_are_sites() -> None:
 
 
 def test_every_message_ends_with_what_to_do() -> None:
-    """What to do stands in a sentence or clause behind the first."""
+    """The advice stands in a sentence or clause after the first."""
     made_elsewhere = {  # the last value is the advice, or an error that ends with advice
         "{} Unset it for the default.",
         "{}\n  {}",

@@ -493,7 +493,7 @@ def test_the_same_again_is_the_same() -> None:
 
 
 def test_another_body_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an operator was declared to be is part of what a kernel is known by."""
+    """The declaration of an operator is part of a kernel's key."""
     x = torch.randn(6, 4, dtype=torch.float64)
     made = []
     for scale in (2.0, 3.0):

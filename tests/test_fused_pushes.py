@@ -117,7 +117,7 @@ def stored_products(program: Program) -> list[Ref]:
 
 @pytest.mark.parametrize("recompute", POLICIES)
 def test_no_half_stores_the_product_of_a_fused_push(recompute: Recompute) -> None:
-    """What only a fused push of the forward reads is neither saved nor computed by the backward, and vice versa."""
+    """Values that only a fused push of one half reads are neither saved nor computed by the other half."""
     program = program_of("""%11: E[6] f32 = mul %10, %8
 %12: V[6] f32 = push.sum %11, %5 fused
 %13: V[6] f32 = tanh %12

@@ -72,7 +72,7 @@ def gradients(out: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
 
 
 def like(literal: Tensor, got: Tensor) -> Tensor:
-    """What literal loops gave, in the feature shape of `got`: loops over no rows know no shape."""
+    """The results of literal loops, in the feature shape of `got`, because loops over no rows know no shape."""
     assert literal.shape[0] == got.shape[0]
     if not literal.shape[0]:
         return torch.zeros_like(got)

@@ -184,7 +184,7 @@ def test_whatever_else_needs_the_maximum_comes_after_it(name: str) -> None:
 
 
 def test_no_pass_is_saved_by_some_of_the_sums() -> None:
-    """Where another member has to wait for the maximum anyway, all sums use the second pass."""
+    """If another member has to wait for the maximum anyway, all sums use the second pass."""
     end = "%14: W[4] f32 = push.sum %13, %3\n%15: E[4] f32 = tanh %13\n%16: W[4] f32 = push.sum %15, %3\n"
     program = parse(f"{MESSAGE}{end}return %14, %16\n")
     made = compiled(program, FORCED)

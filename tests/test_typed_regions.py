@@ -141,7 +141,7 @@ def test_the_interpreter_of_loops_and_cpp_agree(spec: str) -> None:
 
 
 def tensor_of(buffer: Buffer, given: dict[str, Tensor], formats: dict[str, Tensor]) -> Tensor:
-    """What a kernel's buffer holds, by its name: a format, an input, an output, or the matrices reshaped."""
+    """The contents of a kernel's buffer, by its name: a format, an input, an output, or the reshaped matrices."""
     name = buffer.name.partition("_")[0]
     if name in formats:
         return formats[name]
