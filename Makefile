@@ -1,6 +1,6 @@
 # Two commands do everything on a machine with Python and g++: `make train` and `make test`.
 
-# Installed before the package, so that no second torch is fetched. A CPU-only wheel is smaller:
+# torch is installed before the package, so that no second torch is fetched. A wheel for the CPU only is smaller:
 #   make test TORCH="torch==2.13.0 --index-url https://download.pytorch.org/whl/cpu"
 TORCH ?= torch==2.13.0
 PYTHON ?= python3
@@ -11,7 +11,8 @@ DATA ?= digits
 EPOCHS ?= 100
 ARGS ?=
 
-# Two workers: most of a test is compilation, which uses one core. Their threads share the cores, so none may spin.
+# Tests run in two workers, because most of a test is compilation, which uses one core. The workers' threads share the
+# cores, so none may spin.
 PYTEST_ARGS ?= -n 2
 
 VENV := .venv
@@ -19,8 +20,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 # DGL 2.1 needs an older torch, so it has a virtual environment of its own, which only `make bench-peers`,
-# `make bench-udf`, `make bench-relational` and `make bench-ops` make. The wheel that most indices have brings CUDA's libraries along (5 GB); one for CPU only is
-# enough:
+# `make bench-udf`, `make bench-relational` and `make bench-ops` make. The wheel that most indices have brings CUDA's
+# libraries along (5 GB); one for the CPU only is enough:
 #   make bench-peers DGL_TORCH="torch==2.2.1+cpu --index-url https://download.pytorch.org/whl/cpu"
 # DGL's wheels are for Python 3.8 to 3.12.
 DGL_TORCH ?= torch==2.2.1
@@ -28,7 +29,7 @@ DGL_PYTHON ?= $(PYTHON)
 DGL_VENV := .venv-dgl
 DGL_STAMP := $(DGL_VENV)/.installed
 
-# Options of bench.peers alone; ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
+# Options of bench.peers alone. ARGS (as "--graph rmat --out bench/results") go to bench.kernels too.
 PEER_ARGS ?=
 
 .PHONY: setup train test test-baseline test-avx2 test-triton fuzz slow zoo lint format bench bench-memory bench-bounds bench-peers bench-udf bench-relational bench-ops bench-gpu clean
@@ -50,9 +51,9 @@ train: $(STAMP)
 test: $(STAMP)
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
 
-# The suite as other machines run it. Sums come in another order where a library or a kernel has other vectors, so a
-# tolerance that only just holds here fails there. test-baseline: code for any x86-64, one thread. test-avx2: code for
-# AVX2, kernels by clang++. Other Pythons: `make test PYTHON=python3.13 VENV=.venv-3.13`.
+# These targets run the suite as other machines would. Libraries and kernels with vectors of another width add in another
+# order, so a tolerance that only just holds here fails there. test-baseline runs code for any x86-64 on one thread,
+# test-avx2 code for AVX2 with kernels by clang++. Other Pythons: `make test PYTHON=python3.13 VENV=.venv-3.13`.
 BASELINE := ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE ONEDNN_MAX_CPU_ISA=SSE41 GRAPHWEAVE_ARCH=x86-64 \
 	OMP_NUM_THREADS=1
 AVX2 := ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 GRAPHWEAVE_ARCH=x86-64-v3 \
@@ -64,11 +65,11 @@ test-baseline: $(STAMP)
 test-avx2: $(STAMP)
 	$(AVX2) $(BIN)/python -m pytest $(PYTEST_ARGS) --margins
 
-# Numerics of the whole compiler, by its other target: Triton's interpreter runs the kernels on CPU tensors.
+# Tests of the numerics of the whole compiler with its other target: Triton's interpreter runs kernels on CPU tensors.
 NUMERICS := $(addprefix tests/test_,$(addsuffix .py,triton_kernels triton_products triton_typed triton_pushes \
 	typed_regions half_precision compiled_programs convolutions losses reducers edge_products udf_kernels nn_layers \
 	nn_relational nn_decoders index_errors ops edge_ops))
-# Those of whole models and of what surrounds kernels, for `make slow`.
+# The same for whole models and for the code around kernels, which `make slow` runs.
 MORE_NUMERICS := $(addprefix tests/test_,$(addsuffix .py,random udf_arguments relational_layers_match loops_models \
 	horizontal_models))
 INTERPRETED := TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -76,7 +77,8 @@ INTERPRETED := TRITON_INTERPRET=1 GRAPHWEAVE_TARGET=triton OMP_WAIT_POLICY=PASSI
 test-triton: $(STAMP)
 	$(INTERPRETED) $(NUMERICS)
 
-# Random programs against eager mode for MINUTES, from program number SEED; by default from a random one, which is printed:
+# Compares random programs with eager mode for MINUTES, from program number SEED on. The default SEED is random and
+# printed:
 #   make fuzz MINUTES=30 SEED=7 ARGS="--door plain --out /tmp/findings"
 MINUTES ?= 2
 SEED ?=
@@ -120,20 +122,20 @@ bench-peers: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.kernels $(ARGS)
 	$(BIN)/python -m bench.peers $(ARGS) $(PEER_ARGS)
 
-# User-defined functions here and in DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.
+# Compares user-defined functions with DGL, and building a graph: `make bench-udf ARGS="--graphs ppi arxiv --out FILE"`.
 bench-udf: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.udf $(ARGS)
 
-# RGCN, RGAT and HGT here, in PyG and in DGL: `make bench-relational ARGS="--graphs aifb wn18rr --out FILE"`.
+# Compares RGCN, RGAT and HGT with PyG and DGL: `make bench-relational ARGS="--graphs aifb wn18rr --out FILE"`.
 bench-relational: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.relational $(ARGS)
 
-# Operators on edges here, in PyG, in DGL and as MKL's product: `make bench-ops ARGS="--graphs rmat --threads 1"`.
+# Compares operators on edges with PyG, DGL and MKL's product: `make bench-ops ARGS="--graphs rmat --threads 1"`.
 bench-ops: $(STAMP) $(DGL_STAMP)
 	$(BIN)/python -m bench.ops --dgl-python $(DGL_VENV)/bin/python $(ARGS)
 
-# On a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`; TORCH must
-# have CUDA, as the default has. A rehearsal without a GPU:
+# Runs on a machine with one NVIDIA GPU, in under 8 minutes: `make bench-gpu ARGS="--dtype bfloat16 --out FILE"`. TORCH
+# must have CUDA, as the default has. This is a rehearsal without a GPU:
 #   make bench-gpu ARGS="--device cpu --small --models gcn --graphs cora"
 bench-gpu: $(STAMP)
 	$(BIN)/python -m bench.gpu $(ARGS)

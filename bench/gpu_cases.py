@@ -167,7 +167,7 @@ def typed_on(case: Case, device: torch.device, dtype: torch.dtype) -> Case:
 
 
 class Subject:
-    """What the systems of a case share: the graph on the device, initial weights, and expected results.
+    """The parts that the systems of a case share: the graph on the device, initial weights, and expected results.
 
     `form(system)` builds the model of one system; `want` computes the expected results of each mode in float64.
     """

@@ -199,7 +199,7 @@ SMI = ("name", "driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "cl
 
 
 def nvidia_smi() -> dict[str, str] | None:
-    """What nvidia-smi reports of the first GPU; None if the program is absent or fails."""
+    """The report of nvidia-smi on the first GPU; None if the program is absent or fails."""
     command = ["nvidia-smi", f"--query-gpu={','.join(SMI)}", "--format=csv,noheader", "--id=0"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)

@@ -2,11 +2,11 @@
 
     python -m bench.jax_gat [--nodes 100000] [--edges 1000000] [--heads 4] [--features 16] [--threads 2] [--repeats 10]
 
-One layer (Velickovic et al., 2018) on R-MAT: scores leaky_relu(a_src[u] + a_dst[v]) of each head, a softmax over the
-edges of a node, features [heads, features] weighted by it. Ours has the score as a function of an edge; the other code
-has scores of nodes first, since on edges they would cost it far more. The step is the gradient of the sum of squares in
-the input and all weights, float32. Both are compared first. XLA uses as many threads as the process may (taskset).
-`first` is the first call with tracing, formats of the graph and compilation.
+The layer (Velickovic et al., 2018) runs on R-MAT: scores leaky_relu(a_src[u] + a_dst[v]) of each head, a softmax over
+the edges of a node, and features [heads, features] weighted by it. For graphweave the score is a function of an edge;
+the other code computes scores of nodes first, since on edges they would cost it far more. The step is the gradient of
+the sum of squares with respect to the input and all weights, in float32. Both are compared first. XLA uses as many
+threads as the process may (taskset). `first` is the first call, with tracing, formats of the graph and compilation.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from bench.turns import steps_timer, take_turns
 from graphweave.data import rmat
 
 TOLERANCE = 1e-3
-"""Relative to the largest number of each gradient: float32 sums of a million terms in another order."""
+"""Error relative to the largest number of each gradient: float32 sums of a million terms are added in another order."""
 
 Step = Callable[[], Any]
 
 
 class Here:
-    """A step of this process, asked as `bench.turns` asks players."""
+    """A step of this process, which answers as a player of `bench.turns` does."""
 
     def __init__(self, step: Step) -> None:
         self._turn = steps_timer(lambda: jax.block_until_ready(step()))

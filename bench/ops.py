@@ -1,14 +1,14 @@
-"""Operators on edges, `graphweave.ops`, against MKL's CSR product, PyG eager and DGL 2.1, in turn.
+"""Operators on edges of `graphweave.ops` against MKL's CSR product, eager PyG and DGL 2.1, in turn.
 
     python -m bench.ops [--graphs rand-10k uniform-99.95 ... rmat] [--cases gcn weighted weighted-own mlp dot attend]
                         [--lengths 32 64 128 256 512] [--threads 2] [--repeats 10] [--dgl-python PYTHON] [--out FILE]
 
-bench/ops_cases.py says what the cases are, bench/ops_graphs.py what the graphs. Every system is compared with the
-definition in float64 first: a wrong one is not timed. Forward passes without gradients, float32. `first` is the first
-call, with compilation; `formats` a call on a graph that has not been seen, when all is compiled; both stand in the JSON
-alone. MKL is `torch.sparse`'s product with a CSR matrix made before. PyG is left out where its messages would not fit
-into memory, DGL where no --dgl-python is given (an interpreter that has DGL; `make bench-peers` makes one). Ratios are
-the system's time over graphweave's.
+bench/ops_cases.py defines the cases, bench/ops_graphs.py the graphs. Every system is compared with the definition in
+float64 first: a wrong one is not timed. Forward passes without gradients are measured, in float32. `first` is the first
+call, with compilation; `formats` is a call on a graph that has not been seen, when all is compiled. Both are in the
+JSON only. MKL is `torch.sparse`'s product with a CSR matrix made before. PyG is left out if its messages would not fit
+into memory, DGL if no --dgl-python is given (an interpreter that has DGL; `make bench-peers` makes one). Ratios are the
+system's time over graphweave's.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from bench.turns import Player, PlayerLost, steps_timer, take_turns
 from graphweave.runtime import formats
 
 TOLERANCE = 1e-4
-"""Relative to the largest result: sums of thousands of float32 terms in another order, exponentials of sums."""
+"""Error relative to the largest result: thousands of float32 terms are added in another order, then exponentiated."""
 
 LENGTHS = (32, 64, 128, 256, 512)
 SYSTEMS = ("graphweave", "mkl", "pyg", "dgl")
 
 
 class Here:
-    """A system in this process, asked as one that has a process of its own (`bench.turns.Player`)."""
+    """A system in this process, which answers like one in a process of its own (`bench.turns.Player`)."""
 
     def __init__(self, call: Callable[[], Tensor]) -> None:
         def step() -> Tensor:
@@ -63,7 +63,7 @@ class Here:
 
 
 def systems_of(case: str, data: Data, operands: Path, threads: int, dgl: Path | None) -> dict[str, Any]:
-    """Name -> what is asked for turns, or why the system is left out."""
+    """Name -> the player that is asked for turns, or why the system is left out."""
     found: dict[str, Any] = {"graphweave": Here(graphweave_call(case, data))}
     mkl = mkl_call(case, data)
     if mkl is not None:

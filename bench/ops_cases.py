@@ -1,4 +1,4 @@
-"""What operators on edges are measured at: each case in graphweave, in PyG, as MKL's product, and by its definition."""
+"""The cases of `bench.ops`: each in graphweave, in PyG, as MKL's product if it is one, and by its definition."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from torch_geometric.utils import softmax
 from graphweave import ops
 
 HIDDEN = 8
-"""Width of a node's features in the MLP aggregation, as in FeatGraph's evaluation; the length is that of its result."""
+"""Width of a node's features in the MLP aggregation, as in FeatGraph's evaluation. --lengths is that of its result."""
 
 HEADS = 4
 
 CASES = ("gcn", "weighted", "weighted-own", "mlp", "dot", "attend")
-"""gcn: a sum of sources. weighted: with a weight for each edge, by the built-in, and by a function of one's own. mlp:
-the maximum of relu((x_u + x_v) W). dot: the inner product of both ends of each edge. attend: softmax of the inner
-products of 4 heads, times the sources."""
+"""gcn: the sum of source rows. weighted: the same with a weight for each edge, by the built-in message; weighted-own:
+by a function of one's own. mlp: the maximum of relu((x_u + x_v) W). dot: the inner product of both ends of each edge.
+attend: the softmax of the inner products of 4 heads, times the source rows."""
 
 BLOCK = 100_000
-"""Edges that a definition is computed for at a time."""
+"""Number of edges that a definition computes at a time."""
 
 
 @dataclass(frozen=True)
@@ -128,13 +128,13 @@ def pyg_call(case: str, d: Data) -> Callable[[], Tensor]:
 
 
 def pyg_bytes(case: str, d: Data) -> int:
-    """What PyG's eager gathers and messages take at once, about."""
+    """About how many bytes PyG's eager gathers and messages take at once."""
     rows = {"gcn": 2, "weighted": 3, "mlp": 3, "dot": 4, "attend": 5}[case.removesuffix("-own")]
     return rows * d.index.shape[1] * d.x.shape[1] * d.x.element_size()
 
 
 def mkl_call(case: str, d: Data) -> Callable[[], Tensor] | None:
-    """The product of a CSR matrix, made before, and the features; None where the case is no such product."""
+    """The product of a CSR matrix, made before, and the features; None if the case is no such product."""
     if case not in ("gcn", "weighted", "weighted-own"):
         return None
     src, dst = d.index

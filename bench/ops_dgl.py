@@ -1,4 +1,4 @@
-"""DGL's side of `bench.ops`, run by the Python of DGL's own environment: one case, from a file of its operands."""
+"""DGL's process of `bench.ops`, run by the Python of DGL's own environment. It serves one case from a file."""
 
 from __future__ import annotations
 

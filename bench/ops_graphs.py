@@ -1,4 +1,4 @@
-"""The graphs that operators on edges are measured on: of FeatGraph's table at a tenth of its size, and real ones.
+"""The graphs of `bench.ops`: those of FeatGraph's table at a tenth of their size, and real ones.
 
 Y. Hu et al., "FeatGraph: A Flexible and Efficient Backend for Graph Neural Network Systems", SC 2020, table II:
 rand-100K has 20K nodes of average degree 2000 and 80K of degree 100; here it is rand-10K. The uniform graphs of its
@@ -15,7 +15,7 @@ from torch import Tensor
 from graphweave.data import npz, rmat
 
 _UNIFORM = {"uniform-99.95": 0.0005, "uniform-99.5": 0.005, "uniform-95": 0.05}
-"""Share of all pairs of 10,000 nodes that are edges; the name says its complement in percent."""
+"""Share of all pairs of 10,000 nodes that are edges. The name of a graph has the share that are not, in percent."""
 
 _FILES = {"coauthor_physics": "coauthor_physics.npz", "flickr_small": "flickr_small.npz"}
 
@@ -24,14 +24,14 @@ GRAPHS = ("rand-10k", *_UNIFORM, *_FILES, "rmat", "tiny")
 
 
 def absent(name: str, folder: Path) -> str | None:
-    """Why a graph cannot be loaded, None when it can."""
+    """Why a graph cannot be loaded; None if it can."""
     if name not in _FILES or (folder / _FILES[name]).is_file():
         return None
     return f"{folder / _FILES[name]} is absent"
 
 
 def edges_of(name: str, folder: Path, seed: int = 0) -> tuple[Tensor, int]:
-    """(edge_index [2, E] of int64, number of nodes), edges in no particular order."""
+    """(edge_index [2, E] of int64, number of nodes). Edges are in no particular order."""
     generator = torch.Generator().manual_seed(seed)
     if name in _FILES:
         data = npz(folder / _FILES[name])

@@ -6,10 +6,10 @@
                                [--slow-repeat 1] [--memory-graphs aifb fb15k_237] [--no-launches] [--threads 2]
                                [--timeout 60] [--memory-gb 12] [--dgl-python PYTHON] [--data-dir DIR] [--out FILE]
 
-One layer, 64 -> 64, one head, full graphs. `infer` is a forward pass without gradients; `train` forward, negative
-log-likelihood of random labels and backward for all weights (features are data, they get no gradient). Graphs:
-seeded synthetic ones with the counts of Hector's Table 3, and real knowledge graphs with the inverse of every relation
-(bench/relational_graphs.py). Systems:
+Each model is one layer, 64 -> 64, one head, on full graphs. `infer` is a forward pass without gradients; `train` is the
+forward, the negative log-likelihood of random labels and the backward for all weights (features are data and get no
+gradient). Graphs are seeded synthetic ones with the counts of Hector's Table 3, and real knowledge graphs with the
+inverse of every relation (bench/relational_graphs.py). Systems:
 
     graphweave  the text of bench/relational_models.py compiled with its loss; compaction and reordering by cost
     gw-*        the same with both forced: U neither, C compaction, R reordering, C+R both

@@ -1,4 +1,4 @@
-"""What schedules cost against the compiler's choice.
+"""Times of schedules against the compiler's choice.
 
     python -m bench.schedules [--nodes 100000] [--edges 1000000] [--features 128] [--repeats 20] [--out FILE]
 
@@ -27,7 +27,7 @@ from graphweave.data import rmat
 Function = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 MAX_ERROR = 1e-4
-"""Most that an element of float32 may differ from float64, relative to the largest element."""
+"""Largest difference of an element in float32 from float64, relative to the largest element."""
 
 
 def gcn(x: Tensor, src: Tensor, dst: Tensor) -> Tensor:

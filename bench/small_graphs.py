@@ -2,9 +2,10 @@
 
     python -m bench.small_graphs [--models gcn sage gin gat] [--repeats 40] [--threads 2] [--out FILE]
 
-2,708 nodes, 10,556 edges, 64 features, 64 hidden, 64 logits, two layers, float32. Training is forward, cross entropy
-over every node (compiled with the model) and backward; inference is the model under `torch.no_grad`. Eager PyTorch and
-graphweave take turns in one process; a turn is as many calls as fill 20 ms, and medians over the turns are compared.
+The graph has 2,708 nodes and 10,556 edges; models have 64 features, 64 hidden, 64 logits, two layers, float32. Training
+is forward, cross entropy over every node (compiled with the model) and backward; inference is the model under
+`torch.no_grad`. Eager PyTorch and graphweave take turns in one process; a turn is as many calls as fill 20 ms, and
+medians over the turns are compared.
 
 The call with almost nothing to compute is `x * 2` of eight numbers, against a `torch.autograd.Function` that does the
 same: forward and backward of each, in microseconds.

@@ -2,9 +2,9 @@
 
     python -m bench.vectorised [--only NAME ...] [--texts DIR] [--out FILE]
 
-Prints the loops over 16 lanes or more that compute with one floating-point number at a time, and their number. The exit
-code is 1 unless there are none. `--texts` checks the kernels of a folder (`*.cpp`, as a kernel cache has them) instead
-of compiling models.
+It prints the loops over 16 lanes or more that compute with one floating-point number at a time, and their number. The
+exit code is 1 unless there are none. `--texts` checks the kernels of a folder (`*.cpp`, as a kernel cache has them)
+instead of compiling models.
 
 A loop over lanes is recognised in the kernel's text: an innermost loop whose extent is a number. The kernel is compiled
 as usual, with line tables (`-g1`), which give the line of each instruction, also of inlined functions. A loop offends

@@ -2,7 +2,7 @@
 
     python -m bench.zoo [--only NAME ...] [--door DOOR ...] [--json FILE] [--markdown FILE]
 
-Exit code 1 when a number is wrong or a case crashes.
+The exit code is 1 if a number is wrong or a case crashes.
 """
 
 from __future__ import annotations

@@ -155,7 +155,7 @@ def _texts() -> dict[str, str]:
 
 
 def excerpt(name: str, first: str | None, last: str | None) -> str:
-    """The lines of an example's text between two, both included, without the indentation that all have."""
+    """The lines of an example's text from FIRST to LAST, both included, without their common indentation."""
     lines = _texts()[name].strip("\n").splitlines()
     begins = next((i for i, line in enumerate(lines) if line.strip().startswith(first or "")), None)
     assert begins is not None, f"{name} has no line that begins with {first!r}"
@@ -177,7 +177,7 @@ def _first_line(path: Path) -> str:
 
 
 def written(page: str) -> str:
-    """`page` with everything made anew."""
+    """The text of a page with all tables and excerpts written again."""
 
     def fill(match: re.Match[str]) -> str:
         begin, name, first, last, end = match.groups()

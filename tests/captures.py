@@ -63,7 +63,7 @@ def capture(f: Callable[..., Any], *args: Any, dynamic: bool = True, whole: bool
 
             def run(*values: Any) -> Any:
                 seen = {n: v for n, v in zip(names, values, strict=True) if not is_backward or n.startswith("tangents")}
-                # a graph may run several times: gradients come back in reverse order, so the last are the first call's
+                # a graph may run several times; gradients come in reverse order, so the last are the first call's
                 mine.inputs = {
                     **mine.inputs,
                     **{n: _own(v) for n, v in seen.items() if is_backward or n not in mine.inputs},

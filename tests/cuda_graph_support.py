@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class StandIn:
-    """What was captured has not run: its floating results are NaN until they are replayed."""
+    """A stand-in whose captured work has not run: floating results are NaN until they are replayed."""
 
     kind = "cpu"
 
@@ -41,7 +41,7 @@ class StandIn:
 
         def replay() -> None:
             self.replays += 1
-            with capturing(refuses=False):  # what was recorded runs, which is what runs in a capture
+            with capturing(refuses=False):  # replays what was recorded, which is what a capture contains
                 again = work()
             assert isinstance(made, list) and isinstance(again, list)
             for out, value in zip(made, again, strict=True):

@@ -23,7 +23,7 @@ def row_of(x: Any, i: int) -> Any:
 
 
 def by_edge(edges: EdgeList, function: Callable[..., Tensor], src: Any, dst: Any, edge: Any) -> list[Tensor]:
-    """What `function` gives for each edge alone, without the dim of rows."""
+    """The results of `function` for each edge by itself, without the dim of rows."""
     ends = zip(edges.src.tolist(), edges.dst.tolist(), strict=True)
     return [function(row_of(src, u), row_of(dst, v), row_of(edge, e))[0] for e, (u, v) in enumerate(ends)]
 
@@ -89,7 +89,7 @@ def dense_attend(
     return torch.stack(rows) if rows else torch.zeros(0, *shape, dtype=torch.float64)
 
 
-# ---------------------------------------------------------------- functions of one's own
+# ---------------------------------------------------------------- user-defined functions
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ OWN: dict[str, Own] = {
     ),
     "distance": Own(lambda m: lambda src, dst, edge: (src["h"] - dst["h"]).abs().sum(-1) * edge["s"], (), None),
 }  # fmt: skip
-"""The cases read `src` and `dst` {"h": [rows, F]}, `edge` {"h": [E, F], "x": [E, 2], "s": [E]}."""
+"""Functions that read `src` and `dst` {"h": [rows, F]} and `edge` {"h": [E, F], "x": [E, 2], "s": [E]}."""
 
 
 def _heads(x: Tensor) -> Tensor:
@@ -182,7 +182,7 @@ SCORES: dict[str, tuple[Callable[[nn.Module], Callable[..., Tensor]], Callable[[
     ),
     "gatv2": (_gatv2, lambda: _Weights((HEADS, F // HEADS))),
 }  # fmt: skip
-"""Scores of `attend`, [E, heads]."""
+"""Score functions for `attend`, which return [E, heads]."""
 
 
 def heads_of_source(src: Any, dst: Any, edge: Any) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 calls = 0
-"""Counts calls of NumPy. What is compiled into kernels makes none."""
+"""Counts calls of NumPy. Operators compiled into kernels make none."""
 
 
 def _numpy(*tensors: Tensor) -> list[Any]:
@@ -98,7 +98,7 @@ def parts_formula(x: Tensor) -> tuple[Tensor, Tensor]:
     return x / size.unsqueeze(1), size
 
 
-# ---------------------------------------------------------------- number by number
+# ---------------------------------------------------------------- pointwise
 
 
 @define("softsign", lambda x: torch.empty_like(x))
@@ -140,7 +140,7 @@ def hypotenuse(a: Tensor, b: Tensor) -> Tensor:
     return _like(np.sqrt(1 + x * x + y * y), a)
 
 
-# ---------------------------------------------------------------- along maps
+# ---------------------------------------------------------------- pull and push
 
 
 @define("gather", lambda x, index: x.new_empty(index.shape[0], *x.shape[1:]))
@@ -209,7 +209,7 @@ for _fold in UFUNCS:
     _folded(_fold)
 
 
-# ---------------------------------------------------------------- of which nothing can be declared
+# ---------------------------------------------------------------- operators that cannot be declared
 
 
 @define("centered", lambda x: torch.empty_like(x))

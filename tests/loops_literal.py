@@ -69,7 +69,7 @@ class Fields:
         self.lists: dict[str, list[Any]] = {name: list(x.unbind(0)) for name, x in fields.items()}
 
     def __getitem__(self, name: str) -> Tensor:
-        return stacked(self.lists.get(name, []))  # never set where there are no rows
+        return stacked(self.lists.get(name, []))  # without rows, the field is never set
 
     def __setitem__(self, name: str, value: Tensor) -> None:
         self.lists[name] = list(value.unbind(0))
@@ -91,7 +91,7 @@ class Row:
 
     def __getitem__(self, name: str) -> Any:
         value = self.fields.lists[name][self.i]
-        return value.clone() if isinstance(value, Tensor) else value  # fields are values: no edit reaches them
+        return value.clone() if isinstance(value, Tensor) else value  # later edits change no field
 
     def __setitem__(self, name: str, value: Any) -> None:
         value = value.data if isinstance(value, Slice) else value
@@ -128,7 +128,7 @@ class Edge(Row):
 
 
 class LiteralGraph:
-    """What a function written in loops needs of its graph."""
+    """The parts of a graph that a function written in loops uses."""
 
     def __init__(
         self, src: Tensor, dst: Tensor, sizes: tuple[int, int] | int, ndata: Mapping[str, Tensor],
@@ -158,5 +158,5 @@ class LiteralGraph:
 
 
 def literally(function: Callable[..., Any], g: LiteralGraph, *args: Any) -> Any:
-    """What `function`, without its decorator, does when its loops are run as they stand."""
+    """Runs `function`, without its decorator, one iteration of its loops after the other."""
     return getattr(function, "__wrapped__", function)(g, *args)

@@ -204,6 +204,6 @@ SETS: dict[Any, tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]] = {
     tensors: (("z",), (), ("z",)),
     between: (("k",), (), ("v",)),
 }  # fmt: skip
-"""Program -> fields of sources, of destinations and of edges that it sets."""
+"""Program -> the fields that it sets: of sources, of destinations, and of edges."""
 SQUARE = (listing_1,)
 """Programs that read the same field at both ends."""

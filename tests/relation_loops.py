@@ -144,7 +144,7 @@ def _combined(loops: Loops, op: Op | None, parts: list[Ref], outputs: list[Ref])
     return out
 
 
-# ---------------------------------------------------------------- what a relation does
+# ---------------------------------------------------------------- bodies of the loop over relations
 
 
 def _own(loops: Loops, relation: Relation, name: str, shape: tuple[int, ...]) -> Ref:

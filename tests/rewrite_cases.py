@@ -19,7 +19,7 @@ space E = s2
 %10: E[4] f64 = pull %5, %3
 %11: W[4] f64 = push.sum %6, %3
 """
-"""x: V and pulled from there %9, b: W and pulled from there %10, e: E and pushed to W %11."""
+"""Inputs x on V, b on W and e on E; %9 is x pulled to E, %10 is b pulled to E, and %11 is e pushed to W."""
 
 APPLIES = {
     "join-selects": [
@@ -295,7 +295,7 @@ APPLIES = {
 %14: E[4] f64 = mul %13, %6"""),
     ],
 }  # fmt: skip
-"""Titles and texts behind HEAD for each rule, which applies to the last node."""
+"""Rule -> titles and texts that follow HEAD. The rule applies to the last node."""
 
 REFUSED = {
     "join-selects": [

@@ -39,7 +39,7 @@ from tests.programs.joint import Joint, joint
 
 V, E = Space("V"), Space("E")
 _ROUNDING = 1e-12
-"""Tolerance of float64, relative to the largest number in a program: some thousand roundings."""
+"""Tolerance in float64, relative to the largest number in a program. It allows some thousand roundings."""
 
 
 def _all_rules() -> dict[str, Rule]:

@@ -13,7 +13,7 @@ import pytest
 from graphweave.runtime import toolchain
 
 NATIVE = Path(toolchain.__file__).parent / "native"
-"""The package's C++ files; its headers are included as <graphweave/....h> from here."""
+"""Folder of the package's C++ files, from which headers are included as <graphweave/....h>."""
 
 FLAGS = (
     "-std=c++17", "-O1", "-g", "-fopenmp", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", f"-I{NATIVE}",

@@ -17,7 +17,7 @@ from tests.programs.graphs import EdgeList
 Function = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]
 
 HEADS, WIDTH = 2, 4
-"""Feature dimensions of the tensors that functions get."""
+"""Feature dimensions of the functions' arguments."""
 
 _FIELDS: dict[str, Any] = {
     "walk": WALKS,

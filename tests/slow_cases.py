@@ -18,17 +18,17 @@ from pathlib import Path
 LIST = Path(__file__).with_suffix(".txt")
 
 SECONDS = 1.0
-"""Time limit of a case whose function has a quicker one."""
+"""Seconds that a default case may take if its test function has a quicker case."""
 
 ALONE_SECONDS = 6.0
-"""Time limit of any case: longer ones are slow even where no other case stands in for them."""
+"""Seconds that any default case may take. Longer cases are slow tests even if their function has no other case."""
 
 ALWAYS = (
     "tests/test_readme.py::", "tests/test_native.py::test_native[", "tests/test_toolchain.py::test_sanitized",
     "tests/test_kernel_cache.py::test_processes_racing",
 )  # fmt: skip
-"""What runs by default whatever it takes: the README's commands, native headers and a kernel under sanitizers, and
-processes that build one kernel at the same time."""
+"""Tests that run by default however long they take: the README's commands, native headers and a kernel under
+sanitizers, and processes that build one kernel at the same time."""
 
 _LINE = re.compile(r"\s*(\d+\.\d+)s (?:call|setup|teardown)\s+(tests/\S.*)$")
 

@@ -69,7 +69,7 @@ def awkward_graphs() -> Iterator[Graph]:
 AWKWARD = tuple(awkward_graphs())
 
 SEVERAL = tuple(graph for graph in AWKWARD if graph.num_nodes > 1 and graph.edge_index.size(1) != 1)
-"""Two compilations serve them all; a single node or edge has code of its own."""
+"""Awkward graphs that share two compilations. Graphs with a single node or edge need code of their own."""
 
 several_or_all = pytest.mark.parametrize(
     "graphs", [pytest.param(SEVERAL, id="several"), pytest.param(AWKWARD, id="all", marks=pytest.mark.slow)]

@@ -55,7 +55,7 @@ def test_a_freed_buffer_is_used_again(arena: Arena) -> None:
     assert arena.stats() == {"in_use": 3 * MIB, "retained": 0, "hits": 0, "misses": 1}
     del first
     assert arena.stats() == {"in_use": 0, "retained": 3 * MIB, "hits": 0, "misses": 1}
-    again = arena.empty((3 * MIB // 8 - 5,), torch.int64)  # another size of the same class
+    again = arena.empty((3 * MIB // 8 - 5,), torch.int64)  # another size of the same size class
     assert again.data_ptr() == address
     assert arena.stats() == {"in_use": 3 * MIB, "retained": 0, "hits": 1, "misses": 1}
 
@@ -101,7 +101,7 @@ def test_saved_for_backward(arena: Arena) -> None:
     Cube.pool = arena
     x = torch.randn(600_000, requires_grad=True)
     y = Cube.apply(x)
-    y.add_(1)  # an output of a function may be edited, as that of any other
+    y.add_(1)  # the output may be edited, as the output of any function may
     assert arena.stats()["in_use"] == 2 * size_class(x.numel() * 4)
     assert floats(arena, 2).fill_(float("nan")).isnan().all()
     y.sum().backward()
@@ -123,7 +123,7 @@ def test_tensors_outlive_their_arena() -> None:
 def test_what_is_retained_is_bounded(arena: Arena) -> None:
     tensors = [floats(arena, mib) for mib in (8, 32, 16, 24)]
     del tensors
-    assert arena.stats()["retained"] == (8 + 16 + 24) * MIB  # the largest went first
+    assert arena.stats()["retained"] == (8 + 16 + 24) * MIB  # the largest was freed first
     assert arena.trim() == 48 * MIB
     assert arena.stats()["retained"] == 0
 
@@ -217,11 +217,11 @@ def test_a_tensor_that_outlives_the_modules_at_exit_says_nothing(monkeypatch: py
 
     def bound() -> int:
         if not modules_live:
-            raise TypeError("'NoneType' object is not callable")  # what a module's globals become
+            raise TypeError("'NoneType' object is not callable")  # as at the exit of the interpreter
         return MIB
 
     monkeypatch.setattr(sys, "is_finalizing", lambda: not modules_live)
     kept = floats(Arena(bound), 2)
     modules_live = False
-    del kept  # an exception in here would be unraisable, which pytest makes an error
+    del kept  # pytest turns an unraisable exception in here into an error
     gc.collect()

@@ -71,7 +71,7 @@ def test_products_of_rows_count_once_a_row_and_products_of_edges_once_an_edge() 
     products = 2 * rows * 4 * (3 * 5) + 2 * edges * (3 * 3)
     exponentials, sums, relu = edges * 2 * 3, edges * 3 * 3, rows * 5
     assert got.flops == products + exponentials + sums + relu
-    assert got.gather - got.compulsory == 4 * edges * 3  # x is multiplied where it lies, so gathered rows are more
+    assert got.gather - got.compulsory == 4 * edges * 3  # x is multiplied in place, so more rows are gathered
 
 
 def test_every_pass_over_the_edges_gathers_again() -> None:

@@ -185,7 +185,7 @@ def test_the_command_writes_its_record(
     assert "gcn cora" in capsys.readouterr().out
 
 
-# ---------------------------------------------------------------- what goes wrong
+# ---------------------------------------------------------------- failures
 
 
 def test_a_system_that_takes_the_process_with_it_is_left_out_of_the_next_attempt() -> None:

@@ -72,7 +72,7 @@ def test_every_model_learns_families(model: str) -> None:
         runner.epoch()
     assert runner.history.loss[-1] < 0.5 * runner.history.loss[0]
     assert runner.test()["test MRR"] > 0.6 > 2 * by_frequency(kg, kg.test)
-    # every 40 epochs, and after the last of the job's 3
+    # validated every 40 epochs, and after the last of the job's 3
     assert [i for i, value in enumerate(runner.history.val) if not math.isnan(value)] == [2, 39]
 
 

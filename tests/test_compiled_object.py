@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 def _together(count: int, call: Callable[[], Any]) -> list[Any]:
-    """What `count` threads get that make `call` at the same moment."""
+    """The results of `count` threads that make `call` at the same moment."""
     start, results = threading.Barrier(count), []
 
     def run() -> None:

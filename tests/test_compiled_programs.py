@@ -21,7 +21,7 @@ from tests.programs.random_programs import inputs, random_program
 from tests.programs.strategies import programs
 
 STARVED = Options(wide=1, stash_width=0, prefetch_bytes=1, prefetch_distance=1)
-"""Choices far from the default ones."""
+"""Options far from the default ones."""
 
 
 def check(number: int) -> None:

@@ -90,7 +90,7 @@ def test_compiled_equals_eager(name: str) -> None:
     torch.manual_seed(0)
     make, more = CONVS[name]
     conv = make().double()
-    x = features(N, W, torch.float64).requires_grad_()  # of data that may be overwritten the backward has a copy
+    x = features(N, W, torch.float64).requires_grad_()  # the backward keeps a copy of data that may be overwritten
     compiled = graphweave.compile(conv)
     assert_matches(compiled, conv, x, EDGES, *more, module=conv)
     _nothing_left(compiled, x, EDGES, *more)
@@ -101,7 +101,7 @@ SAVING = ("pna", "gatv2", "transformer", "resgated", "edgeconv-linear", "superga
 
 @pytest.mark.parametrize("name", by_default(SAVING, "pna", "transformer"))
 def test_nothing_of_edges_and_features_is_kept(name: str) -> None:
-    """What the forward saves on edges is at most a number for each head."""
+    """The forward saves at most one number for each head on edges."""
     torch.manual_seed(0)
     told = graphweave.explain(CONVS[name][0](), features(N, W).requires_grad_(), EDGES)
     saved = [re.search(r": E\d+\[([\d, ]*)\] f", value) for graph in told.graphs for value in graph.saved]

@@ -130,7 +130,7 @@ def test_chunks_do_not_change_what_rows_hold() -> None:
     ("widths", "dtype"), [((7, 33, 1), DType.f32), ((20, 64, 130), DType.f32), ((5, 31, 65), DType.f64)]
 )
 def test_the_size_of_tiles_changes_no_bit(widths: tuple[int, int, int], dtype: DType, size: int) -> None:
-    """What a later kernel computes again in other tiles is compared for equality with a maximum of it."""
+    """A later kernel computes messages again in other tiles, and compares them for equality with their maximum."""
     degrees = (1, 2, 3, 4, 5, 6, 7, 8, 0, 31, 33, 13)
     of_two = compiled(case_for(edge_mlp(*widths, dtype, size=16), degrees), chunk=3)
     got = compiled(case_for(edge_mlp(*widths, dtype, size=size), degrees), chunk=5)
@@ -277,7 +277,7 @@ def test_own_functions_are_accurate(op: Op, dtype: DType, low: float, high: floa
 @pytest.mark.parametrize("dtype", [DType.bf16, DType.f16])
 @pytest.mark.parametrize("name", ["spmm", "sddmm", "totals"])
 def test_half_precision_is_rounded_once(name: str, dtype: DType) -> None:
-    """What is stored is the result of float32 arithmetic, rounded as torch rounds."""
+    """A stored number is the result of float32 arithmetic, rounded as torch rounds."""
     needs_float16(dtype)
     plain = {"spmm": spmm(33, dtype=dtype), "sddmm": sddmm(33, dtype=dtype), "totals": totals(3, dtype)}[name]
     kernel = widened(plain)
@@ -286,7 +286,7 @@ def test_half_precision_is_rounded_once(name: str, dtype: DType) -> None:
     assert any(t.dtype == HALVES[dtype] for t in case.buffers.values())
     got, want = compiled(case), interpreted(case)
     for result, expected in want.items():
-        rtol = 2.0**-7 if expected.dtype == HALVES[dtype] else 2e-5  # a last bit, where float32 sums differ by one
+        rtol = 2.0**-7 if expected.dtype == HALVES[dtype] else 2e-5  # float32 sums may differ in the last bit
         torch.testing.assert_close(got[result], expected, rtol=rtol, atol=1e-5, equal_nan=True)
 
 

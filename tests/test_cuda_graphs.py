@@ -31,7 +31,7 @@ from tests.support import features, random_graph
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 INDEX = random_graph(12, 12, 40)
-FIRST = PLAIN_CALLS + 1  # calls until one is replayed
+FIRST = PLAIN_CALLS + 1  # number of calls before the first replay
 
 
 def counts() -> tuple[int, int, int, int]:
@@ -40,7 +40,7 @@ def counts() -> tuple[int, int, int, int]:
     return tuple(c[f"cuda_graph_{name}"] for name in ("captures", "replays", "skips", "failures"))  # type: ignore[return-value]
 
 
-# -------------------------------------------------------- the class by itself
+# -------------------------------------------------------- the class alone
 
 
 def gather_and_scale(args: list[Any]) -> list[Any]:
@@ -157,7 +157,7 @@ def test_there_are_few_graphs_and_the_least_recently_used_goes() -> None:
     assert counts()[:2] == (GRAPHS + 1, 0)
     made([features(12, 2), index, 1])
     assert counts()[:2] == (GRAPHS + 1, 1)
-    made([features(12, 1), index, 1])  # drops that of width 3
+    made([features(12, 1), index, 1])  # drops the graph of width 3
     made([features(12, 2), index, 1])
     made([features(12, 3), index, 1])
     assert counts()[:2] == (GRAPHS + 1, 2)
@@ -194,7 +194,7 @@ def test_values_of_caches_live_as_long_as_the_graph_and_edits_are_noticed() -> N
 
 
 def test_nothing_is_cached_while_it_is_captured() -> None:
-    """What would be made during a capture has not been computed: the capture fails instead."""
+    """A capture that would have to fill a cache fails, because nothing is computed during a capture."""
 
     def run(args: list[Any]) -> list[Any]:
         x, index = args
@@ -346,7 +346,7 @@ def test_inference(name: str, device: StandIn) -> None:
     torch.manual_seed(0)
     layer = LAYERS[name]().eval()
     compiled: Any = graphweave.compile(layer, mode="reduce-overhead")
-    if name == "max":  # whose capture by PyTorch alone has no breaks, after which every call has an index of its own
+    if name == "max":  # PyTorch alone captures it without breaks; after a break, each call has its own index
         compiled = torch.compile(layer, backend="graphweave", mode="reduce-overhead", dynamic=True)
     index = INDEX.clone()
     with torch.no_grad():
@@ -360,7 +360,7 @@ def test_inference(name: str, device: StandIn) -> None:
 
 
 def test_two_forwards_then_their_backwards(device: StandIn) -> None:
-    """What the backward of the first needs, the second forward has not overwritten."""
+    """The second forward does not overwrite what the backward of the first needs."""
     torch.manual_seed(0)
     layer = pyg.GATConv(5, 4).double()
     compiled = graphweave.compile(layer, options={"cuda_graphs": True})
@@ -499,7 +499,7 @@ def test_indices_made_from_numbers_lie_where_the_program_runs(kind: type[RowsOfS
     assert step.spaces == of and step.run(2, 3).device.type == "meta"
 
 
-# -------------------------------------------------------- in earnest
+# -------------------------------------------------------- on a real device
 
 
 @pytest.mark.gpu

@@ -56,7 +56,7 @@ KERNELS = {
     "node_mlp_3_4": node_mlp(3, 4),
     "node_stages_3_5_f64": node_stages(3, 5, DType.f64),
 }
-"""Sums, values of edges, stashes, products in tiles of edges, an online softmax; products in tiles of rows."""
+"""Kernels with sums, values of edges, stashes, products in tiles of edges or rows, and an online softmax."""
 
 Run: TypeAlias = Callable[[Kernel, dict[str, Tensor], dict[str, Tensor], dict[str, int]], None]
 
@@ -95,7 +95,7 @@ def by_pieces(case: Case, degrees: tuple[int, ...], size: int, run: Run = interp
 
 def by_cpp(kernel: Kernel, tensors: dict[str, Tensor], indptr: dict[str, Tensor], sizes: dict[str, int]) -> None:
     given = [indptr[csr.name] for csr in kernel.csrs] + [tensors[b.name] for b in kernel.buffers]
-    counts = [sizes[size] for size in kernel.sizes] + [0] * len(kernel.csrs)  # degrees are for stashes
+    counts = [sizes[size] for size in kernel.sizes] + [0] * len(kernel.csrs)  # stashes need degrees
     function = kernel_cache.load(print_kernel(kernel), kernel.name)
     function([t.data_ptr() for t in given], counts, chunks_of(counts[0], 2), 2)
 

@@ -164,7 +164,7 @@ def _normed_by_degree(x: Tensor, index: Tensor, batch: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("fn", [_scaled_by_degree, _mean_of_each_graph, _normed_by_degree], ids=lambda f: f.__name__)
 def test_counts_whose_number_data_decides(fn: Callable[..., Tensor]) -> None:
-    """Their number is found equal to one that is known before the call, of which PyTorch then keeps no hint."""
+    """PyTorch finds their number equal to one that is known before the call, and then keeps no hint of it."""
     compiled = graphweave.compile(fn)
     for nodes in (9, 14, 4):
         index = random_graph(nodes, nodes, 2 * nodes, seed=nodes)[0]

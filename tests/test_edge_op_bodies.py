@@ -151,7 +151,7 @@ class Recorded(TorchDispatchMode):
 
 
 def recorded(function: Callable[..., Tensor], *args: Any) -> list[tuple[Any, tuple[Any, ...]]]:
-    """What is called in the graph that Dynamo makes of `function`."""
+    """The calls in the graph that Dynamo makes of `function`."""
     found = Recorded()
 
     def backend(module: torch.fx.GraphModule, _: Any) -> Callable[..., Any]:

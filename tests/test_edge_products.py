@@ -70,7 +70,7 @@ class Scored(pyg.MessagePassing):
     def __init__(self, width: int) -> None:
         super().__init__(aggr="sum")
         self.score = mlp(width, width, 1)
-        self.score[-1].bias = None  # in front of a softmax its gradient is 0, which float32 terms that cancel are not
+        self.score[-1].bias = None  # before a softmax its gradient is 0, but float32 terms do not cancel to exactly 0
 
     def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
         return self.propagate(edge_index, x=x)
@@ -80,7 +80,7 @@ class Scored(pyg.MessagePassing):
 
 
 class Plain(nn.Module):
-    """Without PyG: scatter max of a linear map that follows a product, so that no rule can move it to the nodes."""
+    """A layer without PyG: the scatter max of a linear map of a product, which no rule can move to the nodes."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ def on_awkward_graphs(name: str, width: int, dtype: torch.dtype, graphs: tuple[G
     for graph in graphs:
         x = features(graph.num_nodes, width, dtype)
         if dtype is torch.float32 and name == "scored" and width == 1:
-            # Its one hidden unit is active on every edge of a row, so a softmax takes its bias away, whose gradient is
-            # 0 exactly, and 4e-8 to 7e-8 in float32, eager's as ours.
+            # The one hidden unit is active on every edge of a row, so the softmax cancels its bias, whose gradient is
+            # exactly 0, and 4e-8 to 7e-8 in float32, in eager mode as well as compiled.
             assert_as_exact_as_eager(fast, layer, x, graph.edge_index, label=graph.name)
         else:
             assert_matches(fast, layer, x, graph.edge_index, module=layer, label=graph.name)
@@ -275,7 +275,7 @@ def test_a_chain_of_many_products_is_cut() -> None:
         "".join(lines).replace("f32", "f64") + f"%{last + 1}: V[64] f64 = push.sum %{last}, %3\nreturn %{last + 1}\n"
     )
     tiled = [r for r in Facts(program).tiled if isinstance(program.nodes[r], MatMul)]
-    assert len(tiled) == MAX_PRODUCTS + 1  # the first ones, not the next, and the one behind it
+    assert len(tiled) == MAX_PRODUCTS + 1  # all but the one after the first MAX_PRODUCTS
     assert len(stored_on_edges(make_plan("test", Facts(program), Options(), {}))) == 2  # the product and its operand
 
 

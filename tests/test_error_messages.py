@@ -34,7 +34,7 @@ REASONS = {
     "IRError", "ParseError", "NotExpressible", "CaptureError", "CompileError", "NeedsLocal", "NotImplementedError",
     "CannotSay", "AttributeError", "KeyError", "IndexError", "AssertionError", "StopIteration",
 }  # fmt: skip
-"""What the compiler raises for itself, as a reason that `explain` or a warning then tells, or for Python."""
+"""Errors raised for the compiler itself, as reasons that `explain` or a warning then reports, or for Python."""
 
 ADVICE = re.compile(
     r"(?:Add|Ask|Call|Change|Check|Choose|Clone|Close over|Convert|Correct|Delete|Flatten|Free|Gather|Give|Index|Inside"
@@ -74,7 +74,7 @@ def _sites() -> list[Site]:
     out = []
     for path in sorted(PACKAGE.rglob("*.py")):
         room = path.relative_to(PACKAGE).parts[0]
-        if room in ("ir", "passes", "lower", "codegen"):  # their errors are about programs, not about users'
+        if room in ("ir", "passes", "lower", "codegen"):  # their errors are about the IR, not about user programs
             continue
         for line, _, message in _calls(path):
             words = _words(message)
@@ -88,8 +88,8 @@ def test_there_are_sites() -> None:
 
 
 def test_every_message_ends_with_what_to_do() -> None:
-    """What to do stands in a sentence or clause behind the first."""
-    made_elsewhere = {  # the last value is the advice, or an error that ends with one
+    """The advice stands in a sentence or clause after the first."""
+    made_elsewhere = {  # the last value is the advice, or an error that ends with advice
         "{} Unset it for the default.",
         "{}\n  {}",
         "must be {} (got {})",
@@ -118,7 +118,7 @@ def test_warnings_begin_with_who_speaks() -> None:
     assert not other, "\n".join(other)
 
 
-# ---------------------------------------------------------------- what can be met
+# ---------------------------------------------------------------- errors that users can meet
 
 
 def neighbours(x: Tensor, edge_index: Tensor) -> Tensor:

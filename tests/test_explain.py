@@ -94,8 +94,8 @@ def test_bytes_of_eager_are_those_of_its_calls() -> None:
     x, edge_index = features(6, 4).float(), random_graph(6, 6, 12)
     (capture,) = graphweave.explain(neighbours, x, edge_index).captures
     zeros, rows, messages, index = 6 * 4 * 4, 6 * 4 * 4, 12 * 4 * 4, 12 * 8
-    gather = messages + index + messages  # the rows that it reads, and writes
-    added = rows + messages + index + rows  # what it adds to, adds, and gives
+    gather = messages + index + messages  # the rows that it reads and those that it writes
+    added = rows + messages + index + rows  # the rows that it adds to, those that it adds, and the result
     assert capture.eager_moved == zeros + gather + added
     assert capture.eager_calls == 3
 

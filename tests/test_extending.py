@@ -199,7 +199,7 @@ CASES: dict[str, tuple[Declare, Callable[..., Tensor], tuple[Any, ...]]] = {
     "pull and push": (_sum_along, sum_layer, (lambda x, index: x[index], _sum_formula)),
     "max and mean": (_most, most_layer, (_max_formula, _mean_formula)),
 }
-"""What is declared, a layer that calls it, and what stands in for the operators in the reference."""
+"""Name -> the declaration, a layer that calls the operator, and the functions that replace it in the reference."""
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -469,11 +469,11 @@ def test_a_wrong_declaration_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=why) as refused:
         declare()
     assert str(refused.value).startswith("graphweave.extend.")
-    with pytest.raises(ValueError, match=why):  # it is no less wrong the second time
+    with pytest.raises(ValueError, match=why):  # the same declaration is refused again
         declare()
 
 
-# ---------------------------------------------------------------- twice, and no more
+# ---------------------------------------------------------------- repeated and removed declarations
 
 
 def test_the_same_again_is_the_same() -> None:
@@ -493,7 +493,7 @@ def test_the_same_again_is_the_same() -> None:
 
 
 def test_another_body_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an operator was declared to be is part of what a kernel is known by."""
+    """The declaration of an operator is part of a kernel's key."""
     x = torch.randn(6, 4, dtype=torch.float64)
     made = []
     for scale in (2.0, 3.0):
@@ -501,7 +501,7 @@ def test_another_body_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> None
         with extend.pointwise("gwtest::scaled", f"x * {scale:g}"):
             made.append(gw.compile(lambda x: ops.scaled(x).sum(1)))
             torch.testing.assert_close(made[-1](x), scale * x.sum(1))
-    torch.testing.assert_close(made[0](x), 2 * x.sum(1))  # as it was compiled
+    torch.testing.assert_close(made[0](x), 2 * x.sum(1))  # stays as it was compiled
 
 
 def test_what_is_no_longer_declared_is_pytorchs() -> None:

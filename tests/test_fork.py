@@ -20,7 +20,7 @@ from tests.support import features, random_graph
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
     pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork"),
-    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),  # newer Pythons say that a child may hang
+    pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning"),  # newer Pythons warn that a child may hang
 ]
 
 NODES = 20_000

@@ -180,7 +180,7 @@ def test_flat_gives_an_index_of_our_own_as_it_is() -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_flat_copies_an_index_that_others_may_write_to(wide: bool) -> None:
-    """It was checked once: a kernel must not read what is written there later."""
+    """An index is checked once, and a kernel must not read what is written there later."""
     index = torch.tensor([3, 1, 2], dtype=torch.int64 if wide else torch.int32)
     flat = formats.flat(Index(index, 4), wide=wide)
     index.numpy()[:] = 10**6

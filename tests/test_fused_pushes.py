@@ -71,7 +71,7 @@ def test_a_fused_push_is_one_kernel_of_the_rows_behind_it(body: str) -> None:
 @pytest.mark.parametrize("body", FUSED.values(), ids=FUSED)
 def test_fusing_changes_no_value(body: str) -> None:
     fused, plain = program_of(body), program_of(body.replace(" fused", ""))
-    for program in (fused, plain):  # both beside the interpreter, which knows nothing of fusing
+    for program in (fused, plain):  # both are compared with the interpreter, which does not fuse
         assert_computes(compiled(program), program, inputs_of=given_for)
 
 
@@ -117,7 +117,7 @@ def stored_products(program: Program) -> list[Ref]:
 
 @pytest.mark.parametrize("recompute", POLICIES)
 def test_no_half_stores_the_product_of_a_fused_push(recompute: Recompute) -> None:
-    """What only a fused push of the forward reads is neither saved nor computed by the backward, and vice versa."""
+    """Values that only a fused push of one half reads are neither saved nor computed by the other half."""
     program = program_of("""%11: E[6] f32 = mul %10, %8
 %12: V[6] f32 = push.sum %11, %5 fused
 %13: V[6] f32 = tanh %12

@@ -54,7 +54,7 @@ def of_the_graph_alone(x: Tensor, index: Tensor) -> tuple[Tensor, ...]:
 
 @pytest.mark.parametrize("door", by_default(DOORS, "graphweave"))
 def test_results_of_two_calls_share_no_memory(door: str) -> None:
-    """What depends on the graph alone is computed once, but who edits the result of one call changes no other's."""
+    """Values of the graph alone are computed once, but editing the result of one call changes no other result."""
     x, index = random(6, 4), torch.randint(6, (9,))
     compiled = DOORS[door](of_the_graph_alone)
     with torch.no_grad():
@@ -136,10 +136,10 @@ def test_numbers_have_a_last_dim(door: str) -> None:
     assert graphweave.counters()["eager_fallbacks"] == 0
 
 
-@pytest.mark.filterwarnings(r"ignore:var\(\). degrees of freedom:UserWarning")  # eager mode's
+@pytest.mark.filterwarnings(r"ignore:var\(\). degrees of freedom:UserWarning")  # raised by eager mode
 @pytest.mark.parametrize("door", by_default(DOORS, "plain"))
 def test_a_variance_of_no_rows(door: str) -> None:
-    """Its gradient divides by their number, which data decides."""
+    """The gradient divides by the number of rows, which depends on data."""
 
     def f(x: Tensor, mask: Tensor) -> Tensor:
         return x[mask].var(0, unbiased=False)

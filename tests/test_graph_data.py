@@ -99,7 +99,7 @@ def test_local_scope() -> None:
             x.mul_(2)
         assert "x" in g.ndata
     assert g.ndata["x"] is x and list(g.ndata) == ["x"] and not g.edata and not g.ntype_data
-    assert x.sum() == 14  # edits in place stay
+    assert x.sum() == 14  # edits in place remain
     with pytest.raises(ZeroDivisionError), g.local_scope():
         g.ndata["y"] = torch.ones(7)
         raise ZeroDivisionError

@@ -71,7 +71,7 @@ def test_compiled_by_graphweave(dtype: torch.dtype) -> None:
         assert_matches(lambda x, g=g: compiled(g, x), lambda x, g=g: model(g, x), features(nodes, 4))
         assert not g.ndata
     counts = graphweave.counters()
-    # Two: where the second row of an edge_index begins is a number of its own for Dynamo if it is 0 or 1
+    # Two, because Dynamo compiles the offset of the second row of an edge_index apart if it is 0 or 1
     assert counts["compilations"] <= 2 and counts["kernel_launches"] > 0
     assert counts["graph_breaks"] == counts["eager_fallbacks"] == 0
 

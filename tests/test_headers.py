@@ -45,7 +45,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """Every command of the compiler, as it is run."""
-    toolchain.toolchain()  # probed before
+    toolchain.toolchain()  # the compiler has been probed before
     seen: list[tuple[str, ...]] = []
     run = toolchain.run_compiler
 
@@ -66,7 +66,7 @@ def included_from(flags: tuple[str, ...]) -> Path:
     return Path(flags[flags.index("-I") + 1])
 
 
-# ---------------------------------------------------------------- which there are
+# ---------------------------------------------------------------- the list of headers
 
 
 def test_what_generated_text_may_include_is_there() -> None:
@@ -83,7 +83,7 @@ def test_another_header_is_another_kernel(monkeypatch: pytest.MonkeyPatch) -> No
     assert before[0] != after[0] and before[1] != after[1]
 
 
-# ---------------------------------------------------------------- where they are
+# ---------------------------------------------------------------- copies of headers
 
 
 def test_a_copy_of_the_headers_lies_beside_the_kernels(cache: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_dumped_kernel_is_named_by_its_language(tmp_path: Path, target: Target
     assert ("@triton.jit" in kernel) is (target == "triton")
 
 
-# ---------------------------------------------------------------- precompiled
+# ---------------------------------------------------------------- precompiled headers
 
 
 @needs_gcc
@@ -174,7 +174,7 @@ def test_a_damaged_precompiled_header_is_made_again(cache: Path, commands: list[
     compiled = Path(flags[flags.index("-include") + 1]).with_name("kernels.h.gch")
     content = bytearray(compiled.read_bytes())
     compiled.write_bytes(content[: len(content) // 2])
-    headers._checked.clear()  # as a new process
+    headers._checked.clear()  # as in a new process
     assert headers.flags_for(TEXT, toolchain.toolchain(), cache) == flags
     assert len([c for c in commands if "c++-header" in c]) == 2
     assert answer(TEXT) == 42

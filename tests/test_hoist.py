@@ -142,11 +142,11 @@ def test_gcn_costs_what_a_cached_one_costs() -> None:
     launches = []
     for cached in (False, True):
         compiled = graphweave.compile(pyg.GCNConv(W, W, cached=cached))
-        for _ in range(2):  # the cached one is compiled anew when it has cached
+        for _ in range(2):  # with cached=True it is compiled again once it has cached
             _work(compiled, x, edges)
         assert _work(compiled, x, edges) == (0, 0)
         launches.append(graphweave.counters()["kernel_launches"])
-    assert launches[0] == launches[1] + 1  # the product is scaled by the degrees in a kernel, else it is the library's
+    assert launches[0] == launches[1] + 1  # uncached, a kernel scales the product by the degrees
 
 
 @pytest.mark.usefixtures("fresh_compiler")

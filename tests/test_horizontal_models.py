@@ -19,7 +19,7 @@ from graphweave.graph.graph import Graph
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_compiler"),
-    pytest.mark.filterwarnings("ignore:There exist node types:UserWarning"),  # on purpose
+    pytest.mark.filterwarnings("ignore:There exist node types:UserWarning"),  # a loop over relations on purpose
 ]
 
 Key = tuple[str, str, str]
@@ -184,7 +184,7 @@ class ChosenRows(MaskLoop):
         for r, w in enumerate(self.weights):
             src, dst = edge_index[:, edge_type == r]
             score, summed = x @ self.score[r], torch.zeros_like(x)
-            if self.choose == "summed":  # by what a relation has summed before
+            if self.choose == "summed":  # the score depends on sums of the same relation
                 score = summed.index_add(0, dst, x[src])[:, r]
             if self.choose == "nodes":
                 kept = (score > 0).nonzero().view(-1)

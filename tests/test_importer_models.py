@@ -17,7 +17,7 @@ from tests.support import features, random_graph
 
 N, E, IN, OUT, EDGE = 11, 37, 6, 8, 5
 ROWS = ["aten.select.int", "aten.select.int"]
-"""The rows of edge_index, all that a graph without inserted self-loops leaves to ATen."""
+"""Taking the rows of edge_index is all that a graph without inserted self-loops leaves to ATen."""
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ WHOLE: dict[str, tuple[Callable[[], nn.Module], bool]] = {
     "TAGConv": (lambda: pyg.TAGConv(IN, OUT, normalize=False), False),
     "GeneralConv": (lambda: pyg.GeneralConv(IN, OUT, in_edge_channels=EDGE, attention=True), True),
 }
-"""name -> (module, does it take edge_attr); of these nothing but the rows of edge_index stays outside the algebra."""
+"""Name -> (module, whether it takes edge_attr). Only taking the rows of edge_index stays outside the algebra."""
 
 
 def _captured(module: nn.Module, edge_attr: bool, dynamic: bool = True) -> Capture:

@@ -206,7 +206,7 @@ def test_what_is_out_of_range_is_refused_as_ever(value: int) -> None:
     edges = random_graph(N, N, 300)
     compiled = graphweave.compile(pyg.GCNConv(5, 3))
     compiled(features(N, 5), edges)
-    edges[0, 7] = value  # noticed though the graph was seen before
+    edges[0, 7] = value  # the edit is noticed though the graph was seen before
     with pytest.raises(IndexRangeError, match=f"index {value} at position"):
         compiled(features(N, 5), edges)
 

@@ -208,7 +208,7 @@ def test_verify_refuses(old: str, new: str, complaint: str) -> None:
         verify(parse(MERGED.replace(old, new)))
 
 
-# ---------------------------------------------------------------- a name says nothing
+# ---------------------------------------------------------------- names have no meaning
 
 
 @pytest.mark.parametrize("name", ["P_0a0b0c0d_01020304", "P_", "pairs P"])
@@ -223,7 +223,7 @@ def test_edges_of_any_name_have_pairs(name: str) -> None:
         [found], [*program.spaces, *((p.pairs, None) for p in build.types if isinstance(p, PairsType))]
     )
     verify(again)
-    assert pairs_in(again) == ((m, t),)  # pairs of the first product, and none of the product that is already on pairs
+    assert pairs_in(again) == ((m, t),)  # the first product gets pairs; the product that is already on pairs gets none
 
 
 def _typed_product(edges: Space) -> Program:
@@ -355,7 +355,7 @@ def test_memory_changes_no_number() -> None:
     assert whole.storage_offset() == 0 and torch.equal(whole, x[1:])
 
 
-# ---------------------------------------------------------------- once a graph
+# ---------------------------------------------------------------- work done once for each graph
 
 
 def test_what_is_made_of_the_graph_alone_is_made_once() -> None:

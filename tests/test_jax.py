@@ -232,7 +232,7 @@ def test_what_is_computed_on_nodes_knows_its_rows() -> None:
     w = x[:6, :2]
     got = gj.sddmm(g, lambda s, d, e: (s / s.shape[0]) @ w, src=x)
     close(got, (at / 150) @ w)
-    turned = gj.sddmm(g, lambda s, d, e: jnp.einsum("nf,fh->hn", s, w).T * d[:, :2], src=x, dst=x)  # rows in dim 1
+    turned = gj.sddmm(g, lambda s, d, e: jnp.einsum("nf,fh->hn", s, w).T * d[:, :2], src=x, dst=x)  # the rows are dim 1
     close(turned, (at @ w) * x[np.asarray(graph.dst), :2])
     close(gj.sddmm(g, lambda s, d, e: s @ (w * np.full((6, 2), 1 / s.shape[0])), src=x), (at / 150) @ w)
     close(gj.sddmm(g, lambda s, d, e: (s + jnp.ones((150, 1))) @ w, src=x), (at + 1) @ w)
@@ -422,7 +422,7 @@ def test_gradients_go_through_other_transformations() -> None:
     g, x, w = gj.FixedGraph(*at, 20), jnp.asarray(rng.normal(size=(20, 4))), jnp.asarray(rng.normal(size=(4, 4)))
 
     def message(s: Any, d: Any) -> Any:
-        return jnp.tanh((s - d) @ w) * jnp.arange(4.0)  # a constant of the trace
+        return jnp.tanh((s - d) @ w) * jnp.arange(4.0)  # a constant within the trace
 
     def ours(x: Any) -> Any:
         return (gj.spmm(g, lambda s, d, e: message(s, d), src=x, dst=x) ** 2).sum()

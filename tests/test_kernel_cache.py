@@ -129,7 +129,7 @@ def test_processes_racing_for_one_kernel_build_it_once(cache: Path) -> None:
 
 def test_an_unusable_directory_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     blocker = tmp_path / "file"
-    blocker.write_text("not a directory")  # a file in the way stops even root, who ignores permission bits
+    blocker.write_text("not a directory")  # stops even root, who ignores permission bits
     kernel_cache.forget()
     with override(cache_dir=blocker), caplog.at_level(logging.WARNING):
         assert run(11) == 1011
@@ -152,7 +152,7 @@ def test_least_recently_used_kernels_are_evicted(cache: Path) -> None:
         run(n)
         os.utime(built(cache, n), (n, n))
     kernel_cache.forget()
-    run(21)  # used again: 22 is now the oldest
+    run(21)  # used again, so 22 is now the oldest
     sizes = sum(built(cache, n).with_suffix(s).stat().st_size for n in (21, 23) for s in (".so", ".cpp"))
     kernel_cache.evict(cache, sizes)
     assert [built(cache, n).exists() for n in (21, 22, 23)] == [True, False, True]

@@ -25,9 +25,9 @@ MAY_IMPORT: dict[str, set[str]] = {
     "passes": _FACTS,
     "lower": _FACTS | {"passes"},
     "codegen": {"core", "ir.loop"},
-    "compiler": _STAGES,  # only makes plans: its results are text and choices, and it has no tensors
+    "compiler": _STAGES,  # only makes plans: its results are texts and choices, never tensors
     "runtime": {"core"},
-    "execute": _STAGES | {"compiler", "runtime"},  # what a plan becomes: its steps run at every call
+    "execute": _STAGES | {"compiler", "runtime"},  # runs plans: its steps run at every call
     "frontends": _STAGES | {"compiler", "runtime", "execute"},
     "extend": _FACTS | {"passes", "lower", "execute", "frontends"},  # a declared operator is tried at once, in a kernel
     "tensorlike": {"core"},
@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "function": {"udf"},
     "graph": {"core", "runtime", "udf"},
     "ops": {"core", "frontends", "graph", "runtime", "udf"},
-    "jax": _STAGES | {"compiler", "runtime", "execute", "graph"},  # a frontend for JAX, and what runs its programs
+    "jax": _STAGES | {"compiler", "runtime", "execute", "graph"},  # a frontend that also runs its programs
     "loops": {"core", "udf", "graph", "frontends", "tensorlike"},
     "nn": _MODEL_SIDE | {"ops"},
     "data": {"core", "graph"},
@@ -55,7 +55,7 @@ INSIDE_FUNCTIONS: dict[str, str] = {
     "runtime/triton_aot.py": "Triton is optional",
     "data/small.py": "networkx is optional, scikit-learn takes a second to load",
 }
-"""Files with imports inside functions, and why."""
+"""Files that may import inside functions, and why."""
 
 
 def name_of(path: Path) -> str:

@@ -78,8 +78,8 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "transformer": lambda: pyg.TransformerConv(9, 4, heads=2),
     "products": lambda: Products(9, 8),
 }
-"""Sums, maxima and their ties, moments, softmax in two passes and in one, products within edges, a stash of them,
-products of the rows that edges are aggregated to."""
+"""Layers with sums, maxima and their ties, moments, softmax in two passes and in one, products on edges, a stash of
+them, and products of the rows that edges are aggregated to."""
 
 
 @pytest.mark.usefixtures("fresh_compiler")
@@ -166,7 +166,7 @@ def test_more_programs(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     check(number)
 
 
-# ---------------------------------------------------------------- which rows
+# ---------------------------------------------------------------- which rows are divided
 
 
 def test_chunks_leave_out_divided_rows_and_no_others() -> None:

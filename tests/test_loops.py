@@ -72,7 +72,7 @@ def gradients(out: list[Tensor], leaves: list[Tensor]) -> list[Tensor]:
 
 
 def like(literal: Tensor, got: Tensor) -> Tensor:
-    """What literal loops gave, in the feature shape of `got`: loops over no rows know no shape."""
+    """The results of literal loops, in the feature shape of `got`, because loops over no rows know no shape."""
     assert literal.shape[0] == got.shape[0]
     if not literal.shape[0]:
         return torch.zeros_like(got)
@@ -84,7 +84,7 @@ def like(literal: Tensor, got: Tensor) -> Tensor:
 def check(program: Callable[..., Any], case: Case, index: torch.dtype = torch.int64) -> None:
     g, reference = case.graph(index), case.literal()
     COMPILED[program](g, case.arguments)
-    # only W is multiplied by Hector's rule
+    # Hector's rule multiplies by W only
     kinds = {"W": Weights, "w": Weights, "x": Rows, "y": Rows}
     literally(program, reference, {name: kinds[name](x) if name in kinds else x for name, x in case.arguments.items()})
     got, want = results(g, program), results(reference, program)
@@ -113,7 +113,7 @@ def test_as_the_loops_stand_between_two_sets_of_nodes(program: Callable[..., Any
 
 
 COMPILED_BY_DEFAULT = ("extremes", "inside")
-"""The others compile kernels that models of tests/test_loops_models.py have too."""
+"""Programs compiled by default. The kernels of the others also occur in models of tests/test_loops_models.py."""
 
 
 @pytest.mark.parametrize(

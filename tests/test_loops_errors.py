@@ -346,7 +346,7 @@ WRONG: dict[Callable[..., Any], str] = {
     inverted: "logical_not",
 }
 IN_SOURCE = (running_sum, running_sum_in_a_branch, left_early, returned_early)
-"""Seen when the function is decorated."""
+"""Errors that are raised when the function is decorated."""
 
 
 def refuse(function: Callable[..., Any], kernels: bool) -> Exception:

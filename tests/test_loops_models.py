@@ -203,7 +203,7 @@ def test_rgat_of_listing_1(names: tuple[str, ...], fresh_compiler: None) -> None
         out = rgat(g, *weights)
         want = rgat_by_edges(case.x, case.src, case.dst, case.etype, *weights)
         same(out, want, [case.x, *weights])
-        assert g.edata["att"].shape == case.src.shape  # fields that the loops set are fields of the graph
+        assert g.edata["att"].shape == case.src.shape  # fields that the loops set are fields of the graph afterwards
     clean()
 
 

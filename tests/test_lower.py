@@ -108,7 +108,7 @@ def check_kernel(program: Program, lowered: Lowered, given: Mapping[str, Tensor]
     for buffer, binding in zip(lowered.kernel.buffers, lowered.bindings, strict=True):
         if buffer.role in (Role.output, Role.total) and isinstance(binding, NodeTensor):
             if _over_nothing(program, binding.ref, rows):
-                continue  # the fold's identity: whoever runs the kernel puts `empty` there
+                continue  # the fold's identity, which the caller of the kernel replaces by `empty`
             want = values[binding.ref]
             got = buffers[buffer.name].reshape(want.shape)
             try:

@@ -63,7 +63,7 @@ class Clamp:
     high: float
 
 
-# ---------------------------------------------------------------- what follows
+# ---------------------------------------------------------------- what works without more code
 
 V, E = Space("V"), Space("E")
 
@@ -82,7 +82,7 @@ def test_a_node_of_message_programs(new: Scan | Lookup, text: str) -> None:
     t = Type(V, (), DType.f32)
     program = Program((Input("x", t), Input("y", t), new), (t,) * 3, ("",) * 3, (2,), ((V, 7), (E, None)))  # type: ignore[arg-type]
     assert f"%2: V[] f32 = {text}\n" in show(program)
-    if not (isinstance(new, Lookup) and new.weight is not None):  # of one list the first tuple takes all that is there
+    if not (isinstance(new, Lookup) and new.weight is not None):  # the first tuple takes the whole list
         assert parse(show(program)) == program
 
 

@@ -190,7 +190,7 @@ def test_sampled_pairs_average_to_the_full_sum() -> None:
     for pair in all_pairs(edges, labels):
         want[pair] = 1
     assert want.sum() > 30
-    assert (share - want).abs().max() < 0.7  # 600 draws of up to 12 equal ones: 5 deviations of 0.14
+    assert (share - want).abs().max() < 0.7  # 600 draws out of up to 12 equal pairs: 5 standard deviations of 0.14
     same, again = (gnn.edge_pairs(graph_of(edges), labels, max_pairs_per_edge=1, seed=s) for s in (5, 5))
     assert torch.equal(same.edges()[0], again.edges()[0])
 

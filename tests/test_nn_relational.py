@@ -22,7 +22,7 @@ pytestmark = [
 
 MANY = ("empty_types", "one_a_type", "nearly_all", "duplicates", "isolated", "hub_dst", "bipartite")
 FEW = ("no_edges", "one_node_loop")
-"""Graphs without edges or with one node compile anew."""
+"""Graphs that need a compilation of their own, because they have no edges or one node."""
 DEFAULT_MANY = ("rgcn-mean", "rgat-within")
 DEFAULT_FEW = ("rgcn-mean",)
 
@@ -92,7 +92,7 @@ def test_representation_of_layers(name: str) -> None:
     assert all(bool(value.isfinite().all()) for value in layer.state_dict().values())
 
 
-@pytest.mark.slow  # by default, HGT of tests/test_relational_layers_match.py is cut in two
+@pytest.mark.slow  # by default, tests/test_relational_layers_match.py partitions HGT
 def test_products_of_the_forward_do_not_become_one_with_those_of_the_backward() -> None:
     """Maps of keys, queries and values look like the gradients of the map of results: HGT could not be cut in two."""
     case, layer = CASES["hgt"], CASES["hgt"].layer()

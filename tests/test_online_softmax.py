@@ -32,7 +32,7 @@ from tests.support import AWKWARD, Graph, assert_matches, by_default, features, 
 from tests.test_lower import TINY, check_kernel
 
 FORCED = Options(online="always", online_tile=3)
-"""Tiles so small that most rows of the zoo have several."""
+"""Options with tiles so small that most rows of the zoo have several."""
 
 HEAD = """
 space V = s0
@@ -89,7 +89,7 @@ def walks(plan: Plan) -> tuple[int, int]:
     return len(tiled) + len(loops), sum(len(s.sums) for s in raised)
 
 
-# ---------------------------------------------------------------- which programs
+# ---------------------------------------------------------------- which programs get an online softmax
 
 
 def test_text(golden: Callable[[str, str], None]) -> None:
@@ -141,7 +141,7 @@ RELATIVE = {
     ),
     "sliced": "%14: E[2] f32 = slice %13 dim=0 1:3:1\n%15: W[2] f32 = push.sum %14, %3",
 }
-"""The last node is a sum relative to the maximum %10."""
+"""Ends of programs whose last node is a sum relative to the maximum %10."""
 
 OTHER = {
     "squared": "%14: E[4] f32 = mul %13, %13\n%15: W[4] f32 = push.sum %14, %3",
@@ -159,7 +159,7 @@ OTHER = {
         "%17: E[4] f32 = sub %16, %11\n%18: E[4] f32 = exp %17\n%19: W[4] f32 = push.sum %18, %3"
     ),
 }
-"""The last node is none."""
+"""Ends of programs whose last node is not such a sum."""
 
 
 def with_end(end: str) -> Program:
@@ -184,7 +184,7 @@ def test_whatever_else_needs_the_maximum_comes_after_it(name: str) -> None:
 
 
 def test_no_pass_is_saved_by_some_of_the_sums() -> None:
-    """Where another member has to wait for the maximum anyway, all sums use the second pass."""
+    """If another member has to wait for the maximum anyway, all sums use the second pass."""
     end = "%14: W[4] f32 = push.sum %13, %3\n%15: E[4] f32 = tanh %13\n%16: W[4] f32 = push.sum %15, %3\n"
     program = parse(f"{MESSAGE}{end}return %14, %16\n")
     made = compiled(program, FORCED)
@@ -251,7 +251,7 @@ GIVEN = (
 return %6, %10, %13, %14
 """
 )
-"""Scores and messages that are inputs."""
+"""A program whose scores and messages are inputs."""
 
 INF, NAN = math.inf, math.nan
 SCORES = {

@@ -1,4 +1,4 @@
-"""What a user overwrites between forward and backward harms a compiled backward no more than that of eager mode."""
+"""Tensors that a user overwrites between forward and backward harm a compiled backward no more than an eager one."""
 
 from __future__ import annotations
 

@@ -225,6 +225,6 @@ return %3
 
 
 def test_what_is_extracted_from_an_extract_has_names_of_its_own() -> None:
-    once = extract(parse(NEGATED), [0, 2], [3]).program  # in which %1 is the input saved_2
+    once = extract(parse(NEGATED), [0, 2], [3]).program  # %1 of it is the input saved_2
     twice = extract(once, [1, 2], [3]).program
     assert [n.name for n in twice.nodes if isinstance(n, Input)] == ["saved_2", "saved_2_"]

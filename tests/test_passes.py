@@ -71,7 +71,7 @@ def test_twice_is_once_and_nothing_to_do_is_the_same_program(rewrite: Pass) -> N
 
 
 ON_ANY = {name: p for name, p in PASSES.items() if name not in ("merge", "to-edges")}
-"""Passes that a sample of any programs is enough for; test_horizontal_pass.py has loops over relations."""
+"""Passes for which a sample of random programs suffices. test_horizontal_pass.py tests the others."""
 
 
 @pytest.mark.parametrize("rewrite", ON_ANY.values(), ids=ON_ANY)

@@ -39,7 +39,7 @@ space E = s2
 %16: E[] f64 = input s
 %17: V[3] f64 = input g
 """
-"""%5: a type for each node, %7: that of the destination of each edge."""
+"""%5 is the type of each node, %7 the type of the destination of each edge."""
 
 CASES = [
     ("linear-into-push", "typed", """

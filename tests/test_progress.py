@@ -20,7 +20,7 @@ class Terminal(io.StringIO):
 
 
 def written(monkeypatch: pytest.MonkeyPatch, error: io.StringIO, *, seconds: float, after: float = 0.0) -> str:
-    """What is written to `error` during work of so many seconds, where a line appears after `after` seconds."""
+    """The text written to `error` during work of so many seconds, if a line appears after `after` seconds."""
     monkeypatch.setattr(progress, "AFTER", after)
     monkeypatch.setattr(sys, "stderr", error)
     with progress.shown("compiling Net"), progress.shown("compiling a graph"):

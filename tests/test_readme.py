@@ -25,10 +25,10 @@ COMMANDS = [
     *(line for lang, text in BLOCKS if not lang for line in re.sub(r"\s*\n {8,}", " ", text).splitlines() if line),
     *re.findall(r"`(make train [^`]*)`", README),
 ]
-"""Lines of blocks without a language, of which what is indented far goes on with the line before, and in the text."""
+"""Commands in blocks without a language and in the text. Lines with a deep indentation continue the line before."""
 
 MADE = sorted(set(re.findall(r"(?:`|^)make ([a-z][a-z-]*)", README, re.MULTILINE)))
-"""Targets of make, in blocks and in the text."""
+"""Targets of make in blocks and in the text."""
 
 
 @pytest.mark.usefixtures("fresh_compiler")

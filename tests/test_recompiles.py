@@ -26,7 +26,7 @@ MOST = {"compile": 3, "backend": 4}
 BY_BACKEND = [
     name for name in CASES if name not in ("JumpingKnowledge lstm", "GraphUNet", "SortAggregation", "lazy SAGE", "RGCN")
 ]
-"""What takes equals of library functions or a run ahead is for `graphweave.compile` alone."""
+"""Programs for both doors. The others need polyfills or a run before the trace, which only `graphweave.compile` has."""
 
 
 def _counts(name: str, through: str) -> None:

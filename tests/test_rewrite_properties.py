@@ -35,10 +35,10 @@ _ROWS = {
 GRAPHS = {
     name: Statistics(tuple(zip(map(Space, "EVWG"), rows, strict=True)), default=1_000) for name, rows in _ROWS.items()
 }
-"""Row counts for which different forms are the best."""
+"""Statistics for which different forms of a program are the cheapest."""
 
 MOST = 3
-"""Moves of a program in what runs by default."""
+"""Upper limit on the moves of a program in the default run."""
 
 
 def check_every_site(program: Program, number: int, inputs_of: InputsOf = layer_inputs) -> None:

@@ -123,7 +123,7 @@ return %9
 
 
 def region_reads(facts: Facts, region: Region, order: StepOrder) -> set[Ref]:
-    """What the region reads from outside. Fails where a member is read at a row that is not the reader's."""
+    """The values that the region reads from outside. Fails if a member is read at a row that is not the reader's."""
     program, cones = facts.program, facts.cones
     reads: set[Ref] = set()
     done: set[Ref] = set()
@@ -195,7 +195,7 @@ return %14
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize(("width", "target"), [(4, "cpp"), (513, "cpp"), (4, "triton"), (513, "triton")])
 def test_products_that_no_kernel_of_the_target_multiplies_are_calls(width: int, target: Target, dtype: str) -> None:
-    """What is done before and after these products stays in kernels."""
+    """Work before and after these products stays in kernels."""
     options = options_for(target)
     program = with_calls(parse(ON_EDGES.replace("TYPE", dtype).replace("WIDTH", str(width))), options)
     called = width > 512 and target == "cpp"

@@ -88,11 +88,11 @@ CHOSEN: list[tuple[Function, Schedule]] = [
     (dots, Schedule(edge_order="hilbert")),
     (attention, Schedule(source_partitions=50, row_order="locality", unroll=3)),
 ]
-"""Each pair takes every field of its schedule in one kernel at least."""
+"""Functions and schedules. Every field of a schedule is taken by at least one kernel of its function."""
 
 
 _QUICK = (copied, dots)
-"""Functions of which few enough kernels are compiled for the default run."""
+"""Functions with few enough kernels for the default run."""
 
 
 @pytest.mark.parametrize(

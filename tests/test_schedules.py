@@ -173,7 +173,7 @@ def test_tile_that_does_not_divide_is_refused(size: int, why: str) -> None:
 def test_partitions_are_read_back() -> None:
     text = loops(Schedule(source_partitions=4, feature_tile=8))
     assert "pass_0(piece < num_pieces" in text and "fold_0(slot < num_slots" in text and "finish(slot" in text
-    assert text.count("do sweep f < 4") == 1  # only in the pieces: FeatGraph's figure 6
+    assert text.count("do sweep f < 4") == 1  # only in the kernel over pieces, as in FeatGraph's figure 6
 
 
 def test_tile_within_a_row_is_read_back_and_gives_the_same_bits() -> None:

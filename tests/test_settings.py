@@ -114,7 +114,7 @@ def test_counters_count_and_reset() -> None:
     count.bump("graph_breaks")
     count.bump("graph_breaks", 2)
     assert count.counters()["graph_breaks"] == before["graph_breaks"] + 3
-    assert before["graph_breaks"] != count.counters()["graph_breaks"]  # a copy, not a window
+    assert before["graph_breaks"] != count.counters()["graph_breaks"]  # a copy, not a view
     count.reset_counters()
     assert not any(count.counters().values())
     with pytest.raises(KeyError):

@@ -47,7 +47,7 @@ space E = s1
 %20: V[2] f64 = push.sum %19, %3
 return %15, %20
 """
-"""out = push(a z), and the sum over a row's edges of a <grad, z>; a = weight / sum of weights is the softmax."""
+"""out = push(a z), and the sum of a <grad, z> over a row's edges, where a = weight / sum of weights is the softmax."""
 
 
 def stages(program: Program) -> list[tuple[str, Program]]:

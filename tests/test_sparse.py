@@ -73,7 +73,7 @@ def assert_equal(compiled: Callable[..., Any], eager: Callable[..., Any], make: 
     for a, b, leaf in zip(got_grads, wanted_grads, [*leaves, *owned], strict=True):
         assert (a is None) == (b is None)
         if a is not None:
-            # eager mode gives some gradients at more places than the matrix's entries, which are positive
+            # some of eager mode's gradients also have entries where the matrix, whose entries are positive, has none
             counts_here = plain(leaf) > 0 if leaf.layout != torch.strided else torch.ones_like(leaf, dtype=torch.bool)
             torch.testing.assert_close(plain(a)[counts_here], plain(b)[counts_here])
 
@@ -93,7 +93,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "transformer": lambda: pyg.TransformerConv(4, 5, heads=2),
 }
 NO_CSC = {"gcn", "gcn_without_loops", "gat", "gatv2", "transformer"}
-"""Layers of which PyG says that they do not support the layout."""
+"""Layers that do not support the layout, as PyG says."""
 
 CASES = [
     (name, layout)

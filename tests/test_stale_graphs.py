@@ -326,7 +326,7 @@ def test_an_edit_that_is_noticed_is_checked() -> None:
         compiled(x, index)
 
 
-# ------------------------------------------------------------ what is noticed how often
+# ------------------------------------------------------------ how soon edits are noticed
 
 
 @pytest.mark.parametrize(("numel", "parts"), [(4096, 1), (4097, 4), (32768, 4), (32769, 16), (1048577, 64)])
@@ -381,7 +381,7 @@ def test_a_record_may_be_replaced_while_a_program_has_it() -> None:
         mine(t)
         t.numpy()[0] += 1
         other(t)
-        kept = [unseen_edits._Sums() for _ in range(50)]  # in the memory of what was let go
+        kept = [unseen_edits._Sums() for _ in range(50)]  # in the memory of a released tensor
         mine(t)
         del kept
     assert graphweave.counters()["unseen_edits"] == 50
@@ -407,7 +407,7 @@ def test_another_view_of_a_tensor_is_known(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_records_of_dead_tensors_go() -> None:
-    before = len(unseen_edits._memories)  # of the whole process; some tensors are still alive
+    before = len(unseen_edits._memories)  # counts of the whole process, in which some tensors are still alive
     rounds = 1000 + 3 * before + unseen_edits._memories._sweep_at
     for _ in range(rounds):
         unseen_edits.watch(torch.arange(8))

@@ -10,7 +10,7 @@ from graphweave.ir.message.interp import interp
 from graphweave.ir.message.parse import parse
 from tests.program_support import compiled, in_order
 
-LIMIT = 16 << 20  # bytes: `gw_streamed_from`
+LIMIT = 16 << 20  # bytes, as in `gw_streamed_from`
 
 SUM = """
 space V = s0

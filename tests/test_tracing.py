@@ -71,7 +71,7 @@ def test_an_error_of_the_user_is_the_users() -> None:
     assert graphweave.counters()["eager_fallbacks"] == 0
 
 
-# PyTorch looks at .grad of what crosses a graph break
+# PyTorch reads .grad of tensors that cross a graph break
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")
 def test_a_branch_on_data_is_a_counted_graph_break() -> None:
     def fn(x: Tensor, edge_index: Tensor) -> Tensor:

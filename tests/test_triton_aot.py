@@ -87,7 +87,7 @@ KERNELS: dict[str, Kernel] = {
 
 
 ONE_REGISTER = 8
-"""Bytes that ptxas spills where it gives up a register of each thread, or two, for the sake of more warps."""
+"""Bytes that ptxas spills if it gives up one or two registers of each thread so that more warps fit."""
 
 
 def assert_fits(got: Resources, capability: int, spilled: int = ONE_REGISTER) -> None:

@@ -47,7 +47,7 @@ def test_nothing_leaves_the_device_and_nothing_is_asked_of_it(nodes: int, monkey
 
     monkeypatch.setattr(TritonKernel, "__call__", look)
     monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
-    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no such place
+    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no address
     monkeypatch.setattr(wrapper.memo, "kept", lambda fn, *args: fn(*args))
     with FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True), torch.device("cuda"):
         x, weight = torch.randn(nodes, 8), torch.randn(8, 8)

@@ -145,7 +145,7 @@ def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading a number from a fake tensor, or a tensor on another device, is an error."""
     (step,) = made_of(pushed_program(1, 31, 33, scaled=True)).kernels.values()
     monkeypatch.setattr(formats, "cached", lambda key, tensors, build: build())
-    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no such place
+    monkeypatch.setattr(index, "place", lambda t: ())  # fake tensors have no address
     launched: list[str] = []
 
     def run_jobs(jobs: list[TritonJob], _: object) -> None:
@@ -167,7 +167,7 @@ def test_nothing_waits_for_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---------------------------------------------------------------- compiled
 
 SPILLED = 64
-"""Bytes a thread: what ptxas keeps elsewhere to fit more warps, and not a kernel that is too large for registers."""
+"""Bytes a thread that ptxas may spill to fit more warps. A kernel too large for the registers spills more."""
 
 CASES = {
     "64": (1, 64, 64, DType.f32), "heads": (8, 8, 8, DType.f32), "odd": (3, 33, 31, DType.f64),

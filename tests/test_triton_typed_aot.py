@@ -20,7 +20,7 @@ from tests.test_triton_aot import CAPABILITIES, SHARED, needs_compiler
 
 TABLES = "*i64"
 SPILLED = 64
-"""Bytes a thread: what ptxas keeps elsewhere to fit more warps, and not a kernel that is too large for registers."""
+"""Bytes a thread that ptxas may spill to fit more warps. A kernel too large for the registers spills more."""
 
 
 def check(found: Resources, capability: int) -> None:

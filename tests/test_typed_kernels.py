@@ -146,7 +146,7 @@ def test_a_product_and_its_gram_are_one_kernel_that_reads_rows_where_they_lie() 
     executable = made(1, 6, 5, DType.f32, frozenset({"gathers": True, "transposed": True}.items()))
     (kernel,) = (k.plan.lowered.kernel for k in executable.kernels.values())
     products = [s for s in statements(kernel.body) if isinstance(s, TileMatMul | TileGram)]
-    assert len(products) == 2 and len(list(statements(kernel.body))) <= 8  # and what stores the gram: nothing is copied
+    assert len(products) == 2 and len(list(statements(kernel.body))) <= 8  # the rest stores the gram and copies nothing
 
 
 @pytest.mark.parametrize("gathers", [False, True])

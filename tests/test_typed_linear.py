@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("fresh_compiler")
 USUAL = GRAPHS[0]
 BY_NAME = {graph.name: graph for graph in GRAPHS}
 SOME = tuple(BY_NAME[name] for name in ("usual", "no edges", "one edge", "empty types", "many rows of few types"))
-"""The last with enough rows for a kernel."""
+"""Graphs for most spellings. Only the last has enough rows for a kernel."""
 
 
 def check(
@@ -43,7 +43,7 @@ COVERED = ("bmm",)
 """Spellings that `test_every_graph` runs by default, on more graphs."""
 
 ALIKE = ("matmul", "matmul-heads", "summed-matrix-first", "matrix-first", "turned-rows", "flat-index", "scaled")
-"""Spellings of which another one comes to the same calls of PyTorch."""
+"""Spellings that become the same calls of PyTorch as another one."""
 
 
 @pytest.mark.parametrize("name", by_default(SPELLINGS, *(name for name in SPELLINGS if name not in COVERED + ALIKE)))

@@ -134,14 +134,14 @@ def test_the_interpreter_of_loops_and_cpp_agree(spec: str) -> None:
         formats = {"perm": order.int(), "map": given.get("src", order)[order].int()}
         tensors = {b.name: tensor_of(b, given, formats) for b in kernel.buffers}
         loops.run(kernel, tensors, {"csr": indptr}, {kernel.sizes[0]: types})
-        outputs = sorted(b.name for b in kernel.buffers if b.role is Role.output)  # a gram's comes before a product's
+        outputs = sorted(b.name for b in kernel.buffers if b.role is Role.output)  # the gram's before the product's
         assert len(outputs) == len(got)
         for name, tensor in zip(outputs, reversed(got), strict=True):
             torch.testing.assert_close(tensor.reshape(tensors[name].shape), tensors[name], rtol=1e-4, atol=1e-4)
 
 
 def tensor_of(buffer: Buffer, given: dict[str, Tensor], formats: dict[str, Tensor]) -> Tensor:
-    """What a kernel's buffer holds, by its name: a format, an input, an output, or the matrices reshaped."""
+    """The contents of a kernel's buffer, by its name: a format, an input, an output, or the reshaped matrices."""
     name = buffer.name.partition("_")[0]
     if name in formats:
         return formats[name]
@@ -172,7 +172,7 @@ def test_light_work_in_front_of_a_product_joins_it() -> None:
 def test_work_on_nodes_is_stored_before_it_is_gathered() -> None:
     program = parse(HEAD + IN_FRONT)
     made = compiled(program)
-    (kernel,) = kernels_of(made)  # a relu alone is PyTorch's
+    (kernel,) = kernels_of(made)  # PyTorch computes a relu alone
     assert not any(isinstance(s, TileArray | Edges) for s in statements(kernel.body))
     check(made, program, 5, 300)
 

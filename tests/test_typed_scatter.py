@@ -176,7 +176,7 @@ def test_long_rows_are_divided(shape: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_loop_ir_of_a_fused_push_says_what_it_computes(
     shape: str, wide: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its interpreter, on the tables that the kernel walks, beside that of the message IR; and its text."""
+    """Compares the loop IR's interpreter, on the tables of the kernel, with the message IR's, and checks the text."""
     few_edges_are_many(monkeypatch)
     program = pushed_program(2, 3, 5, DTYPES[torch.float64], scaled=True, transposed=True)
     made = made_of(program)

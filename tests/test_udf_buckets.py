@@ -41,7 +41,7 @@ DENSE: dict[str, Dense] = {
     "places": lambda m: (m * torch.arange(m.shape[1]).view(1, -1, 1)).sum(1),
     "new tensor": lambda m: (m + torch.zeros(m.shape[0], m.shape[1], m.shape[2])).sum(1),
 }
-"""[nodes, messages, F] -> [nodes, F]; each an operation of which the places of messages are part."""
+"""Functions [nodes, messages, F] -> [nodes, F], each with an operation that depends on the positions of messages."""
 
 
 def message(edges: Any) -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from graphweave.udf.run import apply_edges, apply_nodes, update_all
 from tests.programs.graphs import zoo
 from tests.udf_support import Case, assert_same, case_of, in_buckets, on_sum, sends
 
-# what is said of a trace that failed, beside the error
+# the note about a failed trace, in addition to the error
 pytestmark = [
     pytest.mark.filterwarnings("ignore:graphweave.*could not trace"),
 ]

@@ -18,7 +18,7 @@ from tests.udf_support import assert_same, at_once, case_of, in_buckets
 Step = Callable[[Any, Any], Any]
 ZOO = zoo()
 
-# [nodes, messages, 4] -> the same, of the mailbox and the data of nodes [nodes, 4]; values stay of size about 1
+# Functions of the mailbox and of node data [nodes, 4] -> [nodes, messages, 4]; values stay of size about 1.
 STEPS: dict[str, Step] = {
     "tanh": lambda m, q: m.tanh(),
     "leaky_relu": lambda m, q: F.leaky_relu(m, 0.2),

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*degrees of freedom:UserWarning
 
 ZOO = zoo()
 TERMS = 64
-"""No member of the zoo has more edges."""
+"""Upper limit on the edges of a graph of the zoo."""
 
 
 @pytest.fixture(autouse=True)

@@ -39,7 +39,7 @@ kernel masks(v < N, E; i32) {
     }
 }
 """
-"""Where bools meet floats: the loops that compilers gave up."""
+"""A kernel in which bools meet floats, whose loops compilers did not vectorise by themselves."""
 
 STEPS = """
 kernel steps(v < N; i32) {
@@ -55,7 +55,7 @@ kernel steps(v < N; i32) {
     s[v] = f
 }
 """
-"""Elements that do not lie side by side, two types in one loop."""
+"""A kernel with elements that do not lie side by side, and with two types in one loop."""
 
 SAMPLE = {
     "spmm_max_64": spmm(64, Fold.max),

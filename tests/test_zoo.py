@@ -12,7 +12,7 @@ from bench.zoo_cases import CASES, NOT_HERE, SMALL
 pytestmark = pytest.mark.usefixtures("fresh_compiler")
 
 NO_OPERATOR = {"MessagePassing", "to_captum_model", "to_captum_input", "captum_output_to_dicts"}
-"""Exported by PyG beside its operators: the base class and functions of the captum explainer."""
+"""Names that PyG exports beside its operators: the base class, and functions of the captum explainer."""
 
 
 USUAL = {"compile": ("RGCNConv",), "plain": ("GATv2Conv-edge",)}

@@ -354,7 +354,7 @@ APPLIES = {
 %22: E[4] f64 = matmul %21, %16, %3"""),
     ],
 }  # fmt: skip
-"""Titles and texts behind HEAD for each rule, which applies to the last node."""
+"""Rule -> titles and texts that follow HEAD. The rule applies to the last node."""
 
 NO_MATTER = {
     "a dim of one that a transposition moved": """
@@ -405,4 +405,4 @@ NO_MATTER = {
 %17: E[3] f64 = mul %9, %16
 %18: V[3] f64 = push.sum %17, %2""",
 }
-"""The text behind HEAD for each title. Rules may apply to any node or to none, but change no value."""
+"""Title -> text that follows HEAD. Rules may apply to any node or to none, but change no value."""

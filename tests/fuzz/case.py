@@ -65,7 +65,7 @@ exec(HEADER, _imported)
 
 
 def namespace() -> dict[str, Any]:
-    """What `HEADER` imports, by name."""
+    """The names that `HEADER` imports, and their values."""
     return dict(_imported)
 
 

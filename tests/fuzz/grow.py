@@ -44,7 +44,7 @@ LAYOUTS = (
 """Other strides or offsets of an argument in memory, of the same shape."""
 
 EDITS = ("{a}[-1:] = {a}.max() + 40", "{a}[:1] = -1", "{a} = {b}", "{a} = {a}.clone().fill_(0)", "{a} = {a}.sort()[0]")
-"""Edits of an index: out of range, from the end, given twice, all the same, sorted."""
+"""Edits of an index: out of range, counted from the end, repeated, all equal, sorted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,13 +100,13 @@ def _source(g: Growing) -> str:
 
 
 def _read_later(g: Growing, name: str) -> bool:
-    """Does another statement read the variable, so that what it holds is judged by way of another output?"""
+    """Whether another statement reads the variable, so that its value is judged through another output."""
     named = re.compile(rf"\b{name}\b")
     return any(named.search(s) and not re.match(rf"{name}\b", s) for s in g.statements)
 
 
 def without_unread(source: str) -> str:
-    """Drops variables that nobody reads: what is never needed need not raise what eager mode raises."""
+    """Drops variables that nobody reads, because values that are not needed may leave out eager mode's errors."""
     tree = ast.parse(source)
     function = tree.body[0]
     assert isinstance(function, ast.FunctionDef)

@@ -21,10 +21,10 @@ TRIED = (
 """Sizes at which a statement is tried: all different, so that a value of the wrong rows or width does not fit."""
 
 LARGE = 1e3
-"""No number of a program is larger, so that rounding stays small."""
+"""Upper limit on the numbers of a program, so that rounding stays small."""
 
 MANY = 4000
-"""No value of a program has more elements at the sizes tried."""
+"""Upper limit on the elements of a value at the sizes tried."""
 
 TYPES, CLASSES = 4, 3
 
@@ -66,7 +66,7 @@ ARGUMENTS = (
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A variable: `rows` says of what dim 0 counts rows ("" where it counts none), `into` where an index points."""
+    """A variable. `rows` names the rows that dim 0 counts ("" for none), `into` the rows that an index points to."""
 
     name: str
     rows: str
@@ -128,7 +128,7 @@ class Growing:
     def pick(
         self, rows: str | None = None, kind: str = "real", into: str | None = None, fits: Callable[[Value], bool] = bool
     ) -> Value:
-        """A value of that kind, computed by the function itself rather than given if there is such a one."""
+        """A value of that kind, preferably one that the function computes rather than an argument."""
         found = [
             v for v in self.values if v.kind == kind and rows in (None, v.rows) and into in (None, v.into) and fits(v)
         ]
@@ -165,7 +165,7 @@ class Growing:
                 exec(statement, env)
         except Exception as error:
             if statement.split(" = ")[0] in self.environments[0] or " = " not in statement:
-                self.restart()  # it may have written into something
+                self.restart()  # it may have written into another value
             raise Rejected from error
         self.statements.append(statement)
         self.used += self.pending

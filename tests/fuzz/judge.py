@@ -20,7 +20,7 @@ from graphweave.compiler.report import collect
 from tests.fuzz.case import Call, Case, draw, namespace
 
 TOLERANCE = {torch.float64: 1e-8, torch.float32: 1e-4, torch.float16: 3e-2, torch.bfloat16: 1e-1}
-"""Largest difference accepted, relative to the largest number of the tensor: faults are off by far more."""
+"""Largest difference that is accepted, relative to the largest number of the tensor. Faults cause far larger ones."""
 
 UNSTABLE = 1e-10
 """Relative size of the noise that is added to arguments to see whether a program is a fair one."""
@@ -51,7 +51,7 @@ class Outcome:
 
 
 class Unfair(Exception):
-    """Eager mode itself does not say what is right: it raises at the first sizes, or rounding decides."""
+    """Eager mode does not tell what is right: it raises at the first sizes, or its result depends on rounding."""
 
 
 def load(source: str) -> Callable[..., Any]:
@@ -73,7 +73,7 @@ def through_door(case: Case) -> Callable[..., Any]:
 
 
 def judge(case: Case, compiled: Callable[[Case], Callable[..., Any]] = through_door) -> Finding | None:
-    """The first thing that is wrong with the case. Raises Unfair where eager mode gives nothing to compare with."""
+    """The first fault of the case. Raises Unfair if eager mode gives nothing to compare with."""
     found = _compare(case, compiled(case))
     if found is not None and found.kind.startswith("wrong") and _unstable(case):
         raise Unfair("results depend on rounding")
@@ -81,7 +81,7 @@ def judge(case: Case, compiled: Callable[[Case], Callable[..., Any]] = through_d
 
 
 def is_of_pytorch(case: Case, found: Finding) -> bool:
-    """Whether the same goes wrong where PyTorch captures the function and nobody compiles it."""
+    """Whether the same fault occurs if PyTorch captures the function and no compiler follows."""
     if found.kind in ("fallback", "refused"):
         return False
     try:
@@ -99,7 +99,7 @@ def without_numbers(text: str) -> str:
 
 
 def _by_pytorch(case: Case) -> Callable[..., Any]:
-    """The same capture without this compiler: what goes wrong here too is PyTorch's."""
+    """The function, captured without this compiler: faults that occur here too are PyTorch's."""
     torch._dynamo.reset()
     return torch.compile(load(case.source), backend="aot_eager", dynamic=_dynamic(case))
 
@@ -132,7 +132,7 @@ def _compare(case: Case, compiled: Callable[..., Any]) -> Finding | None:
 
 
 def _fallback(reasons: list[str]) -> Finding | None:
-    """What ran eagerly, though right: `refused` with a reason, which is not a fault, or because something failed."""
+    """What ran eagerly: functions `refused` with a reason, which is no fault, or those for which something failed."""
     if not reasons:
         return None
     failed = [why for why in reasons if "could not be compiled" in why]
@@ -203,7 +203,7 @@ def _floor(case: Case) -> float:
 
 
 def _unequal(want: Any, got: Any, floor: float) -> str | None:
-    if want is None or got is None:  # an argument that the loss does not reach: None and zeros say the same
+    if want is None or got is None:  # for an argument that the loss does not depend on, None and zeros mean the same
         other = got if want is None else want
         return None if other is None or not other.any() else f"expected {want}, got {got}"
     if not isinstance(want, Tensor):

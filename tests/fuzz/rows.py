@@ -1,4 +1,4 @@
-"""Moves between rows: gathers, scatters, several maps, masks, and everything that one row sees of another."""
+"""Moves between rows: gathers, scatters, several maps, masks, and all else by which one row depends on another."""
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def scatter(g: Growing) -> None:
 
 @move(10)
 def message(g: Growing) -> None:
-    """Gather, weight, scatter: the most usual shape of all, in one expression."""
+    """A gather, weights and a scatter in one expression, which is the most usual form."""
     one, other = g.pick(kind="map"), None
     other = g.pick(rows=one.rows, kind="map", fits=lambda m: m.into != "R")
     x = g.pick(one.into)
@@ -266,7 +266,7 @@ def composed(g: Growing) -> None:
 
 @move(3)
 def self_loops(g: Growing) -> None:
-    """Edges and one more for each node."""
+    """The edges, and one self-loop for each node."""
     m = g.pick("E", "map", "N")
     k = g.pick("E", "map", "N")
     n = g.rows_of("N")
@@ -299,7 +299,7 @@ def ends(g: Growing) -> None:
 
 @move(3)
 def sorted_edges(g: Growing) -> None:
-    """All edges in another order: maps and values alike."""
+    """All edges in another order, both maps and values."""
     m, e = g.pick("E", "map"), g.pick("E")
     by = g.new(g.spell(ORDER, m=m.name, e=e.name), "E", "order")
     rows = f"E by {by.name}"
@@ -310,7 +310,7 @@ def sorted_edges(g: Growing) -> None:
 
 @move(3)
 def unique(g: Growing) -> None:
-    """Rows that occur, and where each edge finds its own."""
+    """The distinct rows, and for each edge the position of its row among them."""
     m = g.pick(kind="map", fits=lambda m: m.into != "R")
     x = g.pick(m.into)
     name = f"u{g.names}"

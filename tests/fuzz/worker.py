@@ -21,7 +21,7 @@ from tests.fuzz.script import script
 from tests.fuzz.shrink import shrink
 
 MAX_RESIDENT = 6 << 30
-"""Bytes of memory from which a process ends, to be followed by a fresh one: loaded kernels are never unloaded."""
+"""Bytes of memory at which a fresh process takes over, because loaded kernels are never unloaded."""
 
 
 Compiler = Callable[[Case], Callable[..., Any]]

@@ -1,6 +1,6 @@
-"""Random programs as layers of graph networks are made: several maps, linear layers, attention, means, gates, readouts.
+"""Random programs like layers of graph networks: several maps, linear layers, attention, means, gates, readouts.
 
-They grow as those of `programs` do, and are made to be differentiated: what has a kink (leaky ReLU, a maximum over
+They grow as those of `random_programs` do, and can be differentiated: what has a kink (leaky ReLU, a maximum over
 edges) gets an operand moved by random numbers of its own, so that no two ways to compute it fall on different sides.
 """
 
@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """`forward`, and the values in it through which no gradient passes (the maximum within a softmax)."""
+    """A program `forward`, and its values through which no gradient passes (the maximum within a softmax)."""
 
     forward: Program
     constants: frozenset[Ref]
@@ -60,7 +60,7 @@ class Layers:
 
 
 def random_layers(seed: int, dtype: DType = DType.f64, moves: int = 6) -> Layers:
-    """The program of that number, of 1 to `moves` moves.
+    """Program number `seed`, of 1 to `moves` moves.
 
     Its maps are src: E -> V, dst: E -> V or W, batch: V -> G and etype: E -> R.
     """
@@ -80,8 +80,8 @@ def random_layers(seed: int, dtype: DType = DType.f64, moves: int = 6) -> Layers
 
 
 def layer_inputs(program: Program, graph: EdgeList, seed: int = 0) -> dict[str, Tensor]:
-    """Inputs of a random program or its joint program, tangents among them; 3 graphs in the batch, the last empty;
-    1 to 4 types of edges, the last of several without edges.
+    """Inputs of a random program or its joint program, tangents among them. The batch has 3 graphs, the last empty.
+    There are 1 to 4 types of edges; if there are several, the last has no edges.
 
     Where selections are made, every third row of the inputs is selected.
     """
@@ -105,7 +105,7 @@ def layer_inputs(program: Program, graph: EdgeList, seed: int = 0) -> dict[str, 
 
 
 def pulls(s: Layering) -> list[Ref]:
-    """Two or three rows of edges: through both maps, through the batch, of the edges' own."""
+    """Two or three values on edges: pulled along both maps, pulled from the batch, or inputs on edges."""
     found = []
     for _ in range(s.choose((2, 2, 3))):
         kind = s.choose(("src", "dst", "src", "dst", "batch", "edge", "inverse"))
@@ -114,7 +114,7 @@ def pulls(s: Layering) -> list[Ref]:
         elif kind == "inverse":
             m = s.choose(s.maps)
             share = s.op(Op.div, s.fresh(s.cod(m), s.choose(WIDTHS)), s.add(Reshape(s.degree(m), (1,))))
-            found.append(s.bounded(s.add(Pull(share, m)), 10.0))  # not finite in rows which no edge sees
+            found.append(s.bounded(s.add(Pull(share, m)), 10.0))  # not finite in rows that no edge reads
         elif kind == "batch":
             found.append(s.pulled(s.pulled(s.row(G), s.batch), s.maps[0]))
         else:
@@ -148,7 +148,7 @@ def heads(s: Layering, space: Space, h: int, c: int) -> Ref:
 
 
 def attention(s: Layering) -> None:
-    """One score a head: a sum of two rows' own, of an activated sum, or a dot product; messages weighted by softmax."""
+    """Attention: the score of a head is a sum of both ends' scores, that of an activated sum, or a dot product."""
     h, c = s.choose(_HEADS)
     src, dst = s.maps
     keepdim = s.choose((False, True))
@@ -180,7 +180,7 @@ def normalised(s: Layering) -> None:
     for along in s.choose(((src, dst), (dst,), (src,), (dst, dst))):
         count = s.op(Op.maximum, s.degree(along), s.number(0.25))
         if along == m and s.choose((True, False)):
-            count = s.degree(along)  # 0 and then inf where no edge looks
+            count = s.degree(along)  # 0 and then inf in rows that no edge reads
         factor = s.op(s.choose((Op.rsqrt, Op.reciprocal, Op.sqrt)), count)
         if s.choose((False, True)):
             some = s.op(Op.gt, s.degree(along), s.number(0.0))
@@ -209,7 +209,7 @@ def gated(s: Layering) -> None:
 
 
 def operand(s: Layering, shape: tuple[int, ...], m: Ref) -> Ref:
-    """A factor on edges or shared, of a shape that broadcasts with `shape`; bounded by 1, or a sum of such."""
+    """A factor on edges or shared, with a shape that broadcasts with `shape`. It is bounded by 1, or a sum of such."""
     fits = [o for o in _ODD if broadcast_shapes([o, shape]) == shape]
     own = s.choose(fits)
     kind = s.choose(("own", "own", "other", "edge", "unit", "one", "sum", "dot", "deep", "wide"))
@@ -237,7 +237,7 @@ def operand(s: Layering, shape: tuple[int, ...], m: Ref) -> Ref:
 
 
 def dot(s: Layering, own: tuple[int, ...], m: Ref) -> Ref:
-    """A feature sum of shape `own`, its dims of size 1 in every way that they come about."""
+    """A sum over features of shape `own`, whose dims of size 1 arise in every possible way."""
     inside = tuple(3 if n == 1 else n for n in own) if s.choose((False, True)) and 1 in own else (*own, 3)
     dims = tuple(d for d, n in enumerate(inside) if d >= len(own) or own[d] != n)
     keepdim = s.choose((False, True))
@@ -290,7 +290,7 @@ def branches(s: Layering) -> None:
 
 
 def readout(s: Layering) -> None:
-    """Pushes all nodes to their graph, perhaps pulls back, perhaps sums edges first."""
+    """Pushes all nodes to their graph. It may sum edges first, and pull the result back."""
     x = s.row(V)
     if s.choose((False, True)):
         x = s.pushed(s.pulled(s.row(s.dst_space), s.maps[1]), s.maps[0], "sum")
@@ -327,7 +327,7 @@ def selection(s: Layering) -> None:
 
 
 def node_layer(s: Layering) -> None:
-    """A linear layer with an activation, and what was there before added."""
+    """A linear layer with an activation and a skip connection."""
     space = s.choose((V, s.dst_space))
     x = s.row(space)
     out = s.activated(s.linear(x, s.choose(WIDTHS)))

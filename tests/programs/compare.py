@@ -1,4 +1,4 @@
-"""How near is equal: the one place that says which differences are rounding."""
+"""Comparisons up to rounding: the one place that says how large a difference may be."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphweave.core.types import DType
 from graphweave.ir.message.aten import DTYPE_OF
 
 _ROUNDING = {DType.f64: 2.0**-53, DType.f32: 2.0**-24, DType.f16: 2.0**-11, DType.bf16: 2.0**-8}
-"""Half a unit in the last place, relative."""
+"""Half a unit in the last place, relative to the number."""
 
 _STEPS = 64.0
 """Roundings a value may collect outside its longest sum; exp, tanh and the like count for a few each."""

@@ -30,14 +30,14 @@ SPACES: Spaces = ((V, read("s0")), (W, read("s1")), (E, read("s2")))
 
 
 def one_node(node: Node, *given: Type | AnyType, spaces: Spaces = SPACES) -> Program:
-    """Inputs %0.. of the given types, then `node`."""
+    """A program of inputs %0, %1, ... of the given types, and `node`."""
     types: list[ValueType] = list(given)
     inputs = tuple(Input(f"in{i}", t) for i, t in enumerate(given))
     return Program((*inputs, node), (*given, infer(node, types)), ("",) * (len(given) + 1), (len(given),), spaces)
 
 
 def gat() -> Program:
-    """One attention layer, four heads of eight, softmax as PyG has it."""
+    """One attention layer with four heads of eight features and PyG's softmax."""
     b = Builder()
     heads = Type(V, (4, 8), DType.f32)
     z = b.add(Input("z", heads), "gat.py:20 def forward(self, z, edge_index):")
@@ -55,7 +55,7 @@ def gat() -> Program:
 
 
 def moving(shape: tuple[int, ...], index_dtype: DType, fold: Fold, empty: float) -> Program:
-    """x pulled along src: E -> V, that folded along dst: E -> W, and folded over all edges. Inputs x, src, dst."""
+    """Pulls x along src: E -> V, and folds that along dst: E -> W and over all edges. Inputs are x, src, dst."""
     b = Builder()
     x = b.add(Input("x", Type(V, shape, DType.f64)))
     src = b.add(MapOf(b.add(Input("src", Type(E, (), index_dtype))), V))

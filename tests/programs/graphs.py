@@ -25,11 +25,11 @@ class EdgeList(NamedTuple):
 
 
 MAX_ROWS = 64
-"""No member of the zoo has more nodes or edges than this."""
+"""Upper limit on the nodes and on the edges of a graph of the zoo."""
 
 
 def zoo(seed: int = 0) -> list[EdgeList]:
-    """Each awkward case once; `seed` decides the random ones."""
+    """Each awkward graph once. `seed` determines the random ones."""
     generator = torch.Generator().manual_seed(seed)
     hub_dst = torch.randint(12, (48,), generator=generator)
     hub_dst[torch.randperm(48, generator=generator)[:24]] = 5

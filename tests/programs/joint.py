@@ -52,7 +52,7 @@ class Joint:
 
 
 def joint(forward: Program, constants: Container[Ref] = ()) -> Joint:
-    """`forward` and its derivative. No gradient passes through `constants`, calls and folds by product."""
+    """`forward` and its derivative together. No gradient passes through `constants`, calls and folds by product."""
     b = Builder()
     where: dict[Ref, Ref] = {}
     for ref, node in enumerate(forward.nodes):
@@ -76,7 +76,7 @@ def joint(forward: Program, constants: Container[Ref] = ()) -> Joint:
 
 
 class _Gradients:
-    """The summands of each value's gradient, and the arithmetic to write it."""
+    """Collects the summands of each value's gradient, and writes the nodes that compute it."""
 
     def __init__(self, build: Builder) -> None:
         self.build = build
@@ -97,7 +97,7 @@ class _Gradients:
         return self.node(Const(value, Type(UNIT, (), dtype)))
 
     def add(self, ref: Ref, grad: Ref) -> None:
-        """`grad`, whose rows and features `ref` may have been broadcast to, is part of the gradient of `ref`."""
+        """Adds `grad` to the gradient of `ref`, which may have been broadcast to the rows and features of `grad`."""
         t = self.build.types[ref]
         if isinstance(t, Type) and t.dtype.is_float:
             self.parts.setdefault(ref, []).append(self.narrowed(grad, t))
@@ -160,13 +160,13 @@ def _backward(s: _Gradients, ref: Ref, node: Node, g: Ref) -> None:
 
 
 def _turned(s: _Gradients, w: Ref) -> Ref:
-    """Matrices transposed."""
+    """The transposes of matrices."""
     rank = len(s.type(w).shape)
     return s.node(Permute(w, (*range(rank - 2), rank - 1, rank - 2)))
 
 
 def _extreme_of_rows(s: _Gradients, ref: Ref, node: Push, g: Ref) -> None:
-    """Shares `g` evenly among all that reach the extreme, the value of rows without edges included (scatter_reduce)."""
+    """Shares `g` evenly among all that equal the extreme, the value of rows without edges included (scatter_reduce)."""
     dtype = s.type(ref).dtype
     reached = s.ones_where(s.op(Op.eq, node.x, s.node(Pull(ref, node.map))), dtype)
     start = s.ones_where(s.op(Op.eq, ref, s.number(node.empty, dtype)), dtype)
@@ -202,7 +202,7 @@ def _moved(s: _Gradients, x: Ref, node: Node, g: Ref) -> None:
             after = shape[dim] - start - s.type(g).shape[dim]
             s.add(x, s.node(Pad(g, dim, start, after)) if start or after else g)
         case _:
-            s.add(x, g)  # of a broadcast: summed by `add`
+            s.add(x, g)  # the gradient of a broadcast is summed by `add`
 
 
 def _spaced(s: _Gradients, g: Ref, dim: int, step: int, room: int) -> Ref:

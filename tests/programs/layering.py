@@ -59,7 +59,7 @@ class Layering(Growing):
         return ref
 
     def of(self, op: Op, *args: Ref) -> Ref:
-        """Sum, difference or product, with its bound."""
+        """A sum, difference or product, with its bound."""
         bounds = [self.bound[a] for a in args]
         return self.bounded(self.op(op, *args), bounds[0] * bounds[1] if op is Op.mul else sum(bounds))
 
@@ -72,14 +72,14 @@ class Layering(Growing):
         return self.bounded(self.add(Reshape(ref, shape)), self.bound[ref])
 
     def linear(self, ref: Ref, width: int) -> Ref:
-        """ref W, with a bias or without."""
+        """ref W, with or without a bias."""
         (k,) = self.type(ref).shape
         w = self.fresh(UNIT, k, width)
         out = self.bounded(self.add(MatMul(ref, w)), 3.0 * self.bound[ref] * k)
         return self.of(Op.add, out, self.fresh(UNIT, width)) if self.choose((False, True)) else out
 
     def activated(self, ref: Ref) -> Ref:
-        """Leaky ReLU, ELU or ReLU of `ref` moved aside, or something smooth."""
+        """Leaky ReLU, ELU or ReLU of `ref` plus an offset, or a smooth activation."""
         t = self.type(ref)
         kind = self.choose(("leaky", "elu", "relu", "tanh", "sigmoid", "exp", "none"))
         if kind == "none":
@@ -97,7 +97,7 @@ class Layering(Growing):
         return self.bounded(self.op(Op.where, positive, x, low), max(self.bound[x], 8.0))
 
     def of_modest(self, x: Ref) -> Ref:
-        """Values below 1, for cases in which the operand of expm1 is not needed."""
+        """`x` limited to values below 1, for elements at which the result of expm1 is not used."""
         return self.op(Op.minimum, x, self.number(0.984375))
 
     def reduced(self, ref: Ref, dim: int, keepdim: bool) -> Ref:
@@ -105,14 +105,14 @@ class Layering(Growing):
         return self.bounded(self.add(Reduce(ref, Fold.sum, (dim,), keepdim)), n * self.bound[ref])
 
     def degree(self, m: Ref) -> Ref:
-        """The count of edges, or the sum of their weights: positive where there are edges."""
+        """The number of edges of each row, or the sum of their weights. It is positive for rows with edges."""
         if self.choose((True, True, False)):
             return self.add(Push(self.add(Const(1.0, Type(E, (), self.dtype))), m, Fold.sum))
         weight = self.op(Op.add, self.op(Op.sigmoid, self.fresh(E)), self.number(0.5))
         return self.add(Push(weight, m, Fold.sum))
 
     def pushed(self, ref: Ref, m: Ref, fold: str = "") -> Ref:
-        """Sum, mean or extreme along a map of edges."""
+        """A sum, mean or extreme along a map of edges."""
         fold = fold or self.choose(("sum", "sum", "sum", "mean", "max", "min"))
         rank = len(self.type(ref).shape)
         if fold == "sum":
@@ -127,7 +127,7 @@ class Layering(Growing):
         return self.bounded(self.add(Push(apart, m, Fold(fold), empty)), self.bound[apart] + 1.5)
 
     def softmax(self, score: Ref, m: Ref) -> Ref:
-        """Over the edges of each row of `m`, its maximum subtracted as a constant."""
+        """The softmax over the edges of each row of `m`, with the maximum subtracted as a constant."""
         score = self.bounded(self.op(Op.mul, score, self.number(0.25)), self.bound[score] / 4)
         if self.choose((True, True, False)):
             top = self.add(Pull(self.add(Push(score, m, Fold.max)), m))

@@ -1,7 +1,7 @@
 """Random programs on graphs of many maps: types of nodes and edges, batches, maps of a space to itself.
 
-They grow as those of `programs` do, from more moves: over any map, on integers and masks, and through operators that
-the others leave out.
+They grow as those of `random_programs` do, from more moves: over any map, on integers and masks, and through operators
+that the others leave out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _T = TypeVar("_T")
 
 
 def many_maps_program(seed: int, dtype: DType = DType.f32) -> Program:
-    """The program of that number: maps src, dst, batch: V -> G, etype: E -> R, reverse: E -> E, parent: V -> V."""
+    """Program number `seed`, with the maps src, dst, batch: V -> G, etype: E -> R, reverse: E -> E, parent: V -> V."""
     source = random.Random(seed)
 
     def choose(options: Sequence[_T]) -> _T:
@@ -45,8 +45,8 @@ def many_maps_program(seed: int, dtype: DType = DType.f32) -> Program:
 
 
 def many_maps_inputs(program: Program, graph: EdgeList, seed: int = 0) -> dict[str, Tensor]:
-    """Inputs of `program` on `graph`, as `programs.inputs` gives them; 3 graphs in the batch, 4 relations, of each the
-    last one empty."""
+    """Inputs of `program` on `graph`, as `random_programs.inputs` gives them. There are 3 graphs in the batch and
+    4 relations; the last of each is empty."""
     gen = torch.Generator().manual_seed(seed)
     two = W in dict(program.spaces)
     nodes, edges = graph.num_src if two else max(graph.num_src, graph.num_dst), len(graph.src)
@@ -62,7 +62,7 @@ class _Many(Growing):
     along: list[tuple[Ref, Space, Space]] = field(default_factory=list)
     """Every map, its domain and its codomain."""
     integers: list[Ref] = field(default_factory=list)
-    """i64 values, the same to the last bit in every correct execution; so are `masks`, which are bool."""
+    """i64 values that have the same bits in every correct execution. So have `masks`, which are bool."""
     masks: list[Ref] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,7 +79,7 @@ class _Many(Growing):
         return self.add(Const(value, Type(UNIT, (), DType.i64)))
 
     def mate(self, ref: Ref, options: Sequence[Ref]) -> Ref:
-        """One of `options` (of which `ref` is one) that can meet `ref` in a pointwise operation."""
+        """One of `options` that can be combined with `ref` in a pointwise operation; `ref` itself is one of them."""
         return self.choose([r for r in options if _meet(self, ref, r)])
 
 

@@ -11,7 +11,7 @@ from graphweave.core.operators import Op, Operator
 
 @contextmanager
 def declared(name: str, facts: Operator) -> Iterator[Op]:
-    """A member of `Op` as a row of `core/operators.py` would be one, until the block ends."""
+    """Declares a member of `Op`, like a row of `core/operators.py`, until the block ends."""
     op = declare(name, facts)
     try:
         yield op

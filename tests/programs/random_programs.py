@@ -1,8 +1,8 @@
 """Random well-typed message programs, and inputs for them.
 
 Programs are grown by moves: each picks operands among the values so far and adds a few nodes. Values stay below
-`_LARGE` (bounds are tracked, and what could pass it is scaled down), divisors above 1; what would make much of
-rounding (exp, sin) gets operands below `_MODEST`. Comparisons see only values that every correct execution computes
+`_LARGE` (bounds are tracked, and what could exceed it is scaled down), and divisors above 1. Operators that amplify
+rounding (exp, sin) get operands below `_MODEST`. Comparisons see only values that every correct execution computes
 to the last bit (inputs, and what moves or selects them), so that two executions never take different branches for
 rounding's sake.
 """
@@ -56,13 +56,13 @@ _T = TypeVar("_T")
 
 
 class Choose(Protocol):
-    """One of the options: a seeded generator's, or hypothesis's, which can then shrink them."""
+    """Chooses one of the options, by a seeded generator or by hypothesis, which can then shrink programs."""
 
     def __call__(self, options: Sequence[_T]) -> _T: ...
 
 
 def random_program(seed: int, dtype: DType = DType.f32) -> Program:
-    """The program of that number, in `dtype`; the same on every machine."""
+    """Program number `seed`, in `dtype`. It is the same on every machine."""
     source = random.Random(seed)
 
     def choose(options: Sequence[_T]) -> _T:
@@ -106,7 +106,7 @@ def draw_inputs(
 
 
 def grow(choose: Choose, dtype: DType = DType.f32) -> Program:
-    """A program by the choices of `choose`: maps src: E -> V and dst: E -> W (or V), 2 to 12 moves, 1 to 4 outputs."""
+    """Grows a program by `choose`, with maps src: E -> V and dst: E -> W (or V), 2 to 12 moves and 1 to 4 outputs."""
     state = Growing(choose, dtype)
     for _ in range(choose(range(2, 13))):
         choose(MOVES)(state)
@@ -123,7 +123,7 @@ class Growing:
     dtype: DType
     builder: Builder = field(default_factory=Builder)
     pool: list[Ref] = field(default_factory=list)
-    """Float values of `dtype`, what moves choose operands from."""
+    """Float values of `dtype`, from which moves choose operands."""
     bound: dict[Ref, float] = field(default_factory=dict)
     exact: set[Ref] = field(default_factory=set)
     maps: list[Ref] = field(default_factory=list)
@@ -156,7 +156,7 @@ class Growing:
         return self.add(Const(value, Type(UNIT, (), self.dtype)))
 
     def keep(self, node: Node, bound: float, exact: bool = False) -> Ref:
-        """Adds `node` and offers it to later moves, scaled down where it may be large."""
+        """Adds `node`, scaled down if it may be large, and offers it to later moves."""
         ref = self.add(node)
         if bound > _LARGE:
             ref, bound, exact = self.op(Op.mul, ref, self.number(_MODEST / bound)), _MODEST, False
@@ -167,12 +167,12 @@ class Growing:
         return ref
 
     def some(self, good: Callable[[Type], bool] = lambda t: True, exact: bool = False) -> Ref | None:
-        """A value for which `good` holds; None where there is none."""
+        """A value for which `good` holds; None if there is none."""
         options = [r for r in self.pool if good(self.type(r)) and (r in self.exact or not exact)]
         return self.choose(options) if options else None
 
     def on_edges(self) -> Ref:
-        """A value on edges, pulled there or brought from outside if need be."""
+        """A value on edges, which is pulled there or becomes an input if there is none."""
         ref = self.some(lambda t: t.space == E)
         if ref is not None:
             return ref
@@ -181,12 +181,12 @@ class Growing:
         return found if found is not None else self.input(Type(E, self.choose(_SHAPES), self.dtype))
 
     def partner(self, ref: Ref) -> Ref:
-        """A value that ref can meet in a pointwise operation."""
+        """A value that can be combined with `ref` in a pointwise operation."""
         t = self.type(ref)
         found = self.some(
             lambda u: common_space([t, u]) is not None and broadcast_shapes([t.shape, u.shape]) is not None
         )
-        assert found is not None  # ref itself will do
+        assert found is not None  # ref itself qualifies
         return found
 
     def modest(self, ref: Ref) -> Ref:
@@ -194,7 +194,7 @@ class Growing:
         return ref if bound <= _MODEST else self.op(Op.mul, ref, self.number(_MODEST / bound))
 
     def small(self, ref: Ref) -> Ref:
-        """Bounds a value to -1..1."""
+        """`ref` limited to -1..1."""
         return ref if self.bound[ref] <= 1.0 else self.op(Op.tanh, self.modest(ref))
 
 
@@ -202,7 +202,7 @@ class Growing:
 
 
 def pull(s: Growing) -> None:
-    """A node value to the edges, or a unit value to any rows."""
+    """Pulls a node value to the edges, or a unit value to any rows."""
     ref = s.choose(s.pool)
     t = s.type(ref)
     ways = [m for m, cod in zip(s.maps, (V, s.dst_space), strict=True) if cod == t.space]
@@ -213,12 +213,12 @@ def pull(s: Growing) -> None:
 
 
 def push(s: Growing) -> None:
-    """An edge value to nodes, by any fold."""
+    """Pushes an edge value to nodes, by any fold."""
     fold_rows(s, s.on_edges(), s.choose(s.maps))
 
 
 def total(s: Growing) -> None:
-    """All rows of a space to one unit value."""
+    """Pushes all rows of a space to one unit value."""
     ref = s.some(lambda t: t.space != UNIT)
     if ref is not None:
         fold_rows(s, ref, s.add(ToUnit(s.type(ref).space)))
@@ -236,7 +236,7 @@ def fold_rows(s: Growing, ref: Ref, m: Ref) -> None:
 
 
 def mean(s: Growing) -> None:
-    """Sum over max(degree, 1), degrees counted in floats or integers."""
+    """A sum over max(degree, 1), where degrees are floats or integers."""
     ref, m = s.on_edges(), s.choose(s.maps)
     one = s.add(Const(1, Type(E, (), s.choose((s.dtype, DType.i64)))))
     count = s.add(Cast(s.add(Push(one, m, Fold.sum)), s.dtype))
@@ -246,7 +246,7 @@ def mean(s: Growing) -> None:
 
 
 def softmax(s: Growing) -> None:
-    """Over the edges of each node, as PyG has it."""
+    """PyG's softmax over the edges of each node."""
     ref, m = s.modest(s.on_edges()), s.choose(s.maps)
     top = s.add(Push(ref, m, Fold.max))
     weight = s.op(Op.exp, s.op(Op.sub, ref, s.add(Pull(top, m))))
@@ -255,7 +255,7 @@ def softmax(s: Growing) -> None:
 
 
 def share_of_max(s: Growing) -> None:
-    """What amax's gradient needs: which edges reach the maximum, and how many of them."""
+    """The values that amax's gradient needs: which edges equal the maximum, and how many do."""
     ref = s.some(lambda t: t.space == E, exact=True)
     if ref is None:
         return
@@ -279,7 +279,7 @@ def unary(s: Growing) -> None:
 
 
 def guarded_unary(s: Growing) -> None:
-    """Operators of narrow domain, on operands inside it: the further from an end of it, the larger `ref` is."""
+    """Operators with a narrow domain, on operands inside it: the larger `ref` is, the further from the domain's end."""
     ref = s.choose(s.pool)
     size = s.op(Op.abs, s.modest(ref))
     op = s.choose([op for op in _drawn(1) if op.facts.sampled not in (ANY, MODEST)])
@@ -306,7 +306,7 @@ def binary(s: Growing) -> None:
 
 
 def select(s: Growing) -> None:
-    """where(x < y, a, b), x and y exact."""
+    """where(x < y, a, b), where x and y are exact."""
     ref = s.some(exact=True)
     if ref is None:
         return
@@ -391,12 +391,12 @@ def gram(s: Growing) -> None:
         return
     space, blocks = s.type(ref).space, s.type(ref).shape[:-1]
     other = s.some(lambda t: t.space == space and len(t.shape) == len(blocks) + 1 and t.shape[:-1] == blocks)
-    assert other is not None  # ref itself will do
+    assert other is not None  # ref itself qualifies
     s.keep(Gram(ref, other), MAX_ROWS * s.bound[ref] * s.bound[other])
 
 
 def typed_matmul(s: Growing) -> None:
-    """Rows of edges by a matrix for each row that a map sends them to: that row is their type."""
+    """Multiplies rows of edges by a matrix for each row that a map leads to, which is their type."""
     ref = s.some(lambda t: t.space == E and len(t.shape) in (1, 2))
     if ref is None:
         return
@@ -412,7 +412,7 @@ def typed_gram(s: Growing) -> None:
         return
     blocks = s.type(ref).shape[:-1]
     other = s.some(lambda t: t.space == E and len(t.shape) == len(blocks) + 1 and t.shape[:-1] == blocks)
-    assert other is not None  # ref itself will do
+    assert other is not None  # ref itself qualifies
     s.keep(Gram(ref, other, s.choose(s.maps)), MAX_ROWS * s.bound[ref] * s.bound[other])
 
 

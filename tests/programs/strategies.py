@@ -1,4 +1,4 @@
-"""Hypothesis strategies; apart from the rest, so that only property tests need hypothesis."""
+"""Hypothesis strategies, in a file of their own so that only property tests need hypothesis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves of random programs with types of edges: a matrix for each, in every way to write it, and what comes after."""
+"""Moves of random programs with types of edges: products with a matrix for each type, in every spelling."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = 3
 
 
 def rows_of_edges(s: Layering, width: int) -> Ref:
-    """Rows of that width, pulled along either map or the edges' own; perhaps scaled, perhaps with a sign."""
+    """Rows of that width, pulled along either map or given on edges. They may be scaled or negated."""
     kind = s.choose(("src", "src", "src", "dst", "edge", "type"))
     if kind == "edge":
         x = s.fresh(E, width)
@@ -90,7 +90,7 @@ def relational(s: Layering) -> None:
 
 
 def typed_scores(s: Layering) -> None:
-    """Attention as R-GAT has it: a vector of types or of all on typed rows of one or both ends."""
+    """Attention as in R-GAT, with a vector for each type or one for all, on typed rows of one or both ends."""
     h, c = s.choose(((1, 4), (2, 3), (2, 2), (1, 1)))
     k = s.choose(WIDTHS)
     src, dst = s.maps
@@ -106,7 +106,7 @@ def typed_scores(s: Layering) -> None:
 
 
 def scored(s: Layering, z: Ref, h: int, c: int) -> Ref:
-    """One number a head, [h]: by a vector of types, a shared vector, or a few shared columns."""
+    """One number for each head, [h]: by a vector for each type, a shared vector, or a few shared columns."""
     kind = s.choose(("types", "types", "shared", "columns", "one for all heads"))
     if kind == "columns":
         columns = s.fresh(UNIT, h * c, h)
@@ -131,7 +131,7 @@ def typed_totals(s: Layering) -> None:
 
 
 def composed_weights(s: Layering) -> None:
-    """Matrices of types as sums of a few that all share (Schlichtkrull et al., 2.2), for types of edges."""
+    """The matrix of each type as a sum of a few that all share (Schlichtkrull et al., 2.2)."""
     bases, k, j = s.choose((1, 2, 3)), *s.choose(((8, 8), (9, 8)))
     flat = s.bounded(s.add(MatMul(s.fresh(R, bases), s.fresh(UNIT, bases, k * j))), 25.0 * bases)
     w = s.bounded(s.add(Reshape(flat, (k, j))), s.bound[flat])
@@ -141,7 +141,7 @@ def composed_weights(s: Layering) -> None:
 
 
 def mean_by_kind(s: Layering) -> None:
-    """Messages divided by how many edges of their kind reach the same row (R-GCN's 1 / c_{i,r}), in one-hot columns."""
+    """Messages over the number of edges of their kind into the same row (R-GCN's 1 / c_{i,r}), in one-hot columns."""
     m = s.choose(s.maps)
     columns = s.add(Input(f"arange_0_{KINDS}", Type(UNIT, (KINDS,), DType.i64)))
     kind = s.add(Input("kind", Type(E, (), DType.i64)))

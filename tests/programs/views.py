@@ -51,7 +51,7 @@ class _Writer:
 
     draw: random.Random
     dims: list[int | None] = None  # type: ignore[assignment]
-    repeats: bool = False  # numbers of v lie in the same place, which nothing may write to
+    repeats: bool = False  # whether numbers of v share memory, so that v may not be written to
 
     def text(self) -> str:
         self.dims = [None, WIDTH]
