@@ -19,8 +19,8 @@ def collected_seldom() -> Iterator[None]:
 
     A compilation makes hundreds of thousands of objects that live until it ends. At its own pace the collector looks at
     all of them, and at the half million of PyTorch's modules, again and again, which is a tenth of the time of
-    compiling. PyTorch collects what a compilation leaves when it ends. A process that has turned the collector off keeps
-    it off.
+    compiling. PyTorch collects what a compilation leaves when it ends. A process that has turned the collector off
+    keeps it off.
     """
     before = gc.get_threshold()
     if not before[0]:

@@ -54,4 +54,4 @@ def through_aot_autograd(
         return disable(untraced(*args, **given), reason="do not trace the compiled backward")
 
     compiled = aot_module_simplified(module, inputs, fw_compiler=compiler, bw_compiler=backward, **kwargs)
-    return disable(compiled, reason="do not trace compiled code")  # type: ignore[no-any-return]
+    return disable(compiled, reason="do not trace compiled code")

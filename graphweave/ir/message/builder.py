@@ -88,7 +88,7 @@ class Builder:
         for key in self._keys[count:]:
             del self._seen[key]
         for column in (self.nodes, self.types, self.locs, self.operands, self._keys):
-            del column[count:]  # type: ignore[attr-defined]
+            del column[count:]
 
     def program(self, outputs: Iterable[Ref | None], spaces: Iterable[tuple[Space, Size | None]]) -> Program:
         return Program(tuple(self.nodes), tuple(self.types), tuple(self.locs), tuple(outputs), tuple(spaces))
