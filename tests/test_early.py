@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from torch._dynamo import funcname_cache, guards, output_graph
+from torch._dynamo.variables.higher_order_ops import LocalMapWrappedHigherOrderVariable as LocalMap
+from torch.distributed.tensor.experimental._func_map import _local_map_wrapped
 
 import graphweave
 from graphweave.core.counters import counters
 from graphweave.core.settings import override
-from graphweave.frontends.dynamo import torch_logs
+from graphweave.frontends.dynamo import backend, torch_logs
 from graphweave.runtime import early, headers, kernel_cache, sources, toolchain
 
 needs_cxx = pytest.mark.skipif(toolchain.available() is None, reason="no C++ compiler")
@@ -77,3 +82,40 @@ def test_guards_are_timed_only_where_that_is_logged(
     assert bool(before) == logged
     torch.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
     assert len(timed) > before
+
+
+@needs_cxx
+def test_modules_that_answer_nothing_are_not_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch would import `local_map` to compare functions with it, and Inductor's scheduler for a log."""
+    unneeded = ("torch.distributed.tensor.experimental._func_map", "torch._inductor.debug")
+    for name in unneeded:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    x = torch.ones(3, requires_grad=True)
+    graphweave.compile(lambda x: torch.nn.functional.relu(x) + 1)(x).sum().backward()
+    assert x.grad is not None and not [name for name in unneeded if name in sys.modules]
+
+
+def test_wrapped_local_maps_are_recognised(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalMap, "_enabled", True)
+    assert LocalMap.should_wrap_in_hop(_local_map_wrapped) and not LocalMap.should_wrap_in_hop(torch.relu)
+
+
+@pytest.fixture
+def thresholds() -> Iterator[None]:
+    """The collector's thresholds are what they were after the test."""
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@needs_cxx
+@pytest.mark.usefixtures("thresholds")
+@pytest.mark.parametrize("own", [(700, 10, 10), (10**6, 7, 10**5), (0, 10, 10)])
+def test_a_compilation_collects_garbage_seldom(own: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thresholds are raised, never lowered, and are the process's own again afterwards; 0 stands for never."""
+    during: list[tuple[int, int, int]] = []
+    monkeypatch.setattr(backend, "begin_early", lambda inputs: during.append(gc.get_threshold()))
+    gc.set_threshold(*own)
+    graphweave.compile(lambda x: torch.nn.functional.relu(x) + 1)(torch.ones(3))
+    assert gc.get_threshold() == own
+    assert during == [own if own[0] == 0 else (max(own[0], 50_000), max(own[1], 1_000), max(own[2], 1_000))]

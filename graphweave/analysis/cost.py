@@ -15,12 +15,11 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from graphweave.analysis.facts import Facts
-from graphweave.analysis.flow import is_structure
+from graphweave.analysis.flow import is_structure, reached
 from graphweave.analysis.statistics import Statistics
 from graphweave.analysis.typed import (
     PushedProduct,
     call_operands,
-    computed_for,
     gathered,
     is_typed,
     matrices,
@@ -118,14 +117,23 @@ class _Counter:
         self.nodes, self.types, self.operands = program.nodes, program.types, facts.flow.operands
         self.joined = facts.row_products if joins else frozenset()
         self.outputs = {r for r in program.outputs if r is not None} | set(keep)
-        self.live = sorted(computed_for(program, self.outputs))
         self.typed = frozenset(r for r in range(len(self.nodes)) if is_typed(program, r))
+        self.live = sorted(reached(self.outputs, self._sources))
+        self.calls = frozenset(r for r in self.live if self._is_call(r))
         self.late = facts.flow.depending(tangents)
         cods = {t.cod for t in self.types if isinstance(t, MapType)}
         self.edges = facts.flow.edge_spaces - cods
         self.given = frozenset(r for r in facts.flow.graph_only if not self._made_by_walks(r))
         self.cost = Cost()
         self.walks: dict[Ref, set[Walk]] = {}
+
+    def _sources(self, ref: Ref) -> tuple[Ref, ...]:
+        """The values from which the node is computed."""
+        return sources(self.program, ref) if ref in self.typed else self.operands[ref]
+
+    def _read_by_call(self, ref: Ref) -> tuple[Ref, ...]:
+        """The values that must exist for a call of the node."""
+        return call_operands(self.program, ref) if ref in self.typed else self.operands[ref]
 
     def _made_by_walks(self, ref: Ref) -> bool:
         """Whether `ref` is a value of edges that kernels recompute, even if it depends on the graph alone."""
@@ -171,7 +179,7 @@ class _Counter:
             elif isinstance(node, Gram) and node.map is None and self._on_edges(node.x):
                 totals.append(ref)
             elif isinstance(node, Opaque) or ref in self.typed:
-                for r in call_operands(self.program, ref):
+                for r in self._read_by_call(ref):
                     self._mark(r, {(late, None, r)})
             if ref in self.outputs:
                 self._mark(ref, {(late, None, ref)})
@@ -339,28 +347,37 @@ class _Counter:
     def _tensors(self) -> None:
         """Bytes written and read for the values of nodes that must exist as tensors."""
         readers: dict[Ref, set[tuple[str, Ref | bool]]] = {r: {("output", r)} for r in self.outputs}
+
+        def read(ref: Ref, how: str, by: Ref | bool) -> None:
+            readers.setdefault(ref, set()).add((how, by))
+
         for ref in self.live:
             node, late = self.nodes[ref], ref in self.late
-            for r in call_operands(self.program, ref):
-                if ref in self.typed:
-                    streamed = r in sources(self.program, ref) and not isinstance(self.nodes[r], MapOf)
-                    readers.setdefault(r, set()).add(("call" if streamed else "gather", ref))
-                elif self._is_call(ref):
-                    readers.setdefault(r, set()).add(("call", ref))
-                elif isinstance(node, Pull):
-                    if any(w[1] != node.map for w in self.walks.get(ref, ())):
-                        readers.setdefault(r, set()).add(("gather", ref))
-                    if any(w[1] == node.map and self._stands_apart(r, w[0]) for w in self.walks.get(ref, ())):
-                        readers.setdefault(r, set()).add(("row", late))
-                elif self._stands_apart(r, late):
-                    readers.setdefault(r, set()).add(("row", late))
+            if ref in self.typed:
+                streamed = self._sources(ref)
+                for r in self._read_by_call(ref):
+                    read(r, "call" if r in streamed and not isinstance(self.nodes[r], MapOf) else "gather", ref)
+            elif ref in self.calls:
+                for r in self.operands[ref]:
+                    read(r, "call", ref)
+            elif isinstance(node, Pull):
+                walks = self.walks.get(ref, ())
+                for r in self.operands[ref]:
+                    if any(w[1] != node.map for w in walks):
+                        read(r, "gather", ref)
+                    if any(w[1] == node.map and self._stands_apart(r, w[0]) for w in walks):
+                        read(r, "row", late)
+            else:
+                for r in self.operands[ref]:
+                    if self._stands_apart(r, late):
+                        read(r, "row", late)
         for ref in self.live:
             t, node = self.types[ref], self.nodes[ref]
             if not isinstance(t, Type) or t.space == UNIT or t.space in self.edges or is_structure(node):
                 continue
             size = numel(t.shape) * t.dtype.itemsize
             reads = readers.get(ref, set())
-            exists = isinstance(node, Input) or self._is_call(ref) or ref in self.given
+            exists = isinstance(node, Input) or ref in self.calls or ref in self.given
             if reads and not isinstance(node, Input) and ref not in self.given:
                 self.cost.add(t.space, bytes=size)
             if exists or reads:
@@ -373,5 +390,5 @@ class _Counter:
 
     def _stands_apart(self, ref: Ref, late: bool) -> bool:
         """Whether a row-wise use in one half (the backward if `late`) loads `ref`: no kernel of that half makes it."""
-        stored = isinstance(self.nodes[ref], Input) or self._is_call(ref)
+        stored = isinstance(self.nodes[ref], Input) or ref in self.calls
         return stored or ref in self.given or (late and ref not in self.late)

@@ -22,14 +22,17 @@ from graphweave.ir.message.nodes import Program, Ref
 
 
 class Facts:
-    """The facts of `program`. Whoever makes a program makes them, and passes them on to every reader of it."""
+    """The facts of `program`. Whoever makes a program makes them, and passes them on to every reader of it.
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    `operands` are those of its nodes, where its maker knows them.
+    """
+
+    def __init__(self, program: Program, operands: tuple[tuple[Ref, ...], ...] | None = None) -> None:
+        self.program, self._operands = program, operands
 
     @cached_property
     def flow(self) -> Flow:
-        return Flow(self.program)
+        return Flow(self.program, self._operands)
 
     @cached_property
     def tiled(self) -> frozenset[Ref]:

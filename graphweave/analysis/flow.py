@@ -36,15 +36,18 @@ from graphweave.ir.message.nodes import (
 
 
 class Flow:
-    """Which nodes of one program use which others, and facts that follow from that."""
+    """Which nodes of one program use which others, and facts that follow from that.
 
-    def __init__(self, program: Program) -> None:
-        self._program = program
+    `known` are the operands of all nodes, where whoever made the program knows them.
+    """
+
+    def __init__(self, program: Program, known: tuple[tuple[Ref, ...], ...] | None = None) -> None:
+        self._program, self._known = program, known
 
     @cached_property
     def operands(self) -> tuple[tuple[Ref, ...], ...]:
         """For every node, the nodes that it uses, in order, repeats included."""
-        return tuple(map(operands, self._program.nodes))
+        return tuple(map(operands, self._program.nodes)) if self._known is None else self._known
 
     @cached_property
     def users(self) -> tuple[tuple[Ref, ...], ...]:

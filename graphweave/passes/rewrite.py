@@ -84,6 +84,7 @@ class _Rewriting:
 
     def _become(self, facts: Facts, keep: tuple[Ref, ...], spent: Cost) -> None:
         self.facts, self.keep, self.cost = facts, keep, spent
+        self.futile = set[Move]()  # moves that do not gain in this program, so that no round tries them twice
         self.build = Builder.of(facts.program)
         self.late = facts.flow.depending(_tangents(facts.program, self.settings.tangents))
 
@@ -121,6 +122,15 @@ class _Rewriting:
         return taken
 
     def _try(self, move: Move, forced: bool = False) -> bool:
+        """Make the move if it gains, or if it is `forced`; whether it was made."""
+        if move in self.futile and not forced:
+            return False
+        made = self._made(move, forced)
+        if not made:
+            self.futile.add(move)
+        return made
+
+    def _made(self, move: Move, forced: bool) -> bool:
         program, statistics = self.facts.program, self.settings.statistics
         count = len(program.nodes)
         replaced, fired = apply(self.build, move)
@@ -129,7 +139,7 @@ class _Rewriting:
         self.build.rollback(count)
         if not replaced or done.program.nodes == program.nodes:
             return False
-        facts, keep = Facts(done.program), tuple(done.where[r] for r in self.keep)
+        facts, keep = Facts(done.program, done.operands), tuple(done.where[r] for r in self.keep)
         after = self._cost(facts, keep)
         old, new = self.cost.seconds(statistics), after.seconds(statistics)
         gains = forced or old - new > _MIN_GAIN * old

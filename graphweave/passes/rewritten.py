@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from graphweave.core.types import Space
 from graphweave.ir.message.nodes import Program, Ref
@@ -30,13 +30,15 @@ class Rewritten:
     """`where[old]` is the position in `program` of each node of the rewritten program; dead nodes have none.
 
     `steps` are the choices that were made by cost, in order. `unions` are spaces that the pass made, each with the
-    spaces of which it is the disjoint union (the unit space stands for one row).
+    spaces of which it is the disjoint union (the unit space stands for one row). `operands` are those of the nodes of
+    `program`, as `Flow.operands` gives them, where the pass knows them.
     """
 
     program: Program
     where: dict[Ref, Ref]
     steps: tuple[Step, ...] = ()
     unions: tuple[tuple[Space, tuple[Space, ...]], ...] = ()
+    operands: tuple[tuple[Ref, ...], ...] | None = field(default=None, compare=False, repr=False)
 
 
 def unchanged(program: Program) -> Rewritten:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from graphweave.core.sizes import Size
 from graphweave.core.types import UNIT, Space
-from graphweave.ir.message.builder import Builder, operands, spaces_in, with_operands
+from graphweave.ir.message.builder import Builder, spaces_in
 from graphweave.ir.message.nodes import Input, Ref
 from graphweave.passes.rewritten import Rewritten
 
@@ -25,37 +25,39 @@ def substitute(
     """
     outputs = tuple(outputs)
 
-    def final(ref: Ref) -> Ref:
-        while ref in replaced:
-            ref = replaced[ref]
-        return ref
-
+    ends = dict[Ref, Ref]()
+    for ref, end in replaced.items():
+        while end in replaced:
+            end = replaced[end]
+        ends[ref] = end
     live: set[Ref] = set()
-    todo = [final(r) for r in (*(r for r in outputs if r is not None), *keep)]
+    todo = [ends.get(r, r) for r in (*(r for r in outputs if r is not None), *keep)]
     while todo:
         ref = todo.pop()
         if ref not in live:
             live.add(ref)
-            todo.extend(final(r) for r in operands(build.nodes[ref]))
+            todo.extend([ends.get(r, r) for r in build.operands[ref]])
     new = Builder()
     where: dict[Ref, Ref] = {}
 
-    def take(ref: Ref) -> Ref:
-        ref = final(ref)
-        if ref not in where:
-            for r in operands(build.nodes[ref]):
+    def take(ref: Ref) -> None:
+        """Gives the node `ref`, which is not replaced, its place, after the nodes that it uses."""
+        used = [ends.get(r, r) for r in build.operands[ref]]
+        for r in used:
+            if r not in where:
                 take(r)
-            where[ref] = new.add(with_operands(build.nodes[ref], lambda r: where[final(r)]), build.locs[ref])
-        return where[ref]
+        where[ref] = new.copy(build, ref, tuple([where[r] for r in used]))
 
     for ref in range(count):
-        if isinstance(build.nodes[ref], Input) or final(ref) in live:
-            take(ref)
+        end = ends.get(ref, ref)
+        if end not in where and (end in live or isinstance(build.nodes[ref], Input)):
+            take(end)
     spaces = tuple(spaces)
     declared = {UNIT, *(s for s, _ in spaces)}
     # The rows of a space that a rule has made are counted at run time.
     made = dict.fromkeys(s for t in new.types for s in spaces_in(t) if s not in declared)
     program = new.program(
-        [None if r is None else where[final(r)] for r in outputs], [*spaces, *((s, None) for s in made)]
+        [None if r is None else where[ends.get(r, r)] for r in outputs], [*spaces, *((s, None) for s in made)]
     )
-    return Rewritten(program, {r: where[final(r)] for r in range(count) if final(r) in where})
+    places = {r: where[end] for r in range(count) if (end := ends.get(r, r)) in where}
+    return Rewritten(program, places, operands=tuple(new.operands))

@@ -9,7 +9,6 @@ from typing import Any
 
 from functorch.compile import default_partition, make_boxed_func
 from torch import fx
-from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import ShortenTraceback
 from torch._guards import TracingContext
 
@@ -47,6 +46,7 @@ from graphweave.frontends.dynamo.reasons import at, function_name, graph_place, 
 from graphweave.frontends.dynamo.reference import Reference, checked_inference
 from graphweave.frontends.dynamo.sparse_breaks import tell_of_sparse_tensors
 from graphweave.frontends.dynamo.targets import begin_early, options_of
+from graphweave.frontends.dynamo.torch_imports import through_aot_autograd
 from graphweave.ir.message.nodes import Aten, Input, MapType
 from graphweave.lower.options import Options
 from graphweave.passes.recompute import POLICIES, Recompute
@@ -192,23 +192,18 @@ def compiles_now() -> bool:
 
 
 def _compiled(compilation: _GraphCompilation, module: fx.GraphModule) -> Callable[..., Any]:
-    compiler = aot_autograd(
-        fw_compiler=compilation.finish,
-        bw_compiler=compilation.finish,
-        inference_compiler=compilation.inference,
-        partition_fn=compilation.partition,
-        decompositions=decompositions(),
-        keep_inference_input_mutations=False,
-    )
     try:
         with equipped(lambda: compilation.gradients):
-            compiled: Callable[..., Any] = compiler(module, compilation.examples)
+            return through_aot_autograd(
+                module, compilation.examples, compiler=compilation.finish, inference_compiler=compilation.inference,
+                partition_fn=compilation.partition, decompositions=decompositions(),
+                keep_inference_input_mutations=False,
+            )  # fmt: skip
     except Exception as error:
         interrupt = interrupt_in(error)
         if interrupt is None:
             raise
         raise _Interrupted(interrupt) from error
-    return compiled
 
 
 class _Interrupted(ShortenTraceback):

@@ -25,6 +25,7 @@ from torch.fx.experimental import _config as shape_config
 
 from graphweave.core.interrupts import interrupt_in
 from graphweave.core.log import logger
+from graphweave.frontends.dynamo.garbage import collected_seldom
 
 _log = logger(__name__)
 
@@ -111,6 +112,7 @@ class DuringCompilation:
         elif getattr(found, "func", None) is self._backend:
             wanted = asked.get()
         if wanted is not None:
+            self._held.enter_context(collected_seldom())
             self._held.enter_context(torch._dynamo.config.patch(dict(wanted.dynamo)))
             self._held.enter_context(shape_config.patch(dict(wanted.shapes)))  # type: ignore[attr-defined]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 from graphweave.core.exact import exact
@@ -18,20 +20,26 @@ _REF, _SPACE = frozenset({"Ref"}), frozenset({"Space"})
 
 
 class Builder:
-    """`add(node, loc)` gives the position of `node`, which is that of an equal node if there is one."""
+    """`add(node, loc)` gives the position of `node`, which is that of an equal node if there is one.
+
+    `operands` has for each node the nodes that it uses, as the function `operands` gives them.
+    """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.types: list[ValueType] = []
         self.locs: list[str] = []
-        self._seen: dict[Node, Ref] = {}
+        self.operands: list[tuple[Ref, ...]] = []
+        self._keys: list[Any] = []
+        self._seen: dict[Any, Ref] = {}
 
     @classmethod
     def of(cls, program: Program) -> Builder:
         """A builder that holds `program`'s nodes at their positions."""
         build = cls()
         build.nodes, build.types, build.locs = list(program.nodes), list(program.types), list(program.locs)
-        build._seen = {_exact(node): ref for ref, node in reversed(list(enumerate(program.nodes)))}
+        build.operands, build._keys = list(map(operands, program.nodes)), list(map(_exact, program.nodes))
+        build._seen = {key: ref for ref, key in reversed(list(enumerate(build._keys)))}
         return build
 
     def add(self, node: Node, loc: str = "") -> Ref:
@@ -40,18 +48,47 @@ class Builder:
         known = self._seen.get(key)
         if known is not None:
             return known
+        return self._append(key, node, infer(node, self.types), loc, operands(node))
+
+    def copy(self, build: Builder, ref: Ref, used: tuple[Ref, ...]) -> Ref:
+        """The position of node `ref` of `build`, with the nodes `used` of this builder as its operands.
+
+        The node is typed anew only if the type of an operand is another object.
+        """
+        node, before, known, key = build.nodes[ref], build.operands[ref], build.types[ref], build._keys[ref]
+        if used != before:
+            renamed = dict(zip(before, used, strict=True))
+            node = with_operands(node, renamed.__getitem__)
+            key = _exact(node)
+        seen = self._seen.get(key)
+        if seen is not None:
+            return seen
+        types = self.types
+        for old, new in zip(before, used, strict=True):
+            if build.types[old] is not types[new]:
+                found = infer(node, types)
+                known = known if found == known else found
+                break
+        return self._append(key, node, known, build.locs[ref], used)
+
+    def _append(self, key: Any, node: Node, node_type: ValueType, loc: str, used: tuple[Ref, ...]) -> Ref:
         ref = len(self.nodes)
-        self.types.append(infer(node, self.types))
+        self.types.append(node_type)
         self.nodes.append(node)
         self.locs.append(loc)
+        self.operands.append(used)
+        self._keys.append(key)
         self._seen[key] = ref
         return ref
 
     def rollback(self, count: int) -> None:
         """Forget all nodes but the first `count`."""
-        for node in self.nodes[count:]:
-            del self._seen[_exact(node)]
-        del self.nodes[count:], self.types[count:], self.locs[count:]
+        if count == len(self.nodes):
+            return
+        for key in self._keys[count:]:
+            del self._seen[key]
+        for column in (self.nodes, self.types, self.locs, self.operands, self._keys):
+            del column[count:]
 
     def program(self, outputs: Iterable[Ref | None], spaces: Iterable[tuple[Space, Size | None]]) -> Program:
         return Program(tuple(self.nodes), tuple(self.types), tuple(self.locs), tuple(outputs), tuple(spaces))
@@ -93,5 +130,17 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
     return arg
 
 
+_NUMBERS = frozenset({"float", "Arg", "Any", "object", "complex"})
+"""Words in annotations of fields whose values may be equal though their numbers are not exactly the same."""
+
+
+@cache
+def _is_plain(kind: Any) -> bool:
+    """Whether equal fields of nodes of the class `kind` are exactly the same."""
+    return not any(_NUMBERS.intersection(re.findall(r"\w+", str(f.type))) for f in fields(kind))
+
+
 def _exact(node: Node) -> Any:
-    return type(node).__name__, exact(values_of(node))
+    kind: Any = type(node)
+    values = values_of(node)
+    return kind.__name__, values if _is_plain(kind) else exact(values)

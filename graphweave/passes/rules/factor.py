@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from ctypes import c_float
 
 import torch
 
@@ -122,7 +123,14 @@ def _value_there(build: Builder, ref: Ref, m: Ref, done: dict[Ref, float | None]
 
 
 def _rounded(value: float, dtype: DType) -> float:
-    """`value` rounded to `dtype`: 1e-16 is 0 in half precision."""
+    """`value` rounded to `dtype`: 1e-16 is 0 in half precision.
+
+    For the usual types without PyTorch, which makes fake tensors of numbers while it compiles, in 1 ms each.
+    """
+    if dtype is DType.f64:
+        return value
+    if dtype is DType.f32:
+        return c_float(value).value
     return float(torch.tensor(value, dtype=torch.float64).to(TORCH_DTYPE[dtype]))
 
 
