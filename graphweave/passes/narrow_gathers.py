@@ -1,11 +1,11 @@
-"""push.sum(half(s * pull(x, m))) -> half(push.sum(s * float(pull(half(x), m)))): each message is rounded as it is gathered.
+"""push.sum(half(s * pull(x, m))) -> half(push.sum(s * pull(half(x), m))): messages are rounded as they are gathered.
 
 The message of a mixed-precision layer is float32 where a weight of an edge multiplies it, and its gradient is rounded
 to bfloat16 after all. Scaling keeps relative errors, so the row may be rounded before it is gathered: as many roundings
 as before, half the bytes of each gathered row, and no rounding for each element of each message. Sums are float32 in
 any case, so the sum is rounded once, at its end.
 
-A row that is also multiplied with rows of bfloat16 and summed over features (the gradient of the edge's weight, `g . x`)
+A row that is also multiplied with rows of bfloat16 and summed over features (the gradient of the edge's weight, `g x`)
 is read rounded there too, as autocast rounds both operands of a product. Where anything else reads the gathered float32
 row, it is gathered as it is, and only the rounding of messages goes. float16 rows are not rounded early: they have a
 smaller range than float32.
