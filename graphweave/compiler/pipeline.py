@@ -16,6 +16,7 @@ from graphweave.ir.message.verify import verify
 from graphweave.passes.accumulate import Accumulate
 from graphweave.passes.horizontal.merge import Merge
 from graphweave.passes.horizontal.to_edges import ToEdges
+from graphweave.passes.narrow_gathers import NarrowGathers
 from graphweave.passes.relational import Measure, Relational
 from graphweave.passes.rewrite import Rewrite
 from graphweave.passes.rewritten import Rewritten, Step, unchanged
@@ -45,7 +46,7 @@ class PassInputs:
     merge: bool = True
 
 
-Pass: TypeAlias = Accumulate | Merge | Rewrite | Simplify | SinkReshape | ToEdges
+Pass: TypeAlias = Accumulate | Merge | NarrowGathers | Rewrite | Simplify | SinkReshape | ToEdges
 
 PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
@@ -53,6 +54,7 @@ PIPELINE: tuple[Callable[[PassInputs, tuple[Ref, ...]], Pass], ...] = (
     lambda given, keep: Simplify(keep, given.added.always),
     lambda given, keep: ToEdges(given.statistics, keep),
     lambda given, keep: SinkReshape(),
+    lambda given, keep: NarrowGathers(),
     lambda given, keep: Rewrite(
         given.statistics,
         given.tangents,

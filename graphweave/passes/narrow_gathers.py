@@ -1,0 +1,136 @@
+"""push.sum(half(s * pull(x, m))) -> half(push.sum(s * pull(half(x), m))): messages are rounded as they are gathered.
+
+The message of a mixed-precision layer is float32 where a weight of an edge multiplies it, and its gradient is rounded
+to bfloat16 after all. Scaling keeps relative errors, so the row may be rounded before it is gathered: as many roundings
+as before, half the bytes of each gathered row, and no rounding for each element of each message. Sums are float32 in
+any case, so the sum is rounded once, at its end.
+
+A row that is also multiplied with rows of bfloat16 and summed over features (the gradient of the edge's weight, `g x`)
+is read rounded there too, as autocast rounds both operands of a product. Where anything else reads the gathered float32
+row, it is gathered as it is, and only the rounding of messages goes. float16 rows are not rounded early: they have a
+smaller range than float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from graphweave.analysis.facts import Facts
+from graphweave.core.types import HALF, DType, Fold, Op
+from graphweave.ir.message.builder import Builder, with_operands
+from graphweave.ir.message.infer import numel
+from graphweave.ir.message.nodes import Cast, Pointwise, Program, Pull, Push, Reduce, Ref, Reshape, Type
+from graphweave.passes.rewritten import Rewritten, unchanged
+
+
+@dataclass(frozen=True, slots=True)
+class NarrowGathers:
+    name: str = "narrow-gathers"
+
+    def __call__(self, program: Program) -> Rewritten:
+        """`program` with messages that are rounded before they are gathered; the same object where there are none."""
+        sums = _rounded_sums(program)
+        if not sums:
+            return unchanged(program)
+        narrowed = _narrowed(program, sums)
+        build = Builder()
+        where: dict[Ref, Ref] = {}
+        for ref, node in enumerate(program.nodes):
+            loc = program.locs[ref]
+            if isinstance(node, Push) and ref in sums:
+                cast = program.nodes[node.x]
+                assert isinstance(cast, Cast)
+                total = build.add(replace(node, x=where[cast.x], map=where[node.map]), loc)
+                where[ref] = build.add(Cast(total, cast.dtype), loc)
+            elif isinstance(node, Pull) and ref in narrowed:
+                row = build.add(Cast(where[node.x], DType.bf16), loc)
+                where[ref] = build.add(Cast(build.add(Pull(row, where[node.map]), loc), DType.f32), loc)
+            else:
+                where[ref] = build.add(with_operands(node, where.__getitem__), loc)
+        outputs = [None if r is None else where[r] for r in program.outputs]
+        return Rewritten(build.program(outputs, program.spaces), where)
+
+
+def _rounded_sums(program: Program) -> dict[Ref, Ref]:
+    """Sums of rounded messages, each with the pull that its messages scale. Nothing else reads these messages."""
+    users, outputs = Facts(program).flow.users, set(program.outputs)
+    found: dict[Ref, Ref] = {}
+    for ref, node in enumerate(program.nodes):
+        cast = program.nodes[node.x] if isinstance(node, Push) and node.fold is Fold.sum else None
+        if not (isinstance(node, Push) and isinstance(cast, Cast) and cast.dtype in HALF) or node.x in outputs:
+            continue
+        pull = _scaled(program, cast.x) if _type(program, cast.x).dtype is DType.f32 else None
+        if pull is not None and all(_sums(program, user, node.x) for user in users[node.x]):
+            found[ref] = pull
+    return found
+
+
+def _sums(program: Program, user: Ref, message: Ref) -> bool:
+    node = program.nodes[user]
+    return isinstance(node, Push) and node.fold is Fold.sum and node.x == message
+
+
+def _scaled(program: Program, ref: Ref) -> Ref | None:
+    """The pull of which `ref` is a multiple, element by element; None where there is none."""
+    node = program.nodes[ref]
+    match node:
+        case Pull():
+            return ref
+        case Reshape(x) | Pointwise(Op.neg, (x,)) | Pointwise(Op.div, (x, _)) if _as_wide(program, x, ref):
+            return _scaled(program, x)
+        case Cast(x) if _type(program, x).dtype in HALF:
+            return _scaled(program, x)
+        case Pointwise(Op.mul, args):
+            found = (_scaled(program, arg) for arg in args if _as_wide(program, arg, ref))
+            return next((pull for pull in found if pull is not None), None)
+    return None
+
+
+def _as_wide(program: Program, x: Ref, ref: Ref) -> bool:
+    return numel(_type(program, x).shape) == numel(_type(program, ref).shape)
+
+
+def _type(program: Program, ref: Ref) -> Type:
+    t = program.types[ref]
+    assert isinstance(t, Type)
+    return t
+
+
+def _narrowed(program: Program, sums: Mapping[Ref, Ref]) -> set[Ref]:
+    """Pulls of wide float32 rows that all readers may read rounded to bfloat16."""
+    users, outputs = Facts(program).flow.users, set(program.outputs)
+
+    def may_round(ref: Ref, dotted: bool) -> bool:
+        """Whether all readers of `ref`, a multiple of the pull, round it or, where `dotted`, sum it over features."""
+        return ref not in outputs and all(reads_rounded(user, ref, dotted) for user in users[ref])
+
+    def reads_rounded(user: Ref, ref: Ref, dotted: bool) -> bool:
+        match program.nodes[user]:
+            case Cast(_, DType.bf16):
+                return all(push in sums for push in users[user])
+            case Reshape() | Pointwise(Op.neg):
+                return may_round(user, dotted)
+            case Pointwise(Op.mul, args) if args != (ref, ref):
+                other = args[0] if args[1] == ref else args[1]
+                return may_round(user, dotted or _is_widened(program, other))
+            case Reduce(_, Fold.sum):
+                return dotted
+        return False
+
+    def is_wide(pull: Ref) -> bool:
+        t = _type(program, pull)
+        return t.dtype is DType.f32 and numel(t.shape) >= _MIN_WIDTH
+
+    return {pull for pull in set(sums.values()) if is_wide(pull) and may_round(pull, False)}
+
+
+def _is_widened(program: Program, ref: Ref) -> bool:
+    """Whether `ref` is bfloat16 in memory, and only read as float32."""
+    while isinstance(node := program.nodes[ref], Reshape):
+        ref = node.x
+    return isinstance(node, Cast) and _type(program, node.x).dtype is DType.bf16
+
+
+_MIN_WIDTH = 16
+"""Rows of fewer numbers are gathered as float32: they take one cache line either way."""
