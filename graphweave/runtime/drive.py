@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from struct import Struct, pack
 from typing import TypeAlias
 
@@ -24,7 +25,7 @@ class Drive:
 
     def __init__(self, steps: Sequence[Sequence[int]], names: Sequence[str], num_values: int) -> None:
         """`steps` as `drive.cpp` documents them, each with a name for errors: "" for what is no kernel."""
-        code = [len(steps), *(number for step in steps for number in step)]
+        code = [len(steps), *chain.from_iterable(steps)]
         self._code = pack(f"{len(code)}q", *code)
         self._names = tuple(names)
         self._launches = sum(map(bool, names))
