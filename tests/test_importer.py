@@ -90,6 +90,21 @@ def test_index_from_the_end_wraps_only_where_nothing_forbids_it() -> None:
     assert [m.wrap for m in maps(both.imported.program)] == [False]
 
 
+def test_an_index_that_cannot_be_negative_does_not_wrap() -> None:
+    """Positions from a sort, from a mask and in order, and what is picked from these; but neither an index that comes
+    from outside nor one that was computed with."""
+    every = x(N, W)
+
+    def picked(h: Tensor, i: Tensor) -> tuple[Tensor, ...]:
+        order = h[:, 0].detach().sort(descending=True).indices
+        chosen = (h[:, 1].detach() > 0).nonzero().view(-1)
+        return h[order], h[order[chosen]], h[torch.arange(h.shape[0])], h[i], h[order - 1]
+
+    program = one(picked, every, SRC - N).imported.program
+    used = {n.map for n in program.nodes if isinstance(n, Pull) and program.types[n.x].shape == (W,)}
+    assert [program.nodes[m].wrap for m in sorted(used)] == [False, False, False, True, True]
+
+
 def test_gather_along_features_is_no_pull() -> None:
     columns = torch.randint(W, (N, 2), generator=torch.Generator().manual_seed(3))
     captured = one(lambda h, c: h.gather(1, c).exp(), x(N, W), columns)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from graphweave.analysis.cones import map_type
 from graphweave.compiler.plan import KernelPlan
+from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_divided import DividedRows, weight_of
 from graphweave.execute.region_step import Format, RegionStep
 from graphweave.ir.loop.nodes import Alloc, Edges, Kernel, Role, TileGram, TileMatMul, Tiles
@@ -55,6 +56,9 @@ class CppStep(RegionStep):
         self._totals = [(buffer, i) for buffer, (_, i) in made if buffer.role is Role.total]
         columns = [b for b in plan.lowered.bindings if isinstance(b, Column) and b.map == plan.lowered.map]
         self._source = next((b.other for b in columns), None)
+        # For each buffer: the number of its format, or the value that it holds.
+        refs = {"in": self.reads, "out": self.writes}
+        self._sources = [(i, None) if kind == "format" else (0, refs[kind][i]) for kind, i in self._slots]
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
 
     @property
@@ -102,17 +106,24 @@ class CppStep(RegionStep):
             ptrs.append(found[i] if kind == "format" else (held[i] if kind == "in" else outputs[i]).data_ptr())
         return ptrs
 
-    def bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> BoundKernel | None:
-        """The kernel with its formats on a graph; None if a call has to do more than run it."""
-        if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
-            return None
-        kernel, heads, found, chunks, sizes, _, long, alive = self._formats_for(rows, indices)
+    def bound(self, rows: tuple[int, ...], index: Mapping[Ref, Index]) -> BoundKernel | None:
+        """The kernel with its formats on a graph, whose indices are given by map; None if a call has to do more than
+        run it."""
+        if self._empty:
+            indices = [index[m].values for m in self.maps]
+            if any(not self._count_behind(over_rows, rows, indices) for _, over_rows, _ in self._empty):
+                return None
+        kernel, heads, found, chunks, sizes, _, long, alive = self._on_graph(rows, index)
         if long is not None:
             return None
-        formats = {("format", i): (-1, address) for i, address in enumerate(found)}
-        values = {("in", i): r for i, r in enumerate(self.reads)} | {("out", i): r for i, r in enumerate(self.writes)}
-        places = [*((-1, head) for head in heads), *(formats.get(slot) or values[slot] for slot in self._slots)]
-        return BoundKernel(kernel, places, sizes, chunks, self.shapes(rows), alive)
+        places: list[Place | Ref] = [(-1, head) for head in heads]
+        places += [(-1, found[i]) if ref is None else ref for i, ref in self._sources]
+        return BoundKernel(kernel, places, sizes, chunks, alive)
+
+    @property
+    def writes_each(self) -> list[tuple[tuple[int, ...], torch.dtype, Space]]:
+        """The shape of a row, the dtype and the space of each value that it writes."""
+        return [(shape, dtype, UNIT if at is None else self.spaces[at]) for shape, dtype, at in self._made]
 
     def shapes(self, rows: tuple[int, ...]) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """The shape and dtype of each output."""
@@ -131,27 +142,31 @@ class CppStep(RegionStep):
     def _bound(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> tuple[Any, ...]:
         """The kernel, addresses of indptr, addresses of the other formats, chunks, sizes, the kernels of divided rows
         and the divided rows (None if there are none), and the tensors that own the addresses."""
-        wide = self._is_wide(rows, indices)
+        with self._indices(rows, indices) as index:
+            return self._on_graph(rows, index)
+
+    def _on_graph(self, rows: tuple[int, ...], index: Mapping[Ref, Index]) -> tuple[Any, ...]:
+        """The result of `_bound`."""
+        wide = self._is_wide(rows, [i.values for i in index.values()])
         kernel = self._kernel(wide)
         keep: list[Tensor] = []
         heads: tuple[int, ...] = ()
         sizes = list(rows)
         long, divided = None, None
-        with self._indices(rows, indices) as index:
-            if self.plan.lowered.map is not None:
-                walked = index[self.plan.lowered.map]
-                orders = self._orders(index, wide)
-                csr = formats.csr(walked, wide)
-                indptr = csr.indptr if orders is None or orders.in_pieces else orders.indptr()
-                keep.append(indptr)
-                heads, chunks, most = (indptr.data_ptr(),), self._chunks(csr, indptr), csr.max_degree
-                long = self._cut(walked, orders, csr, chunks, wide)
-                if long is not None:
-                    chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
-                sizes.append(most)
-            else:
-                chunks = self._uniform(rows[0])
-            arrays = [self._format(f, index, wide) for f in self._formats]
+        if self.plan.lowered.map is not None:
+            walked = index[self.plan.lowered.map]
+            orders = self._orders(index, wide)
+            csr = formats.csr(walked, wide)
+            indptr = csr.indptr if orders is None or orders.in_pieces else orders.indptr()
+            keep.append(indptr)
+            heads, chunks, most = (indptr.data_ptr(),), self._chunks(csr, indptr), csr.max_degree
+            long = self._cut(walked, orders, csr, chunks, wide)
+            if long is not None:
+                chunks, most, divided = long.chunks, long.max_degree, self._divided_rows(wide)
+            sizes.append(most)
+        else:
+            chunks = self._uniform(rows[0])
+        arrays = [self._format(f, index, wide) for f in self._formats]
         return kernel, heads, [a.data_ptr() for a in arrays], chunks, tuple(sizes), divided, long, (keep, arrays)
 
     # -------------------------------------------------------- the user's schedule
@@ -213,16 +228,17 @@ class BoundKernel:
     pointers: Sequence[Place | Ref]
     sizes: Sequence[int]
     chunks: Tensor
-    shapes: Sequence[tuple[tuple[int, ...], torch.dtype]]
     alive: Any
     """The objects that keep the addresses valid."""
 
     def step(self, places: Mapping[Ref, Place]) -> list[int]:
         """The step as the numbers that `native/drive.cpp` reads."""
-        found = [places[p] if isinstance(p, int) else p for p in self.pointers]
         chunks = self.chunks.data_ptr(), self.chunks.numel() - 1
-        flat = [number for place in found for number in place]
-        return [self.kernel.address, len(found), len(self.sizes), *chunks, *flat, *self.sizes]
+        code = [self.kernel.address, len(self.pointers), len(self.sizes), *chunks]
+        for p in self.pointers:
+            code += places[p] if isinstance(p, int) else p
+        code += self.sizes
+        return code
 
 
 def work_of(kernel: Kernel) -> Work:

@@ -12,18 +12,23 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from math import prod
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from graphweave.analysis.cones import type_of
+from graphweave.analysis.cones import map_type, type_of
+from graphweave.core.errors import IndexRangeError
 from graphweave.core.types import UNIT, Space
 from graphweave.execute.cpp_step import BoundKernel, CppStep
+from graphweave.execute.range_errors import of_map
+from graphweave.execute.region_step import wraps
 from graphweave.ir.message.infer import numel
 from graphweave.ir.message.nodes import Permute, Program, Ref, Type
 from graphweave.runtime import arena
 from graphweave.runtime.drive import Drive, Place, turn
+from graphweave.runtime.index import Index
 from graphweave.runtime.tracked import Mark
 
 MAX_BYTES = 32 << 20
@@ -31,6 +36,9 @@ MAX_BYTES = 32 << 20
 value is freed after its last use, so that the next one may take its memory."""
 
 _ALIGNMENT = 64
+
+Made: TypeAlias = tuple[tuple[int, ...], torch.dtype]
+"""Shape and dtype of a tensor to make."""
 
 _together = True
 
@@ -51,7 +59,7 @@ class _Bound:
     """A stretch on a graph: the native call, the tensors to make, and the bytes of values that stay inside."""
 
     drive: Drive
-    made: Sequence[tuple[tuple[int, ...], torch.dtype]]
+    made: Sequence[Made]
     nbytes: int
     kernels: Sequence[BoundKernel]
 
@@ -71,6 +79,16 @@ class CppStretch:
         self.reads: tuple[Ref, ...] = tuple(dict.fromkeys(self._turned.get(r, r) for r in read))
         self.writes: tuple[Ref, ...] = tuple(r for r in written if r in kept)
         last = {r: i for i, step in enumerate(steps) for r in (*step.reads, *step.writes) if r not in kept}
+        made = {r: each for step in steps for r, each in zip(step.writes, step.writes_each, strict=True)}
+        self._outputs = [made[r] for r in self.writes]
+        turned_over = {r: type_of(program, r) for r in self._turned}
+        self._inside = [
+            *((r, numel(t.shape) * t.dtype.itemsize, UNIT) for r, t in turned_over.items()),
+            *((r, numel(s) * dtype.itemsize, space) for r, (s, dtype, space) in made.items() if r not in kept),
+        ]
+        """Values inside, the bytes of a row of each, and its space."""
+        self._names = [*("" for _ in self._turned), *(s.name for s in steps)]
+        self._leads = [(m, self.spaces.index(map_type(program, m).cod), wraps(program, m)) for m in self.maps]
         self._ended = [[r for r, at in last.items() if at == i] for i in range(len(steps))]
         self._last: tuple[Any, ...] | None = None  # rows, marks of the indices, what was bound to them
 
@@ -116,42 +134,43 @@ class CppStretch:
         self._last = None
         if any(t.is_inference() for t in indices):
             return None
-        bound = self._bind(dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True)))
+        bound = self._bind(rows, indices)
         self._last = rows, tuple(map(Mark, indices)), bound
         return bound
 
-    def _bind(self, count: Mapping[Space, int], index: Mapping[Ref, Tensor]) -> _Bound | None:
+    def _bind(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> _Bound | None:
         """The table for a graph; None if Python has work between the kernels, or if values inside are large."""
+        count = {UNIT: 1, **dict(zip(self.spaces, rows, strict=True))}
+        places, made, nbytes = self._layout(count)
+        if len(self._steps) > 1 and nbytes + sum(prod(shape) * dtype.itemsize for shape, dtype in made) > MAX_BYTES:
+            return None
+        index = {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
+        kernels: list[BoundKernel] = []
+        try:
+            for step in self._steps:
+                bound = step.bound(tuple([count[s] for s in step.spaces]), {m: index[m] for m in step.maps})
+                if bound is None:
+                    return None
+                kernels.append(bound)
+        except IndexRangeError as error:
+            raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
+        table = [self._turn(r, x, places) for r, x in self._turned.items()]
+        table += [kernel.step(places) for kernel in kernels]
+        return _Bound(Drive(table, self._names, len(self.reads) + len(self.writes) + 1), made, nbytes, kernels)
+
+    def _layout(self, count: Mapping[Space, int]) -> tuple[dict[Ref, Place], Sequence[Made], int]:
+        """Where values lie, the tensors to make, and the bytes of what lies inside."""
         places: dict[Ref, Place] = {r: (i, 0) for i, r in enumerate((*self.reads, *self.writes))}
         inside, nbytes = len(places), 0
-        shapes: dict[Ref, tuple[tuple[int, ...], torch.dtype]] = {}
-        table: list[list[int]] = []
-        kernels: list[BoundKernel] = []
+        for r, each, space in self._inside:
+            places[r] = inside, nbytes
+            nbytes += -(-each * count[space] // _ALIGNMENT) * _ALIGNMENT
+        made = [(shape if space == UNIT else (count[space], *shape), dtype) for shape, dtype, space in self._outputs]
+        return places, made, nbytes
 
-        def lay(ref: Ref, size: int) -> None:
-            nonlocal nbytes
-            if ref not in places:
-                places[ref] = inside, nbytes
-                nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
-
-        for r, x in self._turned.items():
-            t = type_of(self._program, r)
-            lay(r, numel(t.shape) * t.dtype.itemsize)
-            table.append(turn(t.dtype.itemsize, t.shape[1], t.shape[0], places[x], places[r]))
-        for step in self._steps:
-            bound = step.bound(tuple(count[s] for s in step.spaces), [index[m] for m in step.maps])
-            if bound is None:
-                return None
-            for r, (shape, dtype) in zip(step.writes, bound.shapes, strict=True):
-                shapes[r] = shape, dtype
-                lay(r, numel(shape) * dtype.itemsize)
-            table.append(bound.step(places))
-            kernels.append(bound)
-        written = nbytes + sum(numel(shapes[r][0]) * shapes[r][1].itemsize for r in self.writes)
-        if len(self._steps) > 1 and written > MAX_BYTES:
-            return None
-        drive = Drive(table, [*("" for _ in self._turned), *(s.name for s in self._steps)], inside + 1)
-        return _Bound(drive, [shapes[r] for r in self.writes], nbytes, kernels)
+    def _turn(self, r: Ref, x: Ref, places: Mapping[Ref, Place]) -> list[int]:
+        t = type_of(self._program, r)
+        return turn(t.dtype.itemsize, t.shape[1], t.shape[0], places[x], places[r])
 
 
 def turned(program: Program, ref: Ref) -> Ref | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import TypeAlias
 
 import torch
@@ -117,11 +118,16 @@ class RegionStep:
     @contextmanager
     def _indices(self, rows: tuple[int, ...], indices: Sequence[Tensor]) -> Iterator[dict[Ref, Index]]:
         """The indices of the call by map. Inside the block, an error about an index out of range is given its map."""
-        counts, values = dict(zip(self.spaces, rows, strict=True)), dict(zip(self.maps, indices, strict=True))
         try:
-            yield {m: Index(t, counts[map_type(self._program, m).cod], self._wraps(m)) for m, t in values.items()}
+            yield {m: Index(t, rows[at], wrap) for (m, at, wrap), t in zip(self._leads, indices, strict=True)}
         except IndexRangeError as error:
-            raise of_map(error, self._program, values) from None
+            raise of_map(error, self._program, dict(zip(self.maps, indices, strict=True))) from None
+
+    @cached_property
+    def _leads(self) -> list[tuple[Ref, int, bool]]:
+        """Each of `maps`, the position of the space that it leads to, and whether its negative values count from the
+        end."""
+        return [(m, self.spaces.index(map_type(self._program, m).cod), wraps(self._program, m)) for m in self.maps]
 
     def _format(self, binding: Format, index: Mapping[Ref, Index], wide: bool) -> Tensor:
         match binding:
@@ -135,9 +141,11 @@ class RegionStep:
             case Column(m, other):
                 return formats.column(index[m], index[other], wide)
 
-    def _wraps(self, m: Ref) -> bool:
-        node = self._program.nodes[m]
-        return isinstance(node, MapOf) and node.wrap
+
+def wraps(program: Program, m: Ref) -> bool:
+    """Whether negative values of the map's index count from the end."""
+    node = program.nodes[m]
+    return isinstance(node, MapOf) and node.wrap
 
 
 def _maps_of(plan: KernelPlan) -> tuple[Ref, ...]:

@@ -22,6 +22,7 @@ from graphweave.ir.message.nodes import (
     Part,
     Pointwise,
     Program,
+    Pull,
     Push,
     Reduce,
     Ref,
@@ -222,7 +223,17 @@ def singles(facts: Facts, late: frozenset[Ref]) -> Iterator[Move]:
     sites = _computing(facts.program)
     for rule in ALONE:
         for ref in sites:
-            yield Move((rule,), (ref,))
+            if rule is not compose_maps.RULE or _moves_by_graph(facts, ref):
+                yield Move((rule,), (ref,))
+
+
+def _moves_by_graph(facts: Facts, ref: Ref) -> bool:
+    """Whether the maps along which `ref` and its operand move rows depend on the graph alone. A composed map is then
+    made once a graph; otherwise each call pays for its index, and for the formats of that."""
+    nodes, outer = facts.program.nodes, facts.program.nodes[ref]
+    if not isinstance(outer, Pull | Push) or not isinstance(inner := nodes[outer.x], Pull | Push):
+        return False
+    return {outer.map, inner.map} <= facts.flow.graph_only
 
 
 def added(rules: Sequence[Rule]) -> Moves:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from functools import lru_cache
+from itertools import chain
 from struct import Struct, pack
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ class Drive:
     def __init__(self, steps: Sequence[Sequence[int]], names: Sequence[str], num_values: int) -> None:
         """`steps` are in the form that `drive.cpp` documents. Each has a name for errors, which is "" for steps that
         are no kernels."""
-        code = [len(steps), *(number for step in steps for number in step)]
+        code = [len(steps), *chain.from_iterable(steps)]
         self._code = pack(f"{len(code)}q", *code)
         self._names = tuple(names)
         self._launches = sum(map(bool, names))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
@@ -19,6 +19,7 @@ class Index:
     values: Tensor
     rows: int
     wrap: bool = False
+    _key: Key | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def num_edges(self) -> int:
@@ -31,5 +32,8 @@ class Index:
 
     @property
     def key(self) -> Key:
-        """A key for caches, equal for equal values with equal meaning."""
-        return place(self.values), self.rows, self.wrap
+        """A key for caches, equal for the same values with the same meaning."""
+        if self._key is None:
+            object.__setattr__(self, "_key", (place(self.values), self.rows, self.wrap))
+        assert self._key is not None
+        return self._key

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
+from graphweave.analysis.nonnegative import nonnegative
 from graphweave.core.errors import IRError
 from graphweave.core.types import UNIT, DType, Fold, Op, Space
 from graphweave.frontends.dynamo.captured_sizes import expression, fixed, is_tensor, of_sympy, rank, shape, val
@@ -313,7 +314,9 @@ class Context:
         cod = self.spaces.space_of(x)
         if self.type(ref).space == UNIT or cod == UNIT:
             raise IRError("an index whose rows, or what it counts, is shared data")
-        return self.emit(MapOf(self.reshape(ref, ()), cod, wrap and self.spaces.wraps(index, x)))
+        index_of_rows = self.reshape(ref, ())
+        wraps = wrap and self.spaces.wraps(index, x) and not nonnegative(self.builder.nodes, index_of_rows)
+        return self.emit(MapOf(index_of_rows, cod, wraps))
 
     def push(self, x: Ref, map_: Ref, fold: Fold, empty: float = 0.0) -> Ref:
         return self.emit(Push(x, map_, fold, empty))
