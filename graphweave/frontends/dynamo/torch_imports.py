@@ -1,12 +1,8 @@
-"""Spares compilations those imports of PyTorch's modules whose answer is known without them.
-
-Two imports that a first compilation makes, for features that it does not use, take a tenth of its time (PyTorch 2.13).
-"""
+"""Spares compilations an import of PyTorch's that they do not use (PyTorch 2.13)."""
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,27 +10,6 @@ from functorch.compile import aot_module_simplified
 from torch import fx
 from torch._dynamo import disable
 from torch._dynamo.backends.common import aot_autograd
-from torch._dynamo.variables import higher_order_ops
-
-_LOCAL_MAPS = "torch.distributed.tensor.experimental._func_map"
-"""The module that defines `local_map`, a function of PyTorch's distributed tensors."""
-
-_local_map: Any = getattr(higher_order_ops, "LocalMapWrappedHigherOrderVariable", None)
-"""Dynamo's class of variables for wrapped calls of `local_map`, None in a version that has none."""
-_is_wrapped: Any = getattr(_local_map, "should_wrap_in_hop", None)
-
-
-def _is_wrapped_local_map(value: Any) -> bool:
-    """Whether `value` is the function that wraps calls of `local_map`. If nobody has imported the module that defines
-    it, no value is.
-
-    Dynamo asks for each function of PyTorch's that it meets, and imports that module to compare, which takes 0.1 s.
-    """
-    return _LOCAL_MAPS in sys.modules and _is_wrapped(value)
-
-
-if _is_wrapped is not None:
-    _local_map.should_wrap_in_hop = staticmethod(_is_wrapped_local_map)
 
 
 def through_aot_autograd(
