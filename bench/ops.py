@@ -1,7 +1,8 @@
 """Operators on edges of `graphweave.ops` against MKL's CSR product, eager PyG and DGL 2.1, in turn.
 
     python -m bench.ops [--graphs rand-10k uniform-99.95 ... rmat] [--cases gcn weighted weighted-own mlp dot attend]
-                        [--lengths 32 64 128 256 512] [--threads 2] [--repeats 10] [--dgl-python PYTHON] [--out FILE]
+                        [--lengths 32 64 128 256 512] [--systems mkl pyg dgl] [--threads 2] [--repeats 10]
+                        [--dgl-python PYTHON] [--out FOLDER]
 
 bench/ops_cases.py defines the cases, bench/ops_graphs.py the graphs. Every system is compared with the definition in
 float64 first: a wrong one is not timed. Forward passes without gradients are measured, in float32. `first` is the first
@@ -62,23 +63,32 @@ class Here:
         gc.collect()
 
 
-def systems_of(case: str, data: Data, operands: Path, threads: int, dgl: Path | None) -> dict[str, Any]:
+def systems_of(
+    case: str, data: Data, operands: Path, threads: int, dgl: Path | None, wanted: Sequence[str]
+) -> dict[str, Any]:
     """Name -> the player that is asked for turns, or why the system is left out."""
     found: dict[str, Any] = {"graphweave": Here(graphweave_call(case, data))}
     mkl = mkl_call(case, data)
-    if mkl is not None:
+    if mkl is not None and "mkl" in wanted:
         found["mkl"] = Here(mkl)
-    found["pyg"] = (
-        Here(pyg_call(case, data)) if pyg_bytes(case, data) < available_memory() else "its messages exceed the memory"
-    )
-    if dgl is not None:
+    if "pyg" in wanted:
+        fits = pyg_bytes(case, data) < available_memory()
+        found["pyg"] = Here(pyg_call(case, data)) if fits else "its messages exceed the memory"
+    if dgl is not None and "dgl" in wanted:
         command = [str(dgl), "-m", "bench.ops_dgl", case, str(operands), "--threads", str(threads)]
         found["dgl"] = Player(command, {"OMP_NUM_THREADS": str(threads)}, timeout=600, memory=available_memory())
     return found
 
 
 def measure(
-    case: str, data: Data, *, threads: int, repeats: int, dgl: Path | None, folder: Path
+    case: str,
+    data: Data,
+    *,
+    threads: int,
+    repeats: int,
+    dgl: Path | None,
+    folder: Path,
+    wanted: Sequence[str] = SYSTEMS,
 ) -> dict[str, dict[str, Any]]:
     operands = folder / "operands.npz"
     if dgl is not None:
@@ -86,7 +96,7 @@ def measure(
     want = definition(case, data)
     answer: dict[str, dict[str, Any]] = {}
     playing: dict[str, Any] = {}
-    systems = systems_of(case, data, operands, threads, dgl)
+    systems = systems_of(case, data, operands, threads, dgl, wanted)
     try:
         for name, system in systems.items():
             answer[name] = {"status": system} if isinstance(system, str) else checked(system, want, folder / "out.npz")
@@ -148,6 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=[g for g in GRAPHS if g != "tiny"])
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS))
+    parser.add_argument("--systems", nargs="+", choices=SYSTEMS[1:], default=list(SYSTEMS[1:]), help="peers to measure")
     parser.add_argument("--repeats", type=int, default=10)
     parser.add_argument("--dgl-python", type=Path)
     parser.add_argument("--data-dir", type=Path, default=data_dir())
@@ -166,7 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 for length in options.lengths:
                     results[f"{case} {length}"] = measure(
                         case, data_of(index, nodes, length), threads=options.threads, repeats=options.repeats,
-                        dgl=options.dgl_python, folder=Path(folder),
+                        dgl=options.dgl_python, folder=Path(folder), wanted=options.systems,
                     )  # fmt: skip
             print_table(graph, options.threads, results)
             own = own_over_built_in(results)
