@@ -32,9 +32,14 @@ _log = logger(__name__)
 CAPTURE = {
     "capture_dynamic_output_shape_ops": True,
     "capture_scalar_outputs": True,
-    "record_runtime_overhead": False,  # PyTorch's code for a profiler around each graph takes 4 us a call
+    "record_runtime_overhead": False,
+    "fake_tensor_cache_enabled": False,
 }
-"""Settings under which operations whose results depend on data do not break a graph, and calls cost less."""
+"""Settings under which operations whose results depend on data do not break a graph, and that cost less.
+
+PyTorch puts code for a profiler around each graph, which takes 4 us a call. Its cache of fake tensors costs more than it
+saves where sizes are symbols: a tenth of the time of tracing two layers.
+"""
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other."""
 
