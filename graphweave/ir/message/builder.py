@@ -130,14 +130,32 @@ def _rename_arg(arg: Arg, rename: Callable[[Ref], Ref]) -> Arg:
     return arg
 
 
-_NUMBERS = frozenset({"float", "Arg", "Any", "object", "complex"})
-"""Words in annotations of fields whose values may be equal though their numbers are not exactly the same."""
+_EXACT = frozenset(
+    {
+        "AnyType",
+        "DType",
+        "Fold",
+        "None",
+        "Op",
+        "PairPart",
+        "Ref",
+        "Size",
+        "Space",
+        "Type",
+        "bool",
+        "int",
+        "str",
+        "tuple",
+    }
+)
+"""Words in annotations of fields whose values are exactly the same if they are equal; 0.0 and -0.0 are not."""
 
 
 @cache
 def _is_plain(kind: Any) -> bool:
     """Whether equal fields of nodes of the class `kind` are exactly the same."""
-    return not any(_NUMBERS.intersection(re.findall(r"\w+", str(f.type))) for f in fields(kind))
+    words = [frozenset(re.findall(r"\w+", str(f.type))) for f in fields(kind)]
+    return all(own <= _EXACT and not {"bool", "int"} <= own for own in words)
 
 
 def _exact(node: Node) -> Any:
