@@ -37,8 +37,8 @@ CAPTURE = {
 }
 """Settings under which operations whose results depend on data do not break a graph, and that cost less.
 
-PyTorch puts code for a profiler around each graph, which takes 4 us a call. Its cache of fake tensors costs more than it
-saves where sizes are symbols: a tenth of the time of tracing two layers.
+PyTorch puts code for a profiler around each graph, which takes 4 us a call. Its cache of fake tensors costs more than
+it saves where sizes are symbols: a tenth of the time of tracing two layers.
 """
 SHAPES = {"use_duck_shape": False, "backed_size_oblivious": True}
 """Settings under which sizes that agree by chance stay different symbols, and 0 and 1 are sizes like any other."""
