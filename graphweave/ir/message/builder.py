@@ -48,7 +48,7 @@ class Builder:
         return ref
 
     def rollback(self, count: int) -> None:
-        """Forget all nodes but the first `count`."""
+        """Forgets all nodes but the first `count`."""
         for node in self.nodes[count:]:
             del self._seen[_exact(node)]
         del self.nodes[count:], self.types[count:], self.locs[count:]
